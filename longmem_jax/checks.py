@@ -1,0 +1,199 @@
+"""Every rule that a configuration must keep, checked before anything compiles; all faults at once."""
+
+import difflib
+from typing import Any
+
+from longmem_jax.errors import UsageError
+from longmem_jax.layers import embedding, norms, relative_position
+from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
+from longmem_jax.sharding import mesh_sizes
+
+TYPES = {'int': int, 'bool': bool, 'float': (int, float), 'str': str}
+
+
+def unknown(what: str, given: Any, allowed) -> str:
+    """`what = 'x': not known`, with the nearest valid name and all of them."""
+    near = difflib.get_close_matches(str(given), [str(name) for name in allowed], n=1)
+    hint = f'did you mean {near[0]!r}? ' if near else ''
+    return f'{what} = {given!r}: {hint}allowed are {", ".join(map(str, allowed))}'
+
+
+def _stack(model, name, registry):
+    """Faults of one layer stack, spelled out in the config."""
+    given = tuple(model[name])
+    faults = []
+    if len(given) != model.num_layers:
+        faults.append(
+            f'config.model.{name} = {given}: {model.num_layers} names are needed, one per layer '
+            '(config.model.num_layers)'
+        )
+    for layer in sorted(set(given)):
+        if layer not in registry:
+            faults.append(unknown(f'config.model.{name}', layer, sorted(registry)))
+    return faults
+
+
+def _fields(model, name):
+    """Faults of the sub-config of one layer type."""
+    where = f'config.model.{name}'
+    if name not in model:
+        wanted = ', '.join(LAYERS[name].fields())
+        return [f'{where} is missing: {name!r} is in the stack and needs the fields {wanted}']
+    entry, faults = LAYERS[name], []
+    wanted = entry.fields()
+    for field in model[name]:
+        if field not in wanted:
+            faults.append(unknown(f'a field of {where}', field, sorted(wanted)))
+    for field, kind in wanted.items():
+        kind = getattr(kind, '__name__', str(kind))
+        if field not in model[name]:
+            faults.append(f'{where}.{field} is missing')
+        elif kind in TYPES:
+            value = model[name][field]
+            right = isinstance(value, TYPES[kind])
+            if not right or (isinstance(value, bool) and kind != 'bool'):
+                faults.append(f'{where}.{field} = {value!r}: a {kind} is needed')
+            elif kind == 'int' and value < 0:
+                faults.append(f'{where}.{field} = {value}: must not be negative')
+    if not faults and 'position' in wanted:
+        if model[name].position not in relative_position.POSITIONS:
+            allowed = relative_position.POSITIONS
+            faults.append(unknown(f'{where}.position', model[name].position, allowed))
+        elif model[name].position == 'rotary' and model.head_dim % 2:
+            faults.append(f'config.model.head_dim = {model.head_dim}: rotary needs an even number')
+    if not faults and entry.check is not None:
+        faults += [f'{where}.{fault}' for fault in entry.check(model[name], model)]
+    return faults
+
+
+def _clusters(model):
+    """Faults of the adaptive embedding and softmax."""
+    faults, cutoffs = [], tuple(model.cutoffs)
+    edges = (0, *cutoffs, model.vocab_size)
+    if any(low >= high for low, high in zip(edges, edges[1:], strict=False)):
+        faults.append(
+            f'config.model.cutoffs = {cutoffs}: must rise and lie between 0 and '
+            f'vocab_size = {model.vocab_size}'
+        )
+    if model.div_val < 1 or model.d_embed // model.div_val ** len(cutoffs) < 1:
+        faults.append(
+            f'config.model.div_val = {model.div_val}: d_embed = {model.d_embed} divided by it '
+            f'{len(cutoffs)} times must leave at least 1'
+        )
+    if len(model.tie_projections) != len(cutoffs) + 1:
+        faults.append(
+            f'config.model.tie_projections = {tuple(model.tie_projections)}: '
+            f'{len(cutoffs) + 1} booleans are needed, one per cluster'
+        )
+    return faults
+
+
+def model_faults(model: Any) -> list[str]:
+    """Faults of `config.model`."""
+    faults = []
+    sizes = ('vocab_size', 'num_layers', 'd_model', 'd_embed', 'num_heads', 'head_dim')
+    for name in (*sizes, 'd_feed_forward'):
+        if model[name] < 1:
+            faults.append(f'config.model.{name} = {model[name]}: must be at least 1')
+    faults += _stack(model, 'attention', ATTENTION)
+    faults += _stack(model, 'feed_forward', FEED_FORWARD)
+    for name in sorted({*model.attention, *model.feed_forward} & set(LAYERS)):
+        faults += _fields(model, name)
+    if model.norm not in norms.KINDS:
+        faults.append(unknown('config.model.norm', model.norm, norms.KINDS))
+    if model.position not in embedding.ABSOLUTE:
+        faults.append(unknown('config.model.position', model.position, embedding.ABSOLUTE))
+    for name in ('dropout', 'attention_dropout'):
+        if not 0 <= model[name] < 1:
+            faults.append(f'config.model.{name} = {model[name]}: must lie in [0, 1)')
+    if model.dtype not in ('float32', 'bfloat16', 'float64'):
+        faults.append(unknown('config.model.dtype', model.dtype, ('float32', 'bfloat16')))
+    return faults + _clusters(model)
+
+
+def _divisions(config, sizes):
+    """Faults of what is spread over devices."""
+    faults, model = [], config.model
+    lanes = sizes['data'] * sizes['fsdp']
+    for section in ('train', 'evaluate'):
+        if config[section].num_lanes % lanes:
+            faults.append(
+                f'config.{section}.num_lanes = {config[section].num_lanes}: must be a multiple of '
+                f'{lanes}, the devices that lanes are spread over (config.mesh data x fsdp)'
+            )
+    for name, axis in (('num_heads', 'tensor'), ('d_feed_forward', 'tensor'), ('d_model', 'fsdp')):
+        if model[name] % sizes[axis]:
+            faults.append(
+                f'config.model.{name} = {model[name]}: must be a multiple of '
+                f'config.mesh.{axis} = {sizes[axis]}'
+            )
+    if model.vocab_size % sizes['tensor']:
+        faults.append(
+            f'config.model.vocab_size = {model.vocab_size}: must be a multiple of config.mesh.tensor '
+            f'= {sizes["tensor"]}; a vocabulary may be larger than the tokenizer needs'
+        )
+    return faults
+
+
+def _positive(config):
+    faults = []
+    least = {
+        'train': ('num_steps', 'num_lanes', 'segment_length', 'segments_per_step', 'log_every'),
+        'evaluate': ('num_lanes', 'segment_length'),
+        'checkpoint': ('every', 'keep'),
+        'optimizer': ('learning_rate', 'accumulate_steps'),
+    }
+    for section, names in least.items():
+        for name in names:
+            if config[section][name] <= 0:
+                faults.append(f'config.{section}.{name} = {config[section][name]}: must be above 0')
+    return faults
+
+
+def find_faults(config: Any, num_devices: int) -> list[str]:
+    """Every fault of a configuration for that many devices, one line each."""
+    faults = model_faults(config.model) + _positive(config)
+    if config.train.segment_length != config.evaluate.segment_length and (
+        config.model.position == 'learned'
+    ):
+        faults.append(
+            f'config.evaluate.segment_length = {config.evaluate.segment_length}: learned positions '
+            f'need config.train.segment_length = {config.train.segment_length}'
+        )
+    try:
+        faults += _divisions(config, mesh_sizes(config.mesh.to_dict(), num_devices))
+    except UsageError as error:
+        faults.append(str(error))
+    return faults
+
+
+def require_runnable(config: Any, num_devices: int) -> None:
+    """Raises one `UsageError` with all faults; nothing has been compiled by then."""
+    faults = find_faults(config, num_devices)
+    if faults:
+        count = '1 problem' if len(faults) == 1 else f'{len(faults)} problems'
+        raise UsageError(f'{count} in the configuration:\n  ' + '\n  '.join(faults))
+
+
+def evaluation_model(config: Any) -> Any:
+    """`config.model` as evaluation uses it: with the overrides of `config.evaluate.model`.
+
+    Raises:
+      UsageError: an override of a field that is not there.
+    """
+    model = config.model.copy_and_resolve_references()
+    for name, value in config.evaluate.model.items():
+        fields = value.items() if hasattr(value, 'items') else None
+        if name not in model or (fields is not None and any(f not in model[name] for f, _ in fields)):
+            raise UsageError(
+                f'config.evaluate.model.{name} = {value}: not a field of config.model, or one of '
+                'its fields is not.'
+            )
+        if fields is None:
+            model[name] = value
+        else:
+            for field, new in fields:
+                model[name][field] = new
+    return model
+
+

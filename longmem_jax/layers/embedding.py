@@ -1,0 +1,211 @@
+"""Adaptive input embedding and adaptive softmax, tied or not; one cluster is the plain case.
+
+Clusters are ranges of token ids in order of falling frequency: cluster 0 (the shortlist) up to the
+first cutoff, and so on. With `div_val` > 1 cluster i has vectors of width d_embed / div_val**i and a
+projection to the model's width (Baevski and Auli, 2019; Grave et al., 2017). As in Transformer-XL's
+code cluster i is entered through the i-th entry from the end of the head's vector.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.layers import positions
+
+ABSOLUTE = ('none', 'sinusoidal', 'learned')
+
+
+class Embedding(nn.Module):
+    """Tokens to vectors and vectors to log-probabilities.
+
+    Attributes:
+      vocab_size, d_model: sizes.
+      d_embed: width of the first cluster's vectors.
+      cutoffs: first token id of cluster 1, 2, ...; () = one cluster, plain softmax.
+      div_val: factor by which the width falls from cluster to cluster.
+      tie_weights: output vectors are the input vectors.
+      tie_projections: per cluster, output projection is the input projection.
+      scale: input vectors are multiplied by sqrt(d_model).
+      position: absolute positions added to the input: 'none', 'sinusoidal' or 'learned'.
+      num_positions: length of the learned table, the segment's.
+      init_std: standard deviation of the initialisation.
+      dtype: of activations; logits and losses are at least float32.
+    """
+
+    vocab_size: int
+    d_model: int
+    d_embed: int
+    cutoffs: tuple[int, ...]
+    div_val: int
+    tie_weights: bool
+    tie_projections: tuple[bool, ...]
+    scale: bool
+    position: str
+    num_positions: int
+    init_std: float
+    dtype: jnp.dtype
+
+    def setup(self):
+        axes = nn.with_logical_partitioning
+        init = nn.initializers.normal(self.init_std)
+        zeros = nn.initializers.zeros
+
+        def table(name, rows, width):
+            return self.param(name, axes(init, ('vocab', None)), (rows, width))
+
+        def projection(name, width):
+            return self.param(name, axes(init, (None, 'embed')), (width, self.d_model))
+
+        sizes, tables = self._sizes(), self._tables()
+        self.tables = [table(f'table_{i}', *size) for i, size in enumerate(tables)]
+        projected = self.div_val > 1 or self.d_embed != self.d_model
+        self.projections = (
+            [projection(f'projection_{i}', width) for i, (_, width) in enumerate(tables)]
+            if projected
+            else []
+        )
+        if self.tie_weights:
+            self.out_tables = self.tables
+        else:
+            self.out_tables = [table(f'out_table_{i}', *size) for i, size in enumerate(tables)]
+        self.out_biases = [
+            self.param(f'out_bias_{i}', axes(zeros, ('vocab',)), (rows,))
+            for i, (rows, _) in enumerate(tables)
+        ]
+        self.out_projections = []
+        for i in range(len(sizes) if projected else 0):
+            if self.tie_projections[i]:
+                self.out_projections.append(self.projections[i if self.div_val > 1 else 0])
+            else:
+                width = self.d_embed // self.div_val**i
+                self.out_projections.append(projection(f'out_projection_{i}', width))
+        if len(sizes) > 1:
+            clusters = (len(sizes) - 1, self.d_embed)
+            self.cluster_table = self.param('cluster_table', axes(zeros, (None, None)), clusters)
+            self.cluster_bias = self.param('cluster_bias', axes(zeros, (None,)), clusters[:1])
+        if self.position == 'learned':
+            self.places = self.param(
+                'places', axes(init, ('distance', 'embed')), (self.num_positions, self.d_model)
+            )
+
+    def _edges(self):
+        return (0, *self.cutoffs, self.vocab_size)
+
+    def _sizes(self):
+        edges = self._edges()
+        return [high - low for low, high in zip(edges, edges[1:], strict=False)]
+
+    def _tables(self):
+        """(rows, width) of every table: one per cluster, or one for all where the width is one."""
+        if self.div_val == 1:
+            return [(self.vocab_size, self.d_embed)]
+        return [(rows, self.d_embed // self.div_val**i) for i, rows in enumerate(self._sizes())]
+
+    def encode(self, tokens: jax.Array, index: jax.Array) -> jax.Array:
+        """Embeds tokens.
+
+        Args:
+          tokens: int32 [batch, n].
+          index: int32 [batch], place of the first of them in its segment.
+
+        Returns:
+          [batch, n, d_model] in the compute dtype.
+        """
+        if len(self.tables) == 1:
+            x = self.tables[0][tokens].astype(self.dtype)
+            if self.projections:
+                x = x @ self.projections[0].astype(self.dtype)
+        else:
+            x = jnp.zeros((*tokens.shape, self.d_model), self.dtype)
+            edges = self._edges()
+            for i, (rows, projection) in enumerate(
+                zip(self.tables, self.projections, strict=True)
+            ):
+                inside = (tokens >= edges[i]) & (tokens < edges[i + 1])
+                vectors = rows[jnp.clip(tokens - edges[i], 0, rows.shape[0] - 1)]
+                vectors = vectors.astype(self.dtype) @ projection.astype(self.dtype)
+                x = jnp.where(inside[..., None], vectors, x)
+        if self.scale:
+            x = x * jnp.asarray(self.d_model**0.5, x.dtype)
+        if self.position != 'none':
+            if self.position == 'learned':
+                table = self.places
+            else:
+                distances = positions.clamped(self.num_positions, 0)
+                table = jnp.asarray(positions.sinusoids(distances, self.d_model))
+            places = index[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+            x = x + table[places].astype(x.dtype)
+        return x
+
+    def _cluster_logits(self, hidden, i):
+        """Logits of cluster i, [..., rows], at least float32; for the head, entries of clusters."""
+        edges = self._edges()
+        if len(self.out_tables) == 1:
+            rows, bias = (
+                part[edges[i] : edges[i + 1]] for part in (self.out_tables[0], self.out_biases[0])
+            )
+        else:
+            rows, bias = self.out_tables[i], self.out_biases[i]
+        if i == 0 and self.cutoffs:
+            rows = jnp.concatenate([rows, self.cluster_table])
+            bias = jnp.concatenate([bias, self.cluster_bias])
+        if self.out_projections:
+            hidden = hidden @ self.out_projections[i].astype(hidden.dtype).T
+        wide = jnp.promote_types(hidden.dtype, jnp.float32)
+        logits = jax.lax.dot_general(
+            hidden,
+            rows.astype(hidden.dtype),
+            (((hidden.ndim - 1,), (1,)), ((), ())),
+            preferred_element_type=wide,
+        )
+        return logits + bias.astype(wide).reshape((1,) * (hidden.ndim - 1) + (-1,))
+
+    def logits(self, hidden: jax.Array) -> jax.Array:
+        """Logits of the whole vocabulary; log-probabilities where there are clusters.
+
+        Args:
+          hidden: [batch, n, d_model].
+
+        Returns:
+          [batch, n, vocab_size], at least float32.
+        """
+        head = self._cluster_logits(hidden, 0)
+        if not self.cutoffs:
+            return head
+        head = jax.nn.log_softmax(head)
+        parts = [head[..., : self.cutoffs[0]]]
+        for i in range(1, len(self.cutoffs) + 1):
+            tail = jax.nn.log_softmax(self._cluster_logits(hidden, i))
+            parts.append(head[..., -i, None] + tail)
+        return jnp.concatenate(parts, axis=-1)
+
+    def nll(self, hidden: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Negative log-likelihood in token order, and the head's log-normaliser (for z-loss).
+
+        Args:
+          hidden: [batch, n, d_model].
+          targets: int32 [batch, n].
+
+        Returns:
+          nll, log_z: [batch, n], at least float32, nats.
+        """
+        edges = self._edges()
+
+        def pick(logits, local):
+            chosen = jnp.take_along_axis(logits, local[..., None], axis=-1)
+            return chosen[..., 0]
+
+        head = self._cluster_logits(hidden, 0)
+        log_z = jax.nn.logsumexp(head, axis=-1)
+        entry = targets
+        for i in range(1, len(edges) - 1):
+            inside = (targets >= edges[i]) & (targets < edges[i + 1])
+            entry = jnp.where(inside, head.shape[-1] - i, entry)
+        nll = log_z - pick(head, entry)
+        for i in range(1, len(edges) - 1):
+            inside = (targets >= edges[i]) & (targets < edges[i + 1])
+            tail = self._cluster_logits(hidden, i)
+            local = jnp.clip(targets - edges[i], 0, tail.shape[-1] - 1)
+            cost = jax.nn.logsumexp(tail, axis=-1) - pick(tail, local)
+            nll = nll + jnp.where(inside, cost, jnp.zeros_like(cost))
+        return nll, log_z

@@ -1,0 +1,87 @@
+"""The dense feed-forward layer: plain (ReLU, GELU) or gated (Shazeer, 2020)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from longmem_jax.memory.contract import Host, NoState
+from longmem_jax.segment import Aux, Segment, no_aux
+
+# name -> (activation, gated): a gated layer multiplies the activation by a second projection.
+ACTIVATIONS = {
+    'relu': (jax.nn.relu, False),
+    'gelu': (jax.nn.gelu, False),
+    'swiglu': (jax.nn.silu, True),
+    'geglu': (jax.nn.gelu, True),
+}
+
+
+def check(fields, model) -> list[str]:
+    """Faults of a sub-config."""
+    if fields['activation'] not in ACTIVATIONS:
+        return [f'activation = {fields["activation"]!r}: allowed are {", ".join(ACTIVATIONS)}']
+    return []
+
+
+class Dense(nn.Module):
+    """Two linear maps with an activation between them; remembers nothing.
+
+    Attributes:
+      activation: 'relu', 'gelu', 'swiglu' or 'geglu'.
+      bias: biases on the linear maps.
+    """
+
+    host: Host
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    activation: str
+    bias: bool
+
+    def setup(self):
+        axes = nn.with_logical_partitioning
+        matrix = nn.initializers.normal(self.host.init_std)
+
+        def linear(width, kernel_axes):
+            return nn.Dense(
+                width,
+                use_bias=self.bias,
+                dtype=self.host.dtype,
+                kernel_init=axes(matrix, kernel_axes),
+                bias_init=axes(nn.initializers.zeros, kernel_axes[1:]),
+            )
+
+        self.act, gated = ACTIVATIONS[self.activation]
+        self.up = linear(self.host.d_feed_forward, ('embed', 'mlp'))
+        self.gate = linear(self.host.d_feed_forward, ('embed', 'mlp')) if gated else None
+        self.down = linear(self.host.d_model, ('mlp', 'embed'))
+        self.drop = nn.Dropout(self.host.dropout)
+
+    def _apply(self, x, train):
+        x = self.normalize(x)
+        hidden = self.up(x)
+        hidden = self.act(hidden) if self.gate is None else self.act(self.gate(x)) * hidden
+        return self.down(self.drop(hidden, deterministic=not train))
+
+    def initial_state(self, batch_size: int) -> NoState:
+        """Nothing is remembered."""
+        return NoState()
+
+    def __call__(
+        self, x: jax.Array, state: NoState, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, NoState, Aux]:
+        """Maps every token by itself; x, y are [batch, length, d_model]."""
+        return self._apply(x, train), state, no_aux()
+
+    def open_segment(self, state: NoState, batch_size: int) -> NoState:
+        """Nothing is cached."""
+        return NoState()
+
+    def extend(self, x: jax.Array, cache: NoState, index: jax.Array):
+        """Maps the next tokens; see `MemoryLayer`."""
+        return self._apply(x, False), cache
+
+    def close_segment(self, state: NoState, cache: NoState, count: jax.Array) -> NoState:
+        """Nothing is written."""
+        return state

@@ -1,0 +1,37 @@
+"""Normalisation layers, computed in float32 (float64 for float64 inputs)."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+KINDS = ('layernorm', 'rmsnorm')
+
+
+class Norm(nn.Module):
+    """LayerNorm (Ba et al., 2016) or RMSNorm (Zhang and Sennrich, 2019) over the last axis.
+
+    Attributes:
+      kind: 'layernorm' (scale and bias) or 'rmsnorm' (scale only).
+      epsilon: added to the variance or the mean square.
+    """
+
+    kind: str
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Normalises `x` [..., width]; same shape and dtype."""
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        shape = (1,) * (x.ndim - 1) + (x.shape[-1],)
+        axes = nn.with_logical_partitioning
+        scale = self.param('scale', axes(nn.initializers.ones, ('norm',)), (x.shape[-1],))
+        if self.kind == 'layernorm':
+            wide = wide - wide.mean(axis=-1, keepdims=True)
+        wide = wide * jax.lax.rsqrt(
+            jnp.mean(wide * wide, axis=-1, keepdims=True) + jnp.asarray(self.epsilon, wide.dtype)
+        )
+        wide = wide * scale.reshape(shape).astype(wide.dtype)
+        if self.kind == 'layernorm':
+            bias = self.param('bias', axes(nn.initializers.zeros, ('norm',)), (x.shape[-1],))
+            wide = wide + bias.reshape(shape).astype(wide.dtype)
+        return wide.astype(x.dtype)

@@ -1,0 +1,137 @@
+"""The position schemes of self-attention behind one interface: where keys stand relative to queries.
+
+All of them depend on distances only, so that the same vector may be read from a memory again and
+again. Absolute positions, added to embeddings, are in `layers/embedding.py`.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.layers import positions
+from longmem_jax.layers.attention import RelativeTable
+from longmem_jax.layers.projections import HeadsIn
+from longmem_jax.memory.contract import Host
+
+POSITIONS = ('transformer_xl', 'learned_relative', 'rotary', 'alibi', 't5', 'none')
+T5_BUCKETS, T5_DISTANCE = 32, 128
+
+
+class RelativeBiases(nn.Module):
+    """`u` and `v` of Transformer-XL (Sec. 3.3): global content and position biases.
+
+    Attributes:
+      host: sizes of the model.
+    """
+
+    host: Host
+
+    def setup(self):
+        shape = (self.host.num_heads, self.host.head_dim)
+        init = nn.with_logical_partitioning(
+            nn.initializers.normal(self.host.init_std), ('heads', 'head_dim')
+        )
+        self.content = self.param('content', init, shape)
+        self.position = self.param('position', init, shape)
+
+    def __call__(self) -> tuple[jax.Array, jax.Array]:
+        """Both biases, float32 [heads, head_dim]."""
+        return self.content, self.position
+
+
+class RelativePosition(nn.Module):
+    """One scheme with its parameters.
+
+    Attributes:
+      host: sizes of the model.
+      shared: `RelativeBiases` shared by the layers, or None for own ones.
+      kind: one of `POSITIONS`.
+      num_distances: distances 0 .. num_distances - 1 can occur.
+      clamp_length: larger distances are encoded as this one; 0 = no limit.
+    """
+
+    host: Host
+    shared: Any
+    kind: str
+    num_distances: int
+    clamp_length: int
+
+    def setup(self):
+        host = self.host
+        if self.kind == 'transformer_xl':
+            self.biases = self.shared if self.shared is not None else RelativeBiases(host)
+            self.project = HeadsIn(
+                num_heads=host.num_heads,
+                head_dim=host.head_dim,
+                dtype=host.dtype,
+                kernel_init=nn.initializers.normal(host.init_std),
+            )
+            self.drop = nn.Dropout(host.dropout)
+        if self.kind == 'learned_relative':
+            init = nn.with_logical_partitioning(
+                nn.initializers.normal(host.init_std), ('heads', 'distance', 'head_dim')
+            )
+            shape = (host.num_heads, self._reach(), host.head_dim)
+            self.table = self.param('table', init, shape)
+        if self.kind == 't5':
+            init = nn.with_logical_partitioning(
+                nn.initializers.normal(host.init_std), ('heads', 'distance')
+            )
+            self.buckets = self.param('buckets', init, (host.num_heads, T5_BUCKETS))
+
+    def _reach(self):
+        """Distances told apart: all that occur, or up to `clamp_length`, itself included."""
+        if not self.clamp_length:
+            return self.num_distances
+        return min(self.clamp_length + 1, self.num_distances)
+
+    def place(self, keys: jax.Array, start: Any) -> jax.Array:
+        """Marks keys [batch, heads, n, head_dim] with places start, start + 1, ... (rotary)."""
+        if self.kind != 'rotary':
+            return keys
+        return positions.rotary(keys, start)
+
+    def relate(
+        self, queries: jax.Array, offset: Any, num_keys: int, *, train: bool
+    ) -> tuple[jax.Array, dict[str, Any]]:
+        """Marks queries and gives what `attend` needs besides.
+
+        Args:
+          queries: [batch, heads, n, head_dim]; query i stands on key index `offset + i`.
+          offset: int, or int32 [batch].
+          num_keys: keys that `attend` will get.
+          train: dropout of the position embeddings (Transformer-XL) on or off.
+
+        Returns:
+          queries, and the keyword arguments `bias` or `relative` of `attend`.
+        """
+        if self.kind == 'transformer_xl':
+            content, position = (
+                bias.astype(queries.dtype)[None, :, None, :] for bias in self.biases()
+            )
+            waves = jnp.asarray(
+                positions.sinusoids(positions.clamped(num_keys, self.clamp_length), self._width()),
+                queries.dtype,
+            )
+            waves = self.drop(waves[None], deterministic=not train)
+            table = self.project(waves)[0]
+            return queries + content, {'relative': RelativeTable(queries + position, table)}
+        if self.kind == 'learned_relative':
+            table = self.table[:, : min(self._reach(), num_keys)].astype(queries.dtype)
+            return queries, {'relative': RelativeTable(queries, table)}
+        if self.kind == 'rotary':
+            return positions.rotary(queries, offset), {}
+        if self.kind == 'alibi':
+            table = positions.alibi(self.host.num_heads, num_keys)
+        elif self.kind == 't5':
+            table = positions.t5_table(self.buckets, num_keys, T5_DISTANCE)
+        else:
+            return queries, {}
+        return queries, {
+            'bias': positions.by_distance(jnp.asarray(table), queries.shape[2], num_keys, offset)
+        }
+
+    def _width(self):
+        return self.host.d_model

@@ -1,0 +1,170 @@
+"""Self-attention over a memory of hidden vectors and the segment, whole or token by token.
+
+The plain parts that most memories share: projections, position scheme, attention, and the cache of
+keys and values of an open segment. Memory keys stand before those of the segment: with a memory of
+M vectors, key j of the segment has index M + j and query i stands on index M + i.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.layers.attention import attend
+from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
+from longmem_jax.memory.contract import Host
+
+__all__ = ['POSITIONS', 'KeyValues', 'SelfAttention', 'put']
+
+
+@flax.struct.dataclass
+class KeyValues:
+    """Keys and values of the memory and of the open segment.
+
+    Attributes:
+      keys, values: [batch, heads, memory_length + segment_length, head_dim].
+    """
+
+    keys: jax.Array
+    values: jax.Array
+
+
+def put(rows: jax.Array, new: jax.Array, at: jax.Array, axis: int) -> jax.Array:
+    """Writes `new` into `rows` along `axis` from place `at` (int32 [batch]) of each lane on."""
+    write = jax.vmap(
+        lambda lane, part, place: jax.lax.dynamic_update_slice_in_dim(lane, part, place, axis - 1)
+    )
+    return write(rows, new.astype(rows.dtype), at)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head causal self-attention with relative positions.
+
+    Attributes:
+      host: sizes of the model.
+      normalize: norm of a pre-norm model, used on the segment and the memory alike.
+      shared: module shared by layers (the Transformer-XL biases) or None.
+      position: one of `POSITIONS`.
+      memory_length: hidden vectors before the segment.
+      clamp_length: distances beyond it count as it; 0 = no limit.
+      window: only distances below it are seen; 0 = no limit.
+      block_size: keys per block of the online softmax; 0 = all keys at once.
+    """
+
+    host: Host
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    position: str
+    memory_length: int
+    clamp_length: int = 0
+    window: int = 0
+    block_size: int = 0
+
+    def setup(self):
+        host = self.host
+        heads = dict(
+            num_heads=host.num_heads,
+            head_dim=host.head_dim,
+            dtype=host.dtype,
+            kernel_init=nn.initializers.normal(host.init_std),
+        )
+        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
+        self.out = HeadsOut(
+            d_model=host.d_model,
+            dtype=host.dtype,
+            kernel_init=nn.initializers.normal(host.init_std),
+        )
+        self.relation = RelativePosition(
+            host=host,
+            shared=self.shared,
+            kind=self.position,
+            num_distances=self.memory_length + host.segment_length,
+            clamp_length=self.clamp_length,
+        )
+
+    def _read(self, x, keys, values, offset, first, train):
+        queries = self.query(x)
+        queries, extra = self.relation.relate(queries, offset, keys.shape[2], train=train)
+        rate = self.host.attention_dropout if train else 0.0
+        out = attend(
+            queries,
+            keys,
+            values,
+            offset=offset,
+            first=first,
+            window=self.window,
+            dropout_rate=rate,
+            dropout_key=self.make_rng('dropout') if rate else None,
+            block_size=self.block_size,
+            **extra,
+        )
+        return self.out(out)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        memory: jax.Array | None = None,
+        count: jax.Array | None = None,
+        *,
+        train: bool,
+    ) -> jax.Array:
+        """Attends to the memory and the segment.
+
+        Args:
+          x: [batch, length, d_model], the residual stream.
+          memory: [batch, memory_length, d_model], or None where `memory_length` is 0.
+          count: int32 [batch], filled vectors of the memory; they are the last ones.
+          train: dropout on or off.
+
+        Returns:
+          [batch, length, d_model].
+        """
+        x = self.normalize(x)
+        if not self.memory_length:
+            return self._read(x, *self._place(x, 0), 0, None, train)
+        both = jnp.concatenate([self.normalize(memory), x], axis=1)
+        first = self.memory_length - count
+        return self._read(x, *self._place(both, 0), self.memory_length, first, train)
+
+    def _place(self, x, start):
+        """Keys and values of `x`, whose first vector stands on index `start` (int or [batch])."""
+        return self.relation.place(self.key(x), start), self.value(x)
+
+    def open(self, memory: jax.Array | None, batch_size: int) -> KeyValues:
+        """Keys and values of the memory, with room for the segment behind them."""
+        host = self.host
+        shape = (batch_size, host.num_heads, host.segment_length, host.head_dim)
+        room = jnp.zeros(shape, host.dtype)
+        if not self.memory_length:
+            return KeyValues(room, room)
+        keys, values = self._place(self.normalize(memory), 0)
+        return KeyValues(*(jnp.concatenate([part, room], axis=2) for part in (keys, values)))
+
+    def extend(
+        self,
+        x: jax.Array,
+        cache: KeyValues,
+        index: jax.Array,
+        count: jax.Array | None = None,
+    ) -> tuple[jax.Array, KeyValues]:
+        """Attends from the next tokens of the open segment.
+
+        Args:
+          x: [batch, n, d_model].
+          cache: keys and values so far.
+          index: int32 [batch], place of the first of these tokens in the segment.
+          count: as in `__call__`.
+
+        Returns:
+          [batch, n, d_model] and the cache with these tokens in it.
+        """
+        x = self.normalize(x)
+        offset = self.memory_length + index
+        keys, values = self._place(x, offset)
+        cache = KeyValues(put(cache.keys, keys, offset, 2), put(cache.values, values, offset, 2))
+        first = self.memory_length - count if self.memory_length else None
+        return self._read(x, cache.keys, cache.values, offset, first, False), cache

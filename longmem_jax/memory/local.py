@@ -1,0 +1,55 @@
+"""Causal attention inside the segment and no memory: what every memory is compared with."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from longmem_jax.layers.self_attention import KeyValues, SelfAttention
+from longmem_jax.memory.contract import Host, NoState
+from longmem_jax.segment import Aux, Segment, no_aux
+
+
+class Local(nn.Module):
+    """Attention to the segment alone.
+
+    Attributes:
+      position: position scheme, one of `layers.self_attention.POSITIONS`.
+    """
+
+    host: Host
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    position: str
+
+    def setup(self):
+        self.attention = SelfAttention(
+            host=self.host,
+            normalize=self.normalize,
+            shared=self.shared,
+            position=self.position,
+            memory_length=0,
+        )
+
+    def initial_state(self, batch_size: int) -> NoState:
+        """Nothing is remembered."""
+        return NoState()
+
+    def __call__(
+        self, x: jax.Array, state: NoState, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, NoState, Aux]:
+        """Attends inside the segment; x, y are [batch, length, d_model]."""
+        return self.attention(x, train=train), state, no_aux()
+
+    def open_segment(self, state: NoState, batch_size: int) -> KeyValues:
+        """An empty cache of keys and values."""
+        return self.attention.open(None, batch_size)
+
+    def extend(self, x: jax.Array, cache: KeyValues, index: jax.Array):
+        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        return self.attention.extend(x, cache, index)
+
+    def close_segment(self, state: NoState, cache: KeyValues, count: jax.Array) -> NoState:
+        """Nothing is written."""
+        return state

@@ -1,0 +1,72 @@
+"""The names that `config.model.attention` and `config.model.feed_forward` may hold.
+
+Adding a memory: its file, one line here, one config. The conformance suite and the checks of
+configs pick it up from here.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from longmem_jax.layers import feed_forward
+from longmem_jax.layers.relative_position import RelativeBiases
+from longmem_jax.memory import local, transformer_xl
+
+# Attributes that the model gives; all others are fields of the sub-config.
+GIVEN = ('host', 'normalize', 'shared', 'parent', 'name')
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One layer type.
+
+    Attributes:
+      layer: its linen module, see `memory.contract.MemoryLayer`.
+      example: a complete small sub-config, with which the conformance suite runs.
+      check: `(fields, config.model) -> faults` of a sub-config; None = nothing to check.
+      shared: `fields -> module class` of parameters shared by all layers of this type, or None.
+    """
+
+    layer: type
+    example: dict[str, Any]
+    check: Callable[[Any, Any], list[str]] | None = None
+    shared: Callable[[Any], Any] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Names and types of the fields of the sub-config."""
+        return {
+            field.name: field.type
+            for field in dataclasses.fields(self.layer)
+            if field.name not in GIVEN
+        }
+
+
+def _xl_shared(fields):
+    wanted = fields['share_biases'] and fields['position'] == 'transformer_xl'
+    return RelativeBiases if wanted else None
+
+
+ATTENTION = {
+    'local': Entry(local.Local, dict(position='rotary')),
+    'transformer_xl': Entry(
+        transformer_xl.TransformerXL,
+        dict(
+            memory_length=6,
+            same_length=False,
+            clamp_length=0,
+            position='transformer_xl',
+            share_biases=True,
+            block_size=0,
+        ),
+        check=transformer_xl.check,
+        shared=_xl_shared,
+    ),
+}
+
+FEED_FORWARD = {
+    'dense': Entry(
+        feed_forward.Dense, dict(activation='relu', bias=True), check=feed_forward.check
+    ),
+}
+
+LAYERS = {**ATTENTION, **FEED_FORWARD}

@@ -1,0 +1,134 @@
+"""Transformer-XL: the hidden vectors of the last tokens as memory (Dai et al., 2019, Sec. 3.2-3.3).
+
+Every layer keeps its own last `memory_length` input vectors, without gradient, and attends to them
+before the segment. As in the authors' code the memory of a document begins empty.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
+from longmem_jax.memory.contract import Host
+from longmem_jax.memory.recent import push
+from longmem_jax.segment import Aux, Segment
+
+
+@flax.struct.dataclass
+class TransformerXLState:
+    """The window of hidden vectors of one layer.
+
+    Attributes:
+      hidden: [batch, memory_length, d_model], in the compute dtype; the last `count` are filled.
+      count: int32 [batch].
+    """
+
+    hidden: jax.Array
+    count: jax.Array
+
+
+@flax.struct.dataclass
+class TransformerXLCache:
+    """What an open segment reads and will write.
+
+    Attributes:
+      attention: keys and values of the memory and of the tokens so far.
+      hidden: [batch, segment_length, d_model], inputs of this layer so far.
+      count: int32 [batch], as in the state.
+    """
+
+    attention: KeyValues
+    hidden: jax.Array
+    count: jax.Array
+
+
+def remember(state: TransformerXLState, hidden: jax.Array, num_valid: jax.Array):
+    """Writes a segment: the last `memory_length` of memory and segment, detached (Sec. 3.2).
+
+    Args:
+      state: memory before the segment.
+      hidden: [batch, length, d_model], inputs of the layer.
+      num_valid: int32 [batch], how many of them, from the first, are tokens.
+    """
+    hidden = jax.lax.stop_gradient(hidden)
+    return TransformerXLState(*push(state.hidden, state.count, hidden, num_valid))
+
+
+def check(fields, model) -> list[str]:
+    """Faults of a sub-config: `same_length` needs a memory to keep to."""
+    if fields['same_length'] and not fields['memory_length']:
+        return ['same_length = True: needs memory_length > 0, the distance that it keeps to']
+    return []
+
+
+class TransformerXL(nn.Module):
+    """Segment-level recurrence.
+
+    Attributes:
+      memory_length: hidden vectors kept per layer; may differ in evaluation.
+      same_length: every query sees `memory_length` places, itself included, not one more.
+      clamp_length: larger distances are encoded as this one; 0 = no limit.
+      position: position scheme; the paper's is 'transformer_xl'.
+      share_biases: content and position biases shared by all layers (PyTorch) or not (TensorFlow).
+      block_size: keys per block of the online softmax for long memories; 0 = all at once.
+    """
+
+    host: Host
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    memory_length: int
+    same_length: bool
+    clamp_length: int
+    position: str
+    share_biases: bool
+    block_size: int
+
+    def setup(self):
+        self.attention = SelfAttention(
+            host=self.host,
+            normalize=self.normalize,
+            shared=self.shared,
+            position=self.position,
+            memory_length=self.memory_length,
+            clamp_length=self.clamp_length,
+            window=self.memory_length if self.same_length else 0,
+            block_size=self.block_size,
+        )
+
+    def initial_state(self, batch_size: int) -> TransformerXLState:
+        """An empty window."""
+        shape = (batch_size, self.memory_length, self.host.d_model)
+        return TransformerXLState(
+            jnp.zeros(shape, self.host.dtype), jnp.zeros((batch_size,), jnp.int32)
+        )
+
+    def __call__(
+        self, x: jax.Array, state: TransformerXLState, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, TransformerXLState, Aux]:
+        """Attends to memory and segment, then writes; x, y are [batch, length, d_model]."""
+        y = self.attention(x, state.hidden, state.count, train=train)
+        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
+        metrics = {'memory_size': state.count.astype(jnp.float32).mean()}
+        return y, remember(state, x, num_valid), Aux(losses={}, metrics=metrics)
+
+    def open_segment(self, state: TransformerXLState, batch_size: int) -> TransformerXLCache:
+        """Projects the memory once for all tokens of the segment."""
+        shape = (batch_size, self.host.segment_length, self.host.d_model)
+        return TransformerXLCache(
+            self.attention.open(state.hidden, batch_size),
+            jnp.zeros(shape, self.host.dtype),
+            state.count,
+        )
+
+    def extend(self, x: jax.Array, cache: TransformerXLCache, index: jax.Array):
+        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        y, attention = self.attention.extend(x, cache.attention, index, cache.count)
+        return y, cache.replace(attention=attention, hidden=put(cache.hidden, x, index, 1))
+
+    def close_segment(self, state, cache: TransformerXLCache, count: jax.Array):
+        """Writes the first `count` tokens of the open segment."""
+        return remember(state, cache.hidden, count)

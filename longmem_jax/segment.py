@@ -1,0 +1,115 @@
+"""Segments of documents on lanes, and the one scan that carries the memories from segment to segment."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+State = Any
+
+
+@flax.struct.dataclass
+class Segment:
+    """What one forward call sees: `length` consecutive tokens of one document in every lane.
+
+    Attributes:
+      tokens: int32 [batch, length].
+      valid: bool [batch, length]; False is padding: never attended to, never written.
+      start: bool [batch]; a new document begins in this lane, its state is reset before reading.
+    """
+
+    tokens: jax.Array
+    valid: jax.Array
+    start: jax.Array
+
+
+@flax.struct.dataclass
+class Aux:
+    """What a layer reports beside its output.
+
+    Attributes:
+      losses: name to scalar, already averaged, not yet weighted (the weights are in the config).
+      metrics: name to scalar worth plotting.
+    """
+
+    losses: dict[str, jax.Array]
+    metrics: dict[str, jax.Array]
+
+
+def no_aux() -> Aux:
+    """An `Aux` that reports nothing."""
+    return Aux(losses={}, metrics={})
+
+
+def merge_aux(reports: list[Aux]) -> Aux:
+    """Sums losses of the same name over layers and averages metrics of the same name."""
+    losses: dict[str, jax.Array] = {}
+    metrics: dict[str, list[jax.Array]] = {}
+    for report in reports:
+        for name, value in report.losses.items():
+            losses[name] = losses[name] + value if name in losses else value
+        for name, value in report.metrics.items():
+            metrics.setdefault(name, []).append(value)
+    return Aux(losses, {name: sum(values) / len(values) for name, values in metrics.items()})
+
+
+def per_lane(flags: jax.Array, leaf: jax.Array) -> jax.Array:
+    """Reshapes `flags` [batch] so that it broadcasts against `leaf` [batch, ...]."""
+    return flags.reshape(flags.shape + (1,) * (leaf.ndim - 1))
+
+
+def select_lanes(chosen: jax.Array, new: State, old: State) -> State:
+    """Takes `new` in the lanes where `chosen` (bool [batch]) is True, `old` in the others."""
+    return jax.tree.map(lambda a, b: jnp.where(per_lane(chosen, a), a, b), new, old)
+
+
+def bring_forward(valid: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The order that puts every lane's valid tokens first, keeping theirs, and its inverse.
+
+    Layers then meet padding only behind the tokens, where causality already hides it.
+
+    Args:
+      valid: bool [batch, length].
+
+    Returns:
+      order, inverse: int32 [batch, length] for `jnp.take_along_axis(..., axis=1)`.
+    """
+    order = jnp.argsort(~valid, axis=1, stable=True).astype(jnp.int32)
+    return order, jnp.argsort(order, axis=1).astype(jnp.int32)
+
+
+def read_segments(
+    read: Callable[[State, Any, jax.Array], tuple[State, Any]],
+    state: State,
+    segments: Any,
+    key: jax.Array,
+    *,
+    remat: bool = False,
+) -> tuple[State, Any]:
+    """Reads segments in order, carrying the memories: the only loop over time of the library.
+
+    The scan stays outside the linen modules: inside one it would leak tracers at `init` and draw
+    the same dropout mask for every segment.
+
+    Args:
+      read: `(state, segment, key) -> (state, output)` for one segment.
+      state: memories before the first segment.
+      segments: pytree, every leaf [segments, batch, ...].
+      key: random key, folded with the number of the segment.
+      remat: keep only the states between segments for the backward pass, compute the rest again.
+
+    Returns:
+      The state after the last segment and the outputs, every leaf [segments, ...].
+    """
+    if remat:
+        read = functools.partial(jax.checkpoint, prevent_cse=False)(read)
+
+    def body(carry, inputs):
+        segment, segment_key = inputs
+        return read(carry, segment, segment_key)
+
+    number = jax.tree.leaves(segments)[0].shape[0]
+    return jax.lax.scan(body, state, (segments, jax.random.split(key, number)))
