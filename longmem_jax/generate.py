@@ -132,13 +132,11 @@ class Reader:
     ) -> Iterator[np.ndarray]:
         """Continues the text by `length` tokens; yields int32 [batch, <= chunk] as they come.
 
-        The tokens drawn depend on the seed and not on `chunk`'s place in the text.
+        The tokens drawn depend on the seed and on `chunk`, not on `length`.
         """
         key = jax.random.key(seed)
         for start in range(0, length, chunk):
-            # Whole chunks only: one compiled program. What is too much is drawn and not read.
-            wanted = min(chunk, length - start)
-            size = chunk if wanted == chunk else wanted
+            size = min(chunk, length - start)
             tokens, self.logits, self._stream = _continue(
                 self.model,
                 self.params,
@@ -165,13 +163,20 @@ class Reader:
 
 
 class TextStream:
-    """Turns the bytes of tokens into text as they come: a character cut in two waits for its rest."""
+    """Turns tokens into text as they come: a character cut in two waits for its rest."""
+
+    CONTEXT = 16  # earlier tokens decoded with new ones: spaces depend on what stands before
 
     def __init__(self, tokenizer: Any):
         """Text of `tokenizer`'s tokens."""
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder('utf-8')(errors='replace')
+        self._last = np.zeros((0,), np.int32)
 
     def text(self, tokens: np.ndarray, *, final: bool = False) -> str:
         """The text of int32 [n] tokens, as far as it is whole; `final` gives out the rest."""
-        return self._decoder.decode(self._tokenizer.decode(tokens), final)
+        before = self._tokenizer.decode(self._last)
+        joined = np.concatenate([self._last, tokens])
+        after = self._tokenizer.decode(joined)
+        self._last = joined[-self.CONTEXT :]
+        return self._decoder.decode(after[len(before) :], final)

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from longmem_jax.data.lanes import Batch, Cursor
 from longmem_jax.models.language_model import LanguageModel
-from longmem_jax.segment import Segment, read_segments
+from longmem_jax.segment import Aux, Segment, read_segments
 from longmem_jax.sharding import lanes_sharding, like_parameters, parameter_shardings, replicated
 
 LN2 = math.log(2.0)
@@ -98,36 +98,45 @@ def state_shardings(mesh: Mesh, model: LanguageModel, abstract: TrainState) -> T
     )
 
 
-def read_batch(model, params, memory, batch: Batch, key, *, train: bool, remat: bool = False):
-    """Reads the segments of a batch in order.
+def score_segment(
+    model: LanguageModel, params: Any, memory: Any, inputs: Batch, key: jax.Array, *, train: bool
+) -> tuple[Any, tuple[dict[str, jax.Array], Aux]]:
+    """Reads one segment of every lane and scores its targets.
+
+    Args:
+      model, params: the language model.
+      memory: memories before the segment.
+      inputs: a batch without the axis of segments.
+      key: random key of dropout and of memories that draw.
+      train: training or evaluation.
 
     Returns:
-      The memories after it, and per segment (leading axis) a dict of sums over valid tokens: `nll`
-      (nats), `log_z_squared`, `tokens`, `num_bytes`; and the `Aux`.
+      The memories after it; sums over valid tokens `nll` (nats), `log_z_squared`, `tokens`,
+      `num_bytes`; and the `Aux`.
     """
+    segment = Segment(inputs.tokens, inputs.valid, inputs.start)
+    dropout, sampling = jax.random.split(key)
+    (nll, log_z), memory, aux = model.apply(
+        {'params': params},
+        segment,
+        inputs.targets,
+        memory,
+        train=train,
+        method='nll',
+        rngs={'dropout': dropout, 'memory': sampling},
+    )
+    sums = {
+        'nll': nll.sum(),
+        'log_z_squared': jnp.square(log_z).sum(),
+        'tokens': inputs.valid.sum().astype(jnp.float32),
+        'num_bytes': inputs.num_bytes.sum(),
+    }
+    return memory, (sums, aux)
 
-    def read(memory, inputs, key):
-        segment = Segment(inputs.tokens, inputs.valid, inputs.start)
-        dropout, sampling = jax.random.split(key)
-        (nll, log_z), memory, aux = model.apply(
-            {'params': params},
-            segment,
-            inputs.targets,
-            memory,
-            train=train,
-            method='nll',
-            rngs={'dropout': dropout, 'memory': sampling},
-        )
-        sums = {
-            'nll': nll.sum(),
-            'log_z_squared': jnp.square(log_z).sum(),
-            'tokens': inputs.valid.sum().astype(jnp.float32),
-            'num_bytes': inputs.num_bytes.sum(),
-        }
-        return memory, (sums, aux)
 
-    segments = batch.replace(cursor=())
-    return read_segments(read, memory, segments, key, remat=remat)
+def unbox(params: Any) -> Any:
+    """Parameters without the logical axes that `initial_parameters` boxes them in."""
+    return nn.unbox(params)
 
 
 def _count(seen, tokens):
@@ -153,8 +162,14 @@ def make_train_step(model: LanguageModel, optimizer: Any, schedule: Any, config:
     weights = train.loss_weights.to_dict()
 
     def loss(params, memory, batch, key):
-        memory, (sums, aux) = read_batch(
-            model, params, memory, batch, key, train=True, remat=train.remat
+        memory, (sums, aux) = read_segments(
+            lambda memory, inputs, key: score_segment(
+                model, params, memory, inputs, key, train=True
+            ),
+            memory,
+            batch.replace(cursor=()),
+            key,
+            remat=train.remat,
         )
         total = jax.tree.map(lambda part: part.sum(), sums)
         tokens = jnp.maximum(total['tokens'], 1.0)

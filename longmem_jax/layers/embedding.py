@@ -72,13 +72,12 @@ class Embedding(nn.Module):
             self.param(f'out_bias_{i}', axes(zeros, ('vocab',)), (rows,))
             for i, (rows, _) in enumerate(tables)
         ]
-        self.out_projections = []
-        for i in range(len(sizes) if projected else 0):
-            if self.tie_projections[i]:
-                self.out_projections.append(self.projections[i if self.div_val > 1 else 0])
-            else:
-                width = self.d_embed // self.div_val**i
-                self.out_projections.append(projection(f'out_projection_{i}', width))
+        self.out_projections = [
+            self.projections[i if self.div_val > 1 else 0]
+            if self.tie_projections[i]
+            else projection(f'out_projection_{i}', self.d_embed // self.div_val**i)
+            for i in range(len(sizes) if projected else 0)
+        ]
         if len(sizes) > 1:
             clusters = (len(sizes) - 1, self.d_embed)
             self.cluster_table = self.param('cluster_table', axes(zeros, (None, None)), clusters)

@@ -1,0 +1,136 @@
+"""What every mode builds from a configuration: mesh, tokenizer, corpora, models and parameters."""
+
+import dataclasses
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from longmem_jax import checks, checkpoint, sharding, train_step
+from longmem_jax.data import load
+from longmem_jax.errors import UsageError
+from longmem_jax.models.language_model import LanguageModel, make_model
+from longmem_jax.optimizer import make_optimizer, make_schedule
+
+MODEL_SECTIONS = ('model', 'data.tokenizer')
+
+
+def prepare_workdir(workdir: str) -> Path:
+    """Makes the folder of a run and proves that it can be written.
+
+    Raises:
+      UsageError: it cannot.
+    """
+    if not workdir:
+        raise UsageError('--workdir= is missing: the folder for checkpoints, events and results.')
+    path = Path(workdir).expanduser()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f'.writable-{os.getpid()}'
+        probe.write_text('')
+        probe.unlink()
+    except OSError as error:
+        raise UsageError(f'--workdir={workdir}: cannot be written ({error}).') from error
+    return path
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """A configuration made ready to run; nothing has been compiled.
+
+    Attributes:
+      config: the whole configuration.
+      workdir: folder of the run, or None (evaluation of nothing that is stored).
+      mesh: devices.
+    """
+
+    config: Any
+    workdir: Path
+    mesh: Mesh
+
+    @functools.cached_property
+    def training_corpus(self) -> Any:
+        """The tokenised training split; learns the tokenizer where it is to be learnt."""
+        return self.corpus('train')
+
+    def corpus(self, split: str) -> Any:
+        """The tokenised documents of a split.
+
+        Raises:
+          UsageError: no data, or a vocabulary that the model is too small for.
+        """
+        corpus = load.load(self.config.data, split, self.workdir)
+        size, needed = self.config.model.vocab_size, corpus.tokenizer.vocab_size
+        if needed > size:
+            raise UsageError(
+                f'config.model.vocab_size = {size}: the tokenizer has {needed} tokens; set '
+                f'--config.model.vocab_size={needed} or more, or use another vocabulary.'
+            )
+        return corpus
+
+    @functools.cached_property
+    def model(self) -> LanguageModel:
+        """The model as it is trained."""
+        return make_model(self.config.model, self.config.train.segment_length)
+
+    @functools.cached_property
+    def evaluation_model(self) -> LanguageModel:
+        """The model as it is evaluated: other memory lengths, the same parameters."""
+        return make_model(
+            checks.evaluation_model(self.config), self.config.evaluate.segment_length
+        )
+
+    @functools.cached_property
+    def schedule(self) -> Any:
+        """Learning rate by optimizer update."""
+        return make_schedule(self.config.optimizer, self.config.train.num_steps)
+
+    @functools.cached_property
+    def optimizer(self) -> Any:
+        """The optax transformation."""
+        params = jax.eval_shape(
+            lambda: train_step.initial_parameters(self.model, jax.random.key(0))
+        )
+        params = train_step.unbox(params)
+        return make_optimizer(self.config.optimizer, self.config.train.num_steps, params)
+
+    @functools.cached_property
+    def make_state(self) -> Any:
+        """Makes the `TrainState` of step 0."""
+        train = self.config.train
+        return train_step.make_initial_state(
+            self.model, self.optimizer, train.num_lanes, train.seed
+        )
+
+    @functools.cached_property
+    def abstract_state(self) -> train_step.TrainState:
+        """Shapes, dtypes and shardings of the train state."""
+        abstract = jax.eval_shape(self.make_state)
+        places = train_step.state_shardings(self.mesh, self.model, abstract)
+        return jax.tree.map(
+            lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+            abstract,
+            places,
+        )
+
+    @functools.cached_property
+    def state_shardings(self) -> train_step.TrainState:
+        """Where every leaf of the train state lies."""
+        return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
+
+    def restore_parameters(self) -> tuple[Any, int]:
+        """Parameters of the newest checkpoint of the workdir, and its step.
+
+        Raises:
+          UsageError: no checkpoint, or that of another model.
+        """
+        saver = self.checkpointer(print)
+        found = saver.restore(self.abstract_state)
+        saver.close()
+        if found is None:
+            raise UsageError(f'--workdir={self.workdir}: no checkpoint there; train first.')
+        state, step = found
+        return state.params, step

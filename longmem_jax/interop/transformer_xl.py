@@ -1,0 +1,189 @@
+"""Parameters of the authors' PyTorch Transformer-XL (`MemTransformerLM`, attention type 0) as ours.
+
+The names and layouts are those of their `state_dict`; files are read as safetensors, never pickle.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+from longmem_jax.errors import UsageError
+
+
+def model_config(settings: Mapping[str, Any]) -> ml_collections.ConfigDict:
+    """`config.model` for the authors' arguments.
+
+    Args:
+      settings: `n_token, n_layer, n_head, d_model, d_head, d_inner, mem_len` and, where they are
+        used, `d_embed, tie_weight, cutoffs, div_val, tie_projs, pre_lnorm, same_length, clamp_len,
+        dropout, dropatt`, named as in their code.
+
+    Raises:
+      UsageError: settings that this importer does not cover.
+    """
+    given = dict(settings)
+    if given.get('attn_type', 0) != 0 or given.get('ext_len', 0) != 0:
+        raise UsageError('Only attn_type 0 and ext_len 0 of the authors can be imported.')
+    cutoffs = tuple(given.get('cutoffs', ()))
+    width = given['d_model']
+    clamp = given.get('clamp_len', -1)
+    tied = given.get('tie_projs') or [False] * (len(cutoffs) + 1)
+    layers = given['n_layer']
+    return ml_collections.ConfigDict(
+        dict(
+            vocab_size=given['n_token'],
+            num_layers=layers,
+            d_model=width,
+            d_embed=given.get('d_embed') or width,
+            num_heads=given['n_head'],
+            head_dim=given['d_head'],
+            d_feed_forward=given['d_inner'],
+            attention=('transformer_xl',) * layers,
+            feed_forward=('dense',) * layers,
+            transformer_xl=dict(
+                memory_length=given['mem_len'],
+                same_length=bool(given.get('same_length', False)),
+                clamp_length=max(clamp, 0),
+                position='transformer_xl',
+                share_biases=True,
+                block_size=0,
+            ),
+            dense=dict(activation='relu', bias=True),
+            norm='layernorm',
+            pre_norm=bool(given.get('pre_lnorm', False)),
+            final_norm=False,
+            scale_embedding=True,
+            position='none',
+            tie_weights=bool(given.get('tie_weight', True)),
+            cutoffs=cutoffs,
+            div_val=given.get('div_val', 1),
+            tie_projections=tuple(bool(flag) for flag in tied),
+            dropout=float(given.get('dropout', 0.0)),
+            attention_dropout=float(given.get('dropatt', 0.0)),
+            init_std=0.02,
+            dtype='float32',
+        )
+    )
+
+
+def names(model: Any) -> dict[str, tuple[str, str]]:
+    """Their name -> (our path, layout) for every parameter of a model.
+
+    Layouts: 'same', 'transposed' (Linear [out, in] to [in, out]), 'heads_in' (three of them stacked
+    in `qkv_net` become query, key and value), 'heads_out'.
+    """
+    projected = model.div_val > 1 or model.d_embed != model.d_model
+    tables = len(model.cutoffs) + 1 if model.div_val > 1 else 1
+    xl = 'shared_transformer_xl'
+    known = {
+        'r_w_bias': (f'{xl}/content', 'same'),
+        'r_r_bias': (f'{xl}/position', 'same'),
+    }
+    for i in range(tables):
+        known[f'word_emb.emb_layers.{i}.weight'] = (f'embedding/table_{i}', 'same')
+        known[f'crit.out_layers.{i}.bias'] = (f'embedding/out_bias_{i}', 'same')
+        if not model.tie_weights:
+            known[f'crit.out_layers.{i}.weight'] = (f'embedding/out_table_{i}', 'same')
+        if projected:
+            known[f'word_emb.emb_projs.{i}'] = (f'embedding/projection_{i}', 'transposed')
+    if projected:
+        for i, tied in enumerate(model.tie_projections):
+            if not tied:
+                known[f'crit.out_projs.{i}'] = (f'embedding/out_projection_{i}', 'transposed')
+    if len(model.cutoffs):
+        known['crit.cluster_weight'] = ('embedding/cluster_table', 'same')
+        known['crit.cluster_bias'] = ('embedding/cluster_bias', 'same')
+    for i in range(model.num_layers):
+        theirs, ours = f'layers.{i}', f'block_{i}'
+        attention = f'{ours}/attention/attention'
+        for part in ('weight', 'bias'):
+            scale = 'scale' if part == 'weight' else 'bias'
+            known[f'{theirs}.dec_attn.layer_norm.{part}'] = (
+                f'{ours}/attention_norm/{scale}',
+                'same',
+            )
+            known[f'{theirs}.pos_ff.layer_norm.{part}'] = (
+                f'{ours}/feed_forward_norm/{scale}',
+                'same',
+            )
+        known[f'{theirs}.dec_attn.qkv_net.weight'] = (attention, 'heads_in')
+        known[f'{theirs}.dec_attn.r_net.weight'] = (
+            f'{attention}/relation/project/kernel',
+            'heads_in',
+        )
+        known[f'{theirs}.dec_attn.o_net.weight'] = (f'{attention}/out/kernel', 'heads_out')
+        for number, layer in ((0, 'up'), (3, 'down')):
+            core = f'{theirs}.pos_ff.CoreNet.{number}'
+            known[f'{core}.weight'] = (f'{ours}/feed_forward/{layer}/kernel', 'transposed')
+            known[f'{core}.bias'] = (f'{ours}/feed_forward/{layer}/bias', 'same')
+    return known
+
+
+def _heads_in(weight, model):
+    """[heads * head_dim, d_model] to [d_model, heads, head_dim]."""
+    return weight.T.reshape(model.d_model, model.num_heads, model.head_dim)
+
+
+def import_parameters(theirs: Mapping[str, np.ndarray], model: Any) -> dict[str, Any]:
+    """Our parameters, a nested dictionary of float32 arrays, from theirs.
+
+    Raises:
+      UsageError: missing or unknown names.
+    """
+    known = names(model)
+    # Buffers and tied copies that a state_dict holds besides.
+    spare = re.compile(r'pos_emb\.inv_freq|crit\.out_(layers|projs)\.\d+(\.weight)?$')
+    missing = sorted(set(known) - set(theirs))
+    extra = sorted(name for name in set(theirs) - set(known) if not spare.match(name))
+    if missing or extra:
+        raise UsageError(
+            f'Not a Transformer-XL checkpoint of these settings: missing {missing}, '
+            f'unknown {extra}.'
+        )
+    params: dict[str, Any] = {}
+
+    def store(path, value):
+        *folders, leaf = path.split('/')
+        at = params
+        for folder in folders:
+            at = at.setdefault(folder, {})
+        at[leaf] = np.asarray(value, np.float32)
+
+    for name, (path, layout) in known.items():
+        value = np.asarray(theirs[name])
+        if layout == 'heads_in' and name.endswith('qkv_net.weight'):
+            for part, weight in zip(('query', 'key', 'value'), np.split(value, 3), strict=True):
+                store(f'{path}/{part}/kernel', _heads_in(weight, model))
+        elif layout == 'heads_in':
+            store(path, _heads_in(value, model))
+        elif layout == 'heads_out':
+            store(path, value.T.reshape(model.num_heads, model.head_dim, model.d_model))
+        else:
+            store(path, value.T if layout == 'transposed' else value)
+    return params
+
+
+def export_gradient(gradient: Mapping[str, Any], name: str, model: Any) -> np.ndarray:
+    """The part of a tree like our parameters that belongs to `name`, in their layout."""
+    path, layout = names(model)[name]
+
+    def find(path):
+        at = gradient
+        for folder in path.split('/'):
+            at = at[folder]
+        return np.asarray(at)
+
+    def flat(kernel):
+        return kernel.reshape(model.d_model, -1).T
+
+    if layout == 'heads_in' and name.endswith('qkv_net.weight'):
+        parts = [flat(find(f'{path}/{part}/kernel')) for part in ('query', 'key', 'value')]
+        return np.concatenate(parts)
+    if layout == 'heads_in':
+        return flat(find(path))
+    if layout == 'heads_out':
+        return find(path).reshape(-1, model.d_model).T
+    return find(path).T if layout == 'transposed' else find(path)

@@ -1,0 +1,57 @@
+"""Linear maps between [batch, length, d_model] and heads-first [batch, heads, length, head_dim]."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+
+class HeadsIn(nn.Module):
+    """[batch, length, d_model] to [batch, num_heads, length, head_dim]; no bias.
+
+    Attributes:
+      num_heads, head_dim: sizes of the result.
+      dtype: compute dtype; the kernel [d_model, heads, head_dim] is float32.
+      kernel_init: initialiser of the kernel.
+    """
+
+    num_heads: int
+    head_dim: int
+    dtype: Any
+    kernel_init: Callable
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Projects `x`."""
+        width = x.shape[-1]
+        init = nn.with_logical_partitioning(self.kernel_init, ('embed', 'heads', 'head_dim'))
+        kernel = self.param('kernel', init, (width, self.num_heads, self.head_dim))
+        flat = kernel.astype(self.dtype).reshape(width, -1)
+        rows = (x.astype(self.dtype) @ flat).reshape(*x.shape[:-1], self.num_heads, self.head_dim)
+        return jnp.swapaxes(rows, 1, 2)
+
+
+class HeadsOut(nn.Module):
+    """[batch, num_heads, length, head_dim] to [batch, length, d_model]; no bias.
+
+    Attributes:
+      d_model: width of the result.
+      dtype: compute dtype; the kernel [heads, head_dim, d_model] is float32.
+      kernel_init: initialiser of the kernel.
+    """
+
+    d_model: int
+    dtype: Any
+    kernel_init: Callable
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Projects `x`."""
+        _, heads, _, head_dim = x.shape
+        init = nn.with_logical_partitioning(self.kernel_init, ('heads', 'head_dim', 'embed'))
+        kernel = self.param('kernel', init, (heads, head_dim, self.d_model))
+        flat = kernel.astype(self.dtype).reshape(-1, self.d_model)
+        rows = jnp.swapaxes(x.astype(self.dtype), 1, 2)
+        return rows.reshape(*rows.shape[:2], -1) @ flat

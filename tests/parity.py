@@ -1,0 +1,67 @@
+"""Compares this library with what the authors' own code computed: `python -m tests.parity FILE.npz`.
+
+Prints one line per checked tensor, `name max_abs_err tolerance ok|FAIL`; exits 1 if any fails or if
+nothing was checked. The system is `config_json["system"]` or the name of the file's folder.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from tests.parity_systems import transformer_xl
+
+# name -> generator of (tensor name, ours, reference)
+SYSTEMS = {
+    'transformer_xl': transformer_xl.check,
+}
+TOLERANCE = 1e-4
+
+
+def compare(path: Path) -> Iterator[tuple[str, float, float]]:
+    """Runs the checks of one golden.
+
+    Yields:
+      name, largest absolute error, tolerance (1e-4 of the largest reference value).
+
+    Raises:
+      ValueError: a system that has no checks, or arrays whose shapes differ.
+    """
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    settings = json.loads(str(arrays['config_json'])) if 'config_json' in arrays else {}
+    system = settings.get('system', path.resolve().parent.name)
+    if system not in SYSTEMS:
+        raise ValueError(f'{path}: system {system!r}; there are checks for {sorted(SYSTEMS)}')
+    for name, ours, reference in SYSTEMS[system](settings, arrays):
+        ours, reference = np.asarray(ours, np.float64), np.asarray(reference, np.float64)
+        if ours.shape != reference.shape:
+            raise ValueError(f'{path}: {name} is {ours.shape}, the reference {reference.shape}')
+        largest = np.abs(reference).max(initial=0.0)
+        error = np.abs(ours - reference)
+        error = np.inf if np.isnan(error).any() else error.max(initial=0.0)
+        yield name, float(error), float(TOLERANCE * largest)
+
+
+def main() -> int:
+    """The command; returns its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('files', nargs='+', type=Path, metavar='FILE.npz')
+    checked, failed = 0, 0
+    for path in parser.parse_args().files:
+        try:
+            for name, error, tolerance in compare(path):
+                good = error <= tolerance
+                checked, failed = checked + 1, failed + (not good)
+                print(f'{name} {error:.3e} {tolerance:.3e} {"ok" if good else "FAIL"}')
+        except (ValueError, OSError, KeyError) as error:
+            print(f'{path}: {error}', file=sys.stderr)
+            failed += 1
+    return int(bool(failed) or not checked)
+
+
+if __name__ == '__main__':
+    sys.exit(main())
