@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.models.language_model import LanguageModel
-from longmem_jax.models.stream import Stream, open_stream, read_token
+from longmem_jax.models.stream import Stream, close_stream, open_stream, read_token
 from longmem_jax.segment import Segment
 
 
@@ -84,6 +84,11 @@ def _continue(model, params, logits, stream, key, length, temperature, top_k, to
     return tokens.T, logits, stream
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def _close(model, params, stream):
+    return close_stream(model, params, stream)
+
+
 def fresh_state(model: LanguageModel, params: Any, batch_size: int) -> Any:
     """Memories of documents that have not begun."""
     return model.apply({'params': params}, batch_size, method='initial_state')
@@ -152,6 +157,12 @@ class Reader:
             self._advance(tokens)
             yield tokens
 
+    def close(self) -> Any:
+        """The memories with the tokens of the open segment written to them."""
+        if self._stream is None:
+            return self.state
+        return _close(self.model, self.params, self._stream)
+
     def _advance(self, tokens):
         """Keeps `state` and `pending` in step with the stream, for saving."""
         self.pending = np.concatenate([self.pending, tokens], axis=1)
@@ -180,3 +191,18 @@ class TextStream:
         after = self._tokenizer.decode(joined)
         self._last = joined[-self.CONTEXT :]
         return self._decoder.decode(after[len(before) :], final)
+
+
+def sample_text(model: LanguageModel, params: Any, tokenizer: Any, settings: Any) -> str:
+    """A text from nothing, `settings.sample_length` tokens long; `settings` is `config.generate`."""
+    reader = Reader(model, params, fresh_state(model, params, 1), np.zeros((1, 0), np.int32))
+    reader.read(np.asarray([[tokenizer.begin]], np.int32))
+    stream = TextStream(tokenizer)
+    parts = reader.write(
+        settings.sample_length,
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        seed=settings.seed,
+    )
+    return ''.join(stream.text(part[0]) for part in parts)

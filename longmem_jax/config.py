@@ -1,0 +1,110 @@
+"""The fields of every configuration, with neutral values; a file in `configs/` sets its experiment's.
+
+All fields live here or in the config file: code reads them and has no defaults of its own.
+"""
+
+from typing import Any
+
+import ml_collections
+from ml_collections import config_dict
+
+
+def base() -> ml_collections.ConfigDict:
+    """A configuration with every section; a small Transformer-XL on no data."""
+    config = ml_collections.ConfigDict()
+    config.model = config_dict.create(
+        vocab_size=257,
+        num_layers=2,
+        d_model=128,
+        d_embed=128,  # width of the (first cluster's) embedding vectors
+        num_heads=4,
+        head_dim=32,
+        d_feed_forward=512,
+        attention=('transformer_xl',) * 2,  # one name per layer; see memory/registry.py
+        feed_forward=('dense',) * 2,
+        transformer_xl=transformer_xl(128),
+        dense=dict(activation='relu', bias=True),
+        norm='layernorm',  # or 'rmsnorm'
+        pre_norm=True,
+        final_norm=True,
+        scale_embedding=True,  # by sqrt(d_model)
+        position='none',  # absolute positions: 'none', 'sinusoidal', 'learned'
+        tie_weights=True,
+        cutoffs=(),  # adaptive embedding and softmax: first token of cluster 1, 2, ...
+        div_val=1,  # width of cluster i is d_embed / div_val**i
+        tie_projections=(False,),  # per cluster: output projection = input projection
+        dropout=0.0,
+        attention_dropout=0.0,
+        init_std=0.02,
+        dtype='float32',  # of activations; 'bfloat16' on accelerators
+    )
+    config.data = config_dict.create(
+        source='text',  # 'stdlib', 'text', 'tfds', 'huggingface'
+        path='',  # source 'text': a folder with train/ validation/ test/, or one file
+        name='',  # source 'tfds', 'huggingface': the data set
+        documents='file',  # what a document is: 'file', 'line', 'wiki'
+        fractions=(0.9, 0.05, 0.05),  # one file: its training, validation and test part
+        pieces=1,  # cut training documents in so many, each on a lane of its own
+        tokenizer=dict(kind='bytes', path='', size=0),
+        seed=0,  # order of the documents
+    )
+    config.optimizer = config_dict.create(
+        name='adam',
+        learning_rate=2.5e-4,
+        b1=0.9,
+        b2=0.999,
+        eps=1e-8,
+        weight_decay=0.0,
+        momentum=0.0,  # 'sgd' only
+        schedule='cosine',
+        warmup_steps=0,
+        final_fraction=0.0,  # last learning rate / highest
+        clip_norm=0.25,
+        accumulate_steps=1,
+        groups=(),  # (path pattern, rate multiplier, weight decay) per parameter group
+    )
+    config.train = config_dict.create(
+        num_steps=1000,
+        num_lanes=8,
+        segment_length=128,
+        segments_per_step=1,  # segments read, with gradient, per optimizer update
+        remat=False,  # keep only the memories between segments for the backward pass
+        log_every=50,
+        evaluate_every=1000,
+        seed=0,
+        max_bad_steps=20,  # steps in a row that are not finite before the run ends
+        z_loss=0.0,
+        loss_weights=config_dict.create(),  # auxiliary losses of memories, by name
+    )
+    config.evaluate = config_dict.create(
+        segment_length=128,
+        num_lanes=8,
+        max_segments=0,  # validation in training: segments per lane; 0 = all
+        max_test_segments=0,  # the same for the final test and --mode=evaluate
+        model=config_dict.create(),  # overrides of config.model, such as memory lengths
+    )
+    config.generate = config_dict.create(
+        length=500, temperature=1.0, top_k=0, top_p=0.95, seed=0, sample_length=200
+    )
+    config.checkpoint = config_dict.create(every=1000, keep=3)
+    config.mesh = config_dict.create(data=-1, fsdp=1, tensor=1, memory=1)  # -1: devices left
+    return config
+
+
+def transformer_xl(memory_length: int, **changes: Any) -> dict[str, Any]:
+    """The sub-config of Transformer-XL as in the authors' PyTorch code."""
+    return dict(
+        memory_length=memory_length,
+        same_length=False,
+        clamp_length=0,
+        position='transformer_xl',
+        share_biases=True,
+        block_size=0,
+    ) | changes
+
+
+def stack(model: Any, num_layers: int, attention: str, feed_forward: str = 'dense') -> None:
+    """Sets a stack of equal layers."""
+    model.num_layers = num_layers
+    model.attention = (attention,) * num_layers
+    model.feed_forward = (feed_forward,) * num_layers

@@ -1,0 +1,332 @@
+"""Training: builds or resumes a run, steps through the data, evaluates, and ends with a table."""
+
+import dataclasses
+import json
+import math
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from longmem_jax import sharding, train_step
+from longmem_jax.data import lanes
+from longmem_jax.errors import UsageError
+from longmem_jax.evaluate import Evaluator, Result
+from longmem_jax.experiment import Experiment
+from longmem_jax.generate import sample_text
+from longmem_jax.hardware import peak_flops
+from longmem_jax.progress import Progress
+from longmem_jax.writers import Writer, learning_curve
+
+PROFILED = (3, 8)  # steps of this run, counted from its first, that `--profile` traces
+
+
+class Stopped:
+    """Whether the run was asked to stop: SIGTERM or the first Ctrl-C."""
+
+    def __init__(self):
+        """Takes over both signals; `restore` gives them back."""
+        self.name = ''
+        self._before = {
+            number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)
+        }
+
+    def _note(self, number, frame):
+        self.name = signal.Signals(number).name
+        self.restore()
+
+    def restore(self):
+        """Puts the former handlers back, so that a second signal ends the process at once."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """How a call of `train` ended.
+
+    Attributes:
+      step: steps taken in all.
+      finished: all steps of the config were taken (False: stopped by a signal).
+      results: 'test' and 'test, memory emptied' to their results; empty where not finished.
+      sample: a generated text.
+    """
+
+    step: int
+    finished: bool
+    results: dict[str, Result]
+    sample: str
+
+
+def _abstract_batch(experiment):
+    """Shapes of a batch, for compiling before any data is read."""
+    train = experiment.config.train
+    shape = (train.segments_per_step, train.num_lanes)
+
+    def array(shape, dtype, axis):
+        place = sharding.lanes_sharding(experiment.mesh, axis)
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+
+    tokens = array((*shape, train.segment_length), np.int32, 1)
+    place = array((train.num_lanes,), np.int32, 0)
+    return lanes.Batch(
+        tokens=tokens,
+        targets=tokens,
+        valid=array((*shape, train.segment_length), np.bool_, 1),
+        start=array(shape, np.bool_, 1),
+        num_bytes=array(shape, np.float32, 1),
+        cursor=lanes.Cursor(document=place, offset=place),
+    )
+
+
+def lower_step(experiment: Experiment):
+    """The training step, traced for the shapes of the config; `.compile()` makes it run."""
+    step = train_step.make_train_step(
+        experiment.model, experiment.optimizer, experiment.schedule, experiment.config
+    )
+    jitted = jax.jit(
+        step,
+        out_shardings=(experiment.state_shardings, sharding.replicated(experiment.mesh)),
+        donate_argnums=0,
+    )
+    return jitted.lower(experiment.abstract_state, _abstract_batch(experiment))
+
+
+def step_flops(compiled: Any, segments_per_step: int) -> float:
+    """Floating point operations of a compiled step on one device, 0 where XLA does not say."""
+    cost = compiled.cost_analysis() or {}
+    return float(cost.get('flops', 0.0))
+
+
+def to_devices(experiment: Experiment, batch: lanes.Batch) -> lanes.Batch:
+    """A batch of this process's lanes as part of the global one."""
+    put = sharding.from_processes
+    return put(experiment.mesh, batch.replace(cursor=()), 1).replace(
+        cursor=put(experiment.mesh, batch.cursor, 0)
+    )
+
+
+def _start(experiment, saver, progress):
+    """The train state of the newest checkpoint, or of step 0."""
+    found = saver.restore(experiment.abstract_state)
+    if found is None:
+        make = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)
+        return make(), 0
+    progress.say(f'Resuming at step {found[1]:,} from {experiment.workdir / "checkpoints"}.')
+    return found
+
+
+class _Meter:
+    """Tokens per second and utilisation between two calls."""
+
+    def __init__(self, flops):
+        self.flops, self.time, self.step, self.tokens = flops, None, 0, 0.0
+
+    def read(self, step, tokens_seen):
+        now, rates = time.monotonic(), {}
+        if self.time is not None and step > self.step:
+            seconds = max(now - self.time, 1e-9)
+            steps = (step - self.step) / seconds
+            rates = {'steps_per_s': steps, 'tokens_per_s': (tokens_seen - self.tokens) / seconds}
+            if self.flops:
+                rates['flops_per_s'] = self.flops * steps
+                peak = peak_flops(jax.devices()[0])
+                if peak:
+                    rates['utilisation'] = rates['flops_per_s'] / peak
+        self.time, self.step, self.tokens = now, step, tokens_seen
+        return rates
+
+
+def _refuse_bad_steps(metrics, limit):
+    if metrics['skipped'] >= limit:
+        raise UsageError(
+            f'{int(metrics["skipped"])} steps in a row were not finite (config.train.max_bad_steps '
+            f'= {limit}); lower config.optimizer.learning_rate, add warm-up or clipping, or use '
+            "config.model.dtype='float32'. Nothing of these steps was kept."
+        )
+
+
+def train(experiment: Experiment, *, profile: bool = False) -> Summary:
+    """Trains until `config.train.num_steps`, from the newest checkpoint of the workdir if any.
+
+    Args:
+      experiment: what to train.
+      profile: write a `jax.profiler` trace of a few steps to workdir/profile.
+
+    Returns:
+      How it ended.
+
+    Raises:
+      UsageError: the workdir belongs to another model, or too many steps were not finite.
+    """
+    config, workdir = experiment.config, experiment.workdir
+    progress = Progress(config.train.num_steps, log_every=config.train.log_every)
+    corpus = experiment.training_corpus
+    validation = experiment.corpus('validation')
+    saver = experiment.checkpointer(progress.say)
+    stopped = Stopped()
+    try:
+        with Writer(workdir) as writer:
+            state, step = _start(experiment, saver, progress)
+            writer.truncate_after(step)
+            if step == 0:
+                writer.text('config', f'```\n{config}\n```', 0)
+            evaluator = Evaluator(experiment.evaluation_model, experiment.mesh, config)
+            if step < config.train.num_steps:
+                state, step = _loop(
+                    experiment, state, step, corpus, validation, evaluator,
+                    saver, writer, progress, stopped, profile,
+                )  # fmt: skip
+            else:
+                progress.say(f'Finished already: {step:,} of {step:,} steps. Evaluating.')
+            saver.wait()
+            if step < config.train.num_steps:
+                progress.say(
+                    f'{stopped.name}: saved at step {step:,}; run the same command to go on.'
+                )
+                return Summary(step, False, {}, '')
+            return _finish(experiment, state, step, evaluator, writer, progress)
+    finally:
+        stopped.restore()
+        progress.close()
+        saver.close()
+
+
+def _loop(
+    experiment, state, step, corpus, validation, evaluator, saver, writer, progress, stopped, profile
+):
+    """Steps until the end or a signal. Metrics are fetched one step late, so devices never wait."""
+    config = experiment.config
+    progress.say('Compiling the training step ...')
+    began = time.monotonic()
+    compiled = lower_step(experiment).compile()
+    flops = step_flops(compiled, config.train.segments_per_step)
+    writer.scalars(step, 'compile', {'seconds': time.monotonic() - began, 'flops': flops})
+    cursor = jax.tree.map(_own_part, state.cursor) if step else None
+    source = lanes.batches(
+        corpus,
+        lanes=sharding.own_lanes(experiment.mesh, config.train.num_lanes),
+        num_lanes=config.train.num_lanes,
+        segment_length=config.train.segment_length,
+        segments_per_batch=config.train.segments_per_step,
+        seed=config.data.seed,
+        shuffle=True,
+        num_epochs=None,
+        cursor=cursor,
+    )
+    meter, first, previous = _Meter(flops), step, None
+
+    def note(number, metrics):
+        metrics = {name: float(value) for name, value in metrics.items()}
+        _refuse_bad_steps(metrics, config.train.max_bad_steps)
+        rates = {}
+        if number % config.train.log_every == 0 or number == config.train.num_steps:
+            rates = meter.read(number, metrics['tokens_seen'])
+            writer.scalars(number, 'train', metrics)
+            if rates:
+                writer.scalars(number, 'speed', rates)
+        progress.update(number, {**metrics, **rates})
+
+    for batch in source:
+        if profile and step - first == PROFILED[0]:
+            jax.profiler.start_trace(str(experiment.workdir / 'profile'))
+        with jax.profiler.StepTraceAnnotation('train', step_num=step):
+            state, metrics = compiled(state, to_devices(experiment, batch))
+        if previous is not None:
+            note(*previous)
+        step += 1
+        previous = (step, metrics)
+        if profile and step - first == PROFILED[1]:
+            jax.block_until_ready(metrics)
+            jax.profiler.stop_trace()
+            progress.say(f'Profile of steps {first + PROFILED[0]}-{step}: {experiment.workdir}/profile')
+        last = step >= config.train.num_steps
+        ending = bool(stopped.name) or saver.reached_preemption(step)
+        if last or ending or step % config.train.evaluate_every == 0:
+            note(*previous)
+            previous = None
+        if not ending and (last or step % config.train.evaluate_every == 0):
+            result, _ = evaluator.evaluate(
+                state.params, validation, 'validation', max_segments=config.evaluate.max_segments
+            )
+            writer.scalars(step, 'validation', result.scalars())
+            progress.say(
+                f'step {step:,}: validation {result.bits_per_byte:.4f} bits/byte, perplexity '
+                f'{result.perplexity:,.2f} ({result.protocol})'
+            )
+        saver.maybe_save(step, state, force=last or ending)
+        if last or ending:
+            break
+    return state, step
+
+
+def _own_part(leaf):
+    """The lanes of this process, numpy [lanes]."""
+    parts = {shard.index[0].start or 0: shard.data for shard in leaf.addressable_shards}
+    return np.concatenate([np.asarray(parts[start]) for start in sorted(parts)])
+
+
+def _finish(experiment, state, step, evaluator, writer, progress):
+    """Test with and without memory, a sample, the learning curve, and the closing table."""
+    config, workdir = experiment.config, experiment.workdir
+    corpus, results = experiment.corpus('test'), {}
+    for name, emptied in (('test', False), ('test, memory emptied', True)):
+        progress.say(f'Scoring {name} ...')
+        results[name], _ = evaluator.evaluate(
+            state.params,
+            corpus,
+            'test',
+            emptied=emptied,
+            max_segments=config.evaluate.max_test_segments,
+        )
+        tag = 'test_emptied' if emptied else 'test'
+        writer.scalars(step, tag, results[name].scalars())
+    sample = ''
+    if jax.process_count() == 1 and config.generate.sample_length:
+        sample = sample_text(
+            experiment.evaluation_model, state.params, corpus.tokenizer, config.generate
+        )
+        writer.text('sample', sample, step)
+    paths = {
+        'checkpoint': workdir / 'checkpoints' / str(step),
+        'TensorBoard events': workdir / 'tensorboard',
+        'metrics': workdir / 'metrics.jsonl',
+        'learning curve': workdir / 'learning_curve.png',
+    }
+    if jax.process_index() == 0:
+        learning_curve(workdir / 'metrics.jsonl', paths['learning curve'])
+        writer.image_file('learning_curve', paths['learning curve'], step)
+        _write_results(workdir / 'results.json', step, results)
+    progress.close()
+    show(progress, results, sample, paths)
+    return Summary(step, True, results, sample)
+
+
+def _write_results(path: Path, step, results):
+    named = {
+        name: {**result.scalars(), 'protocol': result.protocol} for name, result in results.items()
+    }
+    path.write_text(json.dumps({'step': step, **named}, indent=1) + '\n')
+
+
+def show(progress: Progress, results: dict[str, Result], sample: str, paths: dict[str, Any]):
+    """The closing table: results with their protocol, a sample, and where everything lies."""
+    rows = [
+        (name, f'{r.bits_per_byte:.4f}', f'{r.loss:.4f}', f'{r.perplexity:,.2f}', r.protocol)
+        for name, r in results.items()
+    ]
+    if len(results) == 2:
+        kept, emptied = (r.bits_per_byte for r in results.values())
+        share = (emptied - kept) / emptied if emptied and math.isfinite(emptied) else 0.0
+        gain = f'the memory saves {emptied - kept:.4f} bits/byte ({share:.1%})'
+        rows.append(('gain', f'{emptied - kept:.4f}', '', '', gain))
+    progress.table(
+        'Results', ('evaluation', 'bits/byte', 'nats/token', 'perplexity', 'protocol'), rows
+    )
+    if sample:
+        progress.say('Sample:\n' + sample)
+    for name, path in paths.items():
+        progress.say(f'{name}: {path}')
