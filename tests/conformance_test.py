@@ -1,0 +1,302 @@
+"""The contract, checked for every layer of the registry; DESIGN's suite, in its order.
+
+A layer joins by its line in `longmem_jax/memory/registry.py`. Goldens (11) are in `golden_test.py`.
+"""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from longmem_jax.generate import Reader, fresh_state
+from longmem_jax.memory.registry import LAYERS
+from longmem_jax.models.stream import open_stream, read_token
+from longmem_jax.segment import Segment, read_segments
+from longmem_jax.sharding import lanes_sharding, make_mesh, parameter_shardings
+from longmem_jax.train_step import initial_parameters
+from tests.toys import BATCH, LENGTH, SEGMENTS, VOCAB, random_segments, run, toy, with_config
+
+NAMES = sorted(LAYERS)
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    return request.param
+
+
+def change_tokens(segments, where):
+    """Other tokens wherever `where` (bool [segments, batch, length]) is True."""
+    other = (segments.tokens + 1 + jnp.arange(LENGTH, dtype=jnp.int32) % 7) % VOCAB
+    return segments.replace(tokens=jnp.where(where, other, segments.tokens))
+
+
+def test_causal(name):
+    model, params = toy(name)
+    segments = random_segments()
+    logits, _ = run(model, params, segments)
+    for segment, place in ((0, LENGTH - 1), (1, 0), (1, 2), (SEGMENTS - 1, 1)):
+        later = np.zeros(segments.tokens.shape, bool)
+        later[segment, :, place:] = True
+        later[segment + 1 :] = True
+        changed, _ = run(model, params, change_tokens(segments, jnp.asarray(later)))
+        before = ~later[..., None]
+        difference = np.abs(np.asarray(logits - changed))
+        assert (difference * before).max() == 0.0
+        assert (difference * ~before).max() > 0.0
+
+
+def test_lanes_are_apart(name):
+    model, params = toy(name)
+    segments = random_segments()
+    logits, states = run(model, params, segments)
+    only_first = jnp.zeros(segments.tokens.shape, bool).at[:, 0].set(True)
+    changed, changed_states = run(model, params, change_tokens(segments, only_first))
+    np.testing.assert_array_equal(logits[:, 1], changed[:, 1])
+    assert np.abs(logits[:, 0] - changed[:, 0]).max() > 0.0
+    for leaf, other in zip(jax.tree.leaves(states), jax.tree.leaves(changed_states), strict=True):
+        np.testing.assert_array_equal(leaf[:, 1], other[:, 1])
+
+
+def test_reset_is_a_fresh_state(name):
+    model, params = toy(name)
+    segments = random_segments()
+    start = segments.start.at[2, 1].set(True)
+    logits, states = run(model, params, segments.replace(start=start))
+    tail = jax.tree.map(lambda leaf: leaf[2:], segments.replace(start=start))
+    fresh, fresh_states = run(model, params, tail)
+    np.testing.assert_array_equal(logits[2:, 1], fresh[:, 1])
+    last, fresh_last = (jax.tree.map(lambda leaf: leaf[-1], s) for s in (states, fresh_states))
+    for leaf, other in zip(jax.tree.leaves(last), jax.tree.leaves(fresh_last), strict=True):
+        np.testing.assert_array_equal(leaf[1], other[1])
+    if jax.tree.leaves(states):  # a memory tells: the lane that was not reset differs
+        assert np.abs(logits[2:, 0] - fresh[:, 0]).max() > 0.0
+
+
+def pad(segments, places):
+    """The same tokens in longer segments with padding at `places`, and where tokens went."""
+    length = LENGTH + len(places)
+    kept = np.asarray([place for place in range(length) if place not in places])
+    shape = (*segments.tokens.shape[:2], length)
+    tokens = np.full(shape, 3, np.int32)
+    tokens[..., kept] = segments.tokens
+    valid = np.zeros(shape, bool)
+    valid[..., kept] = True
+    return Segment(jnp.asarray(tokens), jnp.asarray(valid), segments.start), kept
+
+
+@pytest.mark.parametrize('places', [(LENGTH, LENGTH + 1), (0, 1), (1, 4)])
+def test_padding_changes_nothing_wherever_it_stands(name, places):
+    model, params = toy(name)
+    segments = random_segments()
+    logits, states = run(model, params, segments)
+    padded, kept = pad(segments, places)
+    longer = model.clone(segment_length=padded.tokens.shape[-1])
+    padded_logits, padded_states = run(longer, params, padded)
+    np.testing.assert_allclose(padded_logits[:, :, kept], logits, atol=2e-5)
+    chex.assert_trees_all_close(padded_states, states, atol=2e-5)
+
+
+def test_padded_lane_keeps_its_state(name):
+    model, params = toy(name)
+    segments = random_segments()
+    _, states = run(model, params, segments)
+    valid = segments.valid.at[2, 1].set(False)
+    start = segments.start
+    _, padded = run(model, params, segments.replace(valid=valid, start=start))
+    for leaf in jax.tree.leaves(padded):
+        np.testing.assert_array_equal(leaf[2, 1], leaf[1, 1])
+    for leaf, other in zip(jax.tree.leaves(padded), jax.tree.leaves(states), strict=True):
+        np.testing.assert_array_equal(leaf[:, 0], other[:, 0])
+
+
+def objective(model, params, segments, state, loop):
+    """A scalar of all logits, by scan or by a Python loop."""
+
+    def read(state, segment, key):
+        logits, state, aux = model.apply({'params': params}, segment, state, train=False)
+        return state, (jax.nn.logsumexp(logits, axis=-1).mean(), aux.losses)
+
+    if not loop:
+        return read_segments(read, state, segments, jax.random.key(0))[1][0].sum()
+    total = jnp.zeros(())
+    for number in range(segments.start.shape[0]):
+        segment = jax.tree.map(lambda leaf, n=number: leaf[n], segments)
+        state, (value, _) = read(state, segment, None)
+        total = total + value
+    return total
+
+
+def test_scan_is_loop(name):
+    model, params = toy(name)
+    segments = random_segments()
+    state = fresh_state(model, params, BATCH)
+    values, gradients = zip(
+        *(
+            jax.jit(jax.value_and_grad(objective, argnums=1), static_argnums=(0, 4))(
+                model, params, segments, state, loop
+            )
+            for loop in (False, True)
+        ),
+        strict=True,
+    )
+    np.testing.assert_allclose(*values, rtol=1e-6)
+    chex.assert_trees_all_close(*gradients, atol=1e-5)
+
+
+def test_remat_is_plain(name):
+    model, params = toy(name)
+    segments = random_segments()
+
+    def value(params, remat):
+        def read(state, segment, key):
+            logits, state, _ = model.apply({'params': params}, segment, state, train=False)
+            return state, jax.nn.logsumexp(logits, axis=-1).mean()
+
+        state = fresh_state(model, params, BATCH)
+        return read_segments(read, state, segments, jax.random.key(0), remat=remat)[1].sum()
+
+    plain, kept = (jax.jit(jax.grad(value), static_argnums=1)(params, r) for r in (False, True))
+    chex.assert_trees_all_close(plain, kept, atol=1e-5)
+
+
+def test_decode_is_forward(name):
+    model, params = toy(name)
+    segments = random_segments()
+    logits, states = run(model, params, segments)
+    stream = open_stream(model, params, fresh_state(model, params, BATCH), BATCH)
+    step = jax.jit(lambda tokens, stream: read_token(model, params, tokens, stream))
+    for number in range(SEGMENTS):
+        for place in range(LENGTH):
+            one, stream = step(segments.tokens[number, :, place], stream)
+            np.testing.assert_allclose(one, logits[number, :, place], atol=2e-5)
+        if number:
+            before = jax.tree.map(lambda leaf, n=number: leaf[n - 1], states)
+            chex.assert_trees_all_close(stream.state, before, atol=2e-5)
+
+
+def test_bounded(name):
+    model, params = toy(name)
+    segments = random_segments()
+    _, states = run(model, params, segments)
+    first, last = (jax.tree.map(lambda leaf, n=n: leaf[n], states) for n in (0, -1))
+    chex.assert_trees_all_equal_shapes_and_dtypes(first, last, fresh_state(model, params, BATCH))
+
+    def cost(state):
+        segment = jax.tree.map(lambda leaf: leaf[1], segments)
+        step = jax.jit(lambda state: model.apply({'params': params}, segment, state, train=False))
+        return step.lower(state).compile().cost_analysis()['flops']
+
+    assert cost(first) == cost(last) > 0
+
+
+@pytest.mark.parametrize('sizes', [dict(data=8), dict(data=2, fsdp=2, tensor=2)])
+def test_sharded_is_unsharded(name, sizes):
+    model, params = toy(name)
+    segments = random_segments(batch=8)
+    logits, states = run(model, params, segments)
+    mesh = make_mesh(sizes)
+    boxed = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
+    placed = jax.device_put(params, parameter_shardings(mesh, boxed))
+    spread = jax.device_put(segments, lanes_sharding(mesh, 1))
+    with jax.set_mesh(mesh):
+        sharded, sharded_states = run(model, placed, spread)
+    np.testing.assert_allclose(sharded, logits, atol=1e-5)
+    chex.assert_trees_all_close(sharded_states, states, atol=1e-5)
+
+
+def test_gradients_are_finite_and_right(name):
+    """Directional derivatives against float64 differences, through writes of several segments.
+
+    The function differentiated is the loss of the last segment as a function of the parameters,
+    with the memories before it held fixed: what a paper detaches is so on both sides.
+    """
+    with jax.enable_x64(True):
+        model, params = toy(name)
+        model = with_config(name, dtype='float64')
+        params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), params)
+        segments = random_segments(segments=3)
+        _, states = run(model, params, segments)
+        state = jax.tree.map(lambda leaf: leaf[1], states)
+        segment = jax.tree.map(lambda leaf: leaf[2], segments)
+
+        def value(params):
+            logits, _, _ = model.apply({'params': params}, segment, state, train=False)
+            return (jax.nn.log_softmax(logits) * jnp.cos(jnp.arange(VOCAB * 1.0))).sum()
+
+        gradient = jax.jit(jax.grad(value))(params)
+        random = np.random.default_rng(0)
+        direction = jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape)), params)
+        step = 1e-5
+        high, low = (
+            jax.jit(value)(jax.tree.map(lambda p, d, s=s: p + s * step * d, params, direction))
+            for s in (1, -1)
+        )
+        slope = sum(
+            (g * d).sum()
+            for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
+        )
+        for path, leaf in flatten_dict(gradient).items():
+            assert np.isfinite(leaf).all(), path
+        np.testing.assert_allclose(slope, (high - low) / (2 * step), rtol=1e-5)
+
+
+def test_bfloat16_keeps_states_and_stays_close(name):
+    model, params = toy(name)
+    half = with_config(name, dtype='bfloat16')
+    segments = random_segments()
+    logits, _ = run(model, params, segments)
+    close, states = run(half, params, segments)
+    assert close.dtype == jnp.float32
+    last = jax.tree.map(lambda leaf: leaf[-1], states)
+    chex.assert_trees_all_equal_dtypes(last, fresh_state(half, params, BATCH))
+    scale = np.abs(logits).max()
+    assert np.abs(close - logits).max() <= 3e-2 * scale
+
+
+def test_state_is_stable_under_strict_promotion(name):
+    model, params = toy(name)
+    segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
+    state = fresh_state(model, params, BATCH)
+    with jax.numpy_rank_promotion('raise'), jax.numpy_dtype_promotion('strict'):
+        step = jax.jit(lambda s: model.apply({'params': params}, segment, s, train=False)[1])
+        chex.assert_trees_all_equal_shapes_and_dtypes(state, step(state), step(step(state)))
+
+
+def test_dropout_draws_anew_in_every_segment(name):
+    model, params = toy(name)
+    noisy = with_config(name, dropout=0.5, attention_dropout=0.5)
+    segments = random_segments(segments=1)
+    same = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), segments)
+
+    def read(state, segment, key):
+        logits, state, _ = noisy.apply(
+            {'params': params}, segment, state, train=True, rngs={'dropout': key, 'memory': key}
+        )
+        return state, logits
+
+    def both(key):
+        return read_segments(read, fresh_state(noisy, params, BATCH), same, key)[1]
+
+    first, again = (jax.jit(both)(jax.random.key(3)) for _ in range(2))
+    assert np.abs(first[0] - first[1]).max() > 0.0  # both start a document on the same tokens
+    np.testing.assert_array_equal(first, again)
+    assert np.isfinite(first).all()
+
+
+def test_the_whole_prompt_is_read(name):
+    """Changing the first tokens of a long prompt changes what follows, where there is a memory."""
+    model, params = toy(name)
+    state = fresh_state(model, params, 1)
+    if not jax.tree.leaves(state):
+        pytest.skip(f'{name} remembers nothing')
+    prompts = np.random.default_rng(5).integers(0, VOCAB, (1, 2 * LENGTH + 2)).astype(np.int32)
+    other = prompts.copy()
+    other[:, 3:LENGTH] = (other[:, 3:LENGTH] + 1) % VOCAB
+    logits = []
+    for prompt in (prompts, other):
+        reader = Reader(model, params, state, np.zeros((1, 0), np.int32))
+        reader.read(prompt)
+        logits.append(np.asarray(reader.logits))
+    assert np.abs(logits[0] - logits[1]).max() > 1e-4

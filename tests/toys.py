@@ -1,0 +1,68 @@
+"""Small models and segments that the tests share: equal shapes, so that compilations are shared too."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from longmem_jax.config import base, stack
+from longmem_jax.memory.registry import ATTENTION, LAYERS
+from longmem_jax.models.language_model import make_model
+from longmem_jax.segment import Segment, read_segments
+from longmem_jax.train_step import initial_parameters, unbox
+
+BATCH, LENGTH, SEGMENTS, VOCAB = 2, 5, 4, 24
+
+
+def model_config(name, **changes):
+    """`config.model` of a two-layer toy whose layers of type `name` are as in the registry."""
+    model = base().model
+    model.vocab_size, model.d_model, model.d_embed = VOCAB, 16, 16
+    model.num_heads, model.head_dim, model.d_feed_forward = 2, 8, 24
+    attention, feed_forward = (name, 'dense') if name in ATTENTION else ('local', name)
+    stack(model, 2, attention, feed_forward)
+    for used in (attention, feed_forward):
+        model[used] = dict(LAYERS[used].example)
+    model.init_std = 0.2
+    for field, value in changes.items():
+        model[field] = value
+    return model
+
+
+def with_config(name, **changes):
+    """The toy's model with other fields of `config.model`, for the same parameters."""
+    return make_model(model_config(name, **changes), LENGTH)
+
+
+@functools.lru_cache(maxsize=None)
+def toy(name):
+    """(model, parameters) of the toy; cached."""
+    model = with_config(name)
+    params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
+    return model, params
+
+
+def random_segments(seed=0, segments=SEGMENTS, batch=BATCH, length=LENGTH):
+    """Full segments of random tokens [segments, batch, length]; documents start in the first."""
+    tokens = np.random.default_rng(seed).integers(0, VOCAB, (segments, batch, length))
+    start = np.zeros((segments, batch), bool)
+    start[0] = True
+    return Segment(
+        jnp.asarray(tokens, jnp.int32),
+        jnp.ones((segments, batch, length), bool),
+        jnp.asarray(start),
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run(model, params, segments, state=None):
+    """Reads segments in order; returns the logits of all and the states after each."""
+    if state is None:
+        state = model.apply({'params': params}, segments.start.shape[1], method='initial_state')
+
+    def read(state, segment, key):
+        logits, state, _ = model.apply({'params': params}, segment, state, train=False)
+        return state, (logits, state)
+
+    return read_segments(read, state, segments, jax.random.key(0))[1]
