@@ -102,6 +102,11 @@ class Evaluator:
         """Memories of documents that have not begun."""
         return self._initial(params, num_lanes)
 
+    def step(self, holder: list[Any], params: Any, initial: Any, batch: Batch) -> Any:
+        """Scores one batch from, and into, the memories `holder[0]`; returns the sums."""
+        holder[0], sums = self._step(params, initial, holder[0], batch, emptied=False)
+        return sums
+
     def evaluate(
         self,
         params: Any,

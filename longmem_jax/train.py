@@ -95,7 +95,7 @@ def lower_step(experiment: Experiment):
     return jitted.lower(experiment.abstract_state, _abstract_batch(experiment))
 
 
-def step_flops(compiled: Any, segments_per_step: int) -> float:
+def step_flops(compiled: Any) -> float:
     """Floating point operations of a compiled step on one device, 0 where XLA does not say."""
     cost = compiled.cost_analysis() or {}
     return float(cost.get('flops', 0.0))
@@ -203,7 +203,7 @@ def _loop(
     progress.say('Compiling the training step ...')
     began = time.monotonic()
     compiled = lower_step(experiment).compile()
-    flops = step_flops(compiled, config.train.segments_per_step)
+    flops = step_flops(compiled)
     writer.scalars(step, 'compile', {'seconds': time.monotonic() - began, 'flops': flops})
     cursor = jax.tree.map(_own_part, state.cursor) if step else None
     source = lanes.batches(

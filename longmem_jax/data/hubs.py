@@ -1,0 +1,105 @@
+"""Data sets of TFDS and of the Hugging Face hub, as documents."""
+
+import importlib
+from typing import Any
+
+from longmem_jax.data.documents import Document
+from longmem_jax.errors import UsageError
+
+TEXT_FIELDS = ('text', 'book_text', 'content', 'document', 'article')
+
+
+def _text(example: dict[str, Any], field: str, name: str) -> bytes:
+    """The text of an example: `field`, or the first of `TEXT_FIELDS` that it has."""
+    for candidate in (field,) if field else TEXT_FIELDS:
+        if candidate in example:
+            value = example[candidate]
+            return value if isinstance(value, bytes) else str(value).encode()
+    raise UsageError(
+        f'config.data.name = {name!r}: no field {field or TEXT_FIELDS}; the fields are '
+        f'{sorted(example)}. Name one: --config.data.name={name}:FIELD.'
+    )
+
+
+class _Examples:
+    """A random-access table of examples as documents."""
+
+    def __init__(self, table, name, field):
+        self._table, self._name, self._field = table, name, field
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, index: int) -> Document:
+        example = self._table[index]
+        return Document(f'{self._name}[{index}]', _text(example, self._field, self._name))
+
+
+def tfds_source(name: str, split: str) -> _Examples:
+    """A TFDS data set in array_record files, read without TensorFlow once it is prepared.
+
+    Args:
+      name: as TFDS names it ('pg19', 'name/config'), with ':FIELD' where the text has another name.
+      split: 'train', 'validation' or 'test'.
+
+    Raises:
+      UsageError: no such set or split, or one that needs TensorFlow to be prepared.
+    """
+    import tensorflow_datasets as tfds
+
+    name, _, field = name.partition(':')
+    if not name:
+        raise UsageError('config.data.name is empty: which TFDS data set? For example pg19.')
+    try:
+        builder = tfds.builder(name, file_format='array_record')
+    except tfds.core.registered.DatasetNotFoundError as error:
+        raise UsageError(f'config.data.name = {name!r}: TFDS has no such data set.') from error
+    if split not in builder.info.splits:
+        try:
+            importlib.import_module('tensorflow')
+        except ImportError as error:
+            raise UsageError(
+                f'config.data.name = {name!r}: not prepared in {builder.data_dir}; preparing needs '
+                "TensorFlow and the network once: pip install -e '.[tfds]'."
+            ) from error
+        try:
+            builder.download_and_prepare(file_format='array_record')
+        except Exception as error:
+            reason = str(error).splitlines()[0]
+            raise UsageError(
+                f'config.data.name = {name!r}: TFDS could not prepare it ({reason}).'
+            ) from error
+    if split not in builder.info.splits:
+        raise UsageError(
+            f'config.data.name = {name!r}: no split {split!r}; there are {list(builder.info.splits)}.'
+        )
+    return _Examples(builder.as_data_source(split=split), name, field)
+
+
+def huggingface_source(name: str, split: str) -> _Examples:
+    """A data set of the Hugging Face hub, or a folder that `datasets` can load.
+
+    Args:
+      name: 'NAME', 'NAME/CONFIG' is 'NAME,CONFIG'; ':FIELD' names the text field.
+      split: 'train', 'validation' or 'test'.
+
+    Raises:
+      UsageError: the extra is missing, or the set cannot be loaded.
+    """
+    try:
+        datasets = importlib.import_module('datasets')
+    except ImportError as error:
+        raise UsageError(
+            "config.data.source = 'huggingface' needs the package datasets: pip install -e '.[hf]'."
+        ) from error
+    name, _, field = name.partition(':')
+    if not name:
+        raise UsageError('config.data.name is empty: which Hugging Face data set?')
+    try:
+        table = datasets.load_dataset(*name.split(','), split=split)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(
+            f'config.data.name = {name!r}: cannot be loaded from the Hugging Face hub ({reason}).'
+        ) from error
+    return _Examples(table, name, field)

@@ -1,0 +1,73 @@
+"""From `config.data` to tokenised documents."""
+
+from pathlib import Path
+from typing import Any
+
+from longmem_jax.checks import unknown
+from longmem_jax.data import hubs
+from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.documents import Pieces, Source
+from longmem_jax.data.stdlib import StandardLibrary
+from longmem_jax.data.text_files import TextFiles
+from longmem_jax.data.tokenizers import KINDS, Bytes, Tokenizer, load_tokenizer
+from longmem_jax.data.train_tokenizer import LEARNT, SUFFIX, learn
+from longmem_jax.errors import UsageError
+
+SOURCES = ('stdlib', 'text', 'tfds', 'huggingface')
+
+
+def load_source(data: Any, split: str) -> Source:
+    """The documents of a split, as text.
+
+    Args:
+      data: `config.data`.
+      split: 'train', 'validation' or 'test'.
+
+    Raises:
+      UsageError: an unknown source, or data that is not to be had, with the ways to give it.
+    """
+    if data.source == 'stdlib':
+        source = StandardLibrary(split)
+    elif data.source == 'text':
+        source = TextFiles(data.path, split, data.documents, tuple(data.fractions))
+    elif data.source == 'tfds':
+        source = hubs.tfds_source(data.name, split)
+    elif data.source == 'huggingface':
+        source = hubs.huggingface_source(data.name, split)
+    else:
+        raise UsageError(unknown('config.data.source', data.source, SOURCES))
+    if data.pieces < 1:
+        raise UsageError(f'config.data.pieces = {data.pieces}: must be at least 1.')
+    return Pieces(source, data.pieces) if split == 'train' and data.pieces > 1 else source
+
+
+def make_tokenizer(data: Any, workdir: Path) -> Tokenizer:
+    """The tokenizer of `data.tokenizer`; where no file is named it is learnt from the training split.
+
+    Args:
+      data: `config.data`.
+      workdir: a learnt vocabulary is kept there and used again.
+
+    Raises:
+      UsageError: an unknown kind, a file that is not one, or no way to learn this kind.
+    """
+    settings = data.tokenizer
+    if settings.kind not in KINDS:
+        raise UsageError(unknown('config.data.tokenizer.kind', settings.kind, KINDS))
+    if settings.kind == 'bytes':
+        return Bytes()
+    if settings.path:
+        return load_tokenizer(settings.kind, Path(settings.path).expanduser())
+    if settings.kind not in LEARNT:
+        raise UsageError(
+            f"config.data.tokenizer.path = '': the file of a {settings.kind} tokenizer is needed."
+        )
+    path = workdir / f'tokenizer{SUFFIX[settings.kind]}'
+    if not path.exists():
+        learn(settings.kind, load_source(data, 'train'), settings.size, path)
+    return load_tokenizer(settings.kind, path)
+
+
+def load(data: Any, split: str, tokenizer: Tokenizer) -> Corpus:
+    """The tokenised documents of a split; errors as in `load_source`."""
+    return Corpus(load_source(data, split), tokenizer)

@@ -1,0 +1,219 @@
+"""Tokenizers: bytes, characters, words, any `tokenizers` JSON, sentencepiece."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import tokenizers
+
+from longmem_jax.errors import UsageError
+
+KINDS = ('bytes', 'characters', 'words', 'bpe', 'tokenizers', 'sentencepiece')
+BEGIN_NAMES = ('<|endoftext|>', '<s>', '<bos>', '[BOS]', '[CLS]', '</s>')
+
+
+class Tokenizer(Protocol):
+    """Text to tokens and back.
+
+    Attributes:
+      vocab_size: ids are below it.
+      begin: id that stands before the first token of a document; never a target on its account.
+    """
+
+    vocab_size: int
+    begin: int
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """Tokens, int32 [n]."""
+
+    def decode(self, tokens: np.ndarray) -> bytes:
+        """Text of tokens, int32 [n]; nothing for `begin`."""
+
+    def fingerprint(self) -> str:
+        """Checksum of kind and vocabulary: a model belongs to one of them."""
+
+
+def _checksum(kind: str, vocabulary: bytes) -> str:
+    return f'{kind}-{hashlib.sha256(vocabulary).hexdigest()[:16]}'
+
+
+class Bytes:
+    """The 256 bytes, and one id more for the beginning."""
+
+    vocab_size = 257
+    begin = 256
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """Every byte is a token."""
+        return np.frombuffer(text, np.uint8).astype(np.int32)
+
+    def decode(self, tokens: np.ndarray) -> bytes:
+        """The bytes of tokens below 256."""
+        tokens = np.asarray(tokens)
+        return tokens[tokens < 256].astype(np.uint8).tobytes()
+
+    def fingerprint(self) -> str:
+        """All byte tokenizers are one."""
+        return _checksum('bytes', b'')
+
+
+class Characters:
+    """Unicode characters; what is not in the vocabulary becomes the replacement character."""
+
+    UNKNOWN = '\ufffd'
+
+    def __init__(self, vocabulary: list[str]):
+        """`vocabulary`: characters in the order of their ids."""
+        self._characters = vocabulary
+        self._ids = {character: i for i, character in enumerate(vocabulary)}
+        if self.UNKNOWN not in self._ids:
+            self._ids[self.UNKNOWN] = len(vocabulary)
+            self._characters = [*vocabulary, self.UNKNOWN]
+        self.begin = len(self._characters)
+        self.vocab_size = self.begin + 1
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """One token per character of UTF-8 text."""
+        points = np.frombuffer(text.decode('utf-8', 'replace').encode('utf-32-le'), np.uint32)
+        unique, places = np.unique(points, return_inverse=True)
+        unknown = self._ids[self.UNKNOWN]
+        ids = [self._ids.get(chr(point), unknown) for point in unique]
+        return np.asarray(ids, np.int32)[places] if len(points) else np.zeros((0,), np.int32)
+
+    def decode(self, tokens: np.ndarray) -> bytes:
+        """UTF-8 of the characters."""
+        kept = (self._characters[t] for t in np.asarray(tokens) if t < len(self._characters))
+        return ''.join(kept).encode()
+
+    def fingerprint(self) -> str:
+        """Checksum of the characters."""
+        return _checksum('characters', json.dumps(self._characters).encode())
+
+
+class Words:
+    """Words between white space and `<eos>` at every line's end, as WikiText is read.
+
+    `<eos>` also stands before a document. Unknown words become `<unk>`.
+    """
+
+    END, UNKNOWN = '<eos>', '<unk>'
+
+    def __init__(self, vocabulary: list[str]):
+        """`vocabulary`: words by falling frequency, which adaptive softmax relies on."""
+        words = list(vocabulary)
+        words += [special for special in (self.END, self.UNKNOWN) if special not in set(words)]
+        self._words, self._ids = words, {word: i for i, word in enumerate(words)}
+        self.begin, self.vocab_size = self._ids[self.END], len(words)
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """Ids of the words and line ends."""
+        unknown, end, ids = self._ids[self.UNKNOWN], self.begin, []
+        for line in text.decode('utf-8', 'replace').split('\n')[: text.count(b'\n') or None]:
+            ids.extend(self._ids.get(word, unknown) for word in line.split())
+            ids.append(end)
+        return np.asarray(ids if text else [], np.int32)
+
+    def decode(self, tokens: np.ndarray) -> bytes:
+        """Words joined by blanks, `<eos>` as a new line."""
+        words = (self._words[t] if t < len(self._words) else '' for t in np.asarray(tokens))
+        return ''.join('\n' if w == self.END else f'{w} ' for w in words).encode()
+
+    def fingerprint(self) -> str:
+        """Checksum of the words in order."""
+        return _checksum('words', '\n'.join(self._words).encode())
+
+
+class FromJson:
+    """Any tokenizer of the `tokenizers` library."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer):
+        """`tokenizer`: loaded or trained."""
+        self._tokenizer = tokenizer
+        size = tokenizer.get_vocab_size()
+        known = (tokenizer.token_to_id(name) for name in BEGIN_NAMES)
+        begin = next((i for i in known if i is not None), None)
+        self.begin = size if begin is None else begin
+        self.vocab_size = max(size, self.begin + 1)
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """Ids of UTF-8 text, without special tokens."""
+        encoded = self._tokenizer.encode(text.decode('utf-8', 'replace'), add_special_tokens=False)
+        return np.asarray(encoded.ids, np.int32)
+
+    def decode(self, tokens: np.ndarray) -> bytes:
+        """UTF-8 text of ids."""
+        size = self._tokenizer.get_vocab_size()
+        kept = [int(t) for t in np.asarray(tokens) if t != self.begin and t < size]
+        return self._tokenizer.decode(kept).encode()
+
+    def fingerprint(self) -> str:
+        """Checksum of the vocabulary."""
+        vocabulary = sorted(self._tokenizer.get_vocab().items())
+        return _checksum('tokenizers', json.dumps(vocabulary).encode())
+
+
+class SentencePiece:
+    """A sentencepiece model."""
+
+    def __init__(self, model: bytes):
+        """`model`: the serialised model."""
+        import sentencepiece
+
+        self._model = model
+        self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+        size, begin = self._pieces.vocab_size(), self._pieces.bos_id()
+        self.begin = begin if begin >= 0 else size
+        self.vocab_size = max(size, self.begin + 1)
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """Ids of UTF-8 text; line by line with the line ends kept as far as the model knows them."""
+        return np.asarray(self._pieces.encode(text.decode('utf-8', 'replace')), np.int32)
+
+    def decode(self, tokens: np.ndarray) -> bytes:
+        """UTF-8 text of ids."""
+        size = self._pieces.vocab_size()
+        kept = [int(t) for t in np.asarray(tokens) if t != self.begin and t < size]
+        return self._pieces.decode(kept).encode()
+
+    def fingerprint(self) -> str:
+        """Checksum of the model."""
+        return _checksum('sentencepiece', self._model)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f'config.data.tokenizer.path = {path}: cannot be read ({error}).') from error
+
+
+def load_tokenizer(kind: str, path: Path) -> Tokenizer:
+    """A tokenizer from its file.
+
+    Args:
+      kind: one of `KINDS` but 'bytes'.
+      path: characters: a JSON list; words: a word per line; bpe, tokenizers: JSON, or a folder with
+        GPT-2's vocab.json and merges.txt; sentencepiece: a model.
+
+    Raises:
+      UsageError: the file cannot be read or is not of this kind.
+    """
+    try:
+        if kind == 'characters':
+            return Characters(json.loads(_read(path)))
+        if kind == 'words':
+            return Words(_read(path).decode().splitlines())
+        if kind == 'sentencepiece':
+            return SentencePiece(_read(path))
+        if path.is_dir():
+            files = str(path / 'vocab.json'), str(path / 'merges.txt')
+            return FromJson(tokenizers.ByteLevelBPETokenizer(*files)._tokenizer)
+        return FromJson(tokenizers.Tokenizer.from_str(_read(path).decode()))
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f'config.data.tokenizer.path = {path}: not a {kind} tokenizer ({error}).'
+        ) from error
