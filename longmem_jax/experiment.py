@@ -3,20 +3,21 @@
 import dataclasses
 import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from longmem_jax import checks, checkpoint, sharding, train_step
+from longmem_jax import checks, train_step
+from longmem_jax.checkpoint import Checkpointer
 from longmem_jax.data import load
+from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
 from longmem_jax.models.language_model import LanguageModel, make_model
 from longmem_jax.optimizer import make_optimizer, make_schedule
-
-MODEL_SECTIONS = ('model', 'data.tokenizer')
-
 
 def prepare_workdir(workdir: str) -> Path:
     """Makes the folder of a run and proves that it can be written.
@@ -51,25 +52,25 @@ class Experiment:
     workdir: Path
     mesh: Mesh
 
-    @functools.cached_property
-    def training_corpus(self) -> Any:
-        """The tokenised training split; learns the tokenizer where it is to be learnt."""
-        return self.corpus('train')
+    def corpus(self, split: str) -> Corpus:
+        """The tokenised documents of a split; raises `UsageError` where there are none."""
+        return load.load(self.config.data, split, self.tokenizer)
 
-    def corpus(self, split: str) -> Any:
-        """The tokenised documents of a split.
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer; learnt from the training split where the config names no file.
 
         Raises:
-          UsageError: no data, or a vocabulary that the model is too small for.
+          UsageError: a vocabulary that the model is too small for.
         """
-        corpus = load.load(self.config.data, split, self.workdir)
-        size, needed = self.config.model.vocab_size, corpus.tokenizer.vocab_size
+        tokenizer = load.make_tokenizer(self.config.data, self.workdir)
+        size, needed = self.config.model.vocab_size, tokenizer.vocab_size
         if needed > size:
             raise UsageError(
                 f'config.model.vocab_size = {size}: the tokenizer has {needed} tokens; set '
                 f'--config.model.vocab_size={needed} or more, or use another vocabulary.'
             )
-        return corpus
+        return tokenizer
 
     @functools.cached_property
     def model(self) -> LanguageModel:
@@ -120,6 +121,22 @@ class Experiment:
     def state_shardings(self) -> train_step.TrainState:
         """Where every leaf of the train state lies."""
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
+
+    def checkpointer(self, report: Callable[[str], None]) -> Checkpointer:
+        """The checkpoints of the workdir; `report` gets a line where one is broken."""
+        identity = {
+            'config.model': self.config.model.to_dict(),
+            'tokenizer': self.tokenizer.fingerprint(),
+            'config.train.num_lanes': self.config.train.num_lanes,
+            'config.optimizer.name': self.config.optimizer.name,
+        }
+        return Checkpointer(
+            self.workdir / 'checkpoints',
+            every=self.config.checkpoint.every,
+            keep=self.config.checkpoint.keep,
+            identity=identity,
+            report=report,
+        )
 
     def restore_parameters(self) -> tuple[Any, int]:
         """Parameters of the newest checkpoint of the workdir, and its step.

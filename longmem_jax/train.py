@@ -164,7 +164,7 @@ def train(experiment: Experiment, *, profile: bool = False) -> Summary:
     """
     config, workdir = experiment.config, experiment.workdir
     progress = Progress(config.train.num_steps, log_every=config.train.log_every)
-    corpus = experiment.training_corpus
+    corpus = experiment.corpus('train')
     validation = experiment.corpus('validation')
     saver = experiment.checkpointer(progress.say)
     stopped = Stopped()
@@ -297,8 +297,8 @@ def _finish(experiment, state, step, evaluator, writer, progress):
         'learning curve': workdir / 'learning_curve.png',
     }
     if jax.process_index() == 0:
-        learning_curve(workdir / 'metrics.jsonl', paths['learning curve'])
-        writer.image_file('learning_curve', paths['learning curve'], step)
+        figure = learning_curve(workdir / 'metrics.jsonl', paths['learning curve'])
+        writer.figure('learning_curve', figure, step)
         _write_results(workdir / 'results.json', step, results)
     progress.close()
     show(progress, results, sample, paths)

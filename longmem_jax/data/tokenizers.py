@@ -110,10 +110,13 @@ class Words:
     def encode(self, text: bytes) -> np.ndarray:
         """Ids of the words and line ends."""
         unknown, end, ids = self._ids[self.UNKNOWN], self.begin, []
-        for line in text.decode('utf-8', 'replace').split('\n')[: text.count(b'\n') or None]:
+        lines = text.decode('utf-8', 'replace').split('\n')
+        if not lines[-1]:
+            lines.pop()  # nothing stands behind the last line end
+        for line in lines:
             ids.extend(self._ids.get(word, unknown) for word in line.split())
             ids.append(end)
-        return np.asarray(ids if text else [], np.int32)
+        return np.asarray(ids, np.int32)
 
     def decode(self, tokens: np.ndarray) -> bytes:
         """Words joined by blanks, `<eos>` as a new line."""

@@ -1,0 +1,219 @@
+"""Checkpoints: everything of a run, saved in the background, verified before it is used again.
+
+Orbax writes and restores. What it does not do is notice that the bytes of an array have changed, so
+every committed checkpoint gets a list of checksums, and a broken one is put aside, never deleted.
+"""
+
+import json
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from longmem_jax.errors import UsageError
+
+CHECKSUMS = 'checksums.json'
+CHUNK = 1 << 22
+
+
+def _checksum(path: Path) -> int:
+    value = 0
+    with path.open('rb') as file:
+        while part := file.read(CHUNK):
+            value = zlib.crc32(part, value)
+    return value
+
+
+def _files(folder: Path) -> dict[str, int]:
+    return {
+        path.relative_to(folder).as_posix(): _checksum(path)
+        for path in sorted(folder.rglob('*'))
+        if path.is_file()
+    }
+
+
+def differing_fields(saved: Any, given: Any, where: str = '') -> list[str]:
+    """`field: value there, value here` for every leaf in which two nested dictionaries differ."""
+    if isinstance(saved, dict) and isinstance(given, dict):
+        found = []
+        for name in sorted({*saved, *given}):
+            inner = f'{where}.{name}' if where else name
+            found += differing_fields(saved.get(name), given.get(name), inner)
+        return found
+    return [] if saved == given else [f'{where}: {saved!r} in the checkpoint, {given!r} given']
+
+
+class Checkpointer:
+    """The checkpoints of one run.
+
+    Attributes:
+      directory: folder of the checkpoints, one sub-folder per step.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        every: int,
+        keep: int,
+        identity: dict[str, Any],
+        report: Callable[[str], None],
+    ):
+        """Opens, and makes, the folder.
+
+        Args:
+          directory: where checkpoints are.
+          every: steps between checkpoints.
+          keep: the newest so many are kept.
+          identity: nested dictionary of what a checkpoint must agree on: model and tokenizer.
+          report: called with one line where something is broken.
+        """
+        self.directory, self._every, self._report = directory, every, report
+        self._identity = json.loads(json.dumps(identity))
+        self._pending: list[int] = []
+        # A committed step gets its checksums before the next save can remove an older one.
+        self._manager = ocp.CheckpointManager(
+            directory.resolve(),
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=keep,
+                create=True,
+                cleanup_tmp_directories=True,
+                enable_async_checkpointing=True,
+            ),
+        )
+
+    def steps(self) -> list[int]:
+        """Steps of the checkpoints that were committed, oldest first."""
+        return sorted(self._manager.all_steps(read=True))
+
+    def maybe_save(self, step: int, state: Any, *, force: bool = False) -> bool:
+        """Saves in the background if `step` is due, or if it is forced and not there yet."""
+        if step in self._pending or not (force or step % self._every == 0):
+            return False
+        self._seal()
+        if step in self.steps():
+            return False
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave(state), identity=ocp.args.JsonSave(self._identity)
+            ),
+        )
+        self._pending.append(step)
+        return True
+
+    def _seal(self):
+        """Waits for the save under way and writes the checksums of what was saved."""
+        if not self._pending:
+            return
+        self._manager.wait_until_finished()
+        for step in self._pending:
+            folder = self.directory / str(step)
+            if jax.process_index() == 0 and folder.is_dir():
+                partial = folder.with_name(f'{step}.{CHECKSUMS}.partial')
+                partial.write_text(json.dumps(_files(folder), indent=0))
+                partial.replace(folder.with_name(f'{step}.{CHECKSUMS}'))
+        self._pending = []
+        if jax.process_index() == 0:
+            present = {str(step) for step in self.steps()}
+            for path in self.directory.glob(f'*.{CHECKSUMS}'):
+                if path.name.split('.')[0] not in present:
+                    path.unlink()
+
+    def wait(self) -> None:
+        """Waits until everything saved is on disk with its checksums."""
+        self._seal()
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits and lets go."""
+        self.wait()
+        self._manager.close()
+
+    def reached_preemption(self, step: int) -> bool:
+        """Whether the cluster announced that this run will be stopped."""
+        return self._manager.reached_preemption(step)
+
+    def _fault(self, step) -> str:
+        """What is broken about a checkpoint, '' if nothing is seen."""
+        folder = self.directory / str(step)
+        sums = folder.with_name(f'{step}.{CHECKSUMS}')
+        if not sums.exists():
+            return ''  # killed between commit and checksums; restoring will tell
+        try:
+            wanted = json.loads(sums.read_text())
+        except ValueError:
+            return f'{sums.name} is not readable'
+        found = _files(folder)
+        for name in sorted({*wanted, *found}):
+            if name not in found:
+                return f'{name} is missing'
+            if found[name] != wanted.get(name):
+                return f'{name} was changed or cut short'
+        return ''
+
+    def _put_aside(self, step, reason):
+        aside = self.directory.parent / f'{self.directory.name}-broken'
+        self._report(
+            f'Checkpoint {step} is broken ({reason}); it was moved to {aside}/{step} and the one '
+            'before it is used.'
+        )
+        if jax.process_index() == 0:
+            aside.mkdir(exist_ok=True)
+            number, target = 0, aside / str(step)
+            while target.exists():
+                number += 1
+                target = aside / f'{step}-{number}'
+            (self.directory / str(step)).rename(target)
+            (self.directory / f'{step}.{CHECKSUMS}').unlink(missing_ok=True)
+        self._manager.reload()
+
+    def restore(self, abstract: Any) -> tuple[Any, int] | None:
+        """The newest checkpoint that is whole.
+
+        Args:
+          abstract: the train state as `jax.ShapeDtypeStruct` with shardings.
+
+        Returns:
+          state, step; None where there never was a checkpoint.
+
+        Raises:
+          UsageError: it belongs to another model (the differing fields are named), or all are broken.
+        """
+        steps = self.steps()
+        for step in reversed(steps):
+            reason = self._fault(step)
+            if not reason:
+                try:
+                    identity = self._manager.restore(
+                        step, args=ocp.args.Composite(identity=ocp.args.JsonRestore())
+                    )['identity']
+                    self._require_same(identity, step)
+                    state = self._manager.restore(
+                        step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
+                    )['state']
+                    return state, step
+                except UsageError:
+                    raise
+                except Exception as error:
+                    reason = f'{type(error).__name__}: {str(error).splitlines()[0][:200]}'
+            self._put_aside(step, reason)
+        if steps:
+            raise UsageError(
+                f'{self.directory}: all {len(steps)} checkpoints are broken (moved to '
+                f'{self.directory.name}-broken). Nothing was overwritten; use another --workdir to '
+                'begin anew.'
+            )
+        return None
+
+    def _require_same(self, identity, step):
+        fields = differing_fields(identity, self._identity)
+        if fields:
+            raise UsageError(
+                f'{self.directory}: checkpoint {step} belongs to another run:\n  '
+                + '\n  '.join(fields)
+                + '\nUse another --workdir, or the configuration of this one.'
+            )

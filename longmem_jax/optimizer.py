@@ -1,0 +1,144 @@
+"""Optimizers, schedules and parameter groups, all of them optax's."""
+
+import re
+from typing import Any
+
+import jax
+import optax
+
+from longmem_jax.checks import unknown
+from longmem_jax.errors import UsageError
+
+NAMES = ('adam', 'adamw', 'adafactor', 'sgd')
+SCHEDULES = ('cosine', 'linear', 'inverse_sqrt', 'constant')
+
+
+def make_schedule(settings: Any, num_steps: int) -> optax.Schedule:
+    """Learning rate by optimizer update: linear warm-up, then the schedule.
+
+    Args:
+      settings: `config.optimizer`; the schedule falls to `final_fraction` of the highest rate,
+        except 'constant', and 'inverse_sqrt', which is `rate * sqrt(warmup / update)`.
+      num_steps: training steps; updates are `accumulate_steps` times fewer.
+
+    Raises:
+      UsageError: an unknown schedule, or one that needs a warm-up and has none.
+    """
+    rate, warmup = settings.learning_rate, settings.warmup_steps
+    updates = max(num_steps // settings.accumulate_steps, 1)
+    rest, last = max(updates - warmup, 1), rate * settings.final_fraction
+    if settings.schedule == 'cosine':
+        after = optax.cosine_decay_schedule(rate, rest, alpha=settings.final_fraction)
+    elif settings.schedule == 'linear':
+        after = optax.linear_schedule(rate, last, rest)
+    elif settings.schedule == 'constant':
+        after = optax.constant_schedule(rate)
+    elif settings.schedule == 'inverse_sqrt':
+        if warmup < 1:
+            raise UsageError(
+                f"config.optimizer.warmup_steps = {warmup}: 'inverse_sqrt' needs at least 1."
+            )
+        after = lambda count: rate * (warmup / (count + warmup)) ** 0.5  # noqa: E731
+    else:
+        raise UsageError(unknown('config.optimizer.schedule', settings.schedule, SCHEDULES))
+    if not warmup:
+        return after
+    rising = optax.linear_schedule(rate / warmup, rate, max(warmup - 1, 1))
+    return optax.join_schedules([rising, after], [warmup])
+
+
+def parameter_path(path: Any) -> str:
+    """'block_0/attention/attention/query/kernel' of a key path."""
+    return '/'.join(str(getattr(key, 'key', key)) for key in path)
+
+
+def parameter_groups(groups: Any, params: Any) -> Any:
+    """The group of every parameter: index of the first pattern found in its path, -1 = none.
+
+    Args:
+      groups: `config.optimizer.groups`, tuples (pattern, rate multiplier, weight decay).
+      params: parameters, abstract or not.
+
+    Raises:
+      UsageError: a pattern that is no regular expression or that no parameter has.
+    """
+    try:
+        patterns = [re.compile(pattern) for pattern, _, _ in groups]
+    except (re.error, ValueError, TypeError) as error:
+        raise UsageError(
+            f'config.optimizer.groups = {groups}: tuples (path pattern, rate multiplier, weight '
+            f'decay True or False) are needed ({error}).'
+        ) from error
+
+    def find(path, leaf):
+        name = parameter_path(path)
+        return next((i for i, pattern in enumerate(patterns) if pattern.search(name)), -1)
+
+    found = jax.tree_util.tree_map_with_path(find, params)
+    unused = set(range(len(groups))) - set(jax.tree.leaves(found))
+    if unused:
+        flat, _ = jax.tree_util.tree_flatten_with_path(params)
+        some = ', '.join(parameter_path(path) for path, _ in flat[:6])
+        raise UsageError(
+            f'config.optimizer.groups: no parameter for {[groups[i][0] for i in sorted(unused)]} '
+            f'(or an earlier pattern took them); there are {some}, ...'
+        )
+    return found
+
+
+def _base(settings, schedule, decayed):
+    if settings.name == 'adam':
+        return optax.adam(schedule, b1=settings.b1, b2=settings.b2, eps=settings.eps)
+    if settings.name == 'adamw':
+        return optax.adamw(
+            schedule,
+            b1=settings.b1,
+            b2=settings.b2,
+            eps=settings.eps,
+            weight_decay=settings.weight_decay,
+            mask=decayed,
+        )
+    if settings.name == 'adafactor':
+        return optax.adafactor(
+            schedule,
+            multiply_by_parameter_scale=True,
+            clipping_threshold=1.0,
+            weight_decay_rate=settings.weight_decay or None,
+            weight_decay_mask=decayed,
+        )
+    if settings.name == 'sgd':
+        return optax.sgd(schedule, momentum=settings.momentum or None)
+    raise UsageError(unknown('config.optimizer.name', settings.name, NAMES))
+
+
+def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.GradientTransformation:
+    """Clipping, the optimizer, rates by group, and accumulation.
+
+    Args:
+      settings: `config.optimizer`. Weight decay spares biases, norms and other vectors, and groups
+        that say so.
+      num_steps: training steps.
+      params: parameters, abstract or not; only paths and shapes are looked at.
+
+    Raises:
+      UsageError: unknown names, or groups that match nothing.
+    """
+    groups = tuple(settings.groups)
+    found = parameter_groups(groups, params)
+    decayed = jax.tree.map(
+        lambda leaf, group: leaf.ndim > 1 and (group < 0 or bool(groups[group][2])), params, found
+    )
+    parts = [_base(settings, make_schedule(settings, num_steps), decayed)]
+    if settings.clip_norm:
+        parts.insert(0, optax.clip_by_global_norm(settings.clip_norm))
+    if groups:
+        # Adam's step does not depend on the size of gradients, so the update is what is scaled.
+        rates = jax.tree.map(lambda group: 1.0 if group < 0 else float(groups[group][1]), found)
+        parts.append(
+            optax.stateless(lambda updates, _: jax.tree.map(lambda u, r: u * r, updates, rates))
+        )
+    optimizer = optax.chain(*parts)
+    if settings.accumulate_steps > 1:
+        multi = optax.MultiSteps(optimizer, settings.accumulate_steps)
+        return optax.GradientTransformation(multi.init, multi.update)
+    return optimizer

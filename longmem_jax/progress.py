@@ -1,0 +1,106 @@
+"""What a run says on the console: a bar on a terminal, plain lines elsewhere; process 0 only."""
+
+import sys
+import time
+from typing import TextIO
+
+import jax
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+class Progress:
+    """Progress of `total` steps.
+
+    Attributes:
+      total: steps of the run; 0 = no bar.
+      log_every: steps between plain lines where there is no terminal.
+    """
+
+    def __init__(
+        self, total: int, *, log_every: int, out: TextIO | None = None, terminal: bool | None = None
+    ):
+        """Writes to `out` (stdout); `terminal` overrides what it is taken for."""
+        self.total, self.log_every = total, log_every
+        self._quiet = jax.process_index() != 0
+        self._console = Console(
+            file=out or sys.stdout, force_terminal=terminal, highlight=False, soft_wrap=True
+        )
+        self._bar: Bar | None = None
+        self._began: tuple[float, int] | None = None
+        self._rate = ''
+
+    def _open(self, step):
+        self._began = (time.monotonic(), step)
+        if self._console.is_terminal and self.total:
+            self._bar = Bar(
+                TextColumn('step {task.completed:,.0f}/{task.total:,.0f}'),
+                BarColumn(),
+                TextColumn('{task.fields[numbers]}'),
+                TimeRemainingColumn(),
+                TextColumn('left'),
+                console=self._console,
+            )
+            self._task = self._bar.add_task('', total=self.total, completed=step, numbers='')
+            self._bar.start()
+
+    def update(self, step: int, metrics: dict[str, float]) -> None:
+        """Shows the metrics of a step: `loss`, `bits_per_byte`, `tokens_per_s`."""
+        if self._quiet:
+            return
+        if self._began is None:
+            self._open(step)
+        if 'tokens_per_s' in metrics:
+            self._rate = f'{metrics["tokens_per_s"]:,.0f} tokens/s'
+        numbers = (
+            f'loss {metrics["loss"]:.4f} nats/token, {metrics["bits_per_byte"]:.4f} bits/byte'
+            f'{", " if self._rate else ""}{self._rate}'
+        )
+        if metrics.get('skipped'):
+            numbers += f', {metrics["skipped"]:.0f} bad steps'
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, numbers=numbers)
+        elif self.log_every and step % self.log_every == 0:
+            self._print(f'step {step:,}/{self.total:,}: {numbers}, {self._left(step)} left')
+
+    def _left(self, step):
+        began, first = self._began
+        if step <= first:
+            return '?'
+        seconds = (time.monotonic() - began) / (step - first) * (self.total - step)
+        minutes, seconds = divmod(int(seconds), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f'{hours}:{minutes:02}:{seconds:02}'
+
+    def _print(self, text):
+        self._console.print(text, markup=False)
+
+    def say(self, text: str) -> None:
+        """A line of its own, above the bar."""
+        if not self._quiet:
+            self._print(text)
+
+    def table(self, title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+        """A table; the last column is text that may wrap."""
+        if self._quiet:
+            return
+        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify='left')
+        for number, column in enumerate(columns):
+            middle = 0 < number < len(columns) - 1
+            table.add_column(
+                column,
+                justify='right' if middle else 'left',
+                no_wrap=number < len(columns) - 1,
+                overflow='fold',
+            )
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(table, soft_wrap=False)
+
+    def close(self) -> None:
+        """Takes the bar away; may be called twice."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

@@ -1,0 +1,131 @@
+"""What a run leaves behind to look at: TensorBoard events, `metrics.jsonl`, the learning curve."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import matplotlib.backends.backend_agg
+import matplotlib.figure
+import numpy as np
+from tensorboardX import SummaryWriter
+
+METRICS = 'metrics.jsonl'
+EVENTS = 'tensorboard'
+
+
+def _plain(value: float) -> float | str:
+    """A number that JSON has; 'nan' and 'inf' as text."""
+    value = float(value)
+    return value if math.isfinite(value) else str(value)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a `metrics.jsonl`; a last line cut short is left out."""
+    lines = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break
+    return lines
+
+
+class Writer:
+    """Writes scalars, texts and images of a run; on other processes than 0 it writes nothing."""
+
+    def __init__(self, workdir: Path):
+        """Opens workdir/metrics.jsonl and workdir/tensorboard for appending."""
+        self._active = jax.process_index() == 0
+        self._path = workdir / METRICS
+        self._events = SummaryWriter(str(workdir / EVENTS)) if self._active else None
+        self._file = None
+
+    def __enter__(self) -> 'Writer':
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.close()
+
+    def truncate_after(self, step: int) -> None:
+        """Forgets the lines after `step`, and one cut short: the file of an uninterrupted run."""
+        if not self._active or not self._path.exists():
+            return
+        kept = [line for line in read_metrics(self._path) if line['step'] <= step]
+        partial = self._path.with_suffix('.partial')
+        partial.write_text(''.join(json.dumps(line) + '\n' for line in kept))
+        partial.replace(self._path)
+
+    def scalars(self, step: int, group: str, values: dict[str, Any]) -> None:
+        """Writes numbers under `group` ('train', 'validation', 'speed', ...)."""
+        if not self._active:
+            return
+        if self._file is None:
+            self._file = self._path.open('a')
+        line = {'step': step, 'group': group}
+        line |= {name: _plain(value) for name, value in values.items()}
+        self._file.write(json.dumps(line) + '\n')
+        self._file.flush()
+        for name, value in values.items():
+            self._events.add_scalar(f'{group}/{name}', float(value), step)
+
+    def text(self, name: str, text: str, step: int) -> None:
+        """Writes a text: the config, a sample."""
+        if self._active:
+            self._events.add_text(name, text, step)
+
+    def figure(self, name: str, figure: matplotlib.figure.Figure, step: int) -> None:
+        """Writes a figure as an image."""
+        if self._active:
+            figure.canvas.draw()
+            pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3]
+            self._events.add_image(name, pixels, step, dataformats='HWC')
+
+    def close(self) -> None:
+        """Flushes and closes."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._events is not None:
+            self._events.close()
+
+
+def learning_curve(metrics: Path, png: Path) -> matplotlib.figure.Figure:
+    """Draws bits per byte of training and validation against the step.
+
+    Args:
+      metrics: a `metrics.jsonl`.
+      png: file to write.
+
+    Returns:
+      The figure.
+    """
+    figure = matplotlib.figure.Figure(figsize=(7, 4.2), dpi=120, layout='constrained')
+    matplotlib.backends.backend_agg.FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    lines = read_metrics(metrics)
+    styles = {
+        'train': dict(label='training', linewidth=1.0, alpha=0.8),
+        'validation': dict(label='validation', marker='o', markersize=4),
+        'test': dict(label='test', marker='*', markersize=11, linestyle='none'),
+        'test_emptied': dict(
+            label='test, memory emptied', marker='x', markersize=8, linestyle='none'
+        ),
+    }
+    shown = []
+    for group, style in styles.items():
+        points = {line['step']: line['bits_per_byte'] for line in lines if line['group'] == group}
+        points = {step: value for step, value in points.items() if not isinstance(value, str)}
+        if points:
+            axes.plot(list(points), list(points.values()), **style)
+            shown += points.values()
+    if shown:
+        # The first steps of training are far above all else and would flatten the rest.
+        axes.set_ylim(min(shown) * 0.95, min(max(shown), np.quantile(shown, 0.9) * 1.25 + 0.1))
+        axes.legend()
+    axes.set_xlabel('step')
+    axes.set_ylabel('bits per byte')
+    axes.grid(alpha=0.3)
+    figure.savefig(png)
+    return figure
