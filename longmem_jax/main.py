@@ -8,7 +8,7 @@ import sys
 import traceback
 
 import jax
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 
 from longmem_jax import checks, compile, evaluate_mode, generate_mode, sharding
@@ -39,6 +39,8 @@ _PROCESS_ID = flags.DEFINE_integer('process_id', -1, 'Number of this process.')
 
 def _run():
     config = _CONFIG.value
+    # Orbax tells every step of a save at level INFO.
+    logging.set_verbosity(logging.INFO if _DEBUG.value else logging.WARNING)
     if config is None:
         raise UsageError('--config= is missing: for example --config=configs/quickstart.py')
     if _MODE.value == 'compile':

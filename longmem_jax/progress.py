@@ -83,18 +83,12 @@ class Progress:
             self._print(text)
 
     def table(self, title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-        """A table; the last column is text that may wrap."""
+        """A table of numbers; the first column is text."""
         if self._quiet:
             return
         table = Table(title=title, box=box.SIMPLE_HEAD, title_justify='left')
         for number, column in enumerate(columns):
-            middle = 0 < number < len(columns) - 1
-            table.add_column(
-                column,
-                justify='right' if middle else 'left',
-                no_wrap=number < len(columns) - 1,
-                overflow='fold',
-            )
+            table.add_column(column, justify='right' if number else 'left', no_wrap=True)
         for row in rows:
             table.add_row(*row)
         self._console.print(table, soft_wrap=False)

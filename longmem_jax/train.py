@@ -315,17 +315,16 @@ def _write_results(path: Path, step, results):
 def show(progress: Progress, results: dict[str, Result], sample: str, paths: dict[str, Any]):
     """The closing table: results with their protocol, a sample, and where everything lies."""
     rows = [
-        (name, f'{r.bits_per_byte:.4f}', f'{r.loss:.4f}', f'{r.perplexity:,.2f}', r.protocol)
+        (name, f'{r.bits_per_byte:.4f}', f'{r.loss:.4f}', f'{r.perplexity:,.2f}')
         for name, r in results.items()
     ]
     if len(results) == 2:
         kept, emptied = (r.bits_per_byte for r in results.values())
         share = (emptied - kept) / emptied if emptied and math.isfinite(emptied) else 0.0
-        gain = f'the memory saves {emptied - kept:.4f} bits/byte ({share:.1%})'
-        rows.append(('gain', f'{emptied - kept:.4f}', '', '', gain))
-    progress.table(
-        'Results', ('evaluation', 'bits/byte', 'nats/token', 'perplexity', 'protocol'), rows
-    )
+        rows.append(('gain by memory', f'{emptied - kept:.4f}', f'{share:.1%}', ''))
+    progress.table('Results', ('evaluation', 'bits/byte', 'nats/token', 'perplexity'), rows)
+    for name, result in results.items():
+        progress.say(f'{name}: {result.protocol}')
     if sample:
         progress.say('Sample:\n' + sample)
     for name, path in paths.items():

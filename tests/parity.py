@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.parity_systems import transformer_xl
+from tests.parity_systems import t5_relative_bias, transformer_xl
 
 # name -> generator of (tensor name, ours, reference)
 SYSTEMS = {
     'transformer_xl': transformer_xl.check,
+    't5_relative_bias': t5_relative_bias.check,
 }
 TOLERANCE = 1e-4
 

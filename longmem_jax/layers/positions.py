@@ -1,15 +1,128 @@
-"""TEMPORARY"""
-import numpy as np, jax, jax.numpy as jnp
-def clamped(n, clamp):
-    d=np.arange(n); return np.minimum(d,clamp) if clamp else d
-def sinusoids(dist,width):
-    f=10000.0**(-np.arange(0,width,2)/width); a=np.asarray(dist)[:,None]*f
-    return np.concatenate([np.sin(a),np.cos(a)],-1).astype(np.float32)
-def rotary(x,start):
-    n,d=x.shape[2],x.shape[3]
-    pos=(jnp.asarray(start,jnp.int32).reshape(-1,1)+jnp.arange(n,dtype=jnp.int32)[None]).astype(jnp.float32)
-    f=jnp.asarray(10000.0**(-np.arange(0,d,2)/d),jnp.float32)
-    a=pos[:,:,None]*f[None,None]
-    c,s=jnp.cos(a)[:,None].astype(x.dtype),jnp.sin(a)[:,None].astype(x.dtype)
-    x1,x2=x[...,:d//2],x[...,d//2:]
-    return jnp.concatenate([x1*c-x2*s,x1*s+x2*c],-1)
+"""Position encodings as pure functions and tables; constants are computed in float64 once."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def clamped(num_distances: int, clamp_length: int) -> np.ndarray:
+    """Distances 0 .. num_distances - 1, those beyond `clamp_length` as it (0 = no limit), int [n]."""
+    distances = np.arange(num_distances)
+    return np.minimum(distances, clamp_length) if clamp_length else distances
+
+
+def sinusoids(distances: np.ndarray, width: int) -> np.ndarray:
+    """Sines, then cosines, of `d * 10000^(-2i / width)` (Dai et al., 2019, as in their code).
+
+    Args:
+      distances: [n].
+      width: even, or odd with one cosine less.
+
+    Returns:
+      float32 [n, width].
+    """
+    frequencies = 10000.0 ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+    angles = np.asarray(distances, np.float64)[:, None] * frequencies
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)[:, :width].astype(np.float32)
+
+
+def rotary(x: jax.Array, start: int | jax.Array) -> jax.Array:
+    """Rotates pairs (i, i + head_dim / 2) by the place times 10000^(-2i / head_dim) (Su et al., 2021).
+
+    Args:
+      x: [batch, heads, n, head_dim], head_dim even.
+      start: place of the first vector, an int or int32 [batch].
+
+    Returns:
+      Like `x`.
+    """
+    length, width = x.shape[2:]
+    frequencies = 10000.0 ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+    if isinstance(start, int):
+        angles = (start + np.arange(length))[:, None] * frequencies
+        sin, cos = (jnp.asarray(f(angles), x.dtype)[None, None] for f in (np.sin, np.cos))
+    else:
+        wide = jnp.promote_types(x.dtype, jnp.float32)
+        places = start[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
+        angles = places.astype(wide)[..., None] * jnp.asarray(frequencies, wide)[None, None]
+        sin, cos = (f(angles).astype(x.dtype)[:, None] for f in (jnp.sin, jnp.cos))
+    a, b = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+
+
+def alibi_slopes(num_heads: int) -> np.ndarray:
+    """One slope per head (Press et al., 2022): 2^(-8/n), 2^(-16/n), ... for n a power of two.
+
+    For other numbers the slopes of the next lower power, then every second one of the next higher.
+    """
+    lower = 2 ** math.floor(math.log2(num_heads))
+    slopes = 2.0 ** (-8.0 * np.arange(1, lower + 1) / lower)
+    more = 2.0 ** (-8.0 * np.arange(1, 2 * lower + 1, 2) / (2 * lower))
+    return np.concatenate([slopes, more[: num_heads - lower]])
+
+
+def alibi(num_heads: int, num_distances: int) -> np.ndarray:
+    """Biases by distance, float32 [heads, distances]: minus slope times distance."""
+    return (-alibi_slopes(num_heads)[:, None] * np.arange(num_distances)).astype(np.float32)
+
+
+def t5_bucket(
+    relative_position: np.ndarray, *, num_buckets: int, max_distance: int, bidirectional: bool
+) -> np.ndarray:
+    """Bucket of `key position - query position` (Raffel et al., 2020, Sec. 2.1).
+
+    Half of the buckets hold one distance each, the others grow by powers up to `max_distance`. In
+    the bidirectional case the upper half of the buckets is for keys after the query.
+
+    Args:
+      relative_position: int, any shape.
+
+    Returns:
+      int32, the same shape.
+    """
+    relative = np.asarray(relative_position, np.int64)
+    if bidirectional:
+        num_buckets //= 2
+        upper = np.where(relative > 0, num_buckets, 0)
+        n = np.abs(relative)
+    else:
+        upper, n = 0, np.maximum(-relative, 0)
+    exact = num_buckets // 2
+    # The small number keeps n = exact * 2^k from falling one bucket short.
+    growth = np.log(np.maximum(n, 1) / exact) / math.log(max_distance / exact)
+    far = exact + np.floor(growth * (num_buckets - exact) + 1e-9).astype(np.int64)
+    bucket = np.where(n < exact, n, np.minimum(far, num_buckets - 1))
+    return (upper + bucket).astype(np.int32)
+
+
+def t5_bias(
+    buckets: jax.Array,
+    num_queries: int,
+    num_keys: int,
+    offset: int,
+    *,
+    num_buckets: int,
+    max_distance: int,
+    bidirectional: bool,
+) -> jax.Array:
+    """Biases [1, heads, queries, keys] of query i on key index `offset + i`.
+
+    Args:
+      buckets: [heads, num_buckets].
+    """
+    relative = np.arange(num_keys)[None] - (np.arange(num_queries)[:, None] + offset)
+    rules = dict(num_buckets=num_buckets, max_distance=max_distance, bidirectional=bidirectional)
+    return buckets[:, t5_bucket(relative, **rules)][None]
+
+
+def t5_table(buckets: jax.Array, num_distances: int, max_distance: int) -> jax.Array:
+    """Biases by distance of a causal model, [heads, distances], from [heads, num_buckets]."""
+    at = t5_bucket(
+        -np.arange(num_distances),
+        num_buckets=buckets.shape[1],
+        max_distance=max_distance,
+        bidirectional=False,
+    )
+    return buckets[:, at]

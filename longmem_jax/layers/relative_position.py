@@ -105,14 +105,14 @@ class RelativePosition(nn.Module):
           train: dropout of the position embeddings (Transformer-XL) on or off.
 
         Returns:
-          queries, and the keyword arguments `bias` or `relative` of `attend`.
+          queries, and the keyword arguments `distance_bias` or `relative` of `attend`.
         """
         if self.kind == 'transformer_xl':
             content, position = (
                 bias.astype(queries.dtype)[None, :, None, :] for bias in self.biases()
             )
             waves = jnp.asarray(
-                positions.sinusoids(positions.clamped(num_keys, self.clamp_length), self._width()),
+                positions.sinusoids(positions.clamped(num_keys, self.clamp_length), self.host.d_model),
                 queries.dtype,
             )
             waves = self.drop(waves[None], deterministic=not train)
@@ -129,9 +129,4 @@ class RelativePosition(nn.Module):
             table = positions.t5_table(self.buckets, num_keys, T5_DISTANCE)
         else:
             return queries, {}
-        return queries, {
-            'bias': positions.by_distance(jnp.asarray(table), queries.shape[2], num_keys, offset)
-        }
-
-    def _width(self):
-        return self.host.d_model
+        return queries, {'distance_bias': jnp.asarray(table)}
