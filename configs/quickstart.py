@@ -1,7 +1,7 @@
 """A byte-level Transformer-XL on the source of Python's standard library: no data, no network.
 
 python -m longmem_jax.main --config=configs/quickstart.py --workdir=/tmp/longmem
-Segments are short (64 bytes), so most of what helps to predict a byte is in the memory.
+Segments are short (32 bytes), so most of what helps to predict a byte is in the memory.
 """
 
 from longmem_jax.config import base, stack, transformer_xl
@@ -13,28 +13,28 @@ def get_config(arg=''):
 
     model = config.model
     stack(model, 4, 'transformer_xl')
-    model.d_model = model.d_embed = 160
-    model.num_heads, model.head_dim = 4, 40
-    model.d_feed_forward = 640
-    model.transformer_xl = transformer_xl(192)
+    model.d_model = model.d_embed = 144
+    model.num_heads, model.head_dim = 4, 36
+    model.d_feed_forward = 576
+    model.transformer_xl = transformer_xl(128)
 
     config.data.source = 'stdlib'
 
-    config.optimizer.learning_rate = 2e-3
+    config.optimizer.learning_rate = 3e-3
     config.optimizer.warmup_steps = 40
     config.optimizer.clip_norm = 1.0
 
-    config.train.num_steps = 600
-    config.train.num_lanes = 16
-    config.train.segment_length = 64
+    config.train.num_steps = 400
+    config.train.num_lanes = 32
+    config.train.segment_length = 32
     config.train.segments_per_step = 2
     config.train.log_every = 20
     config.train.evaluate_every = 200
 
-    config.evaluate.segment_length = 64
-    config.evaluate.num_lanes = 16
-    config.evaluate.max_segments = 32
-    config.evaluate.max_test_segments = 128
+    config.evaluate.segment_length = 32
+    config.evaluate.num_lanes = 8
+    config.evaluate.max_segments = 64
+    config.evaluate.max_test_segments = 200
 
     config.generate.temperature = 0.8
     config.generate.sample_length = 300

@@ -18,7 +18,7 @@ import numpy as np
 from absl import app, flags
 from ml_collections import config_flags
 
-from longmem_jax import checks, sharding
+from longmem_jax import allocator, checks, sharding
 from longmem_jax.data.lanes import Batch, Cursor
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluate import Evaluator
@@ -145,6 +145,7 @@ def bench(config: Any, repeats: int) -> dict[str, Any]:
     Raises:
       UsageError: faults of the configuration.
     """
+    allocator.keep_pages()
     checks.require_runnable(config, jax.device_count())
     mesh = sharding.make_mesh(config.mesh.to_dict())
     experiment = Experiment(config, None, mesh)

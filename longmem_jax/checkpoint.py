@@ -87,7 +87,7 @@ class Checkpointer:
 
     def steps(self) -> list[int]:
         """Steps of the checkpoints that were committed, oldest first."""
-        return sorted(self._manager.all_steps(read=True))
+        return sorted(self._manager.all_steps())
 
     def maybe_save(self, step: int, state: Any, *, force: bool = False) -> bool:
         """Saves in the background if `step` is due, or if it is forced and not there yet."""

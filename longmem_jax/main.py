@@ -11,7 +11,7 @@ import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from longmem_jax import checks, compile, evaluate_mode, generate_mode, sharding
+from longmem_jax import allocator, checks, compile, evaluate_mode, generate_mode, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.train import train
@@ -43,6 +43,7 @@ def _run():
     logging.set_verbosity(logging.INFO if _DEBUG.value else logging.WARNING)
     if config is None:
         raise UsageError('--config= is missing: for example --config=configs/quickstart.py')
+    allocator.keep_pages()
     if _MODE.value == 'compile':
         compile.compile_for(config, _TOPOLOGY.value)
         return

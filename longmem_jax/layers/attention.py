@@ -170,11 +170,15 @@ def attend(
         seen = seen & mask
     seen = jnp.broadcast_to(seen, scores.shape)
     weights = jax.nn.softmax(jnp.where(seen, scores, jnp.asarray(NEVER, wide)), axis=-1)
-    # Only a mask, or an offset before the first key, can leave a row with nothing to see.
-    if mask is not None or not causal:
-        weights = jnp.where(seen, weights, jnp.zeros_like(weights))
     weights = _drop(weights, dropout_rate, dropout_key).astype(values.dtype)
-    return jnp.einsum('bhqk,bhkd->bhqd', weights, values)
+    out = jnp.einsum('bhqk,bhkd->bhqd', weights, values)
+    if mask is not None or not causal:
+        sighted = seen.any(axis=-1)
+    elif first is not None:  # a causal query sees at least itself, if that is filled
+        sighted = (_distances(offset, num_queries, 0, 1)[..., 0] >= first[:, None])[:, None]
+    else:
+        return out
+    return jnp.where(sighted[..., None], out, jnp.zeros_like(out))
 
 
 def _attend_blocks(

@@ -1,0 +1,19 @@
+"""Every test runs on 8 virtual CPU devices, and compiled programs are shared between runs."""
+
+import os
+import tempfile
+
+# Read when jax is first imported, so they come before it.
+os.environ['JAX_PLATFORMS'] = 'cpu'
+os.environ['XLA_FLAGS'] = ' '.join(
+    [os.environ.get('XLA_FLAGS', ''), '--xla_force_host_platform_device_count=8']
+).strip()
+os.environ.setdefault('MPLBACKEND', 'agg')
+
+import jax  # noqa: E402
+
+CACHE = os.path.join(tempfile.gettempdir(), f'longmem_jax-test-cache-{os.getuid()}')
+os.makedirs(CACHE, exist_ok=True)
+jax.config.update('jax_compilation_cache_dir', CACHE)
+jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
+jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)

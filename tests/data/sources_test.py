@@ -1,0 +1,184 @@
+"""Sources on small files of the real formats, and what they say about bad ones."""
+
+import gzip
+import json
+import lzma
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longmem_jax.config import base
+from longmem_jax.data.documents import Document, Pieces, cut, split_seeded
+from longmem_jax.data.load import load_source
+from longmem_jax.errors import UsageError
+
+
+def data(path, **changes):
+    config = base().data
+    config.path = str(path)
+    for name, value in changes.items():
+        config[name] = value
+    return config
+
+
+def texts(config, split='train'):
+    source = load_source(config, split)
+    return [source[i].text for i in range(len(source))]
+
+
+@pytest.fixture
+def books(tmp_path):
+    for split in ('train', 'validation', 'test'):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / 'a.txt').write_text(f'{split} a\nend')
+    (tmp_path / 'train' / 'b.txt.gz').write_bytes(gzip.compress(b'packed b'))
+    (tmp_path / 'train' / 'c.xz').write_bytes(lzma.compress(b'packed c'))
+    (tmp_path / 'train' / 'metadata.csv').write_text('1,2')
+    (tmp_path / 'train' / '.hidden').write_text('no')
+    lines = [json.dumps({'text': 'one'}), '', json.dumps({'text': 'zw\u00f6lf', 'id': 3})]
+    (tmp_path / 'train' / 'd.jsonl').write_text('\n'.join(lines))
+    return tmp_path
+
+
+def test_folder_of_splits(books):
+    wanted = [b'train a\nend', b'packed b', b'packed c', b'one', 'zw\u00f6lf'.encode()]
+    assert texts(data(books)) == wanted
+    assert texts(data(books), 'validation') == [b'validation a\nend']
+
+
+def test_one_file_per_split_and_lines(tmp_path):
+    (tmp_path / 'train.txt').write_text('a\n\nb\n')
+    (tmp_path / 'valid.txt').write_text('c')
+    assert texts(data(tmp_path, documents='line')) == [b'a\n', b'b\n']
+    assert texts(data(tmp_path), 'validation') == [b'c']
+    with pytest.raises(UsageError, match='no test split'):
+        texts(data(tmp_path), 'test')
+
+
+def test_articles(tmp_path):
+    text = ' \n = First = \n \n = = Part = = \n words \n = Second = \n more \n'
+    (tmp_path / 'train.txt').write_text(text)
+    found = texts(data(tmp_path, documents='wiki'))
+    assert [part.count(b'=') for part in found] == [6, 2]
+    assert b''.join(found).strip() == text.encode().strip()
+
+
+def test_one_file_is_cut_by_position(tmp_path):
+    (tmp_path / 'enwik').write_bytes(bytes(range(200)))
+    parts = [texts(data(tmp_path / 'enwik'), s)[0] for s in ('train', 'validation', 'test')]
+    assert [len(part) for part in parts] == [180, 10, 10]
+    assert b''.join(parts) == bytes(range(200))
+
+
+def test_pieces_cut_training_only(tmp_path):
+    (tmp_path / 'train.txt').write_text('\n'.join(f'line {i}' for i in range(40)))
+    (tmp_path / 'test.txt').write_text('x\n' * 40)
+    pieces = texts(data(tmp_path, pieces=4))
+    assert len(pieces) == 4 and all(part.startswith(b'line') for part in pieces)
+    assert b''.join(pieces) == (tmp_path / 'train.txt').read_bytes()
+    assert len(texts(data(tmp_path, pieces=4), 'test')) == 1
+
+
+@given(st.binary(max_size=60), st.integers(1, 9))
+def test_cutting_loses_nothing(text, pieces):
+    borders = cut(text, pieces)
+    assert b''.join(text[a:b] for a, b in borders) == text and len(borders) <= pieces
+
+
+def test_pieces_name_where_they_are_from():
+    class One:
+        def __len__(self):
+            return 1
+
+        def __getitem__(self, index):
+            return Document('book', b'abcdef')
+
+    assert [Pieces(One(), 2)[i].name for i in range(2)] == ['book[0:3]', 'book[3:6]']
+
+
+@pytest.mark.parametrize(
+    'make, message',
+    [
+        (lambda p: (p / 'train' / 'z.gz').write_bytes(b'not gzip'), 'z.gz: cannot be read'),
+        (lambda p: (p / 'train' / 'z.xz').write_bytes(b'\xfd7zXZ'), 'z.xz: cannot be read'),
+        (lambda p: (p / 'train' / 'z.jsonl').write_text('{"text": "a"}\n{"no": 1}'), 'line 2'),
+        (lambda p: (p / 'train' / 'z.jsonl').write_text('{broken'), 'line 1'),
+    ],
+)
+def test_broken_files_are_named(books, make, message):
+    make(books)
+    with pytest.raises(UsageError, match=message):
+        texts(data(books))
+
+
+def test_missing_data_names_the_ways(tmp_path):
+    for path in ('', tmp_path / 'nowhere'):
+        with pytest.raises(UsageError, match=r'config.data.path(.|\n)*tfds(.|\n)*huggingface'):
+            load_source(data(path), 'train')
+    (tmp_path / 'train').mkdir()
+    with pytest.raises(UsageError, match='no files'):
+        load_source(data(tmp_path), 'train')
+    with pytest.raises(UsageError, match="did you mean 'stdlib'"):
+        load_source(data('', source='stdlb'), 'train')
+    with pytest.raises(UsageError, match='fractions'):
+        (tmp_path / 'one').write_text('a' * 9)
+        load_source(data(tmp_path / 'one', fractions=(0.9, 0.2, 0.1)), 'train')
+    with pytest.raises(UsageError, match='the test split is empty'):
+        load_source(data(tmp_path / 'one', fractions=(0.9, 0.05, 0.01)), 'test')
+
+
+def test_standard_library_is_split_by_document():
+    config = data('', source='stdlib')
+    sources = {split: load_source(config, split) for split in ('train', 'validation', 'test')}
+    names = {s: {source[i].name for i in range(len(source))} for s, source in sources.items()}
+    assert len(names['train']) > 50 and names['validation'] and names['test']
+    assert not names['train'] & (names['validation'] | names['test'])
+    assert 'json' in set.union(*names.values())
+    for source in sources.values():
+        assert b'def ' in source[0].text or b'class ' in source[0].text or b'import' in source[0].text
+
+
+def test_seeded_split_is_fixed():
+    names = [f'module_{i}' for i in range(40)]
+    test = split_seeded(names, 'test')
+    assert test == split_seeded(list(reversed(names)), 'test') and len(test) == 2
+
+
+def test_tfds_reads_array_records_without_tensorflow(tmp_path, monkeypatch):
+    import tensorflow_datasets as tfds
+
+    class TinyBooks(tfds.core.GeneratorBasedBuilder):
+        VERSION = tfds.core.Version('1.0.0')
+
+        def _info(self):
+            return self.dataset_info_from_configs(
+                features=tfds.features.FeaturesDict({'book_text': tfds.features.Text()})
+            )
+
+        def _split_generators(self, manager):
+            return {'train': self._generate_examples(3), 'test': self._generate_examples(1)}
+
+        def _generate_examples(self, count):
+            for i in range(count):
+                yield i, {'book_text': f'book {i}'}
+
+    monkeypatch.setenv('TFDS_DATA_DIR', str(tmp_path))
+    builder = TinyBooks(data_dir=tmp_path, file_format='array_record')
+    builder.download_and_prepare(file_format='array_record')
+    monkeypatch.setattr(tfds, 'builder', lambda name, file_format: builder)
+    found = texts(data('', source='tfds', name='tiny_books'))
+    assert sorted(found) == [b'book 0', b'book 1', b'book 2']
+    with pytest.raises(UsageError, match="no split 'validation'|tfds"):
+        load_source(data('', source='tfds', name='tiny_books'), 'validation')
+    with pytest.raises(UsageError, match='no field missing'):
+        texts(data('', source='tfds', name='tiny_books:missing'))
+
+
+def test_data_sets_that_are_not_there():
+    with pytest.raises(UsageError, match='no such data set'):
+        load_source(data('', source='tfds', name='no_such_set'), 'train')
+    with pytest.raises(UsageError, match=r'\[tfds\]'):
+        load_source(data('', source='tfds', name='pg19'), 'train')
+    with pytest.raises(UsageError, match=r'\[hf\]'):
+        load_source(data('', source='huggingface', name='any'), 'train')

@@ -1,0 +1,69 @@
+"""Position encodings against their formulas, evaluated one number at a time."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.layers import positions
+
+
+def test_sinusoids_are_sines_then_cosines():
+    table = positions.sinusoids(np.asarray([0, 1, 7]), 6)
+    for row, distance in enumerate((0, 1, 7)):
+        for i in range(3):
+            angle = distance * 10000 ** (-2 * i / 6)
+            np.testing.assert_allclose(table[row, i], math.sin(angle), atol=1e-7)
+            np.testing.assert_allclose(table[row, 3 + i], math.cos(angle), atol=1e-7)
+
+
+def test_clamped_distances_stop_growing():
+    np.testing.assert_array_equal(positions.clamped(6, 3), [0, 1, 2, 3, 3, 3])
+    np.testing.assert_array_equal(positions.clamped(4, 0), [0, 1, 2, 3])
+
+
+def test_rotary_products_depend_on_the_distance_alone():
+    random = np.random.default_rng(0)
+    q, k = (jnp.asarray(random.normal(size=(1, 1, 1, 8)), jnp.float32) for _ in range(2))
+
+    def product(i, j):
+        return float((positions.rotary(q, i) * positions.rotary(k, j)).sum())
+
+    np.testing.assert_allclose(product(7, 4), product(103, 100), rtol=1e-4)
+    assert abs(product(7, 4) - product(7, 5)) > 1e-3
+    lanes = positions.rotary(jnp.concatenate([q, q]), jnp.asarray([3, 9], jnp.int32))
+    np.testing.assert_allclose(lanes[0], positions.rotary(q, 3)[0], atol=1e-6)
+    np.testing.assert_allclose(lanes[1], positions.rotary(q, 9)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize('heads', [1, 2, 6, 8, 12])
+def test_alibi_slopes(heads):
+    slopes = positions.alibi_slopes(heads)
+    assert len(slopes) == heads and (slopes > 0).all() and len(set(slopes)) == heads
+    if heads == 8:
+        np.testing.assert_allclose(slopes, [2.0**-i for i in range(1, 9)])
+    if heads == 6:  # four of the power below, then the first and third of eight
+        np.testing.assert_allclose(slopes, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])
+    np.testing.assert_allclose(positions.alibi(heads, 4)[:, 3], -3 * slopes, rtol=1e-6)
+
+
+@pytest.mark.parametrize('bidirectional', [False, True])
+def test_t5_buckets_grow_and_end(bidirectional):
+    rules = dict(num_buckets=32, max_distance=128, bidirectional=bidirectional)
+    behind = positions.t5_bucket(-np.arange(300), **rules)
+    exact = 8 if bidirectional else 16
+    np.testing.assert_array_equal(behind[: exact + 1], np.arange(exact + 1))
+    assert (np.diff(behind) >= 0).all() and behind[128] == behind[-1] == 2 * exact - 1
+    ahead = positions.t5_bucket(np.arange(1, 300), **rules)
+    assert ahead.min() >= 16 if bidirectional else (ahead == 0).all()
+
+
+def test_t5_table_is_the_bias_by_distance():
+    buckets = jnp.asarray(np.random.default_rng(0).normal(size=(2, 32)), jnp.float32)
+    rules = dict(num_buckets=32, max_distance=128, bidirectional=False)
+    bias = positions.t5_bias(buckets, 3, 9, 6, **rules)
+    table = positions.t5_table(buckets, 9, 128)
+    for i in range(3):
+        for j in range(6 + i):
+            np.testing.assert_array_equal(bias[0, :, i, j], table[:, 6 + i - j])
