@@ -99,12 +99,12 @@ def _base(settings, schedule, decayed):
             mask=decayed,
         )
     if settings.name == 'adafactor':
-        return optax.adafactor(
-            schedule,
-            multiply_by_parameter_scale=True,
-            clipping_threshold=1.0,
-            weight_decay_rate=settings.weight_decay or None,
-            weight_decay_mask=decayed,
+        # optax.adafactor decays after the learning rate, so by the whole of `weight_decay` in every
+        # update; here the rate multiplies the decay, as in adamw. Its update is already negative.
+        return optax.chain(
+            optax.adafactor(None, multiply_by_parameter_scale=True, clipping_threshold=1.0),
+            optax.add_decayed_weights(-settings.weight_decay, mask=decayed),
+            optax.scale_by_schedule(schedule),
         )
     if settings.name == 'sgd':
         return optax.sgd(schedule, momentum=settings.momentum or None)

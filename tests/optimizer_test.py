@@ -6,35 +6,21 @@ import math
 import chex
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 import optax
 import pytest
+from ml_collections import config_dict
 
 from longmem_jax import optimizer
+from longmem_jax.config import base
 from longmem_jax.errors import UsageError
 
 
 def make_config(**changes):
-    config = ml_collections.ConfigDict(
-        dict(
-            name='adamw',
-            learning_rate=0.5,
-            b1=0.9,
-            b2=0.99,
-            eps=1e-8,
-            weight_decay=0.0,
-            momentum=0.0,
-            schedule='constant',
-            warmup_steps=0,
-            final_fraction=0.0,
-            clip_norm=0.0,
-            accumulate_steps=1,
-            groups=(),
-        )
-    )
+    config = base().optimizer
+    config.update(dict(name='adamw', learning_rate=0.5, schedule='constant', clip_norm=0.0))
     config.update(changes)
-    return config
+    return config_dict.FrozenConfigDict(config)
 
 
 def make_params():
@@ -44,124 +30,113 @@ def make_params():
     }
 
 
-def first_update(config, gradient=1.0, num_steps=10):
+def first_update(gradient=1.0, **changes):
+    """One element of every first update, with the same gradient everywhere."""
     params = make_params()
-    chain = optimizer.make_optimizer(config, num_steps, params)
+    chain = optimizer.make_optimizer(make_config(**changes), 10, params)
     gradients = jax.tree.map(lambda leaf: jnp.full_like(leaf, gradient), params)
     updates, _ = chain.update(gradients, chain.init(params), params)
-    return jax.tree.map(lambda leaf: float(leaf.flat[0]), updates)
+    return jax.tree.map(lambda leaf: float(np.asarray(leaf).flat[0]), updates)
 
 
+# Peak 0.5, warm-up 4, 14 updates, end at a tenth: half way is update 4 + 5.
 @pytest.mark.parametrize(
     'name, count, expected',
     [
-        # Peak 0.5, warm-up 4, 14 updates, end at a tenth: half way is update 4 + 5.
-        ('cosine', 0, 0.1),
-        ('cosine', 3, 0.4),
+        ('cosine', 0, 0.125),
+        ('cosine', 2, 0.375),
+        ('cosine', 3, 0.5),
         ('cosine', 4, 0.5),
         ('cosine', 9, 0.5 * (0.1 + 0.9 / 2)),
         ('cosine', 14, 0.05),
         ('cosine', 99, 0.05),
         ('linear', 9, 0.5 * 0.55),
         ('linear', 14, 0.05),
-        ('inverse_sqrt', 2, 0.3),
+        ('inverse_sqrt', 1, 0.25),
         ('inverse_sqrt', 4, 0.5),
-        ('inverse_sqrt', 19, 0.25),
-        ('inverse_sqrt', 10_000, 0.05),
-        ('constant', 1, 0.2),
+        ('inverse_sqrt', 16, 0.25),
+        ('constant', 1, 0.25),
         ('constant', 12, 0.5),
     ],
 )
 def test_schedule_values(name, count, expected):
     config = make_config(schedule=name, warmup_steps=4, final_fraction=0.1)
-    rate = optimizer.make_schedule(config, 14)(jnp.int32(count))
-    assert rate.dtype == jnp.float32
+    rate = jax.jit(optimizer.make_schedule(config, 14))(jnp.int32(count))
     np.testing.assert_allclose(rate, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize('name', optimizer.SCHEDULES)
-def test_schedule_is_the_same_for_arrays_and_without_warm_up(name):
-    schedule = optimizer.make_schedule(make_config(schedule=name), 8)
-    counts = jnp.arange(12)
-    np.testing.assert_allclose(jax.jit(schedule)(counts), [schedule(int(n)) for n in counts], 1e-6)
-    np.testing.assert_allclose(schedule(0), 0.5)
-    assert (np.diff(schedule(counts)) <= 0).all()
+def test_schedules_without_warm_up_and_shorter_than_it():
+    for name in ('cosine', 'linear', 'constant'):
+        np.testing.assert_allclose(optimizer.make_schedule(make_config(schedule=name), 8)(0), 0.5)
+    short = optimizer.make_schedule(make_config(schedule='cosine', warmup_steps=100), 10)
+    np.testing.assert_allclose(short(9), 0.5 * 10 / 100, rtol=1e-6)
 
 
-def test_a_run_shorter_than_its_warm_up_never_reaches_the_peak():
-    schedule = optimizer.make_schedule(make_config(schedule='cosine', warmup_steps=100), 10)
-    np.testing.assert_allclose(schedule(9), 0.5 * 10 / 101, rtol=1e-6)
+def test_first_updates_by_hand():
+    # The first step of Adam is the sign of the gradient, here with rate 0.5; parameters are 2.
+    # (1 - 0.999 in float32 is exact to 1e-5.)
+    assert first_update(name='adam')['head']['kernel'] == pytest.approx(-0.5, rel=1e-4)
+    decayed = first_update(name='adamw', weight_decay=0.1)
+    assert decayed['head']['kernel'] == pytest.approx(-0.5 * (1 + 0.1 * 2), rel=1e-4)
+    assert decayed['block']['bias'] == pytest.approx(-0.5, rel=1e-4)
+    assert first_update(name='sgd')['block']['bias'] == pytest.approx(-0.5, rel=1e-4)
+    # Adafactor: a unit update, times the root mean square of the parameter.
+    assert first_update(name='adafactor')['block']['bias'] == pytest.approx(-0.5 * 2, rel=1e-4)
 
 
-def test_first_steps_by_hand():
-    # The first step of Adam is the sign of the gradient, here with rate 0.5.
-    assert first_update(make_config(name='adam'))['head']['kernel'] == pytest.approx(-0.5)
-    decayed = first_update(make_config(name='adamw', weight_decay=0.1))
-    assert decayed['head']['kernel'] == pytest.approx(-0.5 * (1 + 0.1 * 2))
-    assert decayed['block']['bias'] == pytest.approx(-0.5)
-    # Coupled: the gradient is 1 + 0.1 * 2, whose sign Adam takes; gradient descent keeps it.
-    coupled = first_update(make_config(name='adam', weight_decay=0.1))
-    assert coupled['head']['kernel'] == pytest.approx(-0.5)
-    plain = first_update(make_config(name='sgd', weight_decay=0.1))
-    assert plain['head']['kernel'] == pytest.approx(-0.5 * 1.2)
-    assert plain['block']['bias'] == pytest.approx(-0.5)
-    # Adafactor: a unit update, times the root mean square of the parameter (2).
-    factored = first_update(make_config(name='adafactor', weight_decay=0.1))
-    assert factored['block']['bias'] == pytest.approx(-0.5 * 2)
-    assert factored['head']['kernel'] == pytest.approx(-0.5 * 2 - 0.5 * 0.1 * 2)
+def test_adafactor_decays_by_the_learning_rate_as_adamw_does():
+    change = dict(weight_decay=0.1, learning_rate=1e-2)
+    factored = first_update(name='adafactor', **change)
+    assert factored['head']['kernel'] == pytest.approx(-1e-2 * 2 - 1e-2 * 0.1 * 2)
+    assert factored['block']['bias'] == pytest.approx(-1e-2 * 2)
 
 
-def test_second_step_of_adam_and_of_momentum():
+def test_second_updates_of_adam_and_of_momentum():
     params = {'w': jnp.zeros(1)}
     gradients = [{'w': jnp.array([1.0])}, {'w': jnp.array([3.0])}]
 
-    def second(config):
-        chain = optimizer.make_optimizer(config, 10, params)
+    def second(**changes):
+        chain = optimizer.make_optimizer(make_config(**changes), 10, params)
         _, state = chain.update(gradients[0], chain.init(params), params)
         return float(chain.update(gradients[1], state, params)[0]['w'][0])
 
     mean = (0.9 * 0.1 * 1 + 0.1 * 3) / (1 - 0.9**2)
     square = (0.99 * 0.01 * 1 + 0.01 * 9) / (1 - 0.99**2)
     expected = -0.5 * mean / (math.sqrt(square) + 1e-8)
-    assert second(make_config(name='adam')) == pytest.approx(expected, rel=1e-5)
-    assert second(make_config(name='sgd', momentum=0.9)) == pytest.approx(-0.5 * (3 + 0.9))
+    assert second(name='adam', b1=0.9, b2=0.99) == pytest.approx(expected, rel=1e-4)
+    assert second(name='sgd', momentum=0.9) == pytest.approx(-0.5 * (3 + 0.9))
 
 
 def test_clipping_bounds_the_global_norm():
     # 15 ones have the norm sqrt(15).
-    clipped = first_update(make_config(name='sgd', clip_norm=1.0))
-    assert clipped['head']['kernel'] == pytest.approx(-0.5 / math.sqrt(15))
-    assert first_update(make_config(name='sgd', clip_norm=9.0))['head']['kernel'] == -0.5
-    assert first_update(make_config(name='sgd'), gradient=100.0)['head']['kernel'] == -50
+    clipped = first_update(name='sgd', clip_norm=1.0)['head']['kernel']
+    assert clipped == pytest.approx(-0.5 / math.sqrt(15))
+    assert first_update(name='sgd', clip_norm=9.0)['head']['kernel'] == -0.5
+    assert first_update(name='sgd', gradient=100.0)['head']['kernel'] == -50
 
 
 def test_first_matching_group_decides():
     groups = (('bias$', 0.0, True), ('^block/', 2.0, False), ('kernel', 3.0, True))
-    updates = first_update(make_config(name='adamw', weight_decay=0.1, groups=groups))
+    updates = first_update(name='adamw', weight_decay=0.1, groups=groups)
     assert updates['block']['bias'] == 0
-    assert updates['block']['kernel'] == pytest.approx(-0.5 * 2)
-    assert updates['head']['kernel'] == pytest.approx(-0.5 * 3 * 1.2)
+    assert updates['block']['kernel'] == pytest.approx(-0.5 * 2, rel=1e-4)
+    assert updates['head']['kernel'] == pytest.approx(-0.5 * 3 * 1.2, rel=1e-4)
 
 
-def test_a_group_hidden_by_an_earlier_one_is_no_fault():
-    groups = (('kernel', 2.0, False), ('head/kernel', 5.0, False))
-    assert first_update(make_config(groups=groups))['head']['kernel'] == pytest.approx(-1.0)
-
-
-@pytest.mark.parametrize('name', optimizer.OPTIMIZERS)
+@pytest.mark.parametrize('name', optimizer.NAMES)
 def test_accumulation_is_one_step_on_the_mean(name):
     common = dict(name=name, weight_decay=0.1, clip_norm=1.0, momentum=0.9, schedule='linear')
-    params = make_params()
-    keys = jax.random.split(jax.random.key(0), 4)
-    gradients = [jax.tree.map(lambda x, k=k: jax.random.normal(k, x.shape), params) for k in keys]
+    params = {'kernel': jnp.full((2, 3), 2.0)}
+    gradients = [
+        {'kernel': jax.random.normal(key, (2, 3))} for key in jax.random.split(jax.random.key(0), 4)
+    ]
 
     def run(accumulate, gradients, num_steps):
-        chain = optimizer.make_optimizer(
-            make_config(accumulate_steps=accumulate, **common), num_steps, params
-        )
-        current, state = params, chain.init(params)
+        config = make_config(accumulate_steps=accumulate, **common)
+        chain = optimizer.make_optimizer(config, num_steps, params)
+        update, current, state = jax.jit(chain.update), params, chain.init(params)
         for gradient in gradients:
-            updates, state = chain.update(gradient, state, current)
+            updates, state = update(gradient, state, current)
             current = optax.apply_updates(current, updates)
         return current
 
@@ -171,23 +146,22 @@ def test_accumulation_is_one_step_on_the_mean(name):
 
 
 @pytest.mark.parametrize(
-    'name, accumulate, clip, groups',
-    itertools.product(optimizer.OPTIMIZERS, (1, 2), (0.0, 1.0), ((), (('bias', 0.5, True),))),
+    'name, accumulate, groups',
+    itertools.product(optimizer.NAMES, (1, 2), ((), (('bias', 0.5, False),))),
 )
-def test_every_combination_runs_compiled_with_a_stable_state(name, accumulate, clip, groups):
+def test_every_combination_is_compiled_and_keeps_its_state(name, accumulate, groups):
     config = make_config(
         name=name,
         accumulate_steps=accumulate,
-        clip_norm=clip,
+        clip_norm=1.0 if groups else 0.0,
         groups=groups,
         weight_decay=0.1,
         momentum=0.9,
         schedule='cosine',
         warmup_steps=1,
     )
-    params = {**make_params(), 'table': jnp.ones((128, 130))}
-    shapes = jax.eval_shape(lambda: params)
-    chain = optimizer.make_optimizer(config, 10, shapes)
+    params = {'table': jnp.ones((128, 130)), 'bias': jnp.ones(3)}
+    chain = optimizer.make_optimizer(config, 10, jax.eval_shape(lambda: params))
 
     @jax.jit
     def step(params, state):
@@ -195,30 +169,31 @@ def test_every_combination_runs_compiled_with_a_stable_state(name, accumulate, c
         return optax.apply_updates(params, updates), state
 
     with jax.numpy_rank_promotion('raise'):
-        state = chain.init(params)
-        new_params, new_state = params, state
+        start = (params, jax.jit(chain.init)(params))
+        end = start
         for _ in range(3):
-            new_params, new_state = step(new_params, new_state)
-    chex.assert_trees_all_equal_shapes_and_dtypes((params, state), (new_params, new_state))
-    assert jax.tree.structure(state) == jax.tree.structure(new_state)
-    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(new_params))
-    assert not np.array_equal(params['table'], new_params['table'])
-    if name == 'adafactor':  # the large matrix is factored, without momentum
-        size = sum(leaf.size for leaf in jax.tree.leaves(state))
-        assert size < 2000 + (accumulate > 1) * (128 * 130 + 100)
+            end = step(*end)
+    chex.assert_trees_all_equal_shapes_and_dtypes(start, end)
+    assert jax.tree.structure(start) == jax.tree.structure(end)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(end[0]))
+    assert not np.array_equal(params['table'], end[0]['table'])
+    if name == 'adafactor':  # the large matrix is factored
+        size = sum(leaf.size for leaf in jax.tree.leaves(end[1]))
+        assert size < 1000 + (accumulate > 1) * 128 * 130
 
 
 @pytest.mark.parametrize(
     'changes, message',
     [
-        (dict(name='adamW'), r"name = 'adamW': did you mean 'adamw'\? allowed are adam, adamw"),
+        (
+            dict(name='adafacto'),
+            r"name = 'adafacto': did you mean 'adafactor'\? allowed are adam, ",
+        ),
         (dict(schedule='cosin'), r"schedule = 'cosin': did you mean 'cosine'\?"),
-        (dict(groups=(('nothing', 1.0, True),)), r"no parameter matches 'nothing'.*kernel"),
-        (dict(groups=(('(', 1.0, True),)), 'not a regular expression'),
-        (dict(warmup_steps=-1), 'warmup_steps = -1'),
-        (dict(final_fraction=1.5), 'final_fraction = 1.5'),
-        (dict(clip_norm=-1.0), 'clip_norm = -1.0'),
-        (dict(accumulate_steps=0), 'accumulate_steps = 0'),
+        (dict(groups=(('nothing', 1.0, True),)), r"\['nothing'\].*block/kernel"),
+        (dict(groups=(('(', 1.0, True),)), 'tuples .* are needed'),
+        (dict(groups=(('kernel', 1.0),)), 'tuples .* are needed'),
+        (dict(schedule='inverse_sqrt'), 'warmup_steps = 0'),
     ],
 )
 def test_faults_are_named(changes, message):
