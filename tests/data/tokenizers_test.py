@@ -77,7 +77,7 @@ def test_words_are_ordered_by_frequency(config, tmp_path):
 
 
 def test_sentencepiece(config, tmp_path):
-    config.tokenizer.kind, config.tokenizer.size = 'sentencepiece', 275
+    config.tokenizer.kind, config.tokenizer.size = 'sentencepiece', 278
     tokenizer = make_tokenizer(config, tmp_path)
     tokens = tokenizer.encode(b'the cat sat')
     assert tokenizer.decode(tokens) == b'the cat sat'
