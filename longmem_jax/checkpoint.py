@@ -137,10 +137,12 @@ class Checkpointer:
         """Whether the cluster announced that this run will be stopped."""
         return self._manager.reached_preemption(step)
 
+    def _checksums(self, step) -> Path:
+        return self.directory / f'{step}.{CHECKSUMS}'
+
     def _fault(self, step) -> str:
         """What is broken about a checkpoint, '' if nothing is seen."""
-        folder = self.directory / str(step)
-        sums = folder.with_name(f'{step}.{CHECKSUMS}')
+        folder, sums = self.directory / str(step), self._checksums(step)
         if not sums.exists():
             return ''  # killed between commit and checksums; restoring will tell
         try:
@@ -155,8 +157,12 @@ class Checkpointer:
                 return f'{name} was changed or cut short'
         return ''
 
+    @property
+    def _aside(self) -> Path:
+        return self.directory.parent / f'{self.directory.name}-broken'
+
     def _put_aside(self, step, reason):
-        aside = self.directory.parent / f'{self.directory.name}-broken'
+        aside = self._aside
         self._report(
             f'Checkpoint {step} is broken ({reason}); it was moved to {aside}/{step} and the one '
             'before it is used.'
@@ -168,7 +174,7 @@ class Checkpointer:
                 number += 1
                 target = aside / f'{step}-{number}'
             (self.directory / str(step)).rename(target)
-            (self.directory / f'{step}.{CHECKSUMS}').unlink(missing_ok=True)
+            self._checksums(step).unlink(missing_ok=True)
         self._manager.reload()
 
     def restore(self, abstract: Any) -> tuple[Any, int] | None:
@@ -181,7 +187,8 @@ class Checkpointer:
           state, step; None where there never was a checkpoint.
 
         Raises:
-          UsageError: it belongs to another model (the differing fields are named), or all are broken.
+          UsageError: it belongs to another model (the differing fields are named), it is whole but
+            holds another structure, or all are broken, now or in an earlier attempt.
         """
         steps = self.steps()
         for step in reversed(steps):
@@ -199,13 +206,20 @@ class Checkpointer:
                 except UsageError:
                     raise
                 except Exception as error:
-                    reason = f'{type(error).__name__}: {str(error).splitlines()[0][:200]}'
+                    reason = f'{type(error).__name__}: {(str(error).splitlines() or [""])[0][:200]}'
+                    if self._checksums(step).exists():
+                        # Its bytes are those that were saved, so it is the request that is wrong.
+                        raise UsageError(
+                            f'{self.directory}: checkpoint {step} is whole, but does not fit this '
+                            f'configuration ({reason}). Go back to the config.optimizer and '
+                            'config.train that it was saved with, or use another --workdir.'
+                        ) from error
             self._put_aside(step, reason)
-        if steps:
+        if steps or (self._aside.is_dir() and any(self._aside.iterdir())):
             raise UsageError(
-                f'{self.directory}: all {len(steps)} checkpoints are broken (moved to '
-                f'{self.directory.name}-broken). Nothing was overwritten; use another --workdir to '
-                'begin anew.'
+                f'{self.directory}: all checkpoints of this run are broken (they are in '
+                f'{self._aside}). Nothing was overwritten; use another --workdir, or delete that '
+                'folder, to begin anew.'
             )
         return None
 
