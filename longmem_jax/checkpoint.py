@@ -215,11 +215,15 @@ class Checkpointer:
                             'config.train that it was saved with, or use another --workdir.'
                         ) from error
             self._put_aside(step, reason)
-        if steps or (self._aside.is_dir() and any(self._aside.iterdir())):
+        if steps:
             raise UsageError(
-                f'{self.directory}: all checkpoints of this run are broken (they are in '
-                f'{self._aside}). Nothing was overwritten; use another --workdir, or delete that '
-                'folder, to begin anew.'
+                f'{self.directory}: all {len(steps)} checkpoints are broken (moved to '
+                f'{self._aside.name}). Nothing was overwritten; use another --workdir to begin anew.'
+            )
+        if self._aside.is_dir() and any(self._aside.iterdir()):
+            raise UsageError(
+                f'{self.directory}: no checkpoint is left of this run, those it had are broken (in '
+                f'{self._aside}). Use another --workdir, or delete that folder, to begin anew.'
             )
         return None
 
