@@ -218,7 +218,8 @@ class Checkpointer:
         if steps:
             raise UsageError(
                 f'{self.directory}: all {len(steps)} checkpoints are broken (moved to '
-                f'{self._aside.name}). Nothing was overwritten; use another --workdir to begin anew.'
+                f'{self._aside.name}). Nothing was overwritten; use another --workdir to begin '
+                'anew.'
             )
         if self._aside.is_dir() and any(self._aside.iterdir()):
             raise UsageError(
