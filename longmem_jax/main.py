@@ -4,6 +4,7 @@ A switchboard: flags, devices and errors are dealt with here; every mode is a fu
 called from a notebook.
 """
 
+import re
 import sys
 import traceback
 
@@ -75,22 +76,34 @@ def _run():
         )
 
 
+def _reason(error: BaseException) -> str:
+    """The message of an error; of one that carries a printed traceback, what stands behind it."""
+    text = f'{type(error).__name__}: {error}'
+    last = list(re.finditer(r'^[\w.]+(?:Error|Exception)\b.*', text, re.MULTILINE))
+    if 'Traceback' in text and last:
+        text = text[last[-1].start() :]
+    return text.replace('longmem_jax.errors.', '').strip()
+
+
 def _fail(error: BaseException) -> int:
     """Prints an error that is the user's to mend; returns the exit code 2."""
     if '--debug' in sys.argv or '--debug=true' in sys.argv:
         traceback.print_exception(error)
-    print(f'{type(error).__name__}: {error}', file=sys.stderr)
+    print(_reason(error), file=sys.stderr)
     return 2
 
 
 def _parse(argv):
-    """absl's flag parser, with its errors and those of the config file as one line."""
+    """absl's flag parser, with its errors and those of the config file as one message."""
     try:
-        return flags.FLAGS(argv)
-    except (flags.Error, UsageError, AttributeError, KeyError, TypeError, ValueError) as error:
+        rest = flags.FLAGS(argv)
+        if _CONFIG.value is not None:
+            _CONFIG.value.model  # noqa: B018  (a file that could not be loaded says so only here)
+        return rest
+    except (flags.Error, UsageError, LookupError, AttributeError, TypeError, ValueError) as error:
         sys.exit(_fail(error))
     except (OSError, SyntaxError, ImportError) as error:
-        sys.exit(_fail(UsageError(f'the config file cannot be read: {error}')))
+        sys.exit(_fail(error))
 
 
 def _main(argv):

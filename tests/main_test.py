@@ -1,0 +1,126 @@
+"""The command: each bad input is one message, exit code 2, no traceback; modes work together."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*arguments, code=0, module='longmem_jax.main'):
+    """Runs the command in a process of its own; returns stdout and stderr."""
+    process = subprocess.run(
+        [sys.executable, '-m', module, *arguments],
+        cwd=ROOT,
+        env=os.environ | {'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu'},
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == code, process.stdout + process.stderr
+    return process.stdout, process.stderr
+
+
+TINY = '--config=configs/quickstart.py:tiny'
+
+
+@pytest.mark.parametrize(
+    'arguments, message',
+    [
+        ([], '--config= is missing'),
+        (['--config=configs/none.py'], 'configs/none.py'),
+        (['--config=configs/quickstart.py:large'], 'allowed are tiny'),
+        ([TINY, '--config.model.d_modl=3'], 'd_model'),
+        ([TINY, '--config.model.attention=local'], 'config.model.attention'),
+        ([TINY, '--mode=fly'], 'fly'),
+        ([TINY, '--top_p=3'], 'top_p'),
+        ([TINY], '--workdir= is missing'),
+        ([TINY, '--workdir=/proc/none'], 'cannot be written'),
+        (['--config=configs/pg19.py', '--workdir={tmp}'], '--config.data.path=FOLDER'),
+        ([TINY, '--workdir={tmp}', '--config.data.source=text', '--config.data.path=/none'],
+         'not there'),
+        ([TINY, '--workdir={tmp}', '--config.model.vocab_size=100'], 'the tokenizer has 257'),
+        ([TINY, '--workdir={tmp}', '--mode=generate', '--prompt=x'], 'train first'),
+        ([TINY, '--workdir={tmp}', '--mode=evaluate', '--split=dev'], 'train, validation, test'),
+        ([TINY, '--mode=compile'], '--topology='),
+        ([TINY, '--workdir={tmp}', '--coordinator=a:1'], 'go together'),
+        ([TINY, 'train'], 'unknown arguments'),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_message(arguments, message, tmp_path):
+    _, error = run(*(a.format(tmp=tmp_path) for a in arguments), code=2)
+    assert message in error
+    assert 'Traceback' not in error
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    _, error = run(TINY, f'--workdir={tmp_path}', '--mode=generate', '--debug', code=2)
+    assert 'Traceback' in error and 'train first' in error
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """A trained `:tiny`; its output is the one a new user sees."""
+    workdir = tmp_path_factory.mktemp('trained')
+    out, _ = run(TINY, f'--workdir={workdir}', '--profile')
+    return workdir, out
+
+
+def test_training_says_everything(trained):
+    workdir, out = trained
+    for part in ('Compiling', 'step 20/20', 'tokens/s', 'left', 'Results', 'test, memory emptied',
+                 'gain by memory', 'memory transformer_xl 64', 'Sample:', 'checkpoint:',
+                 'TensorBoard events:', 'learning curve:', 'Profile of steps'):  # fmt: skip
+        assert part in out, part
+    assert list((workdir / 'profile').rglob('*.xplane.pb'))
+
+
+def test_evaluate(trained):
+    out, _ = run(TINY, f'--workdir={trained[0]}', '--mode=evaluate', '--split=validation')
+    assert 'validation, memory emptied' in out and 'tokens' in out
+
+
+def test_generation_reads_a_saved_memory_and_goes_on(trained, tmp_path):
+    """Text read once, saved, loaded elsewhere: the same continuation as reading it all."""
+    common = [TINY, f'--workdir={trained[0]}', '--mode=generate', '--top_p=1', '--seed=3']
+    text = 'import os\n\ndef walk(path):\n    """All files."""\n' * 4
+    (tmp_path / 'text').write_text(text)
+    file = tmp_path / 'memory'
+    run(*common, f'--prompt=@{tmp_path / "text"}', '--length=0', f'--save_state={file}')
+    whole, _ = run(*common, f'--prompt=@{tmp_path / "text"}', '--length=40')
+    loaded, _ = run(*common, '--prompt=', '--length=40', f'--load_state={file}')
+    assert loaded == whole and len(whole) > 10
+    other, _ = run(*common, '--prompt=', '--length=40')
+    assert other != whole
+    _, error = run(
+        *common, f'--load_state={file}', '--config.evaluate.segment_length=16', code=2
+    )
+    assert 'written by another model: segment_length: 32 there, 16 here' in error
+    _, error = run(*common, f'--load_state={tmp_path / "text"}', code=2)
+    assert 'cannot be read' in error
+
+
+def test_bench_prints_json():
+    import json
+
+    out, _ = run(
+        TINY, '--repeats=2', '--config.mesh.data=1', module='longmem_jax.bench'
+    )
+    report = json.loads(out)
+    for part in ('train', 'evaluation', 'generation'):
+        assert report[part]['ms_min'] <= report[part]['ms_median'] <= report[part]['ms_max']
+        assert report[part]['tokens_per_s'] > 0 and report[part]['compile_s'] > 0
+    assert report['train']['state_bytes'] == 4 * (2 * (64 * 64 * 4 + 4))
+    assert report['peak_memory']['host_bytes'] > 1e8
+
+
+def test_training_a_tokenizer_is_one_command(tmp_path):
+    out, _ = run(
+        TINY, '--kind=bpe', '--size=300', f'--output={tmp_path / "bpe.json"}',
+        module='longmem_jax.data.train_tokenizer',
+    )  # fmt: skip
+    assert (tmp_path / 'bpe.json').stat().st_size > 1000
+    _, error = run('--kind=bpe', '--size=300', '--output=x', module='longmem_jax.data.train_tokenizer', code=2)
+    assert '--config=' in error
