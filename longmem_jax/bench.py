@@ -80,7 +80,9 @@ def bench_train(experiment: Experiment, repeats: int) -> dict[str, Any]:
     seconds = time.perf_counter() - began
     state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
     size = state_bytes(state.memory)
-    batch = to_devices(experiment, random_batch(config, config.train, config.train.segments_per_step))
+    batch = to_devices(
+        experiment, random_batch(config, config.train, config.train.segments_per_step)
+    )
     holder = [state]
 
     def call():

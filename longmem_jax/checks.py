@@ -150,9 +150,22 @@ def _positive(config):
     return faults
 
 
+def _optimizer(config):
+    """Settings that the optimizer chosen would ignore."""
+    settings, faults = config.optimizer, []
+    if settings.weight_decay and settings.name in ('adam', 'sgd'):
+        faults.append(
+            f'config.optimizer.weight_decay = {settings.weight_decay}: {settings.name!r} has none; '
+            "use 'adamw'"
+        )
+    if settings.momentum and settings.name != 'sgd':
+        faults.append(f"config.optimizer.momentum = {settings.momentum}: belongs to 'sgd' only")
+    return faults
+
+
 def find_faults(config: Any, num_devices: int) -> list[str]:
     """Every fault of a configuration for that many devices, one line each."""
-    faults = model_faults(config.model) + _positive(config)
+    faults = model_faults(config.model) + _positive(config) + _optimizer(config)
     if config.train.segment_length != config.evaluate.segment_length and (
         config.model.position == 'learned'
     ):
@@ -184,7 +197,9 @@ def evaluation_model(config: Any) -> Any:
     model = config.model.copy_and_resolve_references()
     for name, value in config.evaluate.model.items():
         fields = value.items() if hasattr(value, 'items') else None
-        if name not in model or (fields is not None and any(f not in model[name] for f, _ in fields)):
+        if name not in model or (
+            fields is not None and any(f not in model[name] for f, _ in fields)
+        ):
             raise UsageError(
                 f'config.evaluate.model.{name} = {value}: not a field of config.model, or one of '
                 'its fields is not.'
@@ -195,5 +210,3 @@ def evaluation_model(config: Any) -> Any:
             for field, new in fields:
                 model[name][field] = new
     return model
-
-

@@ -93,14 +93,17 @@ def base() -> ml_collections.ConfigDict:
 
 def transformer_xl(memory_length: int, **changes: Any) -> dict[str, Any]:
     """The sub-config of Transformer-XL as in the authors' PyTorch code."""
-    return dict(
-        memory_length=memory_length,
-        same_length=False,
-        clamp_length=0,
-        position='transformer_xl',
-        share_biases=True,
-        block_size=0,
-    ) | changes
+    return (
+        dict(
+            memory_length=memory_length,
+            same_length=False,
+            clamp_length=0,
+            position='transformer_xl',
+            share_biases=True,
+            block_size=0,
+        )
+        | changes
+    )
 
 
 def stack(model: Any, num_layers: int, attention: str, feed_forward: str = 'dense') -> None:

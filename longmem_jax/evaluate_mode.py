@@ -69,9 +69,7 @@ def evaluate(
             max_segments=config.max_test_segments,
         )
         if save_state and not emptied:
-            size = state_file.save(
-                save_state, memory, np.zeros((1, 0), np.int32), plain, params
-            )
+            size = state_file.save(save_state, memory, np.zeros((1, 0), np.int32), plain, params)
             progress.say(f'memory saved: {save_state}, {size:,} bytes')
     progress.close()
     show(progress, results, '', {})

@@ -19,6 +19,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.models.language_model import LanguageModel, make_model
 from longmem_jax.optimizer import make_optimizer, make_schedule
 
+
 def prepare_workdir(workdir: str) -> Path:
     """Makes the folder of a run and proves that it can be written.
 
@@ -80,9 +81,7 @@ class Experiment:
     @functools.cached_property
     def evaluation_model(self) -> LanguageModel:
         """The model as it is evaluated: other memory lengths, the same parameters."""
-        return make_model(
-            checks.evaluation_model(self.config), self.config.evaluate.segment_length
-        )
+        return make_model(checks.evaluation_model(self.config), self.config.evaluate.segment_length)
 
     @functools.cached_property
     def schedule(self) -> Any:

@@ -47,9 +47,7 @@ def sample(
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def _read_segment(model, params, state, tokens):
-    segment = Segment(
-        tokens, jnp.ones(tokens.shape, bool), jnp.zeros(tokens.shape[:1], bool)
-    )
+    segment = Segment(tokens, jnp.ones(tokens.shape, bool), jnp.zeros(tokens.shape[:1], bool))
     return model.apply({'params': params}, segment, state, train=False, method='hidden')[1]
 
 
@@ -78,9 +76,7 @@ def _continue(model, params, logits, stream, key, length, temperature, top_k, to
         logits, stream = read_token(model, params, token, stream)
         return (logits.astype(jnp.float32), stream), token
 
-    (logits, stream), tokens = jax.lax.scan(
-        body, (logits, stream), jax.random.split(key, length)
-    )
+    (logits, stream), tokens = jax.lax.scan(body, (logits, stream), jax.random.split(key, length))
     return tokens.T, logits, stream
 
 
@@ -133,7 +129,14 @@ class Reader:
         )
 
     def write(
-        self, length: int, *, temperature: float, top_k: int, top_p: float, seed: int, chunk: int = 16
+        self,
+        length: int,
+        *,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        seed: int,
+        chunk: int = 16,
     ) -> Iterator[np.ndarray]:
         """Continues the text by `length` tokens; yields int32 [batch, <= chunk] as they come.
 

@@ -17,23 +17,41 @@ from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.train import train
 
-_CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]', lock_config=True)
-_MODE = flags.DEFINE_enum('mode', 'train', ['train', 'evaluate', 'generate', 'compile'], 'What to do.')
+_CONFIG = config_flags.DEFINE_config_file(
+    'config', None, 'configs/NAME.py[:variant]', lock_config=True
+)
+_MODE = flags.DEFINE_enum(
+    'mode', 'train', ['train', 'evaluate', 'generate', 'compile'], 'What to do.'
+)
 _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of the run: checkpoints, events, results.')
 _PROFILE = flags.DEFINE_bool('profile', False, 'Trace a few training steps to WORKDIR/profile.')
-_DEBUG = flags.DEFINE_bool('debug', False, 'Show tracebacks of errors that are the user\'s to mend.')
+_DEBUG = flags.DEFINE_bool('debug', False, "Show tracebacks of errors that are the user's to mend.")
 _PROMPT = flags.DEFINE_string('prompt', '', 'generate: the text to continue; @FILE reads a file.')
 _LENGTH = flags.DEFINE_integer('length', None, 'generate: tokens to write.', lower_bound=0)
-_TEMPERATURE = flags.DEFINE_float('temperature', None, 'generate: 0 = the likeliest token.', lower_bound=0.0)
-_TOP_K = flags.DEFINE_integer('top_k', None, 'generate: draw from the k likeliest; 0 = all.', lower_bound=0)
-_TOP_P = flags.DEFINE_float('top_p', None, 'generate: draw from the nucleus of this probability.', 0.0, 1.0)
+_TEMPERATURE = flags.DEFINE_float(
+    'temperature', None, 'generate: 0 = the likeliest token.', lower_bound=0.0
+)
+_TOP_K = flags.DEFINE_integer(
+    'top_k', None, 'generate: draw from the k likeliest; 0 = all.', lower_bound=0
+)
+_TOP_P = flags.DEFINE_float(
+    'top_p', None, 'generate: draw from the nucleus of this probability.', 0.0, 1.0
+)
 _SEED = flags.DEFINE_integer('seed', None, 'generate: random seed.')
-_SAVE_STATE = flags.DEFINE_string('save_state', '', 'generate, evaluate: write the memory to this file.')
-_LOAD_STATE = flags.DEFINE_string('load_state', '', 'generate, evaluate: start from the memory in it.')
+_SAVE_STATE = flags.DEFINE_string(
+    'save_state', '', 'generate, evaluate: write the memory to this file.'
+)
+_LOAD_STATE = flags.DEFINE_string(
+    'load_state', '', 'generate, evaluate: start from the memory in it.'
+)
 _SPLIT = flags.DEFINE_string('split', 'test', 'evaluate: train, validation or test.')
 _TOPOLOGY = flags.DEFINE_string('topology', '', 'compile: a TPU slice such as v5e:4x4.')
-_DISTRIBUTED = flags.DEFINE_bool('distributed', False, 'Join the other processes (TPU pods, clusters).')
-_COORDINATOR = flags.DEFINE_string('coordinator', '', 'host:port of process 0, where JAX cannot find it.')
+_DISTRIBUTED = flags.DEFINE_bool(
+    'distributed', False, 'Join the other processes (TPU pods, clusters).'
+)
+_COORDINATOR = flags.DEFINE_string(
+    'coordinator', '', 'host:port of process 0, where JAX cannot find it.'
+)
 _NUM_PROCESSES = flags.DEFINE_integer('num_processes', -1, 'Processes of the run.')
 _PROCESS_ID = flags.DEFINE_integer('process_id', -1, 'Number of this process.')
 

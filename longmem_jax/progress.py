@@ -11,6 +11,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+
 class Progress:
     """Progress of `total` steps.
 

@@ -196,7 +196,17 @@ def train(experiment: Experiment, *, profile: bool = False) -> Summary:
 
 
 def _loop(
-    experiment, state, step, corpus, validation, evaluator, saver, writer, progress, stopped, profile
+    experiment,
+    state,
+    step,
+    corpus,
+    validation,
+    evaluator,
+    saver,
+    writer,
+    progress,
+    stopped,
+    profile,
 ):
     """Steps until the end or a signal. Metrics are fetched one step late, so devices never wait."""
     config = experiment.config
@@ -242,13 +252,17 @@ def _loop(
         if profile and step - first == PROFILED[1]:
             jax.block_until_ready(metrics)
             jax.profiler.stop_trace()
-            progress.say(f'Profile of steps {first + PROFILED[0]}-{step}: {experiment.workdir}/profile')
+            progress.say(
+                f'Profile of steps {first + PROFILED[0]}-{step}: {experiment.workdir}/profile'
+            )
         last = step >= config.train.num_steps
         ending = bool(stopped.name) or saver.reached_preemption(step)
-        if last or ending or step % config.train.evaluate_every == 0:
+        evaluating = last or step % config.train.evaluate_every == 0
+        if evaluating or ending or step % config.checkpoint.every == 0:
+            # What a checkpoint holds must be on record before it: the run may be killed behind it.
             note(*previous)
             previous = None
-        if not ending and (last or step % config.train.evaluate_every == 0):
+        if evaluating and not ending:
             result, _ = evaluator.evaluate(
                 state.params, validation, 'validation', max_segments=config.evaluate.max_segments
             )

@@ -39,8 +39,9 @@ class Writer:
         """Opens workdir/metrics.jsonl and workdir/tensorboard for appending."""
         self._active = jax.process_index() == 0
         self._path = workdir / METRICS
-        self._events = SummaryWriter(str(workdir / EVENTS)) if self._active else None
-        self._file = None
+        self._folder = workdir / EVENTS
+        self._writer: SummaryWriter | None = None
+        self._file, self._resumed = None, 0
 
     def __enter__(self) -> 'Writer':
         return self
@@ -48,9 +49,20 @@ class Writer:
     def __exit__(self, *error) -> None:
         self.close()
 
+    @property
+    def _events(self) -> SummaryWriter:
+        """The events, opened when the step they go on from is known."""
+        if self._writer is None:
+            purge = self._resumed + 1 if self._resumed else None
+            self._writer = SummaryWriter(str(self._folder), purge_step=purge)
+        return self._writer
+
     def truncate_after(self, step: int) -> None:
-        """Forgets the lines after `step`, and one cut short: the file of an uninterrupted run."""
-        if not self._active or not self._path.exists():
+        """Forgets what was written after `step`, and a line cut short: a killed run's loose end."""
+        if not self._active:
+            return
+        self._resumed = step
+        if not self._path.exists():
             return
         kept = [line for line in read_metrics(self._path) if line['step'] <= step]
         partial = self._path.with_suffix('.partial')
@@ -87,8 +99,8 @@ class Writer:
         if self._file is not None:
             self._file.close()
             self._file = None
-        if self._events is not None:
-            self._events.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 def learning_curve(metrics: Path, png: Path) -> matplotlib.figure.Figure:

@@ -10,6 +10,7 @@ os.environ['XLA_FLAGS'] = ' '.join(
 ).strip()
 os.environ.setdefault('MPLBACKEND', 'agg')
 
+import hypothesis  # noqa: E402
 import jax  # noqa: E402
 
 CACHE = os.path.join(tempfile.gettempdir(), f'longmem_jax-test-cache-{os.getuid()}')
@@ -17,3 +18,7 @@ os.makedirs(CACHE, exist_ok=True)
 jax.config.update('jax_compilation_cache_dir', CACHE)
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
 jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+
+# A slow machine is no fault of the code: no deadlines. The same examples in every run.
+hypothesis.settings.register_profile('fixed', deadline=None, derandomize=True, max_examples=40)
+hypothesis.settings.load_profile('fixed')

@@ -94,9 +94,7 @@ def test_generation_reads_a_saved_memory_and_goes_on(trained, tmp_path):
     assert loaded == whole and len(whole) > 10
     other, _ = run(*common, '--prompt=', '--length=40')
     assert other != whole
-    _, error = run(
-        *common, f'--load_state={file}', '--config.evaluate.segment_length=16', code=2
-    )
+    _, error = run(*common, f'--load_state={file}', '--config.evaluate.segment_length=16', code=2)
     assert 'written by another model: segment_length: 32 there, 16 here' in error
     _, error = run(*common, f'--load_state={tmp_path / "text"}', code=2)
     assert 'cannot be read' in error
@@ -105,9 +103,7 @@ def test_generation_reads_a_saved_memory_and_goes_on(trained, tmp_path):
 def test_bench_prints_json():
     import json
 
-    out, _ = run(
-        TINY, '--repeats=2', '--config.mesh.data=1', module='longmem_jax.bench'
-    )
+    out, _ = run(TINY, '--repeats=2', '--config.mesh.data=1', module='longmem_jax.bench')
     report = json.loads(out)
     for part in ('train', 'evaluation', 'generation'):
         assert report[part]['ms_min'] <= report[part]['ms_median'] <= report[part]['ms_max']
@@ -122,5 +118,7 @@ def test_training_a_tokenizer_is_one_command(tmp_path):
         module='longmem_jax.data.train_tokenizer',
     )  # fmt: skip
     assert (tmp_path / 'bpe.json').stat().st_size > 1000
-    _, error = run('--kind=bpe', '--size=300', '--output=x', module='longmem_jax.data.train_tokenizer', code=2)
+    _, error = run(
+        '--kind=bpe', '--size=300', '--output=x', module='longmem_jax.data.train_tokenizer', code=2
+    )
     assert '--config=' in error

@@ -35,7 +35,7 @@ def with_config(name, **changes):
     return make_model(model_config(name, **changes), LENGTH)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def toy(name):
     """(model, parameters) of the toy; cached."""
     model = with_config(name)

@@ -209,7 +209,10 @@ def test_two_processes_are_one(texts, tmp_path):
     pair = [
         start(
             command(
-                tmp_path / 'two', texts, f'--coordinator=127.0.0.1:{port}', '--num_processes=2',
+                tmp_path / 'two',
+                texts,
+                f'--coordinator=127.0.0.1:{port}',
+                '--num_processes=2',
                 f'--process_id={number}',
             )  # fmt: skip
         )
@@ -266,9 +269,7 @@ def test_steps_that_are_not_finite_change_nothing_and_end_the_run(texts, tmp_pat
     broken = jax.tree.map(lambda leaf: leaf, state.params)
     broken['embedding']['table_0'] = broken['embedding']['table_0'].at[:].set(jnp.nan)
     state = state.replace(params=broken)
-    step = jax.jit(
-        train_step.make_train_step(made.model, made.optimizer, made.schedule, config)
-    )
+    step = jax.jit(train_step.make_train_step(made.model, made.optimizer, made.schedule, config))
     batch = next(
         lanes.batches(
             made.corpus('train'), lanes=range(8), num_lanes=8, segment_length=8,

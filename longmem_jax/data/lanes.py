@@ -237,4 +237,6 @@ def batches(
         corpus, lanes, num_lanes, segment_length, segments_per_batch, seed, shuffle, num_epochs,
         cursor,
     )  # fmt: skip
-    return iter(grain.experimental.ThreadPrefetchIterDataset(dataset, prefetch_buffer_size=PREFETCHED))
+    return iter(
+        grain.experimental.ThreadPrefetchIterDataset(dataset, prefetch_buffer_size=PREFETCHED)
+    )

@@ -189,7 +189,9 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UsageError(f'config.data.tokenizer.path = {path}: cannot be read ({error}).') from error
+        raise UsageError(
+            f'config.data.tokenizer.path = {path}: cannot be read ({error}).'
+        ) from error
 
 
 def load_tokenizer(kind: str, path: Path) -> Tokenizer:

@@ -157,9 +157,7 @@ def attend(
     if distance_bias is not None:
         table = _whole_table(distance_bias, 1, num_keys).astype(wide)
         if shifted:
-            rows = jnp.broadcast_to(
-                table[:, None, ::-1], (table.shape[0], num_queries, num_keys)
-            )
+            rows = jnp.broadcast_to(table[:, None, ::-1], (table.shape[0], num_queries, num_keys))
             scores = scores + skew(rows, num_keys)[None]
         else:
             scores = scores + _gathered(table[None, :, None], distance)
@@ -255,7 +253,10 @@ def _attend_blocks(
         if dropout_rate:
             weights = _drop(weights, dropout_rate, jax.random.fold_in(dropout_key, number))
         added = jnp.einsum(
-            'bhqk,bhkd->bhqd', weights.astype(values.dtype), part_values, preferred_element_type=wide
+            'bhqk,bhkd->bhqd',
+            weights.astype(values.dtype),
+            part_values,
+            preferred_element_type=wide,
         )
         return (higher, total, mixed * fade[..., None] + added), None
 
@@ -272,5 +273,7 @@ def _attend_blocks(
     )
     total = total[..., None]
     empty = total == 0
-    out = jnp.where(empty, jnp.zeros_like(mixed), mixed / jnp.where(empty, jnp.ones_like(total), total))
+    out = jnp.where(
+        empty, jnp.zeros_like(mixed), mixed / jnp.where(empty, jnp.ones_like(total), total)
+    )
     return out.astype(values.dtype)

@@ -117,9 +117,7 @@ class Embedding(nn.Module):
         else:
             x = jnp.zeros((*tokens.shape, self.d_model), self.dtype)
             edges = self._edges()
-            for i, (rows, projection) in enumerate(
-                zip(self.tables, self.projections, strict=True)
-            ):
+            for i, (rows, projection) in enumerate(zip(self.tables, self.projections, strict=True)):
                 inside = (tokens >= edges[i]) & (tokens < edges[i + 1])
                 vectors = rows[jnp.clip(tokens - edges[i], 0, rows.shape[0] - 1)]
                 vectors = vectors.astype(self.dtype) @ projection.astype(self.dtype)

@@ -112,7 +112,9 @@ class RelativePosition(nn.Module):
                 bias.astype(queries.dtype)[None, :, None, :] for bias in self.biases()
             )
             waves = jnp.asarray(
-                positions.sinusoids(positions.clamped(num_keys, self.clamp_length), self.host.d_model),
+                positions.sinusoids(
+                    positions.clamped(num_keys, self.clamp_length), self.host.d_model
+                ),
                 queries.dtype,
             )
             waves = self.drop(waves[None], deterministic=not train)

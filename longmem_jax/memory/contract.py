@@ -70,9 +70,7 @@ class MemoryLayer(Protocol):
     def open_segment(self, state: State, batch_size: int) -> Cache:
         """Everything the queries of the coming segment read: every leaf [batch, ...]."""
 
-    def extend(
-        self, x: jax.Array, cache: Cache, index: jax.Array
-    ) -> tuple[jax.Array, Cache]:
+    def extend(self, x: jax.Array, cache: Cache, index: jax.Array) -> tuple[jax.Array, Cache]:
         """Reads `x` [batch, n, d_model], tokens `index` .. `index + n - 1` (int32 [batch])."""
 
     def close_segment(self, state: State, cache: Cache, count: jax.Array) -> State:

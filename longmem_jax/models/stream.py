@@ -59,9 +59,7 @@ def read_token(
 
     def turn(stream):
         written = close_stream(model, params, stream)
-        return select_lanes(
-            full, open_stream(model, params, written, tokens.shape[0]), stream
-        )
+        return select_lanes(full, open_stream(model, params, written, tokens.shape[0]), stream)
 
     stream = jax.lax.cond(full.any(), turn, lambda stream: stream, stream)
     logits, cache = model.apply(

@@ -136,7 +136,9 @@ def test_standard_library_is_split_by_document():
     assert not names['train'] & (names['validation'] | names['test'])
     assert 'json' in set.union(*names.values())
     for source in sources.values():
-        assert b'def ' in source[0].text or b'class ' in source[0].text or b'import' in source[0].text
+        assert (
+            b'def ' in source[0].text or b'class ' in source[0].text or b'import' in source[0].text
+        )
 
 
 def test_seeded_split_is_fixed():

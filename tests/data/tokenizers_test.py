@@ -48,7 +48,9 @@ def test_unknown_characters_and_words_have_a_token():
     assert words.vocab_size == 4 and words.begin == 1
 
 
-@pytest.mark.parametrize('text, ends', [(b'', 0), (b'a', 1), (b'a\n', 1), (b'a\n\nb', 3), (b'\n', 1)])
+@pytest.mark.parametrize(
+    'text, ends', [(b'', 0), (b'a', 1), (b'a\n', 1), (b'a\n\nb', 3), (b'\n', 1)]
+)
 def test_every_line_has_one_end(text, ends):
     tokenizer = Words(['a', 'b', '<eos>'])
     assert (tokenizer.encode(text) == tokenizer.begin).sum() == ends

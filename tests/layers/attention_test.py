@@ -182,9 +182,7 @@ def test_float64_gradient_is_the_difference_quotient():
         table = jnp.asarray(data['relative'][1], jnp.float64)
 
         def value(table, queries):
-            out = attend(
-                queries, *wide[1:], offset=M - N, relative=RelativeTable(queries, table)
-            )
+            out = attend(queries, *wide[1:], offset=M - N, relative=RelativeTable(queries, table))
             assert out.dtype == jnp.float64
             return jnp.sin(out).sum()
 
