@@ -59,7 +59,7 @@ def tiny(config):
     config.data.pieces = 16
     config.optimizer.learning_rate = 2e-3
     config.optimizer.warmup_steps = 50
-    config.train.num_steps = 800
+    config.train.num_steps = 600
     config.train.num_lanes = 16
     config.train.segment_length = 128
     config.train.log_every = 20
