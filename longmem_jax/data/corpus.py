@@ -1,6 +1,8 @@
 """A source seen through a tokenizer."""
 
+import collections
 import dataclasses
+import threading
 
 import grain
 import numpy as np
@@ -8,6 +10,8 @@ import numpy as np
 from longmem_jax.data.documents import Document, Source
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
+
+KEPT_TOKENS = 1 << 24  # 64 MiB
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +28,7 @@ class TokenizedDocument:
 
 
 class Corpus:
-    """Tokenised documents by index; each is tokenised when it is asked for.
+    """Tokenised documents by index; each is tokenised when it is asked for, the last ones are kept.
 
     Attributes:
       tokenizer: what tokenised it.
@@ -34,13 +38,17 @@ class Corpus:
         """Tokenises nothing yet."""
         self.tokenizer = tokenizer
         self._documents = grain.MapDataset.source(source).map(self._tokenize)
+        self._kept: collections.OrderedDict[int, TokenizedDocument] = collections.OrderedDict()
+        self._kept_tokens = 0
+        self._lengths: np.ndarray | None = None
+        self._lock = threading.Lock()  # of the three above
 
     def _tokenize(self, document: Document) -> TokenizedDocument:
         tokens = self.tokenizer.encode(document.text)
         if len(tokens) and not 0 <= tokens.min() <= tokens.max() < self.tokenizer.vocab_size:
             raise UsageError(
-                f'{document.name}: the tokenizer gave {int(tokens.max())}, beyond its vocabulary of '
-                f'{self.tokenizer.vocab_size}.'
+                f'{document.name}: the tokenizer gave {int(tokens.max())}, beyond its vocabulary '
+                f'of {self.tokenizer.vocab_size}.'
             )
         return TokenizedDocument(tokens, len(document.text))
 
@@ -48,4 +56,21 @@ class Corpus:
         return len(self._documents)
 
     def __getitem__(self, index: int) -> TokenizedDocument:
-        return self._documents[index]
+        with self._lock:
+            if index in self._kept:
+                self._kept.move_to_end(index)
+                return self._kept[index]
+        document = self._documents[index]
+        with self._lock:
+            if index not in self._kept and len(document.tokens) <= KEPT_TOKENS:
+                self._kept[index] = document
+                self._kept_tokens += len(document.tokens)
+                while self._kept_tokens > KEPT_TOKENS:
+                    self._kept_tokens -= len(self._kept.popitem(last=False)[1].tokens)
+        return document
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of every document, int64 [documents]; tokenises all of it the first time."""
+        if self._lengths is None:
+            self._lengths = np.asarray([len(self[i].tokens) for i in range(len(self))], np.int64)
+        return self._lengths

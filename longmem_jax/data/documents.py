@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -31,38 +32,46 @@ def cut(text: bytes, pieces: int) -> list[tuple[int, int]]:
     """Borders of `pieces` contiguous parts of nearly equal size, at line ends where there are any.
 
     Returns:
-      (start, end) of every part that is not empty; together they are the whole text.
+      (start, end) of every part; together they are the whole text. Parts of a short text may be
+      empty. A part ends behind a line, else behind a blank, else between two UTF-8 characters.
     """
-    borders = [0]
+    borders, window = [0], max(len(text) // pieces // 2, 1)
     for number in range(1, pieces):
-        at = max(len(text) * number // pieces, borders[-1])
-        line = text.find(b'\n', at, at + max(len(text) // pieces // 2, 1))
-        borders.append(line + 1 if line >= 0 else at)
+        borders.append(_border(text, max(len(text) * number // pieces, borders[-1]), window))
     borders.append(len(text))
-    return [(a, b) for a, b in zip(borders, borders[1:], strict=False) if b > a]
+    return list(itertools.pairwise(borders))
+
+
+def _border(text: bytes, at: int, window: int) -> int:
+    """The first good place for a cut in `text[at:at + window]`."""
+    for mark in (b'\n', b' '):
+        found = text.find(mark, at, at + window)
+        if found >= 0:
+            return found + 1
+    for place in range(at, min(at + 4, len(text))):  # a UTF-8 character has at most 4 bytes
+        if text[place] & 0xC0 != 0x80:
+            return place
+    return at
 
 
 class Pieces:
     """A source whose documents are cut in `pieces`, so that one long text can fill many lanes."""
 
     def __init__(self, source: Source, pieces: int):
-        """Reads every document once to find the borders."""
-        self._source = source
-        self._parts = [
-            (index, start, end)
-            for index in range(len(source))
-            for start, end in cut(source[index].text, pieces)
-        ]
-        self._last: tuple[int, Document] | None = None
+        """Reads nothing yet."""
+        self._source, self._pieces = source, pieces
+        self._last: tuple[int, Document, list[tuple[int, int]]] | None = None
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len(self._source) * self._pieces
 
     def __getitem__(self, index: int) -> Document:
-        number, start, end = self._parts[index]
-        if self._last is None or self._last[0] != number:
-            self._last = (number, self._source[number])
-        document = self._last[1]
+        number, part = divmod(index, self._pieces)
+        last = self._last  # one look: another thread may put its own there
+        if last is None or last[0] != number:
+            document = self._source[number]
+            last = self._last = (number, document, cut(document.text, self._pieces))
+        document, (start, end) = last[1], last[2][part]
         return Document(f'{document.name}[{start}:{end}]', document.text[start:end])
 
 

@@ -54,6 +54,11 @@ def tfds_source(name: str, split: str) -> _Examples:
         builder = tfds.builder(name, file_format='array_record')
     except tfds.core.registered.DatasetNotFoundError as error:
         raise UsageError(f'config.data.name = {name!r}: TFDS has no such data set.') from error
+    except ValueError as error:  # a name that cannot be read, no such config, another file format
+        raise UsageError(
+            f'config.data.name = {name!r}: {str(error).splitlines()[0]} (read as array_record: '
+            'prepare it with --file_format=array_record, or point TFDS_DATA_DIR elsewhere).'
+        ) from error
     if split not in builder.info.splits:
         try:
             importlib.import_module('tensorflow')
@@ -71,7 +76,8 @@ def tfds_source(name: str, split: str) -> _Examples:
             ) from error
     if split not in builder.info.splits:
         raise UsageError(
-            f'config.data.name = {name!r}: no split {split!r}; there are {list(builder.info.splits)}.'
+            f'config.data.name = {name!r}: no split {split!r}; there are '
+            f'{list(builder.info.splits)}.'
         )
     return _Examples(builder.as_data_source(split=split), name, field)
 

@@ -1,9 +1,10 @@
 """Documents laid along lanes, segment after segment: which token stands where, for ever exactly.
 
-The documents of epoch after epoch, each in its own seeded order, form one sequence; its k-th document
-belongs to lane `k % num_lanes`, and a lane reads its documents one after another. So no length needs
-to be known, a process reads its own lanes only, and the position is one `Cursor`, for any number of
-processes. Lanes drift apart as documents differ in length; no token is lost or repeated.
+The documents of epoch after epoch, each in its own seeded order, form one sequence; its k-th
+document belongs to lane `k % num_lanes`, and a lane reads its documents one after another. So no
+length needs to be known, a process reads its own lanes only, and the position is one `Cursor`, for
+any number of processes. Lanes drift apart as documents differ in length; no token is lost or
+repeated.
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from longmem_jax.data.corpus import Corpus
 from longmem_jax.errors import UsageError
 
 PREFETCHED = 4
+KEPT_ORDERS = 3
 
 
 @flax.struct.dataclass
@@ -111,7 +113,7 @@ class LaneDataset(grain.IterDataset):
         self.segment_length, self.segments_per_batch = segment_length, segments_per_batch
         self.seed, self.shuffle, self.num_epochs = seed, shuffle, num_epochs
         self.cursor = cursor
-        self._order: tuple[int, np.ndarray] | None = None
+        self._orders: dict[int, np.ndarray] = {}
 
     def index(self, lane: int, document: int) -> int | None:
         """Index in the corpus of a lane's document; None behind the last epoch."""
@@ -120,21 +122,28 @@ class LaneDataset(grain.IterDataset):
             return None
         if not self.shuffle:
             return place
-        if self._order is None or self._order[0] != epoch:
+        if epoch not in self._orders:
+            # Lanes cross the border of an epoch at different times, so a few orders are kept.
+            while len(self._orders) >= KEPT_ORDERS:
+                del self._orders[next(iter(self._orders))]
             random = np.random.default_rng([self.seed, epoch])
-            self._order = (epoch, random.permutation(len(self.corpus)))
-        return int(self._order[1][place])
+            self._orders[epoch] = random.permutation(len(self.corpus))
+        return int(self._orders[epoch][place])
 
     def num_batches(self) -> int | None:
         """Batches until every lane of every process has run out, for processes that share lanes.
 
         All lengths are needed, so every process tokenises the whole (evaluation) corpus once. None
         where this process has all lanes, or the sequence is endless: no agreement is needed.
+
+        Raises:
+          ValueError: a cursor, which tells nothing of the other processes' lanes.
         """
         if self.num_epochs is None or len(self.lanes) == self.num_lanes:
             return None
-        segments = np.zeros((self.num_lanes,), np.int64)
-        lengths = [len(self.corpus[index].tokens) for index in range(len(self.corpus))]
+        if self.cursor is not None:
+            raise ValueError('processes that share the lanes of a finite epoch begin at its start')
+        segments, lengths = np.zeros((self.num_lanes,), np.int64), self.corpus.lengths()
         for lane in range(self.num_lanes):
             document = 0
             while (index := self.index(lane, document)) is not None:
@@ -177,7 +186,9 @@ class LaneIterator(grain.DatasetIterator):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes to a position that `get_state` gave."""
+        """Goes to a position that `get_state` gave; `ValueError` where `num_batches` counts."""
+        if self._left is not None:
+            raise ValueError('processes that share the lanes of a finite epoch begin at its start')
         self._place(state['document'], state['offset'])
 
     def __next__(self) -> Batch:

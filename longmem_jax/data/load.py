@@ -41,8 +41,8 @@ def load_source(data: Any, split: str) -> Source:
     return Pieces(source, data.pieces) if split == 'train' and data.pieces > 1 else source
 
 
-def make_tokenizer(data: Any, workdir: Path) -> Tokenizer:
-    """The tokenizer of `data.tokenizer`; where no file is named it is learnt from the training split.
+def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
+    """The tokenizer of `data.tokenizer`; learnt from the training split where no file is named.
 
     Args:
       data: `config.data`.
@@ -62,7 +62,13 @@ def make_tokenizer(data: Any, workdir: Path) -> Tokenizer:
         raise UsageError(
             f"config.data.tokenizer.path = '': the file of a {settings.kind} tokenizer is needed."
         )
-    path = workdir / f'tokenizer{SUFFIX[settings.kind]}'
+    if workdir is None:
+        raise UsageError(
+            f"config.data.tokenizer.path = '': a learnt {settings.kind} vocabulary is kept in the "
+            'working folder; give --workdir= or the path.'
+        )
+    # Kind and size are in the name: another size is another vocabulary, not a reuse of the first.
+    path = workdir / f'tokenizer.{settings.kind}.{settings.size}{SUFFIX[settings.kind]}'
     if not path.exists():
         learn(settings.kind, load_source(data, 'train'), settings.size, path)
     return load_tokenizer(settings.kind, path)

@@ -1,18 +1,19 @@
 """Folders and files of text: plain, JSON lines, gzip and xz.
 
-A folder holds `train/ validation/ test/` (as PG-19 does), or one file for each of them. A single file
-is cut by position. Validation may be called valid, val or dev.
+A folder holds `train/ validation/ test/` (as PG-19 does), or one file for each of them. A single
+file is cut by position. Validation may be called valid, val or dev.
 """
 
-import functools
-import gzip
+import itertools
 import json
-import lzma
 import re
-import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from longmem_jax.data.documents import Document
+from longmem_jax.data.stored_files import PACKED, StoredFiles, read_whole
 from longmem_jax.errors import UsageError
 
 NAMES = {
@@ -21,29 +22,14 @@ NAMES = {
     'test': ('test',),
 }
 SUFFIXES = ('.txt', '.jsonl', '.tokens', '.tex', '.py', '.md', '.raw', '')
-PACKED = {'.gz': gzip.decompress, '.xz': lzma.decompress}
-HEADING = re.compile(rb'^ = [^=].*[^=] = *\r?$', re.MULTILINE)
+HEADING = re.compile(rb' = (?!=).*[^= ] = *\r?')  # of level 1
 WAYS = (
     'Give the data in one of these ways:\n'
     '  --config.data.path=FOLDER with train/ validation/ test/ of .txt, .jsonl, .gz or .xz files '
     '(the layout of PG-19 itself), or with train.txt validation.txt test.txt, or one FILE;\n'
-    "  --config.data.source=tfds --config.data.name=pg19 (preparing it: pip install -e '.[tfds]');\n"
+    "  --config.data.source=tfds --config.data.name=pg19 (first: pip install -e '.[tfds]');\n"
     "  --config.data.source=huggingface --config.data.name=NAME (pip install -e '.[hf]')."
 )
-
-
-@functools.lru_cache(maxsize=4)
-def read(path: Path) -> bytes:
-    """The unpacked bytes of a file.
-
-    Raises:
-      UsageError: it cannot be read or unpacked.
-    """
-    try:
-        content = path.read_bytes()
-        return PACKED[path.suffix](content) if path.suffix in PACKED else content
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise UsageError(f'{path}: cannot be read ({error}).') from error
 
 
 def _kind(path: Path) -> str:
@@ -63,7 +49,9 @@ def find_files(path: Path, split: str) -> list[Path]:
             found = sorted(
                 file
                 for file in folder.rglob('*')
-                if file.is_file() and not file.name.startswith('.') and _kind(file) != '.csv'
+                if file.is_file()
+                and not any(part.startswith('.') for part in file.relative_to(folder).parts)
+                and _kind(file) != '.csv'
             )
             if not found:
                 raise UsageError(f'{folder}: no files there.')
@@ -80,22 +68,24 @@ def find_files(path: Path, split: str) -> list[Path]:
     )
 
 
-def _lines(path: Path) -> list[tuple[int, int]]:
-    content, borders, start = read(path), [], 0
-    while start < len(content):
-        end = content.find(b'\n', start)
-        end = len(content) if end < 0 else end + 1
-        if content[start:end].strip():
-            borders.append((start, end))
-        start = end
-    return borders
+def _lines(files: StoredFiles, path: Path) -> Iterator[tuple[int, int]]:
+    """Borders of the lines that are not blank, line ends included."""
+    size = files.size(path)
+    for start, line in files.lines(path):
+        if line.strip():
+            yield start, min(start + len(line) + 1, size)
 
 
-def _articles(path: Path) -> list[tuple[int, int]]:
-    content = read(path)
-    heads = [match.start() for match in HEADING.finditer(content)]
-    borders = sorted({0, *heads, len(content)})
-    return [(a, b) for a, b in zip(borders, borders[1:], strict=False) if content[a:b].strip()]
+def _articles(files: StoredFiles, path: Path) -> Iterator[tuple[int, int]]:
+    """Borders of the articles; what stands before the first heading is one, if it is not blank."""
+    begin, blank = 0, True
+    for start, line in files.lines(path):
+        if HEADING.fullmatch(line) and not blank:
+            yield begin, start
+            begin = start
+        blank = blank and not line.strip()
+    if not blank:
+        yield begin, files.size(path)
 
 
 class TextFiles:
@@ -104,8 +94,8 @@ class TextFiles:
     Attributes:
       path: `config.data.path`.
       split: 'train', 'validation' or 'test'.
-      documents: 'file', 'line' or 'wiki' (an article per level-1 heading); JSON lines are a document
-        per line whatever it says, from the field `text`.
+      documents: 'file', 'line' or 'wiki' (an article per level-1 heading); JSON lines are a
+        document per line whatever it says, from the field `text`.
       fractions: where a single file is cut.
     """
 
@@ -124,53 +114,59 @@ class TextFiles:
             raise UsageError(
                 f'config.data.documents = {documents!r}: allowed are file, line and wiki.'
             )
-        # (file, start, end), borders None = the whole file.
-        self._parts: list[tuple[Path, int | None, int | None]] = []
+        self._files = StoredFiles()
+        # Per file the borders of its documents; None = the file is one document.
+        self._parts: list[tuple[Path, np.ndarray | None]] = []
         for file in [root] if root.is_file() else find_files(root, split):
-            if _kind(file) == '.jsonl':
-                self._parts += [(file, *border) for border in _lines(file)]
-            elif documents == 'file':
-                self._parts.append((file, None, None))
+            if _kind(file) == '.jsonl' or documents == 'line':
+                found = _lines(self._files, file)
+            elif documents == 'wiki':
+                found = _articles(self._files, file)
             else:
-                find = _lines if documents == 'line' else _articles
-                self._parts += [(file, *border) for border in find(file)]
+                self._parts.append((file, None))
+                continue
+            borders = np.fromiter(itertools.chain.from_iterable(found), np.int64).reshape(-1, 2)
+            self._parts.append((file, borders))
         if root.is_file():
             self._cut(root, split, fractions)
-        if not self._parts:
+        counts = [1 if borders is None else len(borders) for _, borders in self._parts]
+        self._ends = np.cumsum(counts)  # documents up to the end of every file
+        if not sum(counts):
             raise UsageError(f'config.data.path = {path}: the {split} split is empty.')
 
     def _cut(self, root, split, fractions):
         """Keeps the part of one file that belongs to the split."""
         if len(fractions) != 3 or min(fractions) <= 0 or sum(fractions) > 1 + 1e-6:
             raise UsageError(
-                f'config.data.fractions = {tuple(fractions)}: three positive numbers, the training, '
-                'validation and test part, with a sum of at most 1.'
+                f'config.data.fractions = {tuple(fractions)}: three positive numbers, the '
+                'training, validation and test part, with a sum of at most 1.'
             )
         number = ('train', 'validation', 'test').index(split)
-        low, high = sum(fractions[:number]), sum(fractions[: number + 1])
-        if self._parts == [(root, None, None)]:
-            size = len(read(root))
-            self._parts = [(root, int(size * low), int(size * high))]
-            if self._parts[0][1] == self._parts[0][2]:
-                self._parts = []
+        borders = self._parts[0][1]
+        size = self._files.size(root) if borders is None else len(borders)
+        # Rounded: 0.7 + 0.2 is a little less than 0.9, and the last byte would be in no split.
+        low, high = (round(size * sum(fractions[:end])) for end in (number, number + 1))
+        if borders is None:
+            borders = np.asarray([(low, high)][: high - low], np.int64).reshape(-1, 2)
         else:
-            size = len(self._parts)
-            self._parts = self._parts[int(size * low) : int(size * high)]
+            borders = borders[low:high]
+        self._parts = [(root, borders)]
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return int(self._ends[-1])
 
     def __getitem__(self, index: int) -> Document:
-        path, start, end = self._parts[index]
-        content = read(path)
-        if start is None:
-            return Document(str(path), content)
-        text = content[start:end]
+        file = int(np.searchsorted(self._ends, index, side='right'))
+        path, borders = self._parts[file]
+        if borders is None:
+            return Document(str(path), read_whole(path))
+        start, end = borders[index - int(self._ends[file])].tolist()  # counted from the end
+        text = self._files.read(path, start, end)
         if _kind(path) == '.jsonl':
-            line = content.count(b'\n', 0, start) + 1
             try:
-                text = json.loads(text)['text'].encode()
+                text = json.loads(text)['text'].encode('utf-8', 'replace')
             except (ValueError, KeyError, TypeError, AttributeError) as error:
+                line = 1 + sum(begin < start for begin, _ in self._files.lines(path))
                 raise UsageError(
                     f'{path}, line {line}: not a JSON object with a field "text" ({error}).'
                 ) from error

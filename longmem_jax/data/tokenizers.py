@@ -11,6 +11,8 @@ import tokenizers
 from longmem_jax.errors import UsageError
 
 KINDS = ('bytes', 'characters', 'words', 'bpe', 'tokenizers', 'sentencepiece')
+# The library needs about 170 bytes per character of one text.
+ENCODED_CHARACTERS = 1 << 18
 BEGIN_NAMES = ('<|endoftext|>', '<s>', '<bos>', '[BOS]', '[CLS]', '</s>')
 
 
@@ -132,29 +134,55 @@ class FromJson:
     """Any tokenizer of the `tokenizers` library."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer):
-        """`tokenizer`: loaded or trained."""
+        """`tokenizer`: loaded or trained; its truncation and padding are switched off."""
+        tokenizer.no_truncation()  # files made for classifiers cut every text at 512 tokens
+        tokenizer.no_padding()
         self._tokenizer = tokenizer
-        size = tokenizer.get_vocab_size()
+        # Ids may have gaps, so the number of tokens is not the bound.
+        self._size = max(tokenizer.get_vocab().values(), default=-1) + 1
         known = (tokenizer.token_to_id(name) for name in BEGIN_NAMES)
         begin = next((i for i in known if i is not None), None)
-        self.begin = size if begin is None else begin
-        self.vocab_size = max(size, self.begin + 1)
+        self.begin = self._size if begin is None else begin
+        self.vocab_size = max(self._size, self.begin + 1)
+
+    def _ids(self, text: str) -> np.ndarray:
+        return np.asarray(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+
+    def _border(self, text: str, start: int) -> int:
+        """End of the part of `text` that begins at `start`: behind a line, or before a blank.
+
+        Only where the surroundings give the same ids cut and whole. Tokenizers that put something
+        before every text may have no such place, and a long text stays whole.
+        """
+        end = start + ENCODED_CHARACTERS
+        for _ in range(32):
+            line, blank = text.find('\n', end, end + 10_000), text.find(' ', end + 1, end + 10_000)
+            end = line + 1 if line >= 0 else blank
+            if not 0 < end < len(text):
+                break
+            left, right = text[max(end - 200, start) : end], text[end : end + 200]
+            parts = np.concatenate([self._ids(left), self._ids(right)])
+            if np.array_equal(parts, self._ids(left + right)):
+                return end
+        return len(text)
 
     def encode(self, text: bytes) -> np.ndarray:
-        """Ids of UTF-8 text, without special tokens."""
-        encoded = self._tokenizer.encode(text.decode('utf-8', 'replace'), add_special_tokens=False)
-        return np.asarray(encoded.ids, np.int32)
+        """Ids of UTF-8 text, without special tokens; long texts in parts, to bound the memory."""
+        whole, parts, start = text.decode('utf-8', 'replace'), [np.zeros((0,), np.int32)], 0
+        while start < len(whole):
+            end = self._border(whole, start)
+            parts.append(self._ids(whole[start:end]))
+            start = end
+        return np.concatenate(parts)
 
     def decode(self, tokens: np.ndarray) -> bytes:
         """UTF-8 text of ids."""
-        size = self._tokenizer.get_vocab_size()
-        kept = [int(t) for t in np.asarray(tokens) if t != self.begin and t < size]
+        kept = [int(t) for t in np.asarray(tokens) if t != self.begin and t < self._size]
         return self._tokenizer.decode(kept).encode()
 
     def fingerprint(self) -> str:
-        """Checksum of the vocabulary."""
-        vocabulary = sorted(self._tokenizer.get_vocab().items())
-        return _checksum('tokenizers', json.dumps(vocabulary).encode())
+        """Checksum of vocabulary, merges and rules: equal vocabularies can cut differently."""
+        return _checksum('tokenizers', self._tokenizer.to_str().encode())
 
 
 class SentencePiece:
@@ -171,7 +199,7 @@ class SentencePiece:
         self.vocab_size = max(size, self.begin + 1)
 
     def encode(self, text: bytes) -> np.ndarray:
-        """Ids of UTF-8 text; line by line with the line ends kept as far as the model knows them."""
+        """Ids of UTF-8 text; line ends are kept as far as the model knows them."""
         return np.asarray(self._pieces.encode(text.decode('utf-8', 'replace')), np.int32)
 
     def decode(self, tokens: np.ndarray) -> bytes:
@@ -207,7 +235,10 @@ def load_tokenizer(kind: str, path: Path) -> Tokenizer:
     """
     try:
         if kind == 'characters':
-            return Characters(json.loads(_read(path)))
+            vocabulary = json.loads(_read(path))
+            if not isinstance(vocabulary, list) or not all(len(c) == 1 for c in vocabulary):
+                raise ValueError('wanted a JSON list of characters')
+            return Characters(vocabulary)
         if kind == 'words':
             return Words(_read(path).decode().splitlines())
         if kind == 'sentencepiece':

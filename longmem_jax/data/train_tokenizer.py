@@ -26,6 +26,7 @@ SAMPLED_BYTES = 500_000_000  # of text that subword vocabularies are learnt from
 
 if __name__ == '__main__':
     _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')
+    _PATH = flags.DEFINE_string('path', None, 'Text instead of --config: a folder or a file.')
     _KIND = flags.DEFINE_enum('kind', 'bpe', LEARNT, 'Kind of tokenizer.')
     _SIZE = flags.DEFINE_integer('size', 32_000, 'Vocabulary; 0 = everything that occurs.')
     _OUTPUT = flags.DEFINE_string('output', None, 'File to write.')
@@ -41,10 +42,15 @@ def _sample(source: Source) -> Iterator[str]:
     seen = 0
     for text in _texts(source):
         for line in text.splitlines(keepends=True):
-            yield line
+            # sentencepiece leaves out what is longer than 4192 bytes.
+            yield from (line[at : at + 1000] for at in range(0, len(line), 1000))
             seen += len(line)
         if seen > SAMPLED_BYTES:
             return
+
+
+def _by_frequency(counts: collections.Counter[str]) -> list[str]:
+    return sorted(counts, key=lambda item: (-counts[item], item))
 
 
 def learn(kind: str, source: Source, size: int, output: Path) -> None:
@@ -72,7 +78,14 @@ def learn(kind: str, source: Source, size: int, output: Path) -> None:
             else:
                 counts.update(text)
         # Falling frequency, then the order of the code points: the same on every machine.
-        ordered = sorted(counts, key=lambda item: (-counts[item], item))[: size or None]
+        ordered = _by_frequency(counts)
+        if kind == 'words':
+            counts['<unk>'] += sum(counts[word] for word in ordered[size:]) if size else 0
+            ordered = _by_frequency(counts)
+        if size:
+            special = ('<eos>', '<unk>') if kind == 'words' else ()
+            missing = [word for word in special if word not in ordered[:size]]
+            ordered = ordered[: size - len(missing)] + missing
         content = (json.dumps(ordered) if kind == 'characters' else '\n'.join(ordered)).encode()
     elif kind == 'bpe':
         trainer = tokenizers.ByteLevelBPETokenizer()
@@ -90,6 +103,12 @@ def learn(kind: str, source: Source, size: int, output: Path) -> None:
                 model_writer=model,
                 vocab_size=size,
                 byte_fallback=True,
+                # Text comes back byte for byte, line ends and runs of blanks included.
+                normalization_rule_name='identity',
+                remove_extra_whitespaces=False,
+                add_dummy_prefix=False,
+                user_defined_symbols=['\n'],
+                hard_vocab_limit=False,
                 minloglevel=2,
             )
         except RuntimeError as error:
@@ -104,12 +123,16 @@ def learn(kind: str, source: Source, size: int, output: Path) -> None:
 
 
 def _main(argv):
+    from longmem_jax.config import base
     from longmem_jax.data.load import load_source
 
     try:
-        if _CONFIG.value is None or not _OUTPUT.value:
-            raise UsageError('--config= (where the data is) and --output= are needed.')
-        source = load_source(_CONFIG.value.data, 'train')
+        if (_CONFIG.value is None) == (_PATH.value is None) or not _OUTPUT.value:
+            raise UsageError('--config= or --path= (where the data is) and --output= are needed.')
+        data = base().data if _CONFIG.value is None else _CONFIG.value.data
+        if _PATH.value is not None:
+            data.source, data.path = 'text', _PATH.value
+        source = load_source(data, 'train')
         learn(_KIND.value, source, _SIZE.value, Path(_OUTPUT.value))
         print(f'{_KIND.value} vocabulary of {len(source)} documents: {_OUTPUT.value}')
     except UsageError as error:

@@ -74,7 +74,7 @@ def test_learnt_once_then_reused(config, tmp_path, kind, size):
 def test_words_are_ordered_by_frequency(config, tmp_path):
     config.tokenizer.kind = 'words'
     make_tokenizer(config, tmp_path)
-    words = (tmp_path / 'tokenizer.txt').read_text().splitlines()
+    words = (tmp_path / 'tokenizer.words.0.txt').read_text().splitlines()
     assert words[:3] == ['<eos>', 'the', 'sat']
 
 
