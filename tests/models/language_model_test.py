@@ -1,0 +1,170 @@
+"""Every option of the backbone: parallel and token by token the same, and it does what it says."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from longmem_jax.config import transformer_xl
+from longmem_jax.generate import fresh_state
+from longmem_jax.models.stream import open_stream, read_token
+from longmem_jax.segment import Segment
+from longmem_jax.train_step import initial_parameters, unbox
+from tests.toys import BATCH, LENGTH, VOCAB, random_segments, run, with_config
+
+SMALL = dict(cutoffs=(8, 16), tie_projections=(False, True, False))
+OPTIONS = {
+    'rmsnorm, post, swiglu': dict(
+        norm='rmsnorm', pre_norm=False, dense=dict(activation='swiglu', bias=False)
+    ),
+    'geglu, untied': dict(dense=dict(activation='geglu', bias=True), tie_weights=False),
+    'gelu, sinusoidal': dict(dense=dict(activation='gelu', bias=True), position='sinusoidal'),
+    'learned, no scale': dict(position='learned', scale_embedding=False, final_norm=False),
+    'adaptive': dict(div_val=2, **SMALL),
+    'adaptive, one width, projected': dict(div_val=1, d_embed=12, **SMALL),
+    'adaptive, untied': dict(div_val=2, tie_weights=False, **SMALL),
+    'rotary': dict(transformer_xl=transformer_xl(6, position='rotary')),
+    'alibi': dict(transformer_xl=transformer_xl(6, position='alibi')),
+    't5': dict(transformer_xl=transformer_xl(6, position='t5')),
+    'learned relative': dict(
+        transformer_xl=transformer_xl(6, position='learned_relative', clamp_length=4)
+    ),
+    'no position': dict(transformer_xl=transformer_xl(6, position='none')),
+    'same length, clamped, own biases': dict(
+        transformer_xl=transformer_xl(6, same_length=True, clamp_length=4, share_biases=False)
+    ),
+    'blocks': dict(transformer_xl=transformer_xl(9, block_size=4)),
+    'memory shorter than the segment': dict(transformer_xl=transformer_xl(3)),
+    'no memory': dict(transformer_xl=transformer_xl(0)),
+}
+
+
+def made(name):
+    model = with_config('transformer_xl', **OPTIONS[name])
+    return model, unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
+
+
+@pytest.mark.parametrize('name', OPTIONS)
+def test_token_by_token_is_parallel(name):
+    model, params = made(name)
+    segments = random_segments(segments=3)
+    logits, _ = run(model, params, segments)
+    assert np.isfinite(logits).all()
+    stream = open_stream(model, params, fresh_state(model, params, BATCH), BATCH)
+    step = jax.jit(lambda tokens, stream: read_token(model, params, tokens, stream))
+    for number in range(3):
+        for place in range(LENGTH):
+            one, stream = step(segments.tokens[number, :, place], stream)
+            np.testing.assert_allclose(one, logits[number, :, place], atol=3e-5)
+
+
+def test_lanes_at_different_places_stream_together():
+    """One lane is ahead by two tokens, so their segments end at different calls."""
+    model, params = made('rotary')
+    segments = random_segments(segments=3)
+    logits, _ = run(model, params, segments)
+    step = jax.jit(lambda tokens, stream: read_token(model, params, tokens, stream))
+    tokens = np.asarray(segments.tokens).transpose(1, 0, 2).reshape(BATCH, -1)
+    wanted = np.asarray(logits).transpose(1, 0, 2, 3).reshape(BATCH, 3 * LENGTH, VOCAB)
+    ahead = open_stream(model, params, fresh_state(model, params, BATCH), BATCH)
+    for place in range(2):
+        one, ahead = step(jnp.asarray(tokens[:, place]), ahead)
+    fresh = open_stream(model, params, fresh_state(model, params, BATCH), BATCH)
+    stream = jax.tree.map(lambda a, b: jnp.concatenate([a[:1], b[1:]]), ahead, fresh)
+    for place in range(3 * LENGTH - 2):
+        pair = jnp.asarray([tokens[0, place + 2], tokens[1, place]])
+        one, stream = step(pair, stream)
+        np.testing.assert_allclose(one[0], wanted[0, place + 2], atol=3e-5)
+        np.testing.assert_allclose(one[1], wanted[1, place], atol=3e-5)
+
+
+@pytest.mark.parametrize('name', ['adaptive', 'adaptive, one width, projected', 'geglu, untied'])
+def test_nll_is_that_of_the_logits(name):
+    model, params = made(name)
+    segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
+    state = fresh_state(model, params, BATCH)
+    logits, _, _ = model.apply({'params': params}, segment, state, train=False)
+    probabilities = jax.nn.softmax(logits)
+    np.testing.assert_allclose(probabilities.sum(-1), 1.0, rtol=1e-5)
+    if 'adaptive' in name:  # they are log-probabilities as they are
+        np.testing.assert_allclose(jnp.exp(logits).sum(-1), 1.0, rtol=1e-5)
+    targets = (segment.tokens * 5 + 3) % VOCAB
+    (nll, _), _, _ = model.apply(
+        {'params': params}, segment, targets, state, train=False, method='nll'
+    )
+    wanted = -jnp.log(jnp.take_along_axis(probabilities, targets[..., None], -1))[..., 0]
+    np.testing.assert_allclose(nll, wanted, rtol=2e-5)
+
+
+def test_nll_of_padding_is_zero():
+    model, params = made('rotary')
+    segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
+    segment = segment.replace(valid=segment.valid.at[0, 1].set(False))
+    (nll, log_z), _, _ = model.apply(
+        {'params': params},
+        segment,
+        segment.tokens,
+        fresh_state(model, params, BATCH),
+        train=False,
+        method='nll',
+    )
+    assert nll[0, 1] == 0 and log_z[0, 1] == 0 and (np.asarray(nll) > 0).sum() == nll.size - 1
+
+
+def test_parameters_follow_the_options():
+    paths = {name: set(flatten_dict(made(name)[1], sep='/')) for name in OPTIONS}
+    assert 'embedding/out_table_0' in paths['geglu, untied']
+    assert not any('out_table' in path for path in paths['adaptive'])
+    assert 'embedding/out_projection_1' not in paths['adaptive']  # tied
+    assert 'embedding/out_projection_2' in paths['adaptive']
+    assert 'shared_transformer_xl/content' in paths['adaptive']
+    own = paths['same length, clamped, own biases']
+    assert 'block_1/attention/attention/relation/biases/content' in own
+    assert not any('shared' in path for path in own)
+    assert not any(path.endswith('norm/bias') for path in paths['rmsnorm, post, swiglu'])
+    assert 'block_0/feed_forward/gate/kernel' in paths['geglu, untied']
+    assert 'final_norm/scale' not in paths['learned, no scale']
+
+
+def test_a_longer_memory_reads_further_with_the_same_parameters():
+    model, params = made('rotary')
+    longer = with_config('transformer_xl', transformer_xl=transformer_xl(11, position='rotary'))
+    segments = random_segments()
+    short, _ = run(model, params, segments)
+    far, _ = run(longer, params, segments)
+    np.testing.assert_allclose(short[:2], far[:2], atol=1e-5)  # six places hold one segment
+    assert np.abs(short[3] - far[3]).max() > 1e-4
+
+
+def test_no_gradient_reaches_the_memory():
+    """The loss of a segment does not depend, for the gradient, on the embeddings of earlier ones."""
+    model, params = made('rotary')
+    segments = random_segments(segments=2)
+
+    def value(memory_params):
+        first, second = (jax.tree.map(lambda leaf, n=n: leaf[n], segments) for n in (0, 1))
+        state = fresh_state(model, params, BATCH)
+        _, state, _ = model.apply({'params': memory_params}, first, state, train=False)
+        return model.apply({'params': params}, second, state, train=False)[0].sum()
+
+    for leaf in jax.tree.leaves(jax.grad(value)(params)):
+        np.testing.assert_array_equal(leaf, 0.0)
+
+
+def test_segment_order_is_given_back():
+    """Logits stand where their tokens stood, padding between them or not."""
+    model, params = made('rotary')
+    valid = jnp.asarray([[True, False, True, True, False]] * BATCH)
+    tokens = random_segments().tokens[0]
+    start = jnp.ones((BATCH,), bool)
+    state = fresh_state(model, params, BATCH)
+    logits, _, _ = model.apply(
+        {'params': params}, Segment(tokens, valid, start), state, train=False
+    )
+    packed = jnp.asarray(np.asarray(tokens)[:, [0, 2, 3, 1, 4]])
+    front = jnp.asarray([[True, True, True, False, False]] * BATCH)
+    other, _, _ = model.apply(
+        {'params': params}, Segment(packed, front, start), state, train=False
+    )
+    np.testing.assert_allclose(logits[:, [0, 2, 3]], other[:, :3], atol=1e-6)
