@@ -94,7 +94,7 @@ def bench_train(experiment: Experiment, repeats: int) -> dict[str, Any]:
         **measure(call, repeats, tokens),
         'tokens_per_step': tokens,
         'compile_s': seconds,
-        'flops_per_device': step_flops(compiled),
+        'flops_per_device': step_flops(compiled, config.train.segments_per_step),
         'state_bytes': size,
         'parameters': sum(leaf.size for leaf in jax.tree.leaves(holder[0].params)),
     }

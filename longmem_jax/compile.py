@@ -15,7 +15,7 @@ from jax.experimental import topologies
 from longmem_jax import checks, hardware, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
-from longmem_jax.train import lower_step
+from longmem_jax.train import lower_step, step_flops
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ def compile_step(config: Any, topology: str) -> Fit:
     with jax.set_mesh(mesh):
         compiled = lower_step(Experiment(config, None, mesh)).compile()
     seconds = time.monotonic() - began
-    memory, cost = compiled.memory_analysis(), compiled.cost_analysis() or {}
+    memory = compiled.memory_analysis()
     return Fit(
         chips=len(devices),
         kind=devices[0].device_kind,
@@ -100,7 +100,7 @@ def compile_step(config: Any, topology: str) -> Fit:
         output=memory.output_size_in_bytes,
         aliased=memory.alias_size_in_bytes,
         code=memory.generated_code_size_in_bytes,
-        flops=float(cost.get('flops', 0.0)),
+        flops=step_flops(compiled, config.train.segments_per_step),
         capacity=hardware.memory_bytes(devices[0]),
         seconds=seconds,
     )

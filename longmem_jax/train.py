@@ -95,10 +95,14 @@ def lower_step(experiment: Experiment):
     return jitted.lower(experiment.abstract_state, _abstract_batch(experiment))
 
 
-def step_flops(compiled: Any) -> float:
-    """Floating point operations of a compiled step on one device, 0 where XLA does not say."""
+def step_flops(compiled: Any, segments_per_step: int) -> float:
+    """Floating point operations of a compiled step on one device, 0 where XLA does not say.
+
+    XLA counts the body of a loop once, so its count is that of one segment; the small share of the
+    optimizer is counted with every segment.
+    """
     cost = compiled.cost_analysis() or {}
-    return float(cost.get('flops', 0.0))
+    return float(cost.get('flops', 0.0)) * segments_per_step
 
 
 def to_devices(experiment: Experiment, batch: lanes.Batch) -> lanes.Batch:
@@ -213,7 +217,7 @@ def _loop(
     progress.say('Compiling the training step ...')
     began = time.monotonic()
     compiled = lower_step(experiment).compile()
-    flops = step_flops(compiled)
+    flops = step_flops(compiled, config.train.segments_per_step)
     writer.scalars(step, 'compile', {'seconds': time.monotonic() - began, 'flops': flops})
     cursor = jax.tree.map(_own_part, state.cursor) if step else None
     source = lanes.batches(

@@ -18,7 +18,7 @@ from longmem_jax.data import lanes
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluate import Evaluator
 from longmem_jax.experiment import Experiment
-from longmem_jax.train import lower_step, to_devices, train
+from longmem_jax.train import lower_step, step_flops, to_devices, train
 from longmem_jax.writers import read_metrics
 
 ROOT = Path(__file__).parent.parent
@@ -354,3 +354,14 @@ def test_tokens_are_counted_beyond_float32():
     seen = jnp.asarray([20_000.0, 999_999.0])
     seen = train_step._count(seen, jnp.asarray(3.0))
     np.testing.assert_array_equal(seen, [20_001.0, 2.0])
+
+
+def test_operations_of_all_segments_are_counted(texts, tmp_path):
+    """XLA's own count has the body of the scan once."""
+    flops = {}
+    for segments in (2, 6):
+        config = small_config(texts)
+        config.train.segments_per_step = segments
+        compiled = lower_step(experiment(config, tmp_path / str(segments))).compile()
+        flops[segments] = step_flops(compiled, segments)
+    np.testing.assert_allclose(flops[6], 3 * flops[2], rtol=0.05)
