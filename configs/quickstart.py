@@ -36,7 +36,6 @@ def get_config(arg=''):
     config.evaluate.max_segments = 64
     config.evaluate.max_test_segments = 200
 
-    config.generate.temperature = 0.8
     config.generate.sample_length = 300
     config.checkpoint.every = 100
     return variant(config, arg, tiny=tiny)

@@ -24,3 +24,11 @@ def keep_pages() -> None:
         (M_ARENA_MAX, 1),
     ):
         mallopt(option, value)
+
+
+def give_back() -> None:
+    """Returns free pages to the system now: worth it once compiling has left its litter."""
+    try:
+        ctypes.CDLL('libc.so.6').malloc_trim(0)
+    except (OSError, AttributeError):
+        return

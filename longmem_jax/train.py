@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from longmem_jax import sharding, train_step
+from longmem_jax import allocator, sharding, train_step
 from longmem_jax.data import lanes
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluate import Evaluator, Result
@@ -217,6 +217,7 @@ def _loop(
     progress.say('Compiling the training step ...')
     began = time.monotonic()
     compiled = lower_step(experiment).compile()
+    allocator.give_back()
     flops = step_flops(compiled, config.train.segments_per_step)
     writer.scalars(step, 'compile', {'seconds': time.monotonic() - began, 'flops': flops})
     cursor = jax.tree.map(_own_part, state.cursor) if step else None
@@ -270,6 +271,7 @@ def _loop(
             result, _ = evaluator.evaluate(
                 state.params, validation, 'validation', max_segments=config.evaluate.max_segments
             )
+            allocator.give_back()
             writer.scalars(step, 'validation', result.scalars())
             progress.say(
                 f'step {step:,}: validation {result.bits_per_byte:.4f} bits/byte, perplexity '
@@ -291,6 +293,7 @@ def _finish(experiment, state, step, evaluator, writer, progress):
     """Test with and without memory, a sample, the learning curve, and the closing table."""
     config, workdir = experiment.config, experiment.workdir
     corpus, results = experiment.corpus('test'), {}
+    allocator.give_back()
     for name, emptied in (('test', False), ('test, memory emptied', True)):
         progress.say(f'Scoring {name} ...')
         results[name], _ = evaluator.evaluate(

@@ -117,5 +117,3 @@ def test_states_of_others_are_refused(tmp_path):
         state_file.load(tmp_path / 'none', fresh, config, params)
     with pytest.raises(UsageError, match='cannot be written'):
         state_file.save(tmp_path / 'no' / 'folder', fresh, NONE, config, params)
-
-

@@ -53,7 +53,11 @@ def import_checkpoint(experiment: Experiment, weights: Path, settings: Path) -> 
         raise UsageError(f'{weights}, {settings}: cannot be read ({error}).') from error
     model = transformer_xl.model_config(arguments)
     fixed = [
-        {name: value for name, value in json.loads(json.dumps(m.to_dict())).items() if name not in FREE}
+        {
+            name: value
+            for name, value in json.loads(json.dumps(m.to_dict())).items()
+            if name not in FREE
+        }
         for m in (model, experiment.config.model)
     ]
     fields = differing_fields(*fixed)

@@ -164,7 +164,5 @@ def test_segment_order_is_given_back():
     )
     packed = jnp.asarray(np.asarray(tokens)[:, [0, 2, 3, 1, 4]])
     front = jnp.asarray([[True, True, True, False, False]] * BATCH)
-    other, _, _ = model.apply(
-        {'params': params}, Segment(packed, front, start), state, train=False
-    )
+    other, _, _ = model.apply({'params': params}, Segment(packed, front, start), state, train=False)
     np.testing.assert_allclose(logits[:, [0, 2, 3]], other[:, :3], atol=1e-6)
