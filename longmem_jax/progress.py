@@ -38,7 +38,7 @@ class Progress:
         if self._console.is_terminal and self.total:
             self._bar = Bar(
                 TextColumn('step {task.completed:,.0f}/{task.total:,.0f}'),
-                BarColumn(),
+                BarColumn(bar_width=16),
                 TextColumn('{task.fields[numbers]}'),
                 TimeRemainingColumn(),
                 TextColumn('left'),

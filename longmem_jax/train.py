@@ -25,14 +25,17 @@ PROFILED = (3, 8)  # steps of this run, counted from its first, that `--profile`
 
 
 class Stopped:
-    """Whether the run was asked to stop: SIGTERM or the first Ctrl-C."""
+    """Whether the run was asked to stop: SIGTERM or the first Ctrl-C.
+
+    Several processes must stop at the same step: there JAX's preemption service listens instead,
+    and `Checkpointer.reached_preemption` tells when all have heard of it.
+    """
 
     def __init__(self):
         """Takes over both signals; `restore` gives them back."""
         self.name = ''
-        self._before = {
-            number: signal.signal(number, self._note) for number in (signal.SIGTERM, signal.SIGINT)
-        }
+        numbers = (signal.SIGTERM, signal.SIGINT) if jax.process_count() == 1 else ()
+        self._before = {number: signal.signal(number, self._note) for number in numbers}
 
     def _note(self, number, frame):
         self.name = signal.Signals(number).name
@@ -189,7 +192,8 @@ def train(experiment: Experiment, *, profile: bool = False) -> Summary:
             saver.wait()
             if step < config.train.num_steps:
                 progress.say(
-                    f'{stopped.name}: saved at step {step:,}; run the same command to go on.'
+                    f'{stopped.name or "Preempted"}: saved at step {step:,}; run the same command to '
+                    'go on.'
                 )
                 return Summary(step, False, {}, '')
             return _finish(experiment, state, step, evaluator, writer, progress)

@@ -230,6 +230,32 @@ def test_two_processes_are_one(texts, tmp_path):
     assert a['test']['tokens'] == b['test']['tokens']
 
 
+def test_two_processes_stop_together_and_go_on(texts, tmp_path):
+    """SIGTERM to one of two: both save the same step and end; both go on from it."""
+
+    def pair():
+        port = free_port()
+        return [
+            start(
+                command(tmp_path / 'run', texts, f'--coordinator=127.0.0.1:{port}',
+                        '--num_processes=2', f'--process_id={number}')
+            )  # fmt: skip
+            for number in range(2)
+        ]
+
+    processes = pair()
+    until(processes[0], 'step 6/20')
+    processes[1].send_signal(signal.SIGTERM)
+    outs = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], '\n'.join(outs)
+    assert 'saved at step' in outs[0]
+    processes = pair()
+    outs = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], '\n'.join(outs)
+    assert 'Resuming at step' in outs[0]
+    assert [line['step'] for line in training_lines(tmp_path / 'run')] == list(range(1, 21))
+
+
 def steps(config, workdir, devices, count=3):
     """Losses and parameters of some steps on `devices`."""
     made = experiment(config, workdir, devices)
