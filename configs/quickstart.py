@@ -20,16 +20,16 @@ def get_config(arg=''):
 
     config.data.source = 'stdlib'
 
-    config.optimizer.learning_rate = 3e-3
-    config.optimizer.warmup_steps = 40
+    config.optimizer.learning_rate = 2.5e-3
+    config.optimizer.warmup_steps = 60
     config.optimizer.clip_norm = 1.0
 
-    config.train.num_steps = 400
-    config.train.num_lanes = 32
+    config.train.num_steps = 750
+    config.train.num_lanes = 16
     config.train.segment_length = 32
     config.train.segments_per_step = 2
-    config.train.log_every = 20
-    config.train.evaluate_every = 200
+    config.train.log_every = 25
+    config.train.evaluate_every = 250
 
     config.evaluate.segment_length = 32
     config.evaluate.num_lanes = 8

@@ -237,8 +237,13 @@ def test_two_processes_stop_together_and_go_on(texts, tmp_path):
         port = free_port()
         return [
             start(
-                command(tmp_path / 'run', texts, f'--coordinator=127.0.0.1:{port}',
-                        '--num_processes=2', f'--process_id={number}')
+                command(
+                    tmp_path / 'run',
+                    texts,
+                    f'--coordinator=127.0.0.1:{port}',
+                    '--num_processes=2',
+                    f'--process_id={number}',
+                )
             )  # fmt: skip
             for number in range(2)
         ]
