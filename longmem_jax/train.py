@@ -12,7 +12,9 @@ import jax
 import numpy as np
 
 from longmem_jax import allocator, sharding, train_step
+from longmem_jax.checkpoint import Checkpointer
 from longmem_jax.data import lanes
+from longmem_jax.data.corpus import Corpus
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluate import Evaluator, Result
 from longmem_jax.experiment import Experiment
@@ -126,6 +128,19 @@ def _start(experiment, saver, progress):
     return found
 
 
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What one call of `train` works with."""
+
+    experiment: Experiment
+    corpora: dict[str, Corpus]
+    evaluator: Evaluator
+    saver: Checkpointer
+    writer: Writer
+    progress: Progress
+    stopped: Stopped
+
+
 class _Meter:
     """Tokens per second and utilisation between two calls."""
 
@@ -171,8 +186,7 @@ def train(experiment: Experiment, *, profile: bool = False) -> Summary:
     """
     config, workdir = experiment.config, experiment.workdir
     progress = Progress(config.train.num_steps, log_every=config.train.log_every)
-    corpus = experiment.corpus('train')
-    validation = experiment.corpus('validation')
+    corpora = {split: experiment.corpus(split) for split in ('train', 'validation', 'test')}
     saver = experiment.checkpointer(progress.say)
     stopped = Stopped()
     try:
@@ -182,11 +196,9 @@ def train(experiment: Experiment, *, profile: bool = False) -> Summary:
             if step == 0:
                 writer.text('config', f'```\n{config}\n```', 0)
             evaluator = Evaluator(experiment.evaluation_model, experiment.mesh, config)
+            run = _Run(experiment, corpora, evaluator, saver, writer, progress, stopped)
             if step < config.train.num_steps:
-                state, step = _loop(
-                    experiment, state, step, corpus, validation, evaluator,
-                    saver, writer, progress, stopped, profile,
-                )  # fmt: skip
+                state, step = _loop(run, state, step, profile)
             else:
                 progress.say(f'Finished already: {step:,} of {step:,} steps. Evaluating.')
             saver.wait()
@@ -196,27 +208,16 @@ def train(experiment: Experiment, *, profile: bool = False) -> Summary:
                     'go on.'
                 )
                 return Summary(step, False, {}, '')
-            return _finish(experiment, state, step, evaluator, writer, progress)
+            return _finish(run, state, step)
     finally:
         stopped.restore()
         progress.close()
         saver.close()
 
 
-def _loop(
-    experiment,
-    state,
-    step,
-    corpus,
-    validation,
-    evaluator,
-    saver,
-    writer,
-    progress,
-    stopped,
-    profile,
-):
+def _loop(run: _Run, state, step, profile):
     """Steps until the end or a signal. Metrics are fetched one step late, so devices never wait."""
+    experiment, writer, progress = run.experiment, run.writer, run.progress
     config = experiment.config
     progress.say('Compiling the training step ...')
     began = time.monotonic()
@@ -226,7 +227,7 @@ def _loop(
     writer.scalars(step, 'compile', {'seconds': time.monotonic() - began, 'flops': flops})
     cursor = jax.tree.map(_own_part, state.cursor) if step else None
     source = lanes.batches(
-        corpus,
+        run.corpora['train'],
         lanes=sharding.own_lanes(experiment.mesh, config.train.num_lanes),
         num_lanes=config.train.num_lanes,
         segment_length=config.train.segment_length,
@@ -265,15 +266,18 @@ def _loop(
                 f'Profile of steps {first + PROFILED[0]}-{step}: {experiment.workdir}/profile'
             )
         last = step >= config.train.num_steps
-        ending = bool(stopped.name) or saver.reached_preemption(step)
+        ending = bool(run.stopped.name) or run.saver.reached_preemption(step)
         evaluating = last or step % config.train.evaluate_every == 0
         if evaluating or ending or step % config.checkpoint.every == 0:
             # What a checkpoint holds must be on record before it: the run may be killed behind it.
             note(*previous)
             previous = None
         if evaluating and not ending:
-            result, _ = evaluator.evaluate(
-                state.params, validation, 'validation', max_segments=config.evaluate.max_segments
+            result, _ = run.evaluator.evaluate(
+                state.params,
+                run.corpora['validation'],
+                'validation',
+                max_segments=config.evaluate.max_segments,
             )
             allocator.give_back()
             writer.scalars(step, 'validation', result.scalars())
@@ -281,7 +285,7 @@ def _loop(
                 f'step {step:,}: validation {result.bits_per_byte:.4f} bits/byte, perplexity '
                 f'{result.perplexity:,.2f} ({result.protocol})'
             )
-        saver.maybe_save(step, state, force=last or ending)
+        run.saver.maybe_save(step, state, force=last or ending)
         if last or ending:
             break
     return state, step
@@ -293,14 +297,15 @@ def _own_part(leaf):
     return np.concatenate([np.asarray(parts[start]) for start in sorted(parts)])
 
 
-def _finish(experiment, state, step, evaluator, writer, progress):
+def _finish(run: _Run, state, step):
     """Test with and without memory, a sample, the learning curve, and the closing table."""
+    experiment, writer, progress = run.experiment, run.writer, run.progress
     config, workdir = experiment.config, experiment.workdir
-    corpus, results = experiment.corpus('test'), {}
+    corpus, results = run.corpora['test'], {}
     allocator.give_back()
     for name, emptied in (('test', False), ('test, memory emptied', True)):
         progress.say(f'Scoring {name} ...')
-        results[name], _ = evaluator.evaluate(
+        results[name], _ = run.evaluator.evaluate(
             state.params,
             corpus,
             'test',

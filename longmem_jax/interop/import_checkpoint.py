@@ -3,9 +3,9 @@
 python -m longmem_jax.interop.import_checkpoint --weights=model.safetensors --settings=args.json \
     --config=configs/wikitext103.py --config.model.vocab_size=267735 --workdir=DIR
 
-`args.json` holds the authors' arguments by their names (n_token, n_layer, n_head, d_model, ...); a
-PyTorch `model.pt` becomes safetensors with PyTorch, once:
-`safetensors.torch.save_file(torch.load('model.pt').state_dict(), 'model.safetensors')`.
+`args.json` holds the authors' arguments by their names (n_token, n_layer, n_head, d_model, ...). Their
+model, once loaded in PyTorch, becomes a file by `safetensors.torch.save_file(tensors, FILE)` with
+`tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}`.
 """
 
 import json
