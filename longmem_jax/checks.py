@@ -33,8 +33,8 @@ def _stack(model, name, registry):
     return faults
 
 
-def _fields(model, name):
-    """Faults of the sub-config of one layer type."""
+def _fields(model, name, segment_length):
+    """Faults of the sub-config of one layer type, for segments of so many tokens."""
     where = f'config.model.{name}'
     if name not in model:
         wanted = ', '.join(LAYERS[name].fields())
@@ -62,7 +62,7 @@ def _fields(model, name):
         elif model[name].position == 'rotary' and model.head_dim % 2:
             faults.append(f'config.model.head_dim = {model.head_dim}: rotary needs an even number')
     if not faults and entry.check is not None:
-        faults += [f'{where}.{fault}' for fault in entry.check(model[name], model)]
+        faults += [f'{where}.{fault}' for fault in entry.check(model[name], model, segment_length)]
     return faults
 
 
@@ -88,8 +88,8 @@ def _clusters(model):
     return faults
 
 
-def model_faults(model: Any) -> list[str]:
-    """Faults of `config.model`."""
+def model_faults(model: Any, segment_length: int) -> list[str]:
+    """Faults of `config.model`, for segments of so many tokens."""
     faults = []
     sizes = ('vocab_size', 'num_layers', 'd_model', 'd_embed', 'num_heads', 'head_dim')
     for name in (*sizes, 'd_feed_forward'):
@@ -98,12 +98,12 @@ def model_faults(model: Any) -> list[str]:
     faults += _stack(model, 'attention', ATTENTION)
     faults += _stack(model, 'feed_forward', FEED_FORWARD)
     for name in sorted({*model.attention, *model.feed_forward} & set(LAYERS)):
-        faults += _fields(model, name)
+        faults += _fields(model, name, segment_length)
     if model.norm not in norms.KINDS:
         faults.append(unknown('config.model.norm', model.norm, norms.KINDS))
     if model.position not in embedding.ABSOLUTE:
         faults.append(unknown('config.model.position', model.position, embedding.ABSOLUTE))
-    for name in ('dropout', 'attention_dropout'):
+    for name in ('dropout', 'attention_dropout', 'layer_drop'):
         if not 0 <= model[name] < 1:
             faults.append(f'config.model.{name} = {model[name]}: must lie in [0, 1)')
     if model.dtype not in ('float32', 'bfloat16', 'float64'):
@@ -165,7 +165,13 @@ def _optimizer(config):
 
 def find_faults(config: Any, num_devices: int) -> list[str]:
     """Every fault of a configuration for that many devices, one line each."""
-    faults = model_faults(config.model) + _positive(config) + _optimizer(config)
+    faults = model_faults(config.model, config.train.segment_length)
+    try:
+        evaluated = model_faults(evaluation_model(config), config.evaluate.segment_length)
+        faults += [f'in evaluation, {fault}' for fault in evaluated if fault not in faults]
+    except UsageError as error:
+        faults.append(str(error))
+    faults += _positive(config) + _optimizer(config)
     if config.train.segment_length != config.evaluate.segment_length and (
         config.model.position == 'learned'
     ):

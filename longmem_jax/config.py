@@ -35,6 +35,7 @@ def base() -> ml_collections.ConfigDict:
         tie_projections=(False,),  # per cluster: output projection = input projection
         dropout=0.0,
         attention_dropout=0.0,
+        layer_drop=0.0,  # share of blocks thrown away per training step
         init_std=0.02,
         dtype='float32',  # of activations; 'bfloat16' on accelerators
     )

@@ -19,11 +19,14 @@ class Segment:
       tokens: int32 [batch, length].
       valid: bool [batch, length]; False is padding: never attended to, never written.
       start: bool [batch]; a new document begins in this lane, its state is reset before reading.
+      key: random key of this segment in training, the same for all layers: for draws that they
+        share. The model sets it; None in evaluation.
     """
 
     tokens: jax.Array
     valid: jax.Array
     start: jax.Array
+    key: jax.Array | None = None
 
 
 @flax.struct.dataclass

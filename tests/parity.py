@@ -12,12 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.parity_systems import t5_relative_bias, transformer_xl
+from tests.parity_systems import t5_relative_bias, transformer_sequential, transformer_xl
 
 # name -> generator of (tensor name, ours, reference)
 SYSTEMS = {
     'transformer_xl': transformer_xl.check,
     't5_relative_bias': t5_relative_bias.check,
+    'expire_span': transformer_sequential.checker('expire_span'),
+    'adaptive_span': transformer_sequential.checker('adaptive_span'),
+    'compressive_mean': transformer_sequential.checker('compressive_mean'),
 }
 TOLERANCE = 1e-4
 

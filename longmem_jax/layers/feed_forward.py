@@ -18,7 +18,7 @@ ACTIVATIONS = {
 }
 
 
-def check(fields, model) -> list[str]:
+def check(fields, model, segment_length: int) -> list[str]:
     """Faults of a sub-config."""
     if fields['activation'] not in ACTIVATIONS:
         return [f'activation = {fields["activation"]!r}: allowed are {", ".join(ACTIVATIONS)}']

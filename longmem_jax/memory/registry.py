@@ -10,7 +10,8 @@ from typing import Any
 
 from longmem_jax.layers import feed_forward
 from longmem_jax.layers.relative_position import RelativeBiases
-from longmem_jax.memory import local, transformer_xl
+from longmem_jax.layers.near_positions import shared_table
+from longmem_jax.memory import expire_span, local, transformer_xl
 
 # Attributes that the model gives; all others are fields of the sub-config.
 GIVEN = ('host', 'normalize', 'shared', 'parent', 'name')
@@ -23,13 +24,14 @@ class Entry:
     Attributes:
       layer: its linen module, see `memory.contract.MemoryLayer`.
       example: a complete small sub-config, with which the conformance suite runs.
-      check: `(fields, config.model) -> faults` of a sub-config; None = nothing to check.
+      check: `(fields, config.model, segment_length) -> faults` of a sub-config; None = nothing to
+        check.
       shared: `fields -> module class` of parameters shared by all layers of this type, or None.
     """
 
     layer: type
     example: dict[str, Any]
-    check: Callable[[Any, Any], list[str]] | None = None
+    check: Callable[[Any, Any, int], list[str]] | None = None
     shared: Callable[[Any], Any] | None = None
 
     def fields(self) -> dict[str, Any]:
@@ -60,6 +62,22 @@ ATTENTION = {
         ),
         check=transformer_xl.check,
         shared=_xl_shared,
+    ),
+    'expire_span': Entry(
+        expire_span.ExpireSpan,
+        dict(
+            max_span=12,
+            ramp=3,
+            capacity=14,
+            position_length=4,
+            pre_div=1.0,
+            initial_share=0.4,
+            shorten=False,
+            start='empty',
+            num_sizes=3,
+        ),
+        check=expire_span.check,
+        shared=lambda fields: shared_table(fields, 'position_length'),
     ),
 }
 

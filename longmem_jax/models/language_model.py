@@ -40,12 +40,22 @@ class BlockState:
     feed_forward: Any
 
 
+def draw_skipped(key: jax.Array, rate: float) -> jax.Array:
+    """Whether a block is thrown away in this training step, for all lanes: LayerDrop."""
+    return jax.random.bernoulli(key, rate)
+
+
 class Block(nn.Module):
-    """One attention and one feed-forward layer with their norms and residual connections."""
+    """One attention and one feed-forward layer with their norms and residual connections.
+
+    With `layer_drop` (Fan et al., 2020) the outputs and losses of a block are left out of some
+    training steps; its memories are written all the same, so that they have no gaps.
+    """
 
     host: Host
     norm: str
     pre_norm: bool
+    layer_drop: float
     attention_name: str
     attention_fields: Any
     attention_shared: Any
@@ -89,13 +99,22 @@ class Block(nn.Module):
 
             return run
 
-        x, (attention, first), (feed_forward, second) = self._through(
+        y, (attention, first), (feed_forward, second) = self._through(
             x,
             call(self.attention, state.attention),
             call(self.feed_forward, state.feed_forward),
             train,
         )
-        return x, BlockState(attention, feed_forward), merge_aux([first, second])
+        aux = merge_aux([first, second])
+        if train and self.layer_drop:
+            skipped = draw_skipped(self.make_rng('memory'), self.layer_drop)
+            y = jnp.where(skipped, x, y)
+            losses = {
+                name: jnp.where(skipped, jnp.zeros_like(loss), loss)
+                for name, loss in aux.losses.items()
+            }
+            aux = aux.replace(losses=losses)
+        return y, BlockState(attention, feed_forward), aux
 
     def initial_state(self, batch_size):
         return BlockState(
@@ -174,6 +193,7 @@ class LanguageModel(nn.Module):
                 host=host,
                 norm=config.norm,
                 pre_norm=config.pre_norm,
+                layer_drop=config.layer_drop,
                 attention_name=attention,
                 attention_fields=fields[attention],
                 attention_shared=shared[attention],
@@ -218,7 +238,8 @@ class LanguageModel(nn.Module):
         def sort(leaf):
             return jnp.take_along_axis(leaf, order, axis=1)
 
-        ordered = Segment(sort(segment.tokens), sort(segment.valid), segment.start)
+        key = self.make_rng('memory') if train and self.has_rng('memory') else None
+        ordered = Segment(sort(segment.tokens), sort(segment.valid), segment.start, key)
         hidden, state, aux = self._read(ordered, state, train)
         result = jax.tree.map(
             lambda leaf: jnp.take_along_axis(leaf, per_lane_order(inverse, leaf), axis=1),

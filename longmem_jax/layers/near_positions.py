@@ -1,0 +1,84 @@
+"""Learned scores of near distances, one table for all heads and layers (Sukhbaatar et al., 2019).
+
+A query is multiplied with the vector of the distance to a key; nothing is added to keys, and
+distances beyond the table have no term at all.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.layers.attention import skew
+from longmem_jax.layers.attention_products import dot
+from longmem_jax.memory.contract import Host
+
+
+class NearPositions(nn.Module):
+    """The table, owned by the model and given to every layer as `shared`.
+
+    Attributes:
+      host: sizes of the model.
+      num_distances: distances 1 .. num_distances have a vector.
+    """
+
+    host: Host
+    num_distances: int
+
+    def setup(self):
+        init = nn.with_logical_partitioning(
+            nn.initializers.normal(1.0), ('distance', 'head_dim')
+        )
+        self.table = self.param('table', init, (self.num_distances, self.host.head_dim))
+
+    def __call__(self) -> jax.Array:
+        """float32 [num_distances, head_dim]; row d - 1 belongs to distance d."""
+        return self.table
+
+
+def whole_segment(queries: jax.Array, table: jax.Array, window: int) -> jax.Array:
+    """Scores of all queries of a segment with the keys of a window before it and of itself.
+
+    Args:
+      queries: [batch, heads, length, head_dim], scaled.
+      table: [num_distances, head_dim].
+      window: keys before the segment; those beyond `num_distances` score 0.
+
+    Returns:
+      [batch, heads, length, window + length], float32 at least; of no meaning at distances < 1.
+    """
+    length = queries.shape[2]
+    table = table[: min(window + length - 1, table.shape[0])].astype(queries.dtype)
+    rows = dot(queries, table[::-1])
+    left = window + length - 1 - table.shape[0]
+    rows = jnp.pad(rows, [(0, 0)] * 3 + [(left, 1)])
+    return skew(rows, window + length)
+
+
+def at_distances(queries: jax.Array, table: jax.Array, distance: jax.Array) -> jax.Array:
+    """Scores at any distances, by a gather: for streams, where lanes stand at different places.
+
+    Args:
+      queries: [batch, heads, n, head_dim], scaled.
+      table: [num_distances, head_dim].
+      distance: int32 [batch, n, keys].
+
+    Returns:
+      [batch, heads, n, keys], float32 at least; 0 outside of the table.
+    """
+    rows = dot(queries, table.astype(queries.dtype))
+    inside = (distance >= 1) & (distance <= table.shape[0])
+    at = jnp.where(inside, distance - 1, 0)[:, None]
+    shape = (*rows.shape[:3], distance.shape[-1])
+    found = jnp.take_along_axis(rows, jnp.broadcast_to(at, shape), axis=-1)
+    return jnp.where(inside[:, None], found, jnp.zeros_like(found))
+
+
+def shared_table(fields: Any, name: str):
+    """`Entry.shared` of a layer whose field `name` says how many distances are told apart."""
+
+    def make(host: Host, **kwargs: Any) -> NearPositions:
+        return NearPositions(host, fields[name], **kwargs)
+
+    return make

@@ -1,0 +1,85 @@
+"""Whole small models of the released Expire-Span code and its baselines, segment after segment."""
+
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from longmem_jax.interop import transformer_sequential as interop
+from longmem_jax.memory import expire_span
+from longmem_jax.models import language_model
+from longmem_jax.segment import Segment
+
+LOSSES = {'expire_span': 'expire_span_loss', 'adaptive_span': 'adapt_span_loss'}
+
+
+def _hidden_states(state, number):
+    """(name, ours) of the memories that the reference keeps as they are."""
+    for layer, block in enumerate(state):
+        memory = block.attention
+        for name in ('hidden', 'compressed'):
+            rows = getattr(memory, name, None)
+            if rows is not None:
+                yield f'state/{name}_layer{layer}_{number}', rows
+
+
+def checker(system):
+    """The `check` of one system; see `tests.parity`."""
+
+    def check(settings, arrays):
+        config = interop.model_config(settings, system)
+        theirs = {k[len('param/') :]: v for k, v in arrays.items() if k.startswith('param/')}
+        params = interop.import_parameters(theirs, config)
+        numbers = sorted(int(k.rsplit('_', 1)[1]) for k in arrays if k.startswith('in/tokens_'))
+        batch, length = arrays['in/tokens_0'].shape
+        model = language_model.make_model(config, length)
+        train = bool(settings.get('training', False))
+
+        def read(params, number, state):
+            tokens = jnp.asarray(arrays[f'in/tokens_{number}'], jnp.int32)
+            segment = Segment(tokens, jnp.ones(tokens.shape, bool), jnp.zeros((batch,), bool))
+            noise = arrays.get(f'in/block_span_noise_{number}', np.ones(()))
+            skips = iter(arrays.get(f'in/skip_layer_{number}', np.zeros(config.num_layers)))
+            with (
+                mock.patch.object(
+                    expire_span, 'draw_shortening', lambda key: jnp.asarray(noise, jnp.float32)
+                ),
+                mock.patch.object(
+                    language_model, 'draw_skipped', lambda key, rate: jnp.asarray(next(skips) > 0)
+                ),
+            ):
+                logits, state, aux = model.apply(
+                    {'params': params},
+                    segment,
+                    state,
+                    train=train,
+                    rngs={'memory': jax.random.key(0), 'dropout': jax.random.key(1)},
+                )
+            log_probs = jax.nn.log_softmax(logits)
+            loss = sum(
+                (value * settings[LOSSES[name]] for name, value in aux.losses.items()), 0.0
+            )
+            value = (log_probs * jnp.asarray(arrays[f'in/loss_weight_{number}'])).sum()
+            return value + 100.0 * loss, (log_probs, loss, state)
+
+        state = model.apply({'params': params}, batch, method='initial_state')
+        for number in numbers:
+            before = state
+            _, (log_probs, loss, state) = read(params, number, state)
+            yield f'out/log_probs_{number}', log_probs, arrays[f'out/log_probs_{number}']
+            for name in (f'out/aux_loss_{number}', f'out/span_loss_{number}'):
+                if name in arrays:
+                    yield name, loss, arrays[name].mean()
+            if system != 'expire_span':
+                for name, ours in _hidden_states(state, number):
+                    if name in arrays:
+                        yield name, ours[:, -arrays[name].shape[1] :], arrays[name]
+        gradient = jax.grad(lambda params: read(params, numbers[-1], before)[0])(params)
+        for name in sorted(arrays):
+            if name.startswith('grad/'):
+                path = name[len('grad/') :]
+                ours = interop.export_gradient(gradient, path, arrays[name].shape, config)
+                yield name, ours, arrays[name]
+
+    return check
