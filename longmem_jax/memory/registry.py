@@ -11,7 +11,7 @@ from typing import Any
 from longmem_jax.layers import feed_forward
 from longmem_jax.layers.relative_position import RelativeBiases
 from longmem_jax.layers.near_positions import shared_table
-from longmem_jax.memory import expire_span, local, transformer_xl
+from longmem_jax.memory import adaptive_span, expire_span, local, transformer_xl
 
 # Attributes that the model gives; all others are fields of the sub-config.
 GIVEN = ('host', 'normalize', 'shared', 'parent', 'name')
@@ -62,6 +62,20 @@ ATTENTION = {
         ),
         check=transformer_xl.check,
         shared=_xl_shared,
+    ),
+    'adaptive_span': Entry(
+        adaptive_span.AdaptiveSpan,
+        dict(
+            max_span=8,
+            ramp=3,
+            per='head',
+            initial_share=0.3,
+            start='empty',
+            trim_memory=False,
+            num_sizes=2,
+        ),
+        check=adaptive_span.check,
+        shared=lambda fields: shared_table(fields, 'max_span'),
     ),
     'expire_span': Entry(
         expire_span.ExpireSpan,

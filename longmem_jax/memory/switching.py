@@ -89,7 +89,13 @@ def as_function(module: Any) -> tuple[Callable[[Any, Any], Any], Any]:
 
 
 def kept_by_column(
-    rate: float, keys: jax.Array, scores: jax.Array, size: int, chunk: int
+    rate: float,
+    keys: jax.Array,
+    scores: jax.Array,
+    size: int,
+    chunk: int,
+    *,
+    newest_first: bool = False,
 ) -> jax.Array:
     """Dropout of weights as a factor, 0 or 1 / (1 - rate), the same for a column in every size.
 
@@ -102,6 +108,7 @@ def kept_by_column(
       scores: [batch, heads, queries, size + other columns].
       size: columns of the memory, which come first.
       chunk: columns drawn together: the smallest size.
+      newest_first: a smaller size leaves out the first columns of the memory, not the last.
 
     Returns:
       Shaped and typed like `scores`.
@@ -115,6 +122,7 @@ def kept_by_column(
         chunks = jax.vmap(lambda number: jax.random.fold_in(memory, number))(numbers)
         drawn = jax.vmap(lambda key: draw(key, chunk))(chunks)
         drawn = jnp.moveaxis(drawn, 0, 2).reshape(heads, queries, -1)[..., :size]
+        drawn = drawn[..., ::-1] if newest_first else drawn
         return jnp.concatenate([drawn, draw(rest, columns - size)], axis=-1)
 
     kept = jax.vmap(lane)(keys)

@@ -1,0 +1,306 @@
+"""Adaptive-Span: every head learns how far back it looks (Sukhbaatar et al., 2019).
+
+Each layer keeps its last `max_span` input vectors, without gradient; a query sees the `max_span`
+places before it, never itself, under a soft mask whose reach is learned per head or per layer.
+Keys that no head of the layer reaches are not read: attention runs in one of a few static sizes,
+the smallest that holds the widest span. With `per = 'none'` the span is fixed, which is the
+Transformer-XL of the Expire-Span paper.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.layers import near_positions
+from longmem_jax.layers.attention_products import dot, mix
+from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.self_attention import put
+from longmem_jax.memory.contract import Host
+from longmem_jax.memory.expire_span import STARTS
+from longmem_jax.memory.recent import push
+from longmem_jax.memory.switching import (
+    as_function,
+    kept_by_column,
+    per_device,
+    sizes_below,
+    switch,
+)
+from longmem_jax.segment import Aux, Segment
+
+PER = ('head', 'layer', 'none')
+MARGIN = 64  # tokens kept beyond the span where memory is trimmed, for spans that grow
+
+
+@flax.struct.dataclass
+class AdaptiveSpanState:
+    """The window of hidden vectors of one layer.
+
+    Attributes:
+      hidden: [batch, max_span, d_model], in the compute dtype; the last `count` are filled.
+      count: int32 [batch].
+    """
+
+    hidden: jax.Array
+    count: jax.Array
+
+
+@flax.struct.dataclass
+class AdaptiveSpanCache:
+    """What an open segment reads and will write.
+
+    Attributes:
+      keys, values: [batch, heads, max_span + segment_length, head_dim].
+      hidden: [batch, segment_length, d_model], inputs of this layer so far.
+      count: int32 [batch], as in the state.
+    """
+
+    keys: jax.Array
+    values: jax.Array
+    hidden: jax.Array
+    count: jax.Array
+
+
+def span_mask(share: jax.Array, distance: jax.Array, max_span: int, ramp: int) -> jax.Array:
+    """Soft mask over distances: 1 up to the span, then falling to 0 over `ramp` tokens (Eq. 5).
+
+    Args:
+      share: float [heads | 1], spans as shares of `max_span`.
+      distance: int32 [batch | 1, queries, keys].
+
+    Returns:
+      float [batch | 1, heads | 1, queries, keys].
+    """
+    share = share[None, :, None, None]
+    remaining = share * max_span + 1 - distance[:, None].astype(share.dtype)
+    return jnp.clip(remaining / ramp + 1, 0, 1)
+
+
+def reach(share: jax.Array, max_span: int, ramp: int) -> jax.Array:
+    """Greatest distance, int32, at which `span_mask` of any head is above 0."""
+    widest = jnp.ceil(share.max() * max_span + ramp).astype(jnp.int32)
+    return jnp.clip(widest, 1, max_span)
+
+
+def remember(state: AdaptiveSpanState, hidden, num_valid, kept=None) -> AdaptiveSpanState:
+    """Writes a segment: the last `max_span` of memory and segment, or the last `kept` of them."""
+    hidden = jax.lax.stop_gradient(hidden)
+    rows, count = push(state.hidden, state.count, hidden, num_valid)
+    if kept is None:
+        return AdaptiveSpanState(rows, count)
+    capacity = rows.shape[1]
+    count = jnp.minimum(count, kept)
+    stays = jnp.arange(capacity, dtype=jnp.int32)[None] >= capacity - count[:, None]
+    return AdaptiveSpanState(jnp.where(stays[..., None], rows, jnp.zeros_like(rows)), count)
+
+
+def check(fields, model, segment_length: int) -> list[str]:
+    """Faults of a sub-config."""
+    faults = []
+    for name in ('max_span', 'ramp', 'num_sizes'):
+        if fields[name] < 1:
+            faults.append(f'{name} = {fields[name]}: must be at least 1')
+    for name, allowed in (('per', PER), ('start', STARTS)):
+        if fields[name] not in allowed:
+            faults.append(f'{name} = {fields[name]!r}: allowed are {", ".join(allowed)}')
+    if not 0 <= fields['initial_share'] <= 1:
+        faults.append(f'initial_share = {fields["initial_share"]}: must lie in [0, 1]')
+    return faults
+
+
+class AdaptiveSpan(nn.Module):
+    """Attention within learned spans.
+
+    `Aux.losses['adaptive_span']` is `max_span * mean(share)`, tokens of span; its weight is
+    `config.train.loss_weights.adaptive_span`. Shares are kept in [0, 1] by the optimizer, which
+    knows them by their name, `span_share`.
+
+    Attributes:
+      max_span: L, the longest span.
+      ramp: R, tokens over which the mask falls.
+      per: one span per 'head' or per 'layer'; 'none' = all see max_span.
+      initial_share: all spans begin at this share of max_span.
+      start: a document begins with 'empty' memory, or with `max_span` 'zeros' vectors that are
+        attended to, as in the authors' code.
+      trim_memory: forget vectors beyond the widest span + 64 too; should the span grow, they are
+        missing. False keeps all of max_span.
+      num_sizes: window sizes that there is a branch for, each half of the next.
+    """
+
+    host: Host
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    max_span: int
+    ramp: int
+    per: str
+    initial_share: float
+    start: str
+    trim_memory: bool
+    num_sizes: int
+
+    def setup(self):
+        host = self.host
+        init = nn.initializers.normal(host.init_std)
+        heads = dict(
+            num_heads=host.num_heads, head_dim=host.head_dim, dtype=host.dtype, kernel_init=init
+        )
+        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
+        self.out = HeadsOut(d_model=host.d_model, dtype=host.dtype, kernel_init=init)
+        fixed = self.per == 'none'
+        self.sizes = sizes_below(self.max_span, 1 if fixed else self.num_sizes)
+        if not fixed:
+            axis, number = ('heads', host.num_heads) if self.per == 'head' else (None, 1)
+            self.span_share = self.param(
+                'span_share',
+                nn.with_logical_partitioning(
+                    nn.initializers.constant(self.initial_share), (axis,)
+                ),
+                (number,),
+            )
+
+    def _share(self):
+        return None if self.per == 'none' else self.span_share
+
+    def _reach(self):
+        if self.per == 'none':
+            return jnp.asarray(self.max_span, jnp.int32)
+        return reach(jax.lax.stop_gradient(self.span_share), self.max_span, self.ramp)
+
+    def _kept(self):
+        if not self.trim_memory or self.per == 'none':
+            return None
+        return jnp.minimum(self._reach() + MARGIN, self.max_span)
+
+    def _soft(self, share, distance, first, wide):
+        """Soft mask [batch, heads | 1, queries, keys]; `first` int32 [batch], first filled key."""
+        column = jnp.arange(distance.shape[2], dtype=jnp.int32)[None, None]
+        visible = (distance >= 1) & (distance <= self.max_span)
+        visible = (visible & (column >= first[:, None, None]))[:, None]
+        if share is None:
+            return visible.astype(wide)
+        soft = span_mask(share.astype(wide), distance, self.max_span, self.ramp)
+        return jnp.where(visible, soft, jnp.zeros_like(soft))
+
+    def initial_state(self, batch_size: int) -> AdaptiveSpanState:
+        """Nothing, or zero vectors."""
+        filled = self.max_span if self.start == 'zeros' else 0
+        shape = (batch_size, self.max_span, self.host.d_model)
+        return AdaptiveSpanState(
+            jnp.zeros(shape, self.host.dtype), jnp.full((batch_size,), filled, jnp.int32)
+        )
+
+    def __call__(
+        self, x: jax.Array, state: AdaptiveSpanState, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, AdaptiveSpanState, Aux]:
+        """Attends to memory and segment, then writes; x, y are [batch, length, d_model]."""
+        host, length = self.host, x.shape[1]
+        normal = self.normalize(x)
+        rate = host.attention_dropout if train else 0.0
+        laned = dict(
+            queries=self.query(normal) * jnp.asarray(host.head_dim**-0.5, host.dtype),
+            keys=self.key(normal),
+            values=self.value(normal),
+            memory=jax.lax.stop_gradient(state.hidden),
+            count=state.count,
+        )
+        if rate:
+            laned['dropout'] = jax.random.split(self.make_rng('dropout'), x.shape[0])
+        functions, variables = {}, {}
+        for name in ('normalize', 'key', 'value'):
+            functions[name], variables[name] = as_function(getattr(self, name))
+        needed = self._reach()
+        whole = dict(
+            variables=variables, share=self._share(), table=self.shared(), needed=needed
+        )
+
+        def read(size, operands):
+            whole, laned = operands
+            queries, variables = laned['queries'], whole['variables']
+            memory = laned['memory'][:, self.max_span - size :]
+            memory = functions['normalize'](variables['normalize'], memory)
+            keys, values = (
+                jnp.concatenate([functions[name](variables[name], memory), laned[many]], axis=2)
+                for name, many in (('key', 'keys'), ('value', 'values'))
+            )
+            scores = dot(queries, keys)
+            scores = scores + near_positions.whole_segment(queries, whole['table'], size)
+            places = jnp.arange(length, dtype=jnp.int32)[None, :, None]
+            distance = size + places - jnp.arange(size + length, dtype=jnp.int32)[None, None]
+            first = jnp.maximum(size - laned['count'], 0)
+            soft = self._soft(whole['share'], distance, first, scores.dtype)
+            kept = None
+            if rate:
+                kept = kept_by_column(
+                    rate, laned['dropout'], scores, size, self.sizes[0], newest_first=True
+                )
+            return mix(scores, values, soft, kept)
+
+        out = per_device(
+            lambda whole, laned: switch(read, self.sizes, whole['needed'], (whole, laned)),
+            whole,
+            laned,
+        )
+        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
+        new = remember(state, x, num_valid, self._kept())
+        losses = {}
+        metrics = {'memory_size': jnp.minimum(state.count, needed).astype(jnp.float32).mean()}
+        if self.per != 'none':
+            losses['adaptive_span'] = self.max_span * self.span_share.mean()
+            metrics['span_mean'] = jax.lax.stop_gradient(losses['adaptive_span'])
+            metrics['span_max'] = jax.lax.stop_gradient(self.max_span * self.span_share.max())
+        return self.out(out), new, Aux(losses=losses, metrics=metrics)
+
+    def open_segment(self, state: AdaptiveSpanState, batch_size: int) -> AdaptiveSpanCache:
+        """Projects the part of the memory within reach, once for all tokens of the segment."""
+        host = self.host
+        functions, variables = zip(
+            *(as_function(part) for part in (self.normalize, self.key, self.value)), strict=True
+        )
+
+        def project(size, operands):
+            (norm, key, value), hidden = operands
+            rows = functions[0](norm, hidden[:, self.max_span - size :])
+            room = [(0, 0), (0, 0), (self.max_span - size, host.segment_length), (0, 0)]
+            return tuple(
+                jnp.pad(function(part, rows), room)
+                for function, part in zip(functions[1:], (key, value), strict=True)
+            )
+
+        keys, values = switch(project, self.sizes, self._reach(), (variables, state.hidden))
+        hidden = jnp.zeros((batch_size, host.segment_length, host.d_model), host.dtype)
+        return AdaptiveSpanCache(keys, values, hidden, state.count)
+
+    def extend(self, x: jax.Array, cache: AdaptiveSpanCache, index: jax.Array):
+        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        host, whole = self.host, self.max_span
+        normal = self.normalize(x)
+        queries = self.query(normal) * jnp.asarray(host.head_dim**-0.5, host.dtype)
+        cache = cache.replace(
+            keys=put(cache.keys, self.key(normal), whole + index, 2),
+            values=put(cache.values, self.value(normal), whole + index, 2),
+            hidden=put(cache.hidden, x, index, 1),
+        )
+        places = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
+        table, share = self.shared(), self._share()
+
+        def read(size, operands):
+            cache, queries, table, share, places = operands
+            keys, values = (
+                part[:, :, whole - size :] for part in (cache.keys, cache.values)
+            )
+            column = jnp.arange(keys.shape[2], dtype=jnp.int32)[None, None]
+            distance = size + places[..., None] - column
+            scores = dot(queries, keys)
+            scores = scores + near_positions.at_distances(queries, table, distance)
+            first = jnp.maximum(size - cache.count, 0)
+            return mix(scores, values, self._soft(share, distance, first, scores.dtype), None)
+
+        out = switch(read, self.sizes, self._reach(), (cache, queries, table, share, places))
+        return self.out(out), cache
+
+    def close_segment(self, state, cache: AdaptiveSpanCache, count: jax.Array):
+        """Writes the first `count` tokens of the open segment."""
+        return remember(state, cache.hidden, count, self._kept())
