@@ -11,14 +11,23 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from longmem_jax.generate import Reader, fresh_state
-from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.stream import open_stream, read_token
 from longmem_jax.segment import Segment, read_segments
 from longmem_jax.sharding import lanes_sharding, make_mesh, parameter_shardings
 from longmem_jax.train_step import initial_parameters
-from tests.toys import BATCH, LENGTH, SEGMENTS, VOCAB, random_segments, run, toy, with_config
+from tests.toys import (
+    BATCH,
+    LENGTH,
+    SEGMENTS,
+    VOCAB,
+    every_layer,
+    random_segments,
+    run,
+    toy,
+    with_config,
+)
 
-NAMES = sorted(LAYERS)
+NAMES = list(every_layer())
 
 
 @pytest.fixture(params=NAMES)
@@ -53,10 +62,11 @@ def test_lanes_are_apart(name):
     logits, states = run(model, params, segments)
     only_first = jnp.zeros(segments.tokens.shape, bool).at[:, 0].set(True)
     changed, changed_states = run(model, params, change_tokens(segments, only_first))
-    np.testing.assert_array_equal(logits[:, 1], changed[:, 1])
+    # To rounding: how much of a buffer is read may depend on the other lanes.
+    np.testing.assert_allclose(logits[:, 1], changed[:, 1], atol=2e-6)
     assert np.abs(logits[:, 0] - changed[:, 0]).max() > 0.0
     for leaf, other in zip(jax.tree.leaves(states), jax.tree.leaves(changed_states), strict=True):
-        np.testing.assert_array_equal(leaf[:, 1], other[:, 1])
+        np.testing.assert_allclose(leaf[:, 1], other[:, 1], atol=2e-6)
 
 
 def test_reset_is_a_fresh_state(name):
@@ -66,10 +76,10 @@ def test_reset_is_a_fresh_state(name):
     logits, states = run(model, params, segments.replace(start=start))
     tail = jax.tree.map(lambda leaf: leaf[2:], segments.replace(start=start))
     fresh, fresh_states = run(model, params, tail)
-    np.testing.assert_array_equal(logits[2:, 1], fresh[:, 1])
+    np.testing.assert_allclose(logits[2:, 1], fresh[:, 1], atol=2e-6)
     last, fresh_last = (jax.tree.map(lambda leaf: leaf[-1], s) for s in (states, fresh_states))
     for leaf, other in zip(jax.tree.leaves(last), jax.tree.leaves(fresh_last), strict=True):
-        np.testing.assert_array_equal(leaf[1], other[1])
+        np.testing.assert_allclose(leaf[1], other[1], atol=2e-6)
     if jax.tree.leaves(states):  # a memory tells: the lane that was not reset differs
         assert np.abs(logits[2:, 0] - fresh[:, 0]).max() > 0.0
 

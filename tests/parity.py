@@ -12,7 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.parity_systems import t5_relative_bias, transformer_sequential, transformer_xl
+from tests.parity_systems import (
+    compressive_transformer_conv,
+    t5_relative_bias,
+    transformer_sequential,
+    transformer_xl,
+)
 
 # name -> generator of (tensor name, ours, reference)
 SYSTEMS = {
@@ -20,6 +25,7 @@ SYSTEMS = {
     't5_relative_bias': t5_relative_bias.check,
     'expire_span': transformer_sequential.checker('expire_span'),
     'adaptive_span': transformer_sequential.checker('adaptive_span'),
+    'compressive_transformer_conv': compressive_transformer_conv.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),
 }
 TOLERANCE = 1e-4

@@ -15,8 +15,16 @@ from longmem_jax.train_step import initial_parameters, unbox
 BATCH, LENGTH, SEGMENTS, VOCAB = 2, 5, 4, 24
 
 
+def every_layer():
+    """Names for `toy`: every registered layer, and 'NAME:VARIANT' for its further settings."""
+    for name, entry in sorted(LAYERS.items()):
+        yield name
+        yield from (f'{name}:{more}' for more in entry.more)
+
+
 def model_config(name, **changes):
     """`config.model` of a two-layer toy whose layers of type `name` are as in the registry."""
+    name, _, more = name.partition(':')
     model = base().model
     model.vocab_size, model.d_model, model.d_embed = VOCAB, 16, 16
     model.num_heads, model.head_dim, model.d_feed_forward = 2, 8, 24
@@ -24,6 +32,8 @@ def model_config(name, **changes):
     stack(model, 2, attention, feed_forward)
     for used in (attention, feed_forward):
         model[used] = dict(LAYERS[used].example)
+    if more:
+        model[name].update(LAYERS[name].more[more])
     model.init_std = 0.2
     for field, value in changes.items():
         model[field] = value

@@ -125,6 +125,8 @@ def _place(name, model):
     if rest not in _LAYER:
         raise UsageError(f'{name}: not a parameter of a released model that is known here.')
     path, kind = _LAYER[rest]
+    if model.attention[0] == 'compressive':  # whose two readings are modules of their own
+        path = path.replace('attention/', 'attention/layer/')
     return f'block_{layer}/{path}', kind
 
 

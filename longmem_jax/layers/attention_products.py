@@ -56,34 +56,41 @@ dot.defvjp(_dot_forward, _dot_backward)
 
 @jax.custom_vjp
 def mix(
-    scores: jax.Array, values: jax.Array, soft: jax.Array, kept: jax.Array | None
+    scores: jax.Array,
+    values: jax.Array,
+    seen: jax.Array,
+    soft: jax.Array | None,
+    kept: jax.Array | None,
 ) -> jax.Array:
     """Values weighted by a softmax under a soft mask, normalised again.
 
-    With weights w = softmax(scores over soft > 0) the result is that of w * soft, divided by its
-    sum + 1e-8. Rows that see nothing give zeros.
+    With weights w = softmax(scores that are seen under soft > 0) the result is that of w * soft,
+    divided by its sum + 1e-8. Rows that see nothing give zeros.
 
     Args:
       scores: [batch, heads, queries, keys], float32 at least and finite.
       values: [batch, heads, keys, head_dim].
-      soft: in [0, 1], typed like scores, broadcastable to them.
+      seen: bool, broadcastable to scores.
+      soft: in [0, 1], typed like scores, broadcastable to them; None = 1.
       kept: dropout of the weights, 0 or 1 / (1 - rate), shaped like scores; None = none.
 
     Returns:
       [batch, heads, queries, head_dim] in the type of `values`.
     """
-    return _mix_forward(scores, values, soft, kept)[0]
+    return _mix_forward(scores, values, seen, soft, kept)[0]
 
 
-def _times(weights, kept):
-    return weights if kept is None else weights * kept.astype(weights.dtype)
+def _times(weights, factor):
+    return weights if factor is None else weights * factor.astype(weights.dtype)
 
 
-def _mix_forward(scores, values, soft, kept):
-    scores = jnp.where(soft > 0, scores, jnp.asarray(NEVER, scores.dtype))
+def _mix_forward(scores, values, seen, soft, kept):
+    if soft is not None:
+        seen = seen & (soft > 0)
+    scores = jnp.where(seen, scores, jnp.asarray(NEVER, scores.dtype))
     highest = jnp.maximum(scores.max(axis=-1, keepdims=True), NEVER / 2)
     powers = jnp.exp(scores - highest)
-    weights = powers * soft
+    weights = _times(powers, soft)
     total = weights.sum(axis=-1, keepdims=True) + EPSILON * powers.sum(axis=-1, keepdims=True)
     inverse = jnp.where(total > 0, 1.0 / jnp.where(total > 0, total, 1.0), jnp.zeros_like(total))
     # Normalised behind the product, where there is less to divide.
@@ -95,23 +102,20 @@ def _mix_backward(residuals, gradient):
     powers, inverse, values, soft, kept = residuals
     narrow, wide = values.dtype, inverse.dtype
     gradient = (gradient.astype(wide) * inverse).astype(narrow)
-    weights = powers.astype(wide) * soft
+    powers = powers.astype(wide)
+    weights = _times(powers, soft)
     dropped = _times(weights, kept).astype(narrow)
     to_values = _product('bhqd,bhqk->bhdk', gradient, dropped)
     to_weights = _times(_product('bhqd,bhkd->bhqk', gradient, values), kept)
     level = (weights * to_weights).sum(axis=-1, keepdims=True) * inverse
-    to_powers = powers.astype(wide) * (to_weights - level)
-    to_soft = to_powers
-    for axis in range(to_powers.ndim):
-        if soft.shape[axis] == 1:
-            to_soft = to_soft.sum(axis=axis, keepdims=True)
+    to_powers = powers * (to_weights - level)
+    to_soft = None
+    if soft is not None:
+        axes = [axis for axis in range(soft.ndim) if soft.shape[axis] == 1]
+        to_soft = to_powers.sum(axis=axes, keepdims=True)
     # The derivative of the 1e-8 is left out: it is that small.
-    return (
-        to_powers * soft,
-        jnp.swapaxes(to_values, -1, -2).astype(narrow),
-        to_soft,
-        None,
-    )
+    to_values = jnp.swapaxes(to_values, -1, -2).astype(narrow)
+    return _times(to_powers, soft), to_values, None, to_soft, None
 
 
 mix.defvjp(_mix_forward, _mix_backward)

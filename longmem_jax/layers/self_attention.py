@@ -130,6 +130,46 @@ class SelfAttention(nn.Module):
         first = self.memory_length - count
         return self._read(x, *self._place(both, 0), self.memory_length, first, train)
 
+    def usage(
+        self, x: jax.Array, memory: jax.Array, count: jax.Array, num_valid: jax.Array
+    ) -> jax.Array:
+        """Attention that every key receives from the first `num_valid` (int32 [batch]) queries.
+
+        The mean over heads, without dropout and without gradient; other arguments as in
+        `__call__`.
+
+        Returns:
+          float32 [batch, memory_length + length].
+        """
+        x = self.normalize(x)
+        both = jnp.concatenate([self.normalize(memory), x], axis=1)
+        asked = jnp.arange(x.shape[1], dtype=jnp.int32)[None] < num_valid[:, None]
+        first = self.memory_length - count
+        return self._received(x, *self._place(both, 0), self.memory_length, first, asked)
+
+    def usage_of_tokens(
+        self, x: jax.Array, cache: KeyValues, index: jax.Array, count: jax.Array
+    ) -> jax.Array:
+        """`usage` from the tokens `x` of an open segment, whose keys are in the cache already."""
+        asked = jnp.ones(x.shape[:2], bool)
+        first = self.memory_length - count
+        offset = self.memory_length + index
+        normal = self.normalize(x)
+        return self._received(normal, cache.keys, cache.values, offset, first, asked)
+
+    def _received(self, x, keys, values, offset, first, asked):
+        # The derivative of the summed output by a key's value is the sum of its weights.
+        x, keys, values = jax.lax.stop_gradient((x, keys, values))
+        queries, extra = self.relation.relate(self.query(x), offset, keys.shape[2], train=False)
+
+        def read(values):
+            out = attend(queries, keys, values, offset=offset, first=first, **extra)
+            return jnp.where(asked[:, None, :, None], out[..., :1], jnp.zeros_like(out[..., :1]))
+
+        out, pull = jax.vjp(read, values.astype(jnp.promote_types(values.dtype, jnp.float32)))
+        weights = pull(jnp.ones_like(out))[0][..., 0].mean(axis=1)
+        return jax.lax.stop_gradient(weights).astype(jnp.float32)
+
     def _place(self, x, start):
         """Keys and values of `x`, whose first vector stands on index `start` (int or [batch])."""
         return self.relation.place(self.key(x), start), self.value(x)

@@ -174,15 +174,15 @@ class AdaptiveSpan(nn.Module):
             return None
         return jnp.minimum(self._reach() + MARGIN, self.max_span)
 
-    def _soft(self, share, distance, first, wide):
-        """Soft mask [batch, heads | 1, queries, keys]; `first` int32 [batch], first filled key."""
+    def _masks(self, share, distance, first, wide):
+        """What is seen, [batch, 1, queries, keys], and how well, [batch | 1, heads | 1, queries,
+        keys] or None; `first` int32 [batch] is the first filled key."""
         column = jnp.arange(distance.shape[2], dtype=jnp.int32)[None, None]
-        visible = (distance >= 1) & (distance <= self.max_span)
-        visible = (visible & (column >= first[:, None, None]))[:, None]
+        seen = (distance >= 1) & (distance <= self.max_span)
+        seen = (seen & (column >= first[:, None, None]))[:, None]
         if share is None:
-            return visible.astype(wide)
-        soft = span_mask(share.astype(wide), distance, self.max_span, self.ramp)
-        return jnp.where(visible, soft, jnp.zeros_like(soft))
+            return seen, None
+        return seen, span_mask(share.astype(wide), distance, self.max_span, self.ramp)
 
     def initial_state(self, batch_size: int) -> AdaptiveSpanState:
         """Nothing, or zero vectors."""
@@ -230,13 +230,13 @@ class AdaptiveSpan(nn.Module):
             places = jnp.arange(length, dtype=jnp.int32)[None, :, None]
             distance = size + places - jnp.arange(size + length, dtype=jnp.int32)[None, None]
             first = jnp.maximum(size - laned['count'], 0)
-            soft = self._soft(whole['share'], distance, first, scores.dtype)
+            seen, soft = self._masks(whole['share'], distance, first, scores.dtype)
             kept = None
             if rate:
                 kept = kept_by_column(
                     rate, laned['dropout'], scores, size, self.sizes[0], newest_first=True
                 )
-            return mix(scores, values, soft, kept)
+            return mix(scores, values, seen, soft, kept)
 
         out = per_device(
             lambda whole, laned: switch(read, self.sizes, whole['needed'], (whole, laned)),
@@ -296,7 +296,9 @@ class AdaptiveSpan(nn.Module):
             scores = dot(queries, keys)
             scores = scores + near_positions.at_distances(queries, table, distance)
             first = jnp.maximum(size - cache.count, 0)
-            return mix(scores, values, self._soft(share, distance, first, scores.dtype), None)
+            return mix(
+                scores, values, *self._masks(share, distance, first, scores.dtype), None
+            )
 
         out = switch(read, self.sizes, self._reach(), (cache, queries, table, share, places))
         return self.out(out), cache

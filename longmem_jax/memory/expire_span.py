@@ -238,7 +238,8 @@ class ExpireSpan(nn.Module):
             kept = None
             if rate:
                 kept = kept_by_column(rate, laned['dropout'], scores, size, self.sizes[0])
-            out = mix(scores, values, soft[:, None].astype(scores.dtype), kept)
+            soft = soft[:, None].astype(scores.dtype)
+            out = mix(scores, values, soft > 0, soft, kept)
             full = jnp.pad(spans[:, :size], [(0, 0), (0, self.sizes[-1] - size)])
             return out, loss, jax.lax.stop_gradient((full, spans[:, size:]))
 
@@ -335,7 +336,8 @@ class ExpireSpan(nn.Module):
                 everything,
                 self.ramp,
             )
-            return mix(scores, values, soft[:, None].astype(scores.dtype), None)
+            soft = soft[:, None].astype(scores.dtype)
+            return mix(scores, values, soft > 0, soft, None)
 
         out = switch(
             read, self.sizes, cache.count.max(), (cache, queries, near, recent, places)

@@ -11,7 +11,13 @@ from typing import Any
 from longmem_jax.layers import feed_forward
 from longmem_jax.layers.relative_position import RelativeBiases
 from longmem_jax.layers.near_positions import shared_table
-from longmem_jax.memory import adaptive_span, expire_span, local, transformer_xl
+from longmem_jax.memory import (
+    adaptive_span,
+    compressive_transformer,
+    expire_span,
+    local,
+    transformer_xl,
+)
 
 # Attributes that the model gives; all others are fields of the sub-config.
 GIVEN = ('host', 'normalize', 'shared', 'parent', 'name')
@@ -26,6 +32,7 @@ class Entry:
       example: a complete small sub-config, with which the conformance suite runs.
       check: `(fields, config.model, segment_length) -> faults` of a sub-config; None = nothing to
         check.
+      more: changes of `example`, by name, with which the suite runs too.
       shared: `fields -> module class` of parameters shared by all layers of this type, or None.
     """
 
@@ -33,6 +40,7 @@ class Entry:
     example: dict[str, Any]
     check: Callable[[Any, Any, int], list[str]] | None = None
     shared: Callable[[Any], Any] | None = None
+    more: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
     def fields(self) -> dict[str, Any]:
         """Names and types of the fields of the sub-config."""
@@ -76,6 +84,28 @@ ATTENTION = {
         ),
         check=adaptive_span.check,
         shared=lambda fields: shared_table(fields, 'max_span'),
+        more=dict(trimmed=dict(start='zeros', per='layer', trim_memory=True)),
+    ),
+    'compressive': Entry(
+        compressive_transformer.CompressiveTransformer,
+        dict(
+            memory_length=6,
+            compressed_length=3,
+            rate=2,
+            compression='convolution',
+            reading='segment',
+            position='transformer_xl',
+            reconstruction='attention',
+            start='empty',
+        ),
+        check=compressive_transformer.check,
+        shared=compressive_transformer.shared,
+        more=dict(
+            sliding=dict(
+                compression='mean', reading='sliding', position='none', reconstruction='none'
+            ),
+            most_used=dict(compression='most_used', reconstruction='none', position='rotary'),
+        ),
     ),
     'expire_span': Entry(
         expire_span.ExpireSpan,
@@ -92,6 +122,7 @@ ATTENTION = {
         ),
         check=expire_span.check,
         shared=lambda fields: shared_table(fields, 'position_length'),
+        more=dict(zeros=dict(start='zeros', capacity=12, pre_div=2.0)),
     ),
 }
 
