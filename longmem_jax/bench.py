@@ -66,6 +66,7 @@ def random_batch(config: Any, section: Any, segments: int) -> Batch:
         tokens=tokens,
         targets=np.roll(tokens, -1, axis=-1),
         valid=np.ones(shape, bool),
+        scored=np.ones(shape, np.uint8),
         start=np.zeros(shape[:2], bool),
         num_bytes=np.full(shape[:2], section.segment_length, np.float32),
         cursor=Cursor(document=place, offset=place),

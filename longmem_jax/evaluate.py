@@ -17,6 +17,9 @@ from longmem_jax.sharding import from_processes, lanes_sharding, own_lanes, repl
 from longmem_jax.train_step import LN2, score_segment
 
 SEGMENTS_PER_STEP = 8
+# Fields of layers that say how far back they see, and what is printed before each.
+LENGTHS = {'memory_length': '', 'compressed_length': '+ slots ', 'max_span': 'span '}
+SUMS = ('nll', 'scored', 'tokens', 'num_bytes', 'right', 'answers', 'exact')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Result:
       split: 'train', 'validation' or 'test'.
       nll: nats.
       tokens, num_bytes: scored tokens and the source bytes they stand for.
+      right: scored tokens that were the likeliest.
+      answers, exact: answers of several tokens, and how many had all of them right.
       protocol: segment and memory lengths, lanes, and whether all of the split was read.
     """
 
@@ -35,6 +40,9 @@ class Result:
     tokens: int
     num_bytes: float
     protocol: str
+    right: int
+    answers: int
+    exact: int
 
     @property
     def loss(self) -> float:
@@ -43,17 +51,30 @@ class Result:
 
     @property
     def bits_per_byte(self) -> float:
-        """Bits per byte of the source text, whatever the tokenizer."""
-        return self.nll / LN2 / max(self.num_bytes, 1.0)
+        """Bits per byte of the source text, whatever the tokenizer; 0 for a task without bytes."""
+        return self.nll / LN2 / max(self.num_bytes, 1.0) if self.num_bytes else 0.0
 
     @property
     def perplexity(self) -> float:
         """Perplexity per token (infinite beyond the range of floats)."""
         return math.exp(self.loss) if self.loss < 700 else math.inf
 
+    @property
+    def accuracy(self) -> float:
+        """Share of scored tokens that were the likeliest."""
+        return self.right / max(self.tokens, 1)
+
+    @property
+    def exact_match(self) -> float:
+        """Share of answers that greedy decoding gives word for word."""
+        return self.exact / max(self.answers, 1)
+
     def scalars(self) -> dict[str, float]:
         """What is worth writing down."""
+        answers = {'exact_match': self.exact_match, 'answers': float(self.answers)}
         return {
+            **(answers if self.answers else {}),
+            'accuracy': self.accuracy,
             'loss': self.loss,
             'bits_per_byte': self.bits_per_byte,
             'perplexity': self.perplexity,
@@ -66,8 +87,11 @@ def memory_lengths(model: Any) -> str:
     """The lengths of memory that a model has, by layer type: 'transformer_xl 512'."""
     named = []
     for name in dict.fromkeys(model.attention):
-        length = model[name].to_dict().get('memory_length')
-        named.append(name if length is None else f'{name} {length}')
+        fields = model[name].to_dict()
+        lengths = [
+            f'{LENGTHS[field]}{fields[field]}' for field in LENGTHS if fields.get(field) is not None
+        ]
+        named.append(' '.join([name, *lengths]))
     return ', '.join(named)
 
 
@@ -94,7 +118,7 @@ class Evaluator:
         self._step = jax.jit(
             functools.partial(_score, model),
             static_argnames='emptied',
-            out_shardings=(lanes_sharding(mesh), whole),
+            out_shardings=(lanes_sharding(mesh), lanes_sharding(mesh), whole),
             donate_argnames='memory',
         )
 
@@ -104,7 +128,8 @@ class Evaluator:
 
     def step(self, holder: list[Any], params: Any, initial: Any, batch: Batch) -> Any:
         """Scores one batch from, and into, the memories `holder[0]`; returns the sums."""
-        holder[0], sums = self._step(params, initial, holder[0], batch, emptied=False)
+        errors = jnp.zeros((batch.start.shape[1],), jnp.int32)
+        holder[0], _, sums = self._step(params, initial, holder[0], errors, batch, emptied=False)
         return sums
 
     def evaluate(
@@ -137,7 +162,8 @@ class Evaluator:
         if initial is None:
             initial = self.initial_state(params, config.num_lanes)
         memory = jax.tree.map(lambda leaf: leaf.copy(), initial)
-        total = np.zeros((3,), np.float64)
+        wrong = jnp.zeros((config.num_lanes,), jnp.int32, device=lanes_sharding(self.mesh))
+        total = dict.fromkeys(SUMS, 0.0)
         segments, whole = 0, True
         per_step = min(SEGMENTS_PER_STEP, max_segments) if max_segments else SEGMENTS_PER_STEP
         for batch in batches(
@@ -152,32 +178,77 @@ class Evaluator:
             cursor=None,
         ):
             batch = from_processes(self.mesh, batch.replace(cursor=()), 1)
-            memory, sums = self._step(params, initial, memory, batch, emptied=emptied)
-            total += np.asarray([sums['nll'], sums['tokens'], sums['num_bytes']], np.float64)
+            memory, wrong, sums = self._step(
+                params, initial, memory, wrong, batch, emptied=emptied
+            )
+            total = {name: total[name] + float(sums[name]) for name in SUMS}
             segments += per_step
             if report is not None:
-                report(segments, int(total[1]))
+                report(segments, int(total['scored']))
             if max_segments and segments >= max_segments:
                 whole = False
                 break
         protocol = (
             f'segment {config.segment_length}, memory {memory_lengths(self.model.config)}'
             f'{" emptied before every segment" if emptied else ""}, {config.num_lanes} lanes, '
-            f'{"all" if whole else "the first"} {int(total[1]):,} tokens '
-            f'({int(round(total[2])):,} bytes) of {split} scored'
+            f'{"all" if whole else "the first"} {_scored(total)} of {split} scored'
         )
-        return Result(split, float(total[0]), int(total[1]), float(total[2]), protocol), memory
+        return Result(
+            split,
+            total['nll'],
+            int(total['scored']),
+            total['num_bytes'],
+            protocol,
+            right=int(total['right']),
+            answers=int(total['answers']),
+            exact=int(total['exact']),
+        ), memory
 
 
-def _score(model, params, initial, memory, batch: Batch, *, emptied: bool):
-    """Reads a batch; documents start from `initial`. Returns memories and sums of the whole batch."""
+def _scored(total):
+    """What was scored, in words: '1,000 tokens (1,000 bytes)', '8 answers (24 of 900 tokens)'."""
+    tokens = f'{int(total["scored"]):,}'
+    if total['answers']:
+        return f'{int(total["answers"]):,} answers ({tokens} of {int(total["tokens"]):,} tokens)'
+    return f'{tokens} tokens ({int(round(total["num_bytes"])):,} bytes)'
 
-    def read(memory, inputs, key):
+
+def exact_answers(
+    wrong: jax.Array, scored: jax.Array, errors: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Answers that have no wrong token, also those begun in earlier segments.
+
+    Args:
+      wrong: bool [lanes, length], scored tokens that are wrong.
+      scored: uint8 [lanes, length]; 2 at the last token of an answer.
+      errors: int32 [lanes], wrong tokens of answers begun and not ended before.
+
+    Returns:
+      int32 scalar, and `errors` for the next segment.
+    """
+    ends = scored == 2
+    count = jnp.cumsum(wrong.astype(jnp.int32), axis=1) + errors[:, None]
+    at_ends = jax.lax.cummax(jnp.where(ends, count, 0), axis=1)
+    before = jnp.pad(at_ends, [(0, 0), (1, 0)])[:, :-1]
+    exact = (ends & (count == before)).sum(dtype=jnp.int32)
+    return exact, count[:, -1] - at_ends[:, -1]
+
+
+def _score(model, params, initial, memory, errors, batch: Batch, *, emptied: bool):
+    """Reads a batch; documents start from `initial`.
+
+    Returns memories, wrong tokens of answers that have not ended, and sums of the whole batch."""
+
+    def read(carry, inputs, key):
+        memory, errors = carry
+        errors = jnp.where(inputs.start, 0, errors)
         start = inputs.start | emptied
         memory = select_lanes(start, initial, memory)
         inputs = inputs.replace(start=jnp.zeros_like(start))
-        memory, (sums, _) = score_segment(model, params, memory, inputs, key, train=False)
-        return memory, sums
+        memory, (sums, wrong, _) = score_segment(model, params, memory, inputs, key, train=False)
+        exact, errors = exact_answers(wrong, inputs.scored, errors)
+        answers = (inputs.scored == 2).sum(dtype=jnp.int32)
+        return (memory, errors), sums | {'answers': answers, 'exact': exact}
 
-    memory, sums = read_segments(read, memory, batch, jax.random.key(0))
-    return memory, jax.tree.map(lambda part: part.sum(), sums)
+    (memory, errors), sums = read_segments(read, (memory, errors), batch, jax.random.key(0))
+    return memory, errors, jax.tree.map(lambda part: part.sum(), sums)

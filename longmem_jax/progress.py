@@ -56,7 +56,7 @@ class Progress:
         if 'tokens_per_s' in metrics:
             self._rate = f'{metrics["tokens_per_s"]:,.0f} tokens/s'
         numbers = (
-            f'loss {metrics["loss"]:.4f} nats/token, {metrics["bits_per_byte"]:.4f} bits/byte'
+            f'loss {metrics["loss"]:.4f} nats/token, {_quality(metrics)}'
             f'{", " if self._rate else ""}{self._rate}'
         )
         if metrics.get('skipped'):
@@ -99,3 +99,10 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+def _quality(metrics):
+    """Bits per byte of text; the accuracy of a task, which has no bytes."""
+    if metrics['bits_per_byte']:
+        return f'{metrics["bits_per_byte"]:.4f} bits/byte'
+    return f'accuracy {metrics["accuracy"]:.2%}'

@@ -81,6 +81,7 @@ def _abstract_batch(experiment):
         tokens=tokens,
         targets=tokens,
         valid=array((*shape, train.segment_length), np.bool_, 1),
+        scored=array((*shape, train.segment_length), np.uint8, 1),
         start=array(shape, np.bool_, 1),
         num_bytes=array(shape, np.float32, 1),
         cursor=lanes.Cursor(document=place, offset=place),
@@ -281,10 +282,7 @@ def _loop(run: _Run, state, step, profile):
             )
             allocator.give_back()
             writer.scalars(step, 'validation', result.scalars())
-            progress.say(
-                f'step {step:,}: validation {result.bits_per_byte:.4f} bits/byte, perplexity '
-                f'{result.perplexity:,.2f} ({result.protocol})'
-            )
+            progress.say(f'step {step:,}: validation {_in_short(result)} ({result.protocol})')
         run.saver.maybe_save(step, state, force=last or ending)
         if last or ending:
             break
@@ -342,8 +340,22 @@ def _write_results(path: Path, step, results):
     path.write_text(json.dumps({'step': step, **named}, indent=1) + '\n')
 
 
+def _in_short(result: Result) -> str:
+    """The one or two numbers of a result that matter most."""
+    if result.answers:
+        return f'exact match {result.exact_match:.2%}, accuracy {result.accuracy:.2%}'
+    return f'{result.bits_per_byte:.4f} bits/byte, perplexity {result.perplexity:,.2f}'
+
+
 def show(progress: Progress, results: dict[str, Result], sample: str, paths: dict[str, Any]):
     """The closing table: results with their protocol, a sample, and where everything lies."""
+    if any(result.answers for result in results.values()):
+        rows = [
+            (name, f'{r.exact_match:.2%}', f'{r.accuracy:.2%}', f'{r.loss:.4f}')
+            for name, r in results.items()
+        ]
+        progress.table('Results', ('evaluation', 'exact match', 'accuracy', 'nats/token'), rows)
+        return _close(progress, results, sample, paths)
     rows = [
         (name, f'{r.bits_per_byte:.4f}', f'{r.loss:.4f}', f'{r.perplexity:,.2f}')
         for name, r in results.items()
@@ -353,6 +365,11 @@ def show(progress: Progress, results: dict[str, Result], sample: str, paths: dic
         share = (emptied - kept) / emptied if emptied and math.isfinite(emptied) else 0.0
         rows.append(('gain by memory', f'{emptied - kept:.4f}', f'{share:.1%}', ''))
     progress.table('Results', ('evaluation', 'bits/byte', 'nats/token', 'perplexity'), rows)
+    return _close(progress, results, sample, paths)
+
+
+def _close(progress, results, sample, paths):
+    """What stands below the table."""
     for name, result in results.items():
         progress.say(f'{name}: {result.protocol}')
     if sample:

@@ -100,7 +100,7 @@ def state_shardings(mesh: Mesh, model: LanguageModel, abstract: TrainState) -> T
 
 def score_segment(
     model: LanguageModel, params: Any, memory: Any, inputs: Batch, key: jax.Array, *, train: bool
-) -> tuple[Any, tuple[dict[str, jax.Array], Aux]]:
+) -> tuple[Any, tuple[dict[str, jax.Array], jax.Array, Aux]]:
     """Reads one segment of every lane and scores its targets.
 
     Args:
@@ -111,12 +111,13 @@ def score_segment(
       train: training or evaluation.
 
     Returns:
-      The memories after it; sums over valid tokens `nll` (nats), `log_z_squared`, `tokens`,
-      `num_bytes`; and the `Aux`.
+      The memories after it; sums over scored tokens `nll` (nats), `log_z_squared`, `right` (the
+      target was the likeliest), `scored`; over valid ones `tokens`, `num_bytes`; `wrong`, bool
+      [lanes, length], scored tokens that were not right; and the `Aux`.
     """
     segment = Segment(inputs.tokens, inputs.valid, inputs.start)
     dropout, sampling = jax.random.split(key)
-    (nll, log_z), memory, aux = model.apply(
+    (nll, log_z, right), memory, aux = model.apply(
         {'params': params},
         segment,
         inputs.targets,
@@ -125,13 +126,17 @@ def score_segment(
         method='nll',
         rngs={'dropout': dropout, 'memory': sampling},
     )
+    scored = inputs.scored > 0
+    factor = scored.astype(nll.dtype)
     sums = {
-        'nll': nll.sum(),
-        'log_z_squared': jnp.square(log_z).sum(),
+        'nll': (nll * factor).sum(),
+        'log_z_squared': (jnp.square(log_z) * factor).sum(),
+        'right': (right & scored).sum().astype(jnp.float32),
+        'scored': scored.sum().astype(jnp.float32),
         'tokens': inputs.valid.sum().astype(jnp.float32),
         'num_bytes': inputs.num_bytes.sum(),
     }
-    return memory, (sums, aux)
+    return memory, (sums, scored & ~right, aux)
 
 
 def unbox(params: Any) -> Any:
@@ -162,7 +167,7 @@ def make_train_step(model: LanguageModel, optimizer: Any, schedule: Any, config:
     weights = train.loss_weights.to_dict()
 
     def loss(params, memory, batch, key):
-        memory, (sums, aux) = read_segments(
+        memory, (sums, _, aux) = read_segments(
             lambda memory, inputs, key: score_segment(
                 model, params, memory, inputs, key, train=True
             ),
@@ -172,7 +177,7 @@ def make_train_step(model: LanguageModel, optimizer: Any, schedule: Any, config:
             remat=train.remat,
         )
         total = jax.tree.map(lambda part: part.sum(), sums)
-        tokens = jnp.maximum(total['tokens'], 1.0)
+        tokens = jnp.maximum(total['scored'], 1.0)
         losses = {name: part.mean() for name, part in aux.losses.items()}
         missing = sorted(set(losses) - set(weights))
         if missing:
@@ -183,7 +188,13 @@ def make_train_step(model: LanguageModel, optimizer: Any, schedule: Any, config:
             objective = objective + weights[name] * part
         metrics = {
             'loss': value,
-            'bits_per_byte': total['nll'] / LN2 / jnp.maximum(total['num_bytes'], 1.0),
+            # A task has no bytes, and then no bits per byte.
+            'bits_per_byte': jnp.where(
+                total['num_bytes'] > 0,
+                total['nll'] / LN2 / jnp.maximum(total['num_bytes'], 1.0),
+                0.0,
+            ),
+            'accuracy': total['right'] / tokens,
             'tokens': total['tokens'],
             **{f'loss/{name}': part for name, part in losses.items()},
             **{f'memory/{name}': part.mean() for name, part in aux.metrics.items()},

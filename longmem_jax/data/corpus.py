@@ -21,10 +21,16 @@ class TokenizedDocument:
     Attributes:
       tokens: int32 [n], without a begin token.
       num_bytes: bytes of the source text.
+      inputs: int32 [n], what is read before each of `tokens` is to be said; None = a begin token
+        and the tokens before it.
+      scored: uint8 [n]; 0 = not scored, 1 = scored, 2 = scored and the last token of an answer;
+        None = all are scored and nothing is an answer.
     """
 
     tokens: np.ndarray
     num_bytes: int
+    inputs: np.ndarray | None = None
+    scored: np.ndarray | None = None
 
 
 class Corpus:

@@ -44,6 +44,8 @@ class Batch:
     Attributes:
       tokens, targets: int32 [segments, lanes, length].
       valid: bool [segments, lanes, length]; False behind the end of a document.
+      scored: uint8 [segments, lanes, length]; 0 = not scored (padding too), 1 = scored, 2 = scored
+        and the last token of an answer.
       start: bool [segments, lanes]; a document begins.
       num_bytes: float32 [segments, lanes], source bytes that the valid tokens stand for.
       cursor: position after this batch.
@@ -52,6 +54,7 @@ class Batch:
     tokens: jax.Array
     targets: jax.Array
     valid: jax.Array
+    scored: jax.Array
     start: jax.Array
     num_bytes: jax.Array
     cursor: Cursor
@@ -63,17 +66,17 @@ class _Lane:
     def __init__(self, dataset, lane, document, offset):
         self._dataset, self._lane = dataset, lane
         self.document, self.offset = document, offset
-        self._tokens, self._num_bytes, self._empty = None, 0, 0
+        self._found, self._empty = None, 0
 
     def _open(self) -> bool:
-        """Brings a document with tokens left into `_tokens`; False at the end of the sequence."""
-        while self._tokens is None:
+        """Brings a document with tokens left into `_found`; False at the end of the sequence."""
+        while self._found is None:
             index = self._dataset.index(self._lane, self.document)
             if index is None:
                 return False
             found = self._dataset.corpus[index]
             if len(found.tokens):
-                self._tokens, self._num_bytes, self._empty = found.tokens, found.num_bytes, 0
+                self._found, self._empty = found, 0
                 return True
             self.document += 1
             self._empty += 1
@@ -85,18 +88,24 @@ class _Lane:
         """Writes the next segment of this lane into the arrays; False where there is none."""
         if not self._open():
             return False
-        length, at, tokens = batch.tokens.shape[2], self.offset, self._tokens
+        length, at, found = batch.tokens.shape[2], self.offset, self._found
+        tokens = found.tokens
         targets = tokens[at : at + length]
         size = len(targets)
         batch.targets[segment, row, :size] = targets
-        batch.tokens[segment, row, 1:size] = targets[:-1]
-        batch.tokens[segment, row, 0] = tokens[at - 1] if at else begin
+        if found.inputs is not None:
+            batch.tokens[segment, row, :size] = found.inputs[at : at + size]
+        else:
+            batch.tokens[segment, row, 1:size] = targets[:-1]
+            batch.tokens[segment, row, 0] = tokens[at - 1] if at else begin
+        scored = 1 if found.scored is None else found.scored[at : at + size]
+        batch.scored[segment, row, :size] = scored
         batch.valid[segment, row, :size] = True
         batch.start[segment, row] = at == 0
-        batch.num_bytes[segment, row] = self._num_bytes * size / len(tokens)
+        batch.num_bytes[segment, row] = found.num_bytes * size / len(tokens)
         self.offset = at + size
         if self.offset == len(tokens):
-            self.document, self.offset, self._tokens = self.document + 1, 0, None
+            self.document, self.offset, self._found = self.document + 1, 0, None
         return True
 
 
@@ -199,6 +208,7 @@ class LaneIterator(grain.DatasetIterator):
             tokens=tokens,
             targets=np.zeros_like(tokens),
             valid=np.zeros(tokens.shape, bool),
+            scored=np.zeros(tokens.shape, np.uint8),
             start=np.zeros(shape, bool),
             num_bytes=np.zeros(shape, np.float32),
             cursor=None,

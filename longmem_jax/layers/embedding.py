@@ -176,15 +176,18 @@ class Embedding(nn.Module):
             parts.append(head[..., -i, None] + tail)
         return jnp.concatenate(parts, axis=-1)
 
-    def nll(self, hidden: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Negative log-likelihood in token order, and the head's log-normaliser (for z-loss).
+    def nll(
+        self, hidden: jax.Array, targets: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Negative log-likelihood in token order, the head's log-normaliser (for z-loss), and
+        whether the target is the likeliest token.
 
         Args:
           hidden: [batch, n, d_model].
           targets: int32 [batch, n].
 
         Returns:
-          nll, log_z: [batch, n], at least float32, nats.
+          nll, log_z: [batch, n], at least float32, nats; bool [batch, n].
         """
         edges = self._edges()
 
@@ -199,10 +202,18 @@ class Embedding(nn.Module):
             inside = (targets >= edges[i]) & (targets < edges[i + 1])
             entry = jnp.where(inside, head.shape[-1] - i, entry)
         nll = log_z - pick(head, entry)
+        # With clusters, the likeliest so far and its log-probability.
+        likeliest = jnp.argmax(head[..., : edges[1]], axis=-1).astype(targets.dtype)
+        highest = pick(head, likeliest) - log_z
         for i in range(1, len(edges) - 1):
             inside = (targets >= edges[i]) & (targets < edges[i + 1])
             tail = self._cluster_logits(hidden, i)
             local = jnp.clip(targets - edges[i], 0, tail.shape[-1] - 1)
-            cost = jax.nn.logsumexp(tail, axis=-1) - pick(tail, local)
+            tail_z = jax.nn.logsumexp(tail, axis=-1)
+            cost = tail_z - pick(tail, local)
             nll = nll + jnp.where(inside, cost, jnp.zeros_like(cost))
-        return nll, log_z
+            top = jnp.argmax(tail, axis=-1).astype(targets.dtype)
+            score = head[..., -i] - log_z + pick(tail, top) - tail_z
+            likeliest = jnp.where(score > highest, top + edges[i], likeliest)
+            highest = jnp.maximum(score, highest)
+        return nll, log_z, likeliest == targets

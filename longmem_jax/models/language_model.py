@@ -275,10 +275,11 @@ class LanguageModel(nn.Module):
           targets: int32 [batch, length], the tokens that follow; any value at padding.
 
         Returns:
-          (nll, log_z) each [batch, length] in nats, at least float32, zero at padding; memories
-          after the segment; `Aux`.
+          (nll, log_z, right): nll and log_z [batch, length] in nats, at least float32, zero at
+          padding; bool [batch, length], whether the target was the likeliest token; memories after
+          the segment; `Aux`.
         """
-        (nll, log_z), state, aux = self._in_order(
+        (nll, log_z, right), state, aux = self._in_order(
             segment,
             state,
             train,
@@ -286,7 +287,7 @@ class LanguageModel(nn.Module):
         )
         zero = jnp.zeros_like(nll)
         nll, log_z = (jnp.where(segment.valid, part, zero) for part in (nll, log_z))
-        return (nll, log_z), state, aux
+        return (nll, log_z, right & segment.valid), state, aux
 
     def open_segment(self, state: Any, batch_size: int) -> tuple[BlockState, ...]:
         """Caches of a segment that begins behind the memories `state`; see `models.stream`."""

@@ -90,7 +90,7 @@ def test_nll_is_that_of_the_logits(name):
     if 'adaptive' in name:  # they are log-probabilities as they are
         np.testing.assert_allclose(jnp.exp(logits).sum(-1), 1.0, rtol=1e-5)
     targets = (segment.tokens * 5 + 3) % VOCAB
-    (nll, _), _, _ = model.apply(
+    (nll, _, _), _, _ = model.apply(
         {'params': params}, segment, targets, state, train=False, method='nll'
     )
     wanted = -jnp.log(jnp.take_along_axis(probabilities, targets[..., None], -1))[..., 0]
@@ -101,7 +101,7 @@ def test_nll_of_padding_is_zero():
     model, params = made('rotary')
     segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
     segment = segment.replace(valid=segment.valid.at[0, 1].set(False))
-    (nll, log_z), _, _ = model.apply(
+    (nll, log_z, _), _, _ = model.apply(
         {'params': params},
         segment,
         segment.tokens,

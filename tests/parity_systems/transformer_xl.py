@@ -39,7 +39,7 @@ def check(settings, arrays):
         targets = arrays[f'in/targets_{number}'].astype(np.int32)
         segment = Segment(tokens, jnp.ones(tokens.shape, bool), jnp.zeros((batch,), bool))
         hidden, _, _ = model.apply({'params': params}, segment, state, train=False, method='hidden')
-        (nll, _), state, _ = model.apply(
+        (nll, _, _), state, _ = model.apply(
             {'params': params}, segment, jnp.asarray(targets), state, train=False, method='nll'
         )
         nll = reorder(nll, targets)
