@@ -1,21 +1,14 @@
 """Every rule that a configuration must keep, checked before anything compiles; all faults at once."""
 
-import difflib
 from typing import Any
 
-from longmem_jax.errors import UsageError
+from longmem_jax.data.tasks.registry import TASKS
+from longmem_jax.errors import UsageError, unknown
 from longmem_jax.layers import embedding, norms, relative_position
 from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
 from longmem_jax.sharding import mesh_sizes
 
 TYPES = {'int': int, 'bool': bool, 'float': (int, float), 'str': str}
-
-
-def unknown(what: str, given: Any, allowed) -> str:
-    """`what = 'x': not known`, with the nearest valid name and all of them."""
-    near = difflib.get_close_matches(str(given), [str(name) for name in allowed], n=1)
-    hint = f'did you mean {near[0]!r}? ' if near else ''
-    return f'{what} = {given!r}: {hint}allowed are {", ".join(map(str, allowed))}'
 
 
 def _stack(model, name, registry):
@@ -106,6 +99,11 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
     for name in ('dropout', 'attention_dropout', 'layer_drop'):
         if not 0 <= model[name] < 1:
             faults.append(f'config.model.{name} = {model[name]}: must lie in [0, 1)')
+    for name in ('residual_dropout', 'embedding_dropout'):
+        if model[name] != -1 and not 0 <= model[name] < 1:
+            faults.append(
+                f'config.model.{name} = {model[name]}: must lie in [0, 1), or be -1 (as dropout)'
+            )
     if model.dtype not in ('float32', 'bfloat16', 'float64'):
         faults.append(unknown('config.model.dtype', model.dtype, ('float32', 'bfloat16')))
     return faults + _clusters(model)
@@ -150,6 +148,22 @@ def _positive(config):
     return faults
 
 
+def _loss_weights(config):
+    """Auxiliary losses of the layers that have no weight, and weights that no layer has."""
+    model, faults = config.model, []
+    used = {*model.attention, *model.feed_forward} & set(LAYERS) & set(model)
+    names = set()
+    for layer in used:
+        if set(LAYERS[layer].fields()) <= set(model[layer]):
+            names.update(LAYERS[layer].losses(model[layer]))
+    given = set(config.train.loss_weights)
+    for name in sorted(names - given):
+        faults.append(f'config.train.loss_weights.{name} is missing: a weight for this loss')
+    for name in sorted(given - names):
+        faults.append(unknown('a loss in config.train.loss_weights', name, sorted(names)))
+    return faults
+
+
 def _optimizer(config):
     """Settings that the optimizer chosen would ignore."""
     settings, faults = config.optimizer, []
@@ -171,7 +185,9 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
         faults += [f'in evaluation, {fault}' for fault in evaluated if fault not in faults]
     except UsageError as error:
         faults.append(str(error))
-    faults += _positive(config) + _optimizer(config)
+    if config.data.source in TASKS:
+        faults += TASKS[config.data.source][1](config.data.task)
+    faults += _positive(config) + _optimizer(config) + _loss_weights(config)
     if config.train.segment_length != config.evaluate.segment_length and (
         config.model.position == 'learned'
     ):

@@ -34,20 +34,23 @@ def base() -> ml_collections.ConfigDict:
         div_val=1,  # width of cluster i is d_embed / div_val**i
         tie_projections=(False,),  # per cluster: output projection = input projection
         dropout=0.0,
+        residual_dropout=-1.0,  # of what layers add to the stream; -1 = dropout
+        embedding_dropout=-1.0,  # of embeddings and of the last layer; -1 = dropout
         attention_dropout=0.0,
         layer_drop=0.0,  # share of blocks thrown away per training step
         init_std=0.02,
         dtype='float32',  # of activations; 'bfloat16' on accelerators
     )
     config.data = config_dict.create(
-        source='text',  # 'stdlib', 'text', 'tfds', 'huggingface'
+        source='text',  # 'stdlib', 'text', 'tfds', 'huggingface', or a task: data/tasks/
         path='',  # source 'text': a folder with train/ validation/ test/, or one file
         name='',  # source 'tfds', 'huggingface': the data set
         documents='file',  # what a document is: 'file', 'line', 'wiki'
         fractions=(0.9, 0.05, 0.05),  # one file: its training, validation and test part
         pieces=1,  # cut training documents in so many, each on a lane of its own
         tokenizer=dict(kind='bytes', path='', size=0),
-        seed=0,  # order of the documents
+        seed=0,  # order of the documents; what a task draws
+        task=config_dict.create(),  # fields of a task
     )
     config.optimizer = config_dict.create(
         name='adam',

@@ -1,5 +1,9 @@
 """The one error that is the user's to mend: printed without a traceback, exit code 2."""
 
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
 
 class UsageError(ValueError):
     """A fault in the configuration, the data or the command line.
@@ -7,3 +11,10 @@ class UsageError(ValueError):
     The message says what was given, what is allowed and what to do next. `main` prints it and
     exits with code 2; every other exception is a defect of the library and keeps its traceback.
     """
+
+
+def unknown(what: str, given: Any, allowed: Iterable[Any]) -> str:
+    """`what = 'x': not known`, with the nearest valid name and all of them."""
+    near = difflib.get_close_matches(str(given), [str(name) for name in allowed], n=1)
+    hint = f'did you mean {near[0]!r}? ' if near else ''
+    return f'{what} = {given!r}: {hint}allowed are {", ".join(map(str, allowed))}'

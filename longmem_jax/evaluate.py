@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 
 from longmem_jax.data.lanes import Batch, batches
@@ -178,9 +177,7 @@ class Evaluator:
             cursor=None,
         ):
             batch = from_processes(self.mesh, batch.replace(cursor=()), 1)
-            memory, wrong, sums = self._step(
-                params, initial, memory, wrong, batch, emptied=emptied
-            )
+            memory, wrong, sums = self._step(params, initial, memory, wrong, batch, emptied=emptied)
             total = {name: total[name] + float(sums[name]) for name in SUMS}
             segments += per_step
             if report is not None:

@@ -4,10 +4,10 @@ import re
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
-from longmem_jax.checks import unknown
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, unknown
 
 NAMES = ('adam', 'adamw', 'adafactor', 'sgd')
 SCHEDULES = ('cosine', 'linear', 'inverse_sqrt', 'constant')
@@ -111,8 +111,21 @@ def _base(settings, schedule, decayed):
     raise UsageError(unknown('config.optimizer.name', settings.name, NAMES))
 
 
+def keep_shares() -> optax.GradientTransformation:
+    """Updates that leave parameters named `span_share` in [0, 1]: shares of a longest span."""
+
+    def keep(path, update, param):
+        if parameter_path(path).rpartition('/')[2] != 'span_share':
+            return update
+        return jnp.clip(param + update, 0, 1) - param
+
+    return optax.stateless(
+        lambda updates, params: jax.tree_util.tree_map_with_path(keep, updates, params)
+    )
+
+
 def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.GradientTransformation:
-    """Clipping, the optimizer, rates by group, and accumulation.
+    """Clipping, the optimizer, rates by group, bounds of shares, and accumulation.
 
     Args:
       settings: `config.optimizer`. Weight decay spares biases, norms and other vectors, and groups
@@ -137,6 +150,7 @@ def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.Gradient
         parts.append(
             optax.stateless(lambda updates, _: jax.tree.map(lambda u, r: u * r, updates, rates))
         )
+    parts.append(keep_shares())
     optimizer = optax.chain(*parts)
     if settings.accumulate_steps > 1:
         multi = optax.MultiSteps(optimizer, settings.accumulate_steps)

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from longmem_jax.checks import unknown
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, unknown
 
 
 def variant(config: Any, argument: str, **variants: Callable[..., None]) -> Any:

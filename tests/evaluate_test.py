@@ -14,9 +14,11 @@ def test_exact_answers_counts_as_a_loop_does(data):
     scored = np.asarray(
         data.draw(st.lists(st.integers(0, 2), min_size=lanes * length, max_size=lanes * length))
     ).reshape(lanes, length)
-    wrong = (np.asarray(
-        data.draw(st.lists(st.booleans(), min_size=lanes * length, max_size=lanes * length))
-    ).reshape(lanes, length)) & (scored > 0)
+    wrong = (
+        np.asarray(
+            data.draw(st.lists(st.booleans(), min_size=lanes * length, max_size=lanes * length))
+        ).reshape(lanes, length)
+    ) & (scored > 0)
     wanted = 0
     for lane in range(lanes):
         clean = True

@@ -30,6 +30,17 @@ def make_params():
     }
 
 
+def test_shares_of_a_span_stay_shares():
+    params = {'attention': {'span_share': jnp.asarray([0.0, 0.4, 1.0]), 'kernel': jnp.zeros((3,))}}
+    for gradient, wanted in ((1.0, [0.0, 0.0, 0.5]), (-1.0, [0.5, 0.9, 1.0])):
+        chain = optimizer.make_optimizer(make_config(name='sgd'), 10, params)
+        gradients = jax.tree.map(lambda leaf, g=gradient: jnp.full_like(leaf, g), params)
+        updates, _ = chain.update(gradients, chain.init(params), params)
+        new = optax.apply_updates(params, updates)
+        np.testing.assert_allclose(new['attention']['span_share'], wanted, atol=1e-6)
+        np.testing.assert_allclose(new['attention']['kernel'], -0.5 * gradient)
+
+
 def first_update(gradient=1.0, **changes):
     """One element of every first update, with the same gradient everywhere."""
     params = make_params()

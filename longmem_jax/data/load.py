@@ -3,17 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from longmem_jax.checks import unknown
 from longmem_jax.data import hubs
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.documents import Pieces, Source
 from longmem_jax.data.stdlib import StandardLibrary
+from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.data.tokenizers import KINDS, Bytes, Tokenizer, load_tokenizer
 from longmem_jax.data.train_tokenizer import LEARNT, SUFFIX, learn
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, unknown
 
-SOURCES = ('stdlib', 'text', 'tfds', 'huggingface')
+SOURCES = ('stdlib', 'text', 'tfds', 'huggingface', *TASKS)
 
 
 def load_source(data: Any, split: str) -> Source:
@@ -42,7 +42,9 @@ def load_source(data: Any, split: str) -> Source:
 
 
 def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
-    """The tokenizer of `data.tokenizer`; learnt from the training split where no file is named.
+    """The words of a task, or the tokenizer of `data.tokenizer`.
+
+    It is learnt from the training split where no file is named.
 
     Args:
       data: `config.data`.
@@ -51,6 +53,8 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
     Raises:
       UsageError: an unknown kind, a file that is not one, or no way to learn this kind.
     """
+    if data.source in TASKS:
+        return TASKS[data.source][2](data.task)
     settings = data.tokenizer
     if settings.kind not in KINDS:
         raise UsageError(unknown('config.data.tokenizer.kind', settings.kind, KINDS))
@@ -75,5 +79,7 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
 
 
 def load(data: Any, split: str, tokenizer: Tokenizer) -> Corpus:
-    """The tokenised documents of a split; errors as in `load_source`."""
+    """The tokenised documents of a split, or those of a task; errors as in `load_source`."""
+    if data.source in TASKS:
+        return TASKS[data.source][0](data.task, split, data.seed)
     return Corpus(load_source(data, split), tokenizer)

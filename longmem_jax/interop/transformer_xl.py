@@ -63,6 +63,8 @@ def model_config(settings: Mapping[str, Any]) -> ml_collections.ConfigDict:
             tie_projections=tuple(bool(flag) for flag in tied),
             dropout=float(given.get('dropout', 0.0)),
             attention_dropout=float(given.get('dropatt', 0.0)),
+            residual_dropout=-1.0,
+            embedding_dropout=-1.0,
             layer_drop=0.0,
             init_std=0.02,
             dtype='float32',

@@ -176,9 +176,7 @@ class Embedding(nn.Module):
             parts.append(head[..., -i, None] + tail)
         return jnp.concatenate(parts, axis=-1)
 
-    def nll(
-        self, hidden: jax.Array, targets: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def nll(self, hidden: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Negative log-likelihood in token order, the head's log-normaliser (for z-loss), and
         whether the target is the likeliest token.
 

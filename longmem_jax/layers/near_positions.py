@@ -27,9 +27,7 @@ class NearPositions(nn.Module):
     num_distances: int
 
     def setup(self):
-        init = nn.with_logical_partitioning(
-            nn.initializers.normal(1.0), ('distance', 'head_dim')
-        )
+        init = nn.with_logical_partitioning(nn.initializers.normal(1.0), ('distance', 'head_dim'))
         self.table = self.param('table', init, (self.num_distances, self.host.head_dim))
 
     def __call__(self) -> jax.Array:

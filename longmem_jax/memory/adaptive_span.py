@@ -155,9 +155,7 @@ class AdaptiveSpan(nn.Module):
             axis, number = ('heads', host.num_heads) if self.per == 'head' else (None, 1)
             self.span_share = self.param(
                 'span_share',
-                nn.with_logical_partitioning(
-                    nn.initializers.constant(self.initial_share), (axis,)
-                ),
+                nn.with_logical_partitioning(nn.initializers.constant(self.initial_share), (axis,)),
                 (number,),
             )
 
@@ -212,9 +210,7 @@ class AdaptiveSpan(nn.Module):
         for name in ('normalize', 'key', 'value'):
             functions[name], variables[name] = as_function(getattr(self, name))
         needed = self._reach()
-        whole = dict(
-            variables=variables, share=self._share(), table=self.shared(), needed=needed
-        )
+        whole = dict(variables=variables, share=self._share(), table=self.shared(), needed=needed)
 
         def read(size, operands):
             whole, laned = operands
@@ -288,17 +284,13 @@ class AdaptiveSpan(nn.Module):
 
         def read(size, operands):
             cache, queries, table, share, places = operands
-            keys, values = (
-                part[:, :, whole - size :] for part in (cache.keys, cache.values)
-            )
+            keys, values = (part[:, :, whole - size :] for part in (cache.keys, cache.values))
             column = jnp.arange(keys.shape[2], dtype=jnp.int32)[None, None]
             distance = size + places[..., None] - column
             scores = dot(queries, keys)
             scores = scores + near_positions.at_distances(queries, table, distance)
             first = jnp.maximum(size - cache.count, 0)
-            return mix(
-                scores, values, *self._masks(share, distance, first, scores.dtype), None
-            )
+            return mix(scores, values, *self._masks(share, distance, first, scores.dtype), None)
 
         out = switch(read, self.sizes, self._reach(), (cache, queries, table, share, places))
         return self.out(out), cache

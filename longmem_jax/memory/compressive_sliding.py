@@ -21,7 +21,7 @@ from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.layers.self_attention import put
 from longmem_jax.memory.contract import Host
 from longmem_jax.memory.recent import push
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux
 
 
 @flax.struct.dataclass

@@ -176,22 +176,21 @@ class SegmentReading(nn.Module):
         """The reconstruction loss; nothing but the compression learns from it (Algorithm 2)."""
         number = evicted.groups * self.rate
         if self.reconstruction == 'autoencoding':
-            return {
-                'compression': autoencoding(evicted.rows, self.compress.decode(slots), number)
-            }
+            return {'compression': autoencoding(evicted.rows, self.compress.decode(slots), number)}
         stop = jax.lax.stop_gradient
+
         # Through detached parameters, but not through a detached argument: `slots` must learn.
-        normalize, key, value = (
-            (lambda x, pair=as_function(part): pair[0](stop(pair[1]), x))
-            for part in (self.normalize, self.attention.key, self.attention.value)
-        )
+        def detached(part):
+            function, variables = as_function(part)
+            return lambda x: function(stop(variables), x)
+
+        parts = (self.normalize, self.attention.key, self.attention.value)
+        normalize, key, value = (detached(part) for part in parts)
         queries = stop(self.attention.query(self.normalize(x)))
         old, new = (
             (key(rows), value(rows)) for rows in (normalize(evicted.rows), normalize(slots))
         )
-        loss = attention_reconstruction(
-            queries, stop(old), new, number, evicted.groups, num_valid
-        )
+        loss = attention_reconstruction(queries, stop(old), new, number, evicted.groups, num_valid)
         return {'compression': loss}
 
     def __call__(self, x, state, segment, *, train):

@@ -150,9 +150,7 @@ class ExpireSpan(nn.Module):
         self.sizes = sizes_below(self.capacity - self.position_length, self.num_sizes)
 
     def _spans(self, hidden):
-        return expire_spans(
-            hidden, self.span_kernel, self.span_bias, self.max_span, self.pre_div
-        )
+        return expire_spans(hidden, self.span_kernel, self.span_bias, self.max_span, self.pre_div)
 
     def initial_state(self, batch_size: int) -> ExpireSpanState:
         """Nothing, or zero vectors in the window."""
@@ -339,9 +337,7 @@ class ExpireSpan(nn.Module):
             soft = soft[:, None].astype(scores.dtype)
             return mix(scores, values, soft > 0, soft, None)
 
-        out = switch(
-            read, self.sizes, cache.count.max(), (cache, queries, near, recent, places)
-        )
+        out = switch(read, self.sizes, cache.count.max(), (cache, queries, near, recent, places))
         return self.out(out), cache
 
     def close_segment(self, state, cache: ExpireSpanCache, count: jax.Array):

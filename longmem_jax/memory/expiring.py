@@ -71,9 +71,7 @@ def ramp_loss(spans, distance, soft, visible, ramp, length):
       visible: bool [batch, queries, keys], pairs that count.
     """
     falling = visible & (soft > 0) & (soft < 1)
-    remaining = jnp.where(
-        falling, spans - distance.astype(spans.dtype), jnp.zeros_like(soft)
-    )
+    remaining = jnp.where(falling, spans - distance.astype(spans.dtype), jnp.zeros_like(soft))
     return remaining.sum(axis=(1, 2)) / (ramp * length)
 
 
@@ -167,6 +165,4 @@ def write(sizes, ramp, state: ExpireSpanState, hidden, num_valid, old_spans, spa
         state.count.max(),
         (state, leaving, filled, away, old_spans, spans, num_valid),
     )
-    return ExpireSpanState(
-        window, window_count, buffer, distance, count, state.dropped + dropped
-    )
+    return ExpireSpanState(window, window_count, buffer, distance, count, state.dropped + dropped)

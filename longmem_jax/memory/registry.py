@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from longmem_jax.layers import feed_forward
-from longmem_jax.layers.relative_position import RelativeBiases
 from longmem_jax.layers.near_positions import shared_table
+from longmem_jax.layers.relative_position import RelativeBiases
 from longmem_jax.memory import (
     adaptive_span,
     compressive_transformer,
@@ -32,6 +32,8 @@ class Entry:
       example: a complete small sub-config, with which the conformance suite runs.
       check: `(fields, config.model, segment_length) -> faults` of a sub-config; None = nothing to
         check.
+      losses: `fields -> names` in its `Aux.losses`, each with a weight in
+        `config.train.loss_weights`.
       more: changes of `example`, by name, with which the suite runs too.
       shared: `fields -> module class` of parameters shared by all layers of this type, or None.
     """
@@ -40,6 +42,7 @@ class Entry:
     example: dict[str, Any]
     check: Callable[[Any, Any, int], list[str]] | None = None
     shared: Callable[[Any], Any] | None = None
+    losses: Callable[[Any], tuple[str, ...]] = lambda fields: ()
     more: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
     def fields(self) -> dict[str, Any]:
@@ -83,6 +86,7 @@ ATTENTION = {
             num_sizes=2,
         ),
         check=adaptive_span.check,
+        losses=lambda fields: () if fields['per'] == 'none' else ('adaptive_span',),
         shared=lambda fields: shared_table(fields, 'max_span'),
         more=dict(trimmed=dict(start='zeros', per='layer', trim_memory=True)),
     ),
@@ -99,6 +103,7 @@ ATTENTION = {
             start='empty',
         ),
         check=compressive_transformer.check,
+        losses=lambda fields: () if fields['reconstruction'] == 'none' else ('compression',),
         shared=compressive_transformer.shared,
         more=dict(
             sliding=dict(
@@ -121,6 +126,7 @@ ATTENTION = {
             num_sizes=3,
         ),
         check=expire_span.check,
+        losses=lambda fields: ('expire_span',),
         shared=lambda fields: shared_table(fields, 'position_length'),
         more=dict(zeros=dict(start='zeros', capacity=12, pre_div=2.0)),
     ),

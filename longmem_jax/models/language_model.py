@@ -56,6 +56,7 @@ class Block(nn.Module):
     norm: str
     pre_norm: bool
     layer_drop: float
+    residual_dropout: float
     attention_name: str
     attention_fields: Any
     attention_shared: Any
@@ -78,7 +79,7 @@ class Block(nn.Module):
             shared=self.feed_forward_shared,
             **self.feed_forward_fields,
         )
-        self.drop = nn.Dropout(self.host.dropout)
+        self.drop = nn.Dropout(self.residual_dropout)
 
     def _join(self, x, y, norm, train):
         x = x + self.drop(y, deterministic=not train)
@@ -194,6 +195,7 @@ class LanguageModel(nn.Module):
                 norm=config.norm,
                 pre_norm=config.pre_norm,
                 layer_drop=config.layer_drop,
+                residual_dropout=_rate(config, 'residual_dropout'),
                 attention_name=attention,
                 attention_fields=fields[attention],
                 attention_shared=shared[attention],
@@ -207,7 +209,7 @@ class LanguageModel(nn.Module):
             )
         ]
         self.final_norm = Norm(config.norm) if config.final_norm else None
-        self.drop = nn.Dropout(config.dropout)
+        self.drop = nn.Dropout(_rate(config, 'embedding_dropout'))
 
     def initial_state(self, batch_size: int) -> tuple[BlockState, ...]:
         """Memories of documents that have not begun; every leaf [batch_size, ...]."""
@@ -322,6 +324,11 @@ class LanguageModel(nn.Module):
             block.close_segment(old, part, count)
             for block, old, part in zip(self.blocks, state, cache, strict=True)
         )
+
+
+def _rate(config, name):
+    """A dropout rate of its own, or -1 for the general one."""
+    return config.dropout if config[name] < 0 else config[name]
 
 
 def per_lane_order(order: jax.Array, leaf: jax.Array) -> jax.Array:

@@ -57,9 +57,7 @@ def checker(system):
                     rngs={'memory': jax.random.key(0), 'dropout': jax.random.key(1)},
                 )
             log_probs = jax.nn.log_softmax(logits)
-            loss = sum(
-                (value * settings[LOSSES[name]] for name, value in aux.losses.items()), 0.0
-            )
+            loss = sum((value * settings[LOSSES[name]] for name, value in aux.losses.items()), 0.0)
             value = (log_probs * jnp.asarray(arrays[f'in/loss_weight_{number}'])).sum()
             return value + 100.0 * loss, (log_probs, loss, state)
 

@@ -1,0 +1,120 @@
+"""Object collision, spans up to 16k (Sukhbaatar et al., 2021, Sec. 5.1; released generator and settings).
+
+python -m longmem_jax.main --config=configs/collision.py --workdir=DIR
+`:span=32768` and `:span=65536` are the paper's longer models (the last with random shortening). Published
+error, 1 - accuracy: 52.2 %, 36.7 %, 26.7 %; Transformer-XL 1k 73.3 %, Compressive 8k 63.8 %, Adaptive-Span
+16k 59.8 %: `:memory=transformer_xl|compressive|adaptive_span`. `:easy` and `:easy_three` ask for the last
+collision and the last three. `:tiny` is a small world for two cores. The data is generated.
+"""
+
+from longmem_jax.baselines import Comparison
+from longmem_jax.config import base
+from longmem_jax.variants import variant
+
+
+def get_config(arg=''):
+    config = base()
+
+    model = config.model
+    model.vocab_size = 64  # 44 words
+    model.num_layers = 6
+    model.d_model = model.d_embed = 512
+    model.num_heads, model.head_dim = 4, 128
+    model.d_feed_forward = 1024
+    model.scale_embedding = model.tie_weights = False
+    model.dropout = model.attention_dropout = 0.1
+    model.residual_dropout = model.embedding_dropout = 0.0
+    model.dtype = 'bfloat16'
+
+    config.data.source = 'collision'
+    config.data.task = dict(
+        documents=512,  # one per lane; 50 M steps, 400 M tokens in all
+        steps=97_656,
+        eval_documents=64,
+        eval_steps=78_125,
+        question='colours',
+        easy_question='present',  # what the released code, and so the paper's numbers, ask for
+        easy_share=0.4,
+        size=16,
+        num_colours=5,
+        speed=0.5,
+        recolour=0.05,
+    )
+
+    config.optimizer.learning_rate = 1e-4
+    config.optimizer.schedule = 'constant'
+    config.optimizer.warmup_steps = 1000
+    config.optimizer.clip_norm = 0.1
+
+    config.train.num_steps = 100_000
+    config.train.num_lanes = 512
+    config.train.segment_length = 256
+    config.train.log_every = 200
+    config.train.evaluate_every = 4000
+    config.evaluate.segment_length = 256
+    config.evaluate.num_lanes = 64
+    config.evaluate.max_segments = 500
+    config.generate.sample_length = 0
+    config.checkpoint.every = 4000
+
+    choice = Comparison(
+        config,
+        block=256,
+        span=16_384,
+        ramp=128,
+        xl=1024,
+        compressed=8192,
+        weights=dict(expire_span=2e-6, adaptive_span=5e-7),
+        initial_share=0.01,
+    )
+
+    def span(config, value):
+        choice.variants()['span'](config, value)
+        choice.change(changes=dict(shorten=int(value) >= 65_536))
+
+    def easy(config, question='last'):
+        config.data.task.question = question
+        model.vocab_size = max(model.vocab_size, 64)
+
+    def tiny(config):
+        """2 layers of 64, a world of 6 x 6 cells and 2 colours, some minutes on two cores."""
+        model.num_layers = 2
+        model.d_model = model.d_embed = 64
+        model.num_heads, model.head_dim = 4, 16
+        model.d_feed_forward = 128
+        model.dropout = model.attention_dropout = 0.0
+        model.dtype = 'float32'
+        task = config.data.task
+        task.documents, task.steps = 32, 20_000
+        task.eval_documents, task.eval_steps = 16, 1000
+        task.size, task.num_colours = 6, 2
+        config.optimizer.learning_rate = 2e-3
+        config.optimizer.warmup_steps = 100
+        config.optimizer.clip_norm = 0.5
+        config.train.num_steps = 2000
+        config.train.num_lanes = 32
+        config.train.segment_length = 64
+        config.train.log_every = 50
+        config.train.evaluate_every = 500
+        config.evaluate.segment_length = 64
+        config.evaluate.num_lanes = 16
+        config.evaluate.max_segments = 32
+        config.checkpoint.every = 1000
+        choice.change(
+            span=512,
+            block=64,
+            ramp=32,
+            xl=64,
+            compressed=512,
+            weights=dict(expire_span=1e-4, adaptive_span=1e-5),
+            changes=dict(initial_share=0.1, num_sizes=4),
+        )
+
+    return variant(
+        config,
+        arg,
+        tiny=tiny,
+        easy=easy,
+        easy_three=lambda config: easy(config, 'last_three'),
+        **choice.variants() | dict(span=span),
+    )

@@ -1,0 +1,166 @@
+"""Memories to compare on equal terms: the same backbone, data and budget, another memory.
+
+`--config=configs/NAME.py:memory=adaptive_span` puts one of `MEMORIES` in place of the config's own.
+"""
+
+from typing import Any
+
+from longmem_jax.config import stack, transformer_xl
+from longmem_jax.errors import UsageError, unknown
+
+MEMORIES = ('transformer_xl', 'adaptive_span', 'compressive', 'expire_span')
+
+
+def expire_span(max_span: int, ramp: int, block: int, **changes: Any) -> dict[str, Any]:
+    """The sub-config of Expire-Span that never overflows, for segments of `block` tokens."""
+    return (
+        dict(
+            max_span=max_span,
+            ramp=ramp,
+            capacity=max_span + ramp + block,
+            position_length=block,
+            pre_div=1.0,
+            initial_share=0.1,
+            shorten=False,
+            start='empty',
+            num_sizes=6,
+        )
+        | changes
+    )
+
+
+def adaptive_span(max_span: int, ramp: int, **changes: Any) -> dict[str, Any]:
+    """The sub-config of Adaptive-Span, one span per head."""
+    return (
+        dict(
+            max_span=max_span,
+            ramp=ramp,
+            per='head',
+            initial_share=0.1,
+            start='empty',
+            trim_memory=False,
+            num_sizes=6,
+        )
+        | changes
+    )
+
+
+def compressive(memory_length: int, compressed_length: int, rate: int, **changes: Any):
+    """The sub-config of the Compressive Transformer as in its paper: learned convolution."""
+    return (
+        dict(
+            memory_length=memory_length,
+            compressed_length=compressed_length,
+            rate=rate,
+            compression='convolution',
+            reading='segment',
+            position='transformer_xl',
+            reconstruction='attention',
+            start='empty',
+        )
+        | changes
+    )
+
+
+def sliding(span: int, rate: int) -> dict[str, Any]:
+    """The Compressive baseline of the Expire-Span paper: half of a span as it is, half pooled."""
+    return compressive(
+        span // 2,
+        span // 2 // rate,
+        rate,
+        compression='mean',
+        reading='sliding',
+        position='none',
+        reconstruction='none',
+    )
+
+
+class Comparison:
+    """Which memory stands in every layer of a configuration, and how far each would look.
+
+    Variants of a config file change one setting after the other, in any order.
+
+    Attributes:
+      config: the whole configuration; changed in place.
+      memory: one of `MEMORIES`.
+      settings: the lengths below.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        *,
+        block: int,
+        span: int,
+        ramp: int,
+        xl: int,
+        compressed: int,
+        weights: dict[str, float],
+        rate: int = 4,
+        **changes: Any,
+    ):
+        """Puts Expire-Span into the configuration.
+
+        Args:
+          config: the whole configuration.
+          block: tokens per segment.
+          span: longest span of Expire-Span and Adaptive-Span.
+          ramp: of both.
+          xl: memory of Transformer-XL.
+          compressed: tokens that the Compressive Transformer reaches back.
+          weights: weights of the losses of Expire-Span and Adaptive-Span, by their names.
+          rate: tokens per slot of the Compressive Transformer.
+          **changes: further fields of Expire-Span.
+        """
+        self.config, self.memory, self.changes = config, 'expire_span', changes
+        self.settings = dict(
+            block=block,
+            span=span,
+            ramp=ramp,
+            xl=xl,
+            compressed=compressed,
+            weights=weights,
+            rate=rate,
+        )
+        self.change()
+
+    def change(self, memory: str | None = None, changes: Any = None, **settings: Any) -> None:
+        """Changes some settings and writes the layers anew; `changes` replaces fields of Expire-Span.
+
+        Raises:
+          UsageError: another memory, or a length that is no number.
+        """
+        self.memory = memory or self.memory
+        if self.memory not in MEMORIES:
+            raise UsageError(unknown('memory', self.memory, MEMORIES))
+        self.settings |= settings
+        self.changes = self.changes | (changes or {})
+        given, model = self.settings, self.config.model
+        fields = dict(
+            transformer_xl=lambda: transformer_xl(given['xl']),
+            adaptive_span=lambda: adaptive_span(given['span'], given['ramp']),
+            compressive=lambda: sliding(given['compressed'], given['rate']),
+            expire_span=lambda: expire_span(
+                given['span'], given['ramp'], given['block'], **self.changes
+            ),
+        )
+        for name in MEMORIES:
+            if name in model:
+                del model[name]
+        stack(model, model.num_layers, self.memory, model.feed_forward[0])
+        model[self.memory] = fields[self.memory]()
+        weights = self.config.train.loss_weights
+        for name in list(weights):
+            del weights[name]
+        if self.memory in given['weights']:
+            weights[self.memory] = given['weights'][self.memory]
+
+    def variants(self) -> dict[str, Any]:
+        """`memory=NAME` and `span=TOKENS` for `variants.variant`."""
+
+        def span(config, value):
+            if not value.isdigit():
+                raise UsageError(f'span={value}: a number of tokens is needed, such as span=16384.')
+            self.change(span=int(value))
+
+        return dict(memory=lambda config, name: self.change(memory=name), span=span)

@@ -1,0 +1,193 @@
+"""Object collision: where did particles of these two colours last meet? (Sukhbaatar et al., 2021).
+
+Two particles move on a grid, bounce, and change colour now and then. Every step asks for an ordered
+pair of colours; the answer is the quadrant of their last collision, which may lie tens of thousands
+of tokens back. Rules and defaults are those of the released generator; all documents of a split are
+simulated together, one document per lane.
+
+Two easier versions ask for the quadrant of the last collision, or those of the last three, and show
+no colours.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from longmem_jax.data.corpus import TokenizedDocument
+from longmem_jax.data.tasks.fields import faults
+from longmem_jax.data.tasks.vocabulary import Vocabulary
+
+QUESTIONS = ('colours', 'last', 'last_three')
+EASY = ('present', 'last_collision')
+FIELDS = dict(
+    documents=(1, 10**6),  # simulations for training; as many as lanes
+    steps=(1, 10**8),  # of each; a step is 8 tokens, or 5 in the easier versions
+    eval_documents=(1, 10**6),
+    eval_steps=(1, 10**8),
+    question=QUESTIONS,
+    easy_question=EASY,  # the released code asks for 'present' colours, the paper for the last
+    easy_share=(0.0, 1.0),  # of questions
+    size=(4, 64),  # cells per side
+    num_colours=(1, 32),
+    speed=(0.0, 10.0),  # standard deviation per axis, cells per step
+    recolour=(0.0, 1.0),  # probability per particle and step
+)
+SPLITS = {'train': 0, 'validation': 1, 'test': 2}
+CHUNK = 256  # steps whose random numbers are drawn together
+
+
+def check(settings: Any) -> list[str]:
+    """Faults of `config.data.task`."""
+    return faults(settings, FIELDS)
+
+
+def vocabulary(settings: Any) -> Vocabulary:
+    """Words of the stream; ids 0 .. 4 (or 0 .. 63) are labels too, as in the released data."""
+    size, colours = settings['size'], settings['num_colours']
+    words = [f'row{i}' for i in range(size)] + [f'column{i}' for i in range(size)]
+    if settings['question'] == 'colours':
+        words += [f'colour{i}' for i in range(colours)] + [f'ask{i}' for i in range(colours)]
+    else:
+        words += ['ask']
+    words += ['<unk>', '<eos>']
+    words += [f'answer{i}' for i in range(len(words), 64) if settings['question'] == 'last_three']
+    return Vocabulary(words, '<eos>')
+
+
+class _World:
+    """Two particles in each of `count` simulations."""
+
+    def __init__(self, random, count, settings):
+        self.random, self.count = random, count
+        self.limit = settings['size'] - 1
+        self.speed, self.recolour = settings['speed'], settings['recolour']
+        self.num_colours = settings['num_colours']
+        self.position = random.uniform(0, self.limit, (2, count, 2))
+        self.velocity = random.normal(0, self.speed, (2, count, 2))
+        self.colour = random.integers(0, self.num_colours, (2, count))
+
+    def _outside(self, particle):
+        ahead = self.position[particle] + self.velocity[particle]
+        return ahead, ~((ahead > 0) & (ahead < self.limit)).all(axis=1)
+
+    def step(self, changes, colours):
+        """Moves both; `changes` bool and `colours` int, [2, count], are drawn beforehand."""
+        for particle in (0, 1):
+            ahead, outside = self._outside(particle)
+            while outside.any():
+                where = np.flatnonzero(outside)
+                drawn = self.random.normal(0, self.speed, (len(where), 2))
+                self.velocity[particle, where] = drawn
+                ahead, outside = self._outside(particle)
+            self.position[particle] = ahead
+        self.colour = np.where(changes, colours, self.colour)
+        return np.rint(self.position).astype(np.int64)
+
+
+def simulate(settings: Any, count: int, steps: int, random: np.random.Generator):
+    """Runs `count` simulations side by side.
+
+    Args:
+      settings: `config.data.task`.
+      count, steps: simulations, and steps of each.
+      random: draws everything.
+
+    Returns:
+      frames uint8 [count, steps, tokens], with the question last, and labels uint8 [count, steps];
+      0 = no answer for 'colours', 255 = none for the easier versions.
+    """
+    size, colours = settings['size'], settings['num_colours']
+    asks_colours = settings['question'] == 'colours'
+    present = settings['easy_question'] == 'present'
+    world = _World(random, count, settings)
+    lanes = np.arange(count)
+    history = np.zeros((count, colours * colours), np.uint8)  # label of the last collision
+    last = np.full((2, count), -1)  # colours of the last collision
+    quadrants = np.full((3, count), -1)  # of the last three, oldest first
+    frames = np.zeros((count, steps, 8 if asks_colours else 5), np.uint8)
+    labels = np.zeros((count, steps), np.uint8)
+    half = size // 2
+    for begin in range(0, steps, CHUNK):
+        number = min(CHUNK, steps - begin)
+        changes = random.random((number, 2, count)) < settings['recolour']
+        painted = random.integers(0, colours, (number, 2, count))
+        easy = random.random((number, count)) < settings['easy_share']
+        asked = random.integers(0, colours, (number, 2, count))
+        for k in range(number):
+            cells = world.step(changes[k], painted[k])
+            met = np.flatnonzero((cells[0] == cells[1]).all(axis=1))
+            if len(met):
+                row, column = cells[0, met, 0], cells[0, met, 1]
+                quadrant = 2 * (row >= half) + (column >= half)
+                pair = world.colour[:, met]
+                history[met, pair[0] * colours + pair[1]] = 1 + quadrant
+                last[:, met] = pair
+                quadrants[:, met] = np.stack([quadrants[1, met], quadrants[2, met], quadrant])
+            frame = frames[:, begin + k]
+            if asks_colours:
+                # The released code remembers the pair as a view of the colours, so it asks for
+                # those of the moment, once there has been a collision.
+                simple = np.where(last < 0, -1, world.colour) if present else last
+                question = np.where(easy[k], simple, asked[k])
+                for particle in (0, 1):
+                    frame[:, 3 * particle] = cells[particle, :, 0]
+                    frame[:, 3 * particle + 1] = size + cells[particle, :, 1]
+                    frame[:, 3 * particle + 2] = 2 * size + world.colour[particle]
+                    frame[:, 6 + particle] = 2 * size + colours + question[particle]
+                known = (question >= 0).all(axis=0)
+                pairs = np.where(known, question[0] * colours + question[1], 0)
+                labels[:, begin + k] = np.where(known, history[lanes, pairs], 0)
+            else:
+                for particle in (0, 1):
+                    frame[:, 2 * particle] = cells[particle, :, 0]
+                    frame[:, 2 * particle + 1] = size + cells[particle, :, 1]
+                frame[:, 4] = 2 * size
+                if settings['question'] == 'last':
+                    label = quadrants[2]
+                else:
+                    label = 16 * quadrants[0] + 4 * quadrants[1] + quadrants[2]
+                    label = np.where(quadrants[0] < 0, -1, label)
+                labels[:, begin + k] = label.astype(np.int16) & 255
+    return frames, labels
+
+
+class Collision:
+    """The simulations of a split as a corpus; see `data.corpus.Corpus`.
+
+    Attributes:
+      tokenizer: the words of the stream.
+    """
+
+    def __init__(self, settings: Any, split: str, seed: int):
+        """Simulates nothing yet; `settings` is `config.data.task`."""
+        self._settings, self._split, self._seed = settings, split, seed
+        name = '' if split == 'train' else 'eval_'
+        self._count, self._steps = settings[f'{name}documents'], settings[f'{name}steps']
+        self.tokenizer = vocabulary(settings)
+        self._simulated: Any = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> TokenizedDocument:
+        if self._simulated is None:
+            random = np.random.default_rng([self._seed, SPLITS[self._split]])
+            self._simulated = simulate(self._settings, self._count, self._steps, random)
+        frames, labels = self._simulated
+        asks_colours = self._settings['question'] == 'colours'
+        answered = labels[index] > 0 if asks_colours else labels[index] < 255
+        tokens = np.zeros(frames[index].shape, np.int32)
+        tokens[:, -1] = np.where(answered, labels[index], 0)
+        scored = np.zeros(tokens.shape, np.uint8)
+        scored[:, -1] = 2 * answered
+        return TokenizedDocument(
+            tokens=tokens.reshape(-1),
+            num_bytes=0,
+            inputs=frames[index].astype(np.int32).reshape(-1),
+            scored=scored.reshape(-1),
+        )
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of every document, int64 [documents]."""
+        width = 8 if self._settings['question'] == 'colours' else 5
+        return np.full((self._count,), self._steps * width, np.int64)

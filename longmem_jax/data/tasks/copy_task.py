@@ -1,0 +1,69 @@
+"""Copy over an extremely long gap: how many A's stood at the beginning? (Sukhbaatar et al., 2021).
+
+A document is a run of A's, up to `span` B's, a question, and as many A's again, then an end. Only the
+answer is scored, and it is right when all of it is. The paper releases neither counts nor lengths:
+runs of 1 to 4 and gaps of all lengths alike are a reading of its numbers.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from longmem_jax.data.corpus import TokenizedDocument
+from longmem_jax.data.tasks.fields import faults
+from longmem_jax.data.tasks.vocabulary import Vocabulary
+
+FIELDS = dict(
+    documents=(1, 10**9),
+    eval_documents=(1, 10**9),
+    span=(1, 10**8),  # the longest gap, tokens
+    max_count=(1, 1000),  # the longest run
+)
+WORDS = ('<begin>', 'A', 'B', '?', '<end>')
+SPLITS = {'train': 0, 'validation': 1, 'test': 2}
+
+
+def check(settings: Any) -> list[str]:
+    """Faults of `config.data.task`."""
+    return faults(settings, FIELDS)
+
+
+def vocabulary(settings: Any) -> Vocabulary:
+    """Five words."""
+    return Vocabulary(WORDS, '<begin>')
+
+
+class Copy:
+    """The documents of a split as a corpus; see `data.corpus.Corpus`.
+
+    Attributes:
+      tokenizer: the five words.
+    """
+
+    def __init__(self, settings: Any, split: str, seed: int):
+        """Draws nothing yet; `settings` is `config.data.task`."""
+        self._settings, self._seed, self._split = settings, seed, split
+        self._count = settings['documents' if split == 'train' else 'eval_documents']
+        self.tokenizer = vocabulary(settings)
+
+    def _draw(self, index):
+        random = np.random.default_rng([self._seed, SPLITS[self._split], index])
+        count = int(random.integers(1, self._settings['max_count'], endpoint=True))
+        return count, int(random.integers(1, self._settings['span'], endpoint=True))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> TokenizedDocument:
+        count, gap = self._draw(index)
+        run, end = [1] * count, [4]
+        tokens = np.asarray([*run, *[2] * gap, 3, *run, *end], np.int32)
+        scored = np.zeros(tokens.shape, np.uint8)
+        scored[-count - 1 :] = 1
+        scored[-1] = 2
+        return TokenizedDocument(tokens=tokens, num_bytes=0, scored=scored)
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of every document, int64 [documents]."""
+        drawn = (self._draw(index) for index in range(self._count))
+        return np.asarray([2 * count + gap + 2 for count, gap in drawn], np.int64)

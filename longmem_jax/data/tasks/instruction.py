@@ -1,0 +1,171 @@
+"""Instructions among distractor text: tell X, when you meet them, that Y wants to see them.
+
+After the instruction task of Sukhbaatar et al. (2021), whose text (LIGHT) is not released with the
+paper: a walk through generated places, word by word. Now and then somebody asks to tell the X that
+the Y wants to see them; about `mean_gap` words later X is met, and the very next line must be the
+execution. Several instructions may wait at a time. The model learns from all of the text and is
+scored on executions only, each right when all of its words are.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from longmem_jax.data.corpus import TokenizedDocument
+from longmem_jax.data.tasks.fields import faults
+from longmem_jax.data.tasks.vocabulary import Vocabulary
+
+CHARACTERS = (
+    'king queen knight guard priest monk witch wizard thief merchant farmer fisherman hunter '
+    'blacksmith baker cook servant jester bard healer sailor captain soldier archer stranger '
+    'hermit giant dwarf elf troll goblin dragon ghost miller shepherd beggar judge prisoner '
+    'messenger scribe gardener carpenter tailor mason potter weaver brewer groom maid child'
+).split()
+PLACES = (
+    'castle tower hall kitchen garden forest cave river bridge village market church graveyard '
+    'harbour ship mill barn stable dungeon library chapel cellar meadow swamp mountain valley '
+    'road inn tavern workshop'
+).split()
+ADJECTIVES = (
+    'old dark quiet cold warm narrow wide empty crowded green grey golden broken hidden holy '
+    'ancient small great strange dusty'
+).split()
+THINGS = (
+    'table chair candle lamp sword shield book rope barrel chest carpet window door fire well '
+    'statue tree stone bench basket coin cup plate mirror bell wagon boat net bucket key'
+).split()
+ACTIONS = 'looks waits sleeps sings works laughs cries reads eats drinks dances whispers'.split()
+DIRECTIONS = 'north south east west up down'.split()
+GLUE = (
+    '<begin> You are in the of . is here There a near it smells like and says : " can you tell that '
+    'wants to see them ? I have lost my did find any The go ! Nobody knows why'
+).split()
+
+FIELDS = dict(
+    documents=(1, 10**9),
+    eval_documents=(1, 10**9),
+    locations=(1, 10**6),  # visited per document
+    num_characters=(4, len(CHARACTERS)),
+    mean_gap=(1.0, 1e8),  # words from an instruction to its execution
+    instruction_share=(0.0, 1.0),  # of locations in which somebody gives one
+    train_on_text=bool,  # learn from all of the text, or from executions alone
+)
+SPLITS = {'train': 0, 'validation': 1, 'test': 2}
+
+
+def check(settings: Any) -> list[str]:
+    """Faults of `config.data.task`."""
+    return faults(settings, FIELDS)
+
+
+def vocabulary(settings: Any) -> Vocabulary:
+    """All words of all lists."""
+    lists = (GLUE, CHARACTERS, PLACES, ADJECTIVES, THINGS, ACTIONS, DIRECTIONS)
+    return Vocabulary(tuple(dict.fromkeys(word for words in lists for word in words)), '<begin>')
+
+
+class _Walk:
+    """One document being written: lines, and which of them are executions."""
+
+    def __init__(self, random, settings):
+        self._random, self._settings = random, settings
+        self._names = CHARACTERS[: settings['num_characters']]
+        self._waiting: dict[str, tuple[str, int]] = {}  # X -> Y, number of words when X is due
+        self.lines: list[tuple[str, bool]] = []
+        self._words = 0
+
+    def _say(self, line, executes=False):
+        self.lines.append((line, executes))
+        self._words += len(line.split())
+
+    def _pick(self, words):
+        return words[int(self._random.integers(len(words)))]
+
+    def _distract(self):
+        """A line of no consequence; none begins as an execution does."""
+        kind = int(self._random.integers(5))
+        thing, other = self._pick(THINGS), self._pick(THINGS)
+        if kind == 0:
+            self._say(f'There is a {self._pick(ADJECTIVES)} {thing} near the {other} .')
+        elif kind == 1:
+            self._say(f'it smells like {thing} and {other} .')
+        elif kind == 2:
+            self._say(f'The {self._pick(self._names)} says : " I have lost my {thing} . "')
+        elif kind == 3:
+            self._say(f'The {self._pick(self._names)} says : " did you find any {thing} ? "')
+        else:
+            self._say(f'Nobody knows why the {self._pick(self._names)} {self._pick(ACTIONS)} .')
+
+    def _meet(self):
+        """Those whose time has come, and then somebody for whom there is no word."""
+        due = [name for name, (_, at) in self._waiting.items() if at <= self._words]
+        for name in due:
+            self._say(f'The {name} is here .')
+            sender, _ = self._waiting.pop(name)
+            self._say(f'You tell the {name} " {sender} wants to see you ! "', executes=True)
+        others = [name for name in self._names if name not in self._waiting]
+        if others and not due:
+            name = self._pick(others)
+            self._say(f'The {name} is here .')
+            self._say(f'The {name} {self._pick(ACTIONS)} .')
+
+    def _instruct(self):
+        free = [name for name in self._names if name not in self._waiting]
+        # Two are left over, one to speak and one to be met.
+        if len(free) < 3 or self._random.random() >= self._settings['instruction_share']:
+            return
+        speaker, target, sender = (str(n) for n in self._random.permutation(free)[:3])
+        self._say(
+            f'The {speaker} says : " can you tell the {target} that the {sender} wants to see them ? "'
+        )
+        gap = int(self._random.geometric(1.0 / self._settings['mean_gap']))
+        self._waiting[target] = (sender, self._words + gap)
+
+    def visit(self):
+        """One location."""
+        first, second = self._pick(ADJECTIVES), self._pick(PLACES)
+        self._say(f'You are in the {first} {second} .')
+        self._meet()
+        for _ in range(int(self._random.integers(1, 4))):
+            self._distract()
+        self._instruct()
+        for _ in range(int(self._random.integers(0, 3))):
+            self._distract()
+        self._say(f'You go {self._pick(DIRECTIONS)} .')
+
+
+class Instruction:
+    """The documents of a split as a corpus; see `data.corpus.Corpus`.
+
+    Attributes:
+      tokenizer: the words of the text.
+    """
+
+    def __init__(self, settings: Any, split: str, seed: int):
+        """Writes nothing yet; `settings` is `config.data.task`."""
+        self._settings, self._seed, self._split = settings, seed, split
+        self._count = settings['documents' if split == 'train' else 'eval_documents']
+        self.tokenizer = vocabulary(settings)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> TokenizedDocument:
+        walk = _Walk(
+            np.random.default_rng([self._seed, SPLITS[self._split], index]), self._settings
+        )
+        for _ in range(self._settings['locations']):
+            walk.visit()
+        tokens, scored = [], []
+        text = int(self._split == 'train' and self._settings['train_on_text'])
+        for line, executes in walk.lines:
+            ids = self.tokenizer.ids(line)
+            tokens += ids
+            scored += [1] * (len(ids) - 1) + [2] if executes else [text] * len(ids)
+        return TokenizedDocument(
+            tokens=np.asarray(tokens, np.int32), num_bytes=0, scored=np.asarray(scored, np.uint8)
+        )
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of every document, int64 [documents]; writes all of them."""
+        return np.asarray([len(self[i].tokens) for i in range(self._count)], np.int64)
