@@ -1,15 +1,16 @@
-"""Object collision, spans up to 16k (Sukhbaatar et al., 2021, Sec. 5.1; released generator and settings).
+"""Object collision, spans up to 16k (Sukhbaatar et al., 2021, Sec. 5.1; released settings).
 
 python -m longmem_jax.main --config=configs/collision.py --workdir=DIR
-`:span=32768` and `:span=65536` are the paper's longer models (the last with random shortening). Published
-error, 1 - accuracy: 52.2 %, 36.7 %, 26.7 %; Transformer-XL 1k 73.3 %, Compressive 8k 63.8 %, Adaptive-Span
-16k 59.8 %: `:memory=transformer_xl|compressive|adaptive_span`. `:easy` and `:easy_three` ask for the last
-collision and the last three. `:tiny` is a small world for two cores. The data is generated.
+`:span=32768` and `:span=65536` are the paper's longer models (the last with random shortening).
+Published error, 1 - accuracy: 52.2 %, 36.7 %, 26.7 %; Transformer-XL 1k 73.3 %, Compressive 8k 63.8
+%, Adaptive-Span 16k 59.8 %: `:memory=transformer_xl|compressive|adaptive_span`. `:easy` and
+`:easy_three` ask for the last collision and the last three. `:tiny` is a small world for two cores.
+The data is generated.
 """
 
 from longmem_jax.baselines import Comparison
 from longmem_jax.config import base
-from longmem_jax.variants import variant
+from longmem_jax.variants import variant, whole_number
 
 
 def get_config(arg=''):
@@ -69,8 +70,8 @@ def get_config(arg=''):
     )
 
     def span(config, value):
-        choice.variants()['span'](config, value)
-        choice.change(changes=dict(shorten=int(value) >= 65_536))
+        span = whole_number('span', value)
+        choice.change(span=span, changes=dict(shorten=span >= 65_536))
 
     def easy(config, question='last'):
         config.data.task.question = question

@@ -1,15 +1,16 @@
 """Copy over a gap of up to 16k tokens (Sukhbaatar et al., 2021, Sec. 5.1).
 
 python -m longmem_jax.main --config=configs/copy.py --workdir=DIR
-`:span=131072` is the paper's longest. Published accuracy: Transformer-XL with 2k 26.7 %, Expire-Span with
-16k 29.4 %, with 128k 52.1 %, all on gaps of up to 128k: `:gap=131072`. Model and optimizer, which the paper
-does not give, are those of collision. `:memory=transformer_xl|adaptive_span|compressive` are the
-baselines; `:tiny` has gaps of up to 192 tokens, for two cores. The data is generated.
+`:span=131072` is the paper's longest. Published accuracy: Transformer-XL with 2k 26.7 %, Expire-
+Span with 16k 29.4 %, with 128k 52.1 %, all on gaps of up to 128k: `:gap=131072`. Model and
+optimizer, which the paper does not give, are those of collision.
+`:memory=transformer_xl|adaptive_span|compressive` are the baselines; `:tiny` has gaps of up to 192
+tokens, for two cores. The data is generated.
 """
 
 from longmem_jax.baselines import Comparison
 from longmem_jax.config import base
-from longmem_jax.variants import variant
+from longmem_jax.variants import variant, whole_number
 
 
 def get_config(arg=''):
@@ -56,7 +57,7 @@ def get_config(arg=''):
     )
 
     def gap(config, value):
-        config.data.task.span = int(value)
+        config.data.task.span = whole_number('gap', value)
 
     def tiny(config):
         """2 layers of 64, some minutes on two cores."""

@@ -1,6 +1,6 @@
 """Expire-Span on WikiText-103, words, spans up to 8k (Sukhbaatar et al., 2021, Sec. 5.2).
 
-python -m longmem_jax.main --config=configs/expire_span_wikitext103.py --config.data.path=WT103 --workdir=DIR
+python -m longmem_jax.main --config=configs/expire_span_wikitext103.py --config.data.path=PATH
 8 layers of 1,024 with adaptive embedding and softmax. Published: perplexity 19.6 (140 M parameters).
 `:memory=transformer_xl|adaptive_span|compressive` are the baselines; `:tiny` is for two cores.
 """

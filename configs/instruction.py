@@ -1,9 +1,10 @@
 """Instructions among distractor text (Sukhbaatar et al., 2021, Sec. 5.1), on generated text.
 
 python -m longmem_jax.main --config=configs/instruction.py --workdir=DIR
-6 layers of 512 with spans up to 16k. Published on another text (LIGHT): Compressive 71 %, Adaptive-Span
-64 %, Expire-Span 74 % of instructions executed: `:memory=transformer_xl|adaptive_span|compressive`. A mean
-of 950 words lies between instruction and execution. `:tiny` has a mean of 60, for two cores.
+6 layers of 512 with spans up to 16k. Published on another text (LIGHT): Compressive 71 %, Adaptive-
+Span 64 %, Expire-Span 74 % of instructions executed:
+`:memory=transformer_xl|adaptive_span|compressive`. A mean of 950 words lies between instruction and
+execution. `:tiny` has a mean of 60, for two cores.
 """
 
 from longmem_jax.baselines import Comparison

@@ -7,6 +7,7 @@ from typing import Any
 
 from longmem_jax.config import stack, transformer_xl
 from longmem_jax.errors import UsageError, unknown
+from longmem_jax.variants import whole_number
 
 MEMORIES = ('transformer_xl', 'adaptive_span', 'compressive', 'expire_span')
 
@@ -158,9 +159,7 @@ class Comparison:
     def variants(self) -> dict[str, Any]:
         """`memory=NAME` and `span=TOKENS` for `variants.variant`."""
 
-        def span(config, value):
-            if not value.isdigit():
-                raise UsageError(f'span={value}: a number of tokens is needed, such as span=16384.')
-            self.change(span=int(value))
-
-        return dict(memory=lambda config, name: self.change(memory=name), span=span)
+        return dict(
+            memory=lambda config, name: self.change(memory=name),
+            span=lambda config, value: self.change(span=whole_number('span', value)),
+        )

@@ -6,6 +6,13 @@ from typing import Any
 from longmem_jax.errors import UsageError, unknown
 
 
+def whole_number(name: str, value: str) -> int:
+    """The number of `name=value`; raises `UsageError` where it is none above 0."""
+    if not value.isdigit() or not int(value):
+        raise UsageError(f'{name}={value}: a whole number above 0 is needed, such as {name}=1024.')
+    return int(value)
+
+
 def variant(config: Any, argument: str, **variants: Callable[..., None]) -> Any:
     """Applies the variants that `argument` names, in its order.
 

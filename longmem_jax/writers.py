@@ -104,7 +104,7 @@ class Writer:
 
 
 def learning_curve(metrics: Path, png: Path) -> matplotlib.figure.Figure:
-    """Draws bits per byte of training and validation against the step.
+    """Draws bits per byte, or the accuracy of a task, of training and validation.
 
     Args:
       metrics: a `metrics.jsonl`.
@@ -117,6 +117,9 @@ def learning_curve(metrics: Path, png: Path) -> matplotlib.figure.Figure:
     matplotlib.backends.backend_agg.FigureCanvasAgg(figure)
     axes = figure.subplots()
     lines = read_metrics(metrics)
+    # A task has no bytes, and its bits per byte are 0.
+    task = not any(line.get('bits_per_byte') for line in lines)
+    quantity = 'accuracy' if task else 'bits_per_byte'
     styles = {
         'train': dict(label='training', linewidth=1.0, alpha=0.8),
         'validation': dict(label='validation', marker='o', markersize=4),
@@ -127,17 +130,22 @@ def learning_curve(metrics: Path, png: Path) -> matplotlib.figure.Figure:
     }
     shown = []
     for group, style in styles.items():
-        points = {line['step']: line['bits_per_byte'] for line in lines if line['group'] == group}
+        points = {
+            line['step']: line[quantity]
+            for line in lines
+            if line['group'] == group and quantity in line
+        }
         points = {step: value for step, value in points.items() if not isinstance(value, str)}
         if points:
             axes.plot(list(points), list(points.values()), **style)
             shown += points.values()
-    if shown:
+    if shown and not task:
         # The first steps of training are far above all else and would flatten the rest.
         axes.set_ylim(min(shown) * 0.95, min(max(shown), np.quantile(shown, 0.9) * 1.25 + 0.1))
-        axes.legend()
     axes.set_xlabel('step')
-    axes.set_ylabel('bits per byte')
+    axes.set_ylabel('accuracy' if task else 'bits per byte')
+    if shown:
+        axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(png)
     return figure

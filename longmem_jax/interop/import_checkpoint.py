@@ -25,7 +25,16 @@ from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.interop import transformer_xl
 
 # Fields that weights do not depend on: they may be chosen anew.
-FREE = ('dropout', 'attention_dropout', 'dtype', 'init_std', 'transformer_xl')
+FREE = (
+    'dropout',
+    'attention_dropout',
+    'residual_dropout',
+    'embedding_dropout',
+    'layer_drop',
+    'dtype',
+    'init_std',
+    'transformer_xl',
+)
 
 if __name__ == '__main__':
     _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')

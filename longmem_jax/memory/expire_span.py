@@ -152,6 +152,10 @@ class ExpireSpan(nn.Module):
     def _spans(self, hidden):
         return expire_spans(hidden, self.span_kernel, self.span_bias, self.max_span, self.pre_div)
 
+    def spans(self, x: jax.Array) -> jax.Array:
+        """Spans of the layer's inputs [batch, n, d_model] in tokens, float32 [batch, n]."""
+        return self._spans(self.normalize(x))
+
     def initial_state(self, batch_size: int) -> ExpireSpanState:
         """Nothing, or zero vectors in the window."""
         dtype, width = self.host.dtype, self.position_length

@@ -1,0 +1,215 @@
+"""How long each word of a text is remembered: expire-spans drawn over the text.
+
+python -m longmem_jax.analysis.expire_spans --config=configs/NAME.py[:variant] --workdir=DIR \
+    --text=@FILE --output=spans.png [--layer=1] [--characters=1200]
+
+Reads the text from its beginning through the newest checkpoint of the workdir and draws its last
+characters, each coloured by the span of its token, as in Figures 7 and 8 of Sukhbaatar et al. (2021).
+"""
+
+import codecs
+import sys
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import matplotlib.backends.backend_agg
+import matplotlib.colors
+import matplotlib.figure
+import numpy as np
+from absl import app, flags
+from ml_collections import config_flags
+
+from longmem_jax import checks, sharding
+from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment, prepare_workdir
+from longmem_jax.generate import fresh_state
+from longmem_jax.generate_mode import read_prompt
+from longmem_jax.memory.expire_span import ExpireSpan
+from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.segment import Segment
+
+COLUMNS = 80
+
+if __name__ == '__main__':
+    _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')
+    _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of a trained run.')
+    _TEXT = flags.DEFINE_string('text', '', 'Text, or @FILE.')
+    _OUTPUT = flags.DEFINE_string('output', 'expire_spans.png', 'PNG to write.')
+    _LAYER = flags.DEFINE_integer('layer', -1, 'Expire-Span layer from 0; -1 = the most varied.')
+    _CHARACTERS = flags.DEFINE_integer('characters', 1200, 'Characters drawn, from the end.')
+
+
+def segment_spans(model: LanguageModel, params: Any, segment: Segment, state: Any):
+    """Spans of a segment's tokens in every Expire-Span layer, and the memories after it.
+
+    Returns:
+      float [layers, batch, length] in tokens, and the state.
+
+    Raises:
+      UsageError: a model without Expire-Span.
+    """
+    found = []
+
+    def listen(following, args, kwargs, context):
+        if isinstance(context.module, ExpireSpan) and context.method_name == '__call__':
+            found.append(context.module.spans(args[0]))
+        return following(*args, **kwargs)
+
+    with nn.intercept_methods(listen):
+        _, state, _ = model.apply({'params': params}, segment, state, train=False, method='hidden')
+    if not found:
+        raise UsageError(
+            f'config.model.attention = {tuple(model.config.attention)}: has no expire_span layer.'
+        )
+    return jnp.stack(found), state
+
+
+def text_spans(model: LanguageModel, params: Any, tokens: np.ndarray) -> np.ndarray:
+    """Spans of every token of a document, float32 [layers, n], read segment after segment.
+
+    Args:
+      model, params: with Expire-Span.
+      tokens: int32 [n], a begin token first.
+    """
+    length, state = model.segment_length, fresh_state(model, params, 1)
+    step = jax.jit(lambda segment, state: segment_spans(model, params, segment, state))
+    parts = []
+    for start in range(0, len(tokens), length):
+        part = tokens[start : start + length]
+        padded = np.zeros((1, length), np.int32)
+        padded[0, : len(part)] = part
+        valid = np.arange(length)[None] < len(part)
+        segment = Segment(jnp.asarray(padded), jnp.asarray(valid), jnp.zeros((1,), bool))
+        spans, state = step(segment, state)
+        parts.append(np.asarray(spans, np.float32)[:, 0, : len(part)])
+    return np.concatenate(parts, axis=1)
+
+
+def by_character(tokenizer: Any, tokens: np.ndarray, spans: np.ndarray):
+    """The text of tokens as characters, and the span of the token that each comes from.
+
+    Args:
+      tokenizer: what made the tokens.
+      tokens: int32 [n].
+      spans: float [n].
+    """
+    decoder = codecs.getincrementaldecoder('utf-8')(errors='replace')
+    characters: list[str] = []
+    values: list[float] = []
+    for token, span in zip(tokens, spans, strict=True):
+        text = decoder.decode(tokenizer.decode(np.asarray([token], np.int32)))
+        characters += text
+        values += [float(span)] * len(text)
+    return ''.join(characters), np.asarray(values)
+
+
+def draw(characters: str, values: np.ndarray, title: str) -> matplotlib.figure.Figure:
+    """Characters in lines of 80, each on the colour of its span; the scale is logarithmic.
+
+    Args:
+      characters: n of them; line ends show as an arrow.
+      values: float [n], spans in tokens.
+      title: above the figure.
+    """
+    rows = max(-(-len(characters) // COLUMNS), 1)
+    grid = np.full((rows * COLUMNS,), np.nan)
+    grid[: len(values)] = np.maximum(values, 1.0)
+    figure = matplotlib.figure.Figure(
+        figsize=(11, 0.9 + 0.24 * rows), dpi=120, layout='constrained'
+    )
+    matplotlib.backends.backend_agg.FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    low, high = np.nanmin(grid), np.nanmax(grid)
+    scale = matplotlib.colors.LogNorm(low, max(high, low * 1.01))
+    image = axes.imshow(
+        grid.reshape(rows, COLUMNS), norm=scale, cmap='YlOrRd', aspect='auto', alpha=0.85
+    )
+    for place, character in enumerate(characters):
+        shown = {'\n': '\u21b5', '\t': '\u2192', '$': r'\$'}.get(character, character)
+        axes.text(
+            place % COLUMNS,
+            place // COLUMNS,
+            shown,
+            ha='center',
+            va='center',
+            fontsize=7,
+            family='monospace',
+        )
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.set_title(title, fontsize=9)
+    figure.colorbar(image, ax=axes, label='span, tokens', aspect=max(rows, 5), pad=0.01)
+    return figure
+
+
+def expire_spans(
+    experiment: Experiment, text: bytes, output: Path, *, layer: int = -1, characters: int = 1200
+) -> dict[str, float]:
+    """Draws the spans of a text to a PNG.
+
+    Args:
+      experiment: a trained experiment.
+      text: read whole from its beginning.
+      output: file to write.
+      layer: which Expire-Span layer, from 0; -1 = that whose spans vary most.
+      characters: drawn from the end of the text.
+
+    Returns:
+      Mean and greatest span by layer, such as 'layer 0, mean'.
+
+    Raises:
+      UsageError: no checkpoint, no Expire-Span layer, no such layer, or no text.
+    """
+    if not text:
+        raise UsageError('--text= is missing: a text, or @FILE.')
+    params, _ = experiment.restore_parameters()
+    tokenizer = experiment.tokenizer
+    tokens = np.concatenate([[tokenizer.begin], tokenizer.encode(text)]).astype(np.int32)
+    spans = text_spans(experiment.evaluation_model, params, tokens)
+    if not -1 <= layer < len(spans):
+        raise UsageError(f'--layer={layer}: there are Expire-Span layers 0 to {len(spans) - 1}.')
+    if layer < 0:
+        layer = int(spans.std(axis=1).argmax())
+    shown, values = by_character(tokenizer, tokens[1:], spans[layer, 1:])
+    figure = draw(
+        shown[-characters:],
+        values[-characters:],
+        f'Expire-spans of layer {layer}: mean {spans[layer].mean():,.0f}, '
+        f'longest {spans[layer].max():,.0f} tokens',
+    )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output)
+    named = {}
+    for number, row in enumerate(spans):
+        named[f'layer {number}, mean'] = float(row.mean())
+        named[f'layer {number}, longest'] = float(row.max())
+    return named
+
+
+def _main(argv):
+    try:
+        if _CONFIG.value is None:
+            raise UsageError('--config= is missing: for example --config=configs/copy.py:tiny')
+        checks.require_runnable(_CONFIG.value, jax.device_count())
+        mesh = sharding.make_mesh(_CONFIG.value.mesh.to_dict())
+        experiment = Experiment(_CONFIG.value, prepare_workdir(_WORKDIR.value), mesh)
+        named = expire_spans(
+            experiment,
+            read_prompt(_TEXT.value),
+            Path(_OUTPUT.value),
+            layer=_LAYER.value,
+            characters=_CHARACTERS.value,
+        )
+        for name, value in named.items():
+            print(f'{name}: {value:,.1f} tokens')
+        print(f'figure: {_OUTPUT.value}')
+    except UsageError as error:
+        print(f'UsageError: {error}', file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == '__main__':
+    app.run(_main)
