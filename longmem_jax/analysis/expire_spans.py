@@ -19,7 +19,7 @@ import matplotlib.backends.backend_agg
 import matplotlib.colors
 import matplotlib.figure
 import numpy as np
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 
 from longmem_jax import checks, sharding
@@ -190,6 +190,7 @@ def expire_spans(
 
 
 def _main(argv):
+    logging.set_verbosity(logging.WARNING)
     try:
         if _CONFIG.value is None:
             raise UsageError('--config= is missing: for example --config=configs/copy.py:tiny')

@@ -1,0 +1,58 @@
+"""The picture of expire-spans: the numbers under it, and that it is drawn."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.analysis import expire_spans
+from longmem_jax.data.tokenizers import Bytes
+from longmem_jax.errors import UsageError
+from longmem_jax.segment import Segment
+from tests.toys import BATCH, LENGTH, random_segments, run, toy
+
+
+def test_spans_are_those_that_the_layer_uses():
+    """The window keeps what the layer read, so its spans can be worked out again."""
+    model, params = toy('expire_span')
+    segments = random_segments(segments=2, batch=1)
+    tokens = np.asarray(segments.tokens).reshape(-1)
+    _, states = run(model, params, segments)
+    spans = expire_spans.text_spans(model, params, tokens)
+    assert spans.shape == (2, 2 * LENGTH)
+    for layer in range(2):
+        own = params[f'block_{layer}']
+        x = np.asarray(states[layer].attention.window[-1, 0], np.float64)
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        x = x * own['attention_norm']['scale'] + own['attention_norm']['bias']
+        attention = own['attention']
+        logits = x @ np.asarray(attention['span_kernel'], np.float64) + attention['span_bias']
+        wanted = 12 / (1 + np.exp(-logits))
+        np.testing.assert_allclose(spans[layer, -4:], wanted, rtol=1e-4)
+
+
+def test_a_model_without_spans_is_refused():
+    model, params = toy('transformer_xl')
+    segment = Segment(
+        jnp.zeros((BATCH, LENGTH), jnp.int32),
+        jnp.ones((BATCH, LENGTH), bool),
+        jnp.zeros((BATCH,), bool),
+    )
+    state = model.apply({'params': params}, BATCH, method='initial_state')
+    with pytest.raises(UsageError, match='no expire_span layer'):
+        jax.eval_shape(lambda: expire_spans.segment_spans(model, params, segment, state)[0])
+
+
+def test_characters_carry_the_span_of_their_token():
+    text = 'née\n'
+    tokens = Bytes().encode(text.encode())
+    shown, values = expire_spans.by_character(Bytes(), tokens, np.arange(5.0))
+    # A character of two bytes appears with its second.
+    assert shown == text and values.tolist() == [0.0, 2.0, 3.0, 4.0]
+
+
+def test_the_picture_is_drawn(tmp_path):
+    figure = expire_spans.draw('cost: $5\n' * 20, np.linspace(0, 300, 180), 'spans')
+    figure.savefig(tmp_path / 'spans.png')
+    assert (tmp_path / 'spans.png').stat().st_size > 10_000
+    assert len(figure.axes[0].texts) == 180

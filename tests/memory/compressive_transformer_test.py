@@ -1,0 +1,139 @@
+"""Compressive Transformer: what is evicted, compressed and learnt."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longmem_jax.layers.compression import most_used
+from longmem_jax.memory.compressive_sliding import shift_right
+from longmem_jax.memory.evicting import CompressiveState, evict
+from longmem_jax.memory.registry import LAYERS
+from longmem_jax.train_step import initial_parameters, unbox
+from tests.toys import BATCH, LENGTH, random_segments, run, toy, with_config
+
+
+@given(st.integers(2, 4), st.integers(1, 4), st.lists(st.integers(0, 5), min_size=1, max_size=9))
+def test_evict_loses_and_repeats_nothing(rate, groups, lengths):
+    """Segments of any length: memory, waiting and compressed vectors are all tokens, in order."""
+    capacity = rate * groups
+    spare = rate - 1
+    state = CompressiveState(
+        hidden=jnp.zeros((1, capacity, 1)),
+        count=jnp.zeros((1,), jnp.int32),
+        compressed=jnp.zeros((1, 1, 1)),
+        compressed_count=jnp.zeros((1,), jnp.int32),
+        pending=jnp.zeros((1, spare, 1)),
+        pending_count=jnp.zeros((1,), jnp.int32),
+        usage=jnp.zeros((1, spare + capacity)),
+    )
+    step = jax.jit(evict, static_argnums=4)
+    seen, compressed, usage = 0, [], []
+    for length in lengths:
+        # A vector's usage is to grow to its own number, whatever its place.
+        rows = np.zeros((1, 5, 1), np.float32)
+        rows[0, :length, 0] = seen + 1 + np.arange(length)
+        received = np.where(state.hidden[..., 0] > state.usage[:, spare:], state.hidden[..., 0], 0)
+        state, out = step(
+            state,
+            jnp.asarray(rows),
+            jnp.asarray([length], jnp.int32),
+            jnp.asarray(received, jnp.float32),
+            rate,
+        )
+        seen += length
+        number = int(out.groups[0]) * rate
+        compressed += np.asarray(out.rows)[0, :number, 0].tolist()
+        usage += np.asarray(out.usage)[0, :number].tolist()
+        kept, waiting = int(state.count[0]), int(state.pending_count[0])
+        memory = np.asarray(state.hidden)[0, capacity - kept :, 0].tolist()
+        pending = np.asarray(state.pending)[0, spare - waiting :, 0].tolist()
+        assert compressed + pending + memory == list(range(1, seen + 1))
+        assert kept == min(seen, capacity) and waiting < rate
+
+
+@given(st.data())
+def test_most_used_is_the_top_in_order(data):
+    rate, number = 2, 8
+    groups = data.draw(st.integers(0, number // rate))
+    usage = np.asarray(data.draw(st.permutations(range(number))), np.float32)
+    rows = np.arange(number, dtype=np.float32).reshape(1, number, 1)
+    kept = most_used(
+        jnp.asarray(rows), jnp.asarray(usage)[None], jnp.asarray([groups], jnp.int32), rate
+    )
+    best = sorted(sorted(range(groups * rate), key=lambda i: -usage[i])[:groups])
+    assert kept.shape == (1, number // rate, 1)
+    np.testing.assert_array_equal(kept[0, :groups, 0], best)
+
+
+@given(st.lists(st.integers(0, 5), min_size=3, max_size=3))
+def test_shift_right(places):
+    rows = np.random.default_rng(0).normal(size=(1, 2, 3, 4)).astype(np.float32)
+    moved = shift_right(jnp.asarray(rows), jnp.asarray([places]), 5)
+    for query, by in enumerate(places):
+        wanted = np.zeros((2, 9), np.float32)
+        wanted[:, by : by + 4] = rows[0, :, query]
+        np.testing.assert_array_equal(moved[0, :, query], wanted)
+
+
+def losses(model, params, segments):
+    """The reconstruction loss of the last segment, in training."""
+    _, states = run(model, params, segments)
+    state = jax.tree.map(lambda leaf: leaf[-2], states)
+    segment = jax.tree.map(lambda leaf: leaf[-1], segments)
+    _, _, aux = model.apply({'params': params}, segment, state, train=True)
+    return aux.losses['compression']
+
+
+@pytest.mark.parametrize('kind', ['attention', 'autoencoding'])
+def test_only_the_compression_learns_from_reconstruction(kind):
+    fields = LAYERS['compressive'].example | dict(reconstruction=kind)
+    model = with_config('compressive', compressive=fields)
+    if kind == 'attention':
+        _, params = toy('compressive')
+    else:
+        params = unbox(initial_parameters(model, jax.random.key(1)))
+    segments = random_segments()
+    loss, gradient = jax.value_and_grad(lambda p: losses(model, p, segments))(params)
+    assert loss > 0
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
+        name = jax.tree_util.keystr(path)
+        learns = "['compress']" in name
+        assert np.any(leaf) == learns, name
+
+
+def test_usage_is_the_attention_received():
+    """Weights from the derivative trick sum to one per query over everything it sees."""
+    model, params = toy('compressive:most_used')
+    segments = random_segments(segments=4)
+    _, states = run(model, params, segments)
+    usage = np.asarray(states[0].attention.usage)
+    assert usage[0].max() == 0.0  # nothing was in memory yet
+    # Whole segments: at most one unit of attention per query that the memory has met.
+    assert 0 < usage[1].sum() <= BATCH * LENGTH
+    assert np.all(usage >= 0)
+
+
+def test_compression_by_max_runs():
+    fields = LAYERS['compressive'].example | dict(compression='max', reconstruction='none')
+    model = with_config('compressive', compressive=fields)
+    _, params = toy('compressive')
+    for block in ('block_0', 'block_1'):
+        params = params | {
+            block: params[block]
+            | {
+                'attention': {
+                    'layer': {'attention': params[block]['attention']['layer']['attention']}
+                }
+            }
+        }
+    segments = random_segments(segments=4)
+    _, states = run(model, params, segments)
+    # The memory of 6 is full after 2 segments of 5; 4 vectors have left it: 2 slots of 2 each.
+    first, second = (np.asarray(states[0].attention.hidden[n]) for n in (0, 1))
+    slots = np.asarray(states[0].attention.compressed[1])
+    left = first[:, -LENGTH:][:, :4].reshape(BATCH, 2, 2, -1).max(axis=2)
+    np.testing.assert_allclose(slots[:, -2:], left, atol=1e-6)
+    assert second.shape == first.shape

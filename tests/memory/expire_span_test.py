@@ -1,0 +1,258 @@
+"""Expire-Span: deletion changes nothing that can be seen, and what is deleted is gone."""
+
+from unittest import mock
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longmem_jax.memory import expire_span, expiring
+from longmem_jax.memory.registry import LAYERS
+from longmem_jax.memory.switching import kept_by_column, sizes_below, smallest
+from longmem_jax.models import language_model
+from longmem_jax.segment import read_segments
+from longmem_jax.sharding import make_mesh
+from tests.toys import BATCH, LENGTH, random_segments, run, toy, with_config
+
+
+def changed(**fields):
+    """The toy with other fields of its Expire-Span layers."""
+    return with_config('expire_span', expire_span=LAYERS['expire_span'].example | fields)
+
+
+def lively():
+    """Parameters with spans that differ from token to token, so that some memories expire."""
+    _, params = toy('expire_span')
+    params = jax.tree.map(lambda leaf: leaf, params)
+    for number in range(2):
+        kernel = jax.random.normal(jax.random.key(number), (16,))
+        params[f'block_{number}']['attention']['span_kernel'] = kernel
+    return params
+
+
+def value_and_gradient(model, params, segments):
+    def value(params):
+        def read(state, segment, key):
+            logits, state, aux = model.apply({'params': params}, segment, state, train=False)
+            return state, (jax.nn.logsumexp(logits, axis=-1).sum(), aux.losses['expire_span'])
+
+        state = model.apply({'params': params}, BATCH, method='initial_state')
+        parts = read_segments(read, state, segments, jax.random.key(0))[1]
+        return sum(part.sum() for part in parts)
+
+    return jax.jit(jax.value_and_grad(value))(params)
+
+
+def test_deleting_equals_never_deleting():
+    """Outputs and gradients are those of a memory that keeps everything, in every buffer size."""
+    params, segments = lively(), random_segments(segments=8)
+    keeping = changed(capacity=200, num_sizes=1)
+    with mock.patch.object(expiring, 'expire', lambda *args: never_expire(*args)):
+        wanted = value_and_gradient(keeping, params, segments)
+        _, states = run(keeping, params, segments)
+        kept = np.asarray(states[0].attention.count[-1])
+    for fields in (dict(capacity=19, num_sizes=3), dict(capacity=19, num_sizes=1)):
+        deleting = changed(**fields)
+        chex.assert_trees_all_close(
+            value_and_gradient(deleting, params, segments), wanted, atol=2e-5
+        )
+        _, states = run(deleting, params, segments)
+        assert np.all(np.asarray(states[0].attention.count[-1]) < kept)
+        assert not np.any(states[0].attention.dropped)
+
+
+def never_expire(rows, distance, spans, filled, ramp, room):
+    return REAL_EXPIRE(rows, distance, jnp.full_like(spans, 1e6), filled, ramp, room)
+
+
+REAL_EXPIRE = expiring.expire
+
+
+@given(st.data())
+def test_expire_keeps_what_lives_longest(data):
+    batch, number, room, ramp = 2, 7, data.draw(st.integers(1, 9)), 3
+    numbers = st.lists(st.integers(0, 30), min_size=batch * number, max_size=batch * number)
+    distance = np.asarray(data.draw(numbers)).reshape(batch, number)
+    # Quarters and distinct places: no ties.
+    spans = np.asarray(data.draw(numbers)).reshape(batch, number) + np.arange(number) / 16
+    filled = np.asarray(data.draw(numbers)).reshape(batch, number) % 3 > 0
+    rows = np.arange(1.0, batch * number + 1).reshape(batch, number, 1)
+    got = expiring.expire(
+        jnp.asarray(rows, jnp.float32),
+        jnp.asarray(distance, jnp.int32),
+        jnp.asarray(spans, jnp.float32),
+        jnp.asarray(filled),
+        ramp,
+        room,
+    )
+    for lane in range(batch):
+        left = spans[lane] + ramp - distance[lane]
+        alive = [i for i in range(number) if filled[lane, i] and left[i] > 0]
+        best = sorted(sorted(alive, key=lambda i: -left[i])[:room])
+        assert int(got[2][lane]) == len(best)
+        assert int(got[3][lane]) == len(alive) - len(best)
+        width = min(number, room)
+        wanted = [rows[lane, i, 0] for i in best] + [0.0] * (width - len(best))
+        np.testing.assert_array_equal(got[0][lane, :, 0], wanted)
+        wanted = [distance[lane, i] for i in best] + [0] * (width - len(best))
+        np.testing.assert_array_equal(got[1][lane], wanted)
+
+
+def test_overflow_is_counted():
+    params, segments = lively(), random_segments(segments=8)
+    for block in range(2):
+        params[f'block_{block}']['attention']['span_bias'] = jnp.asarray(4.0)
+    model = changed(capacity=12)
+
+    def read(state, segment, key):
+        _, state, aux = model.apply({'params': params}, segment, state, train=False)
+        return state, aux.metrics
+
+    state = model.apply({'params': params}, BATCH, method='initial_state')
+    state, metrics = read_segments(read, state, segments, jax.random.key(0))
+    assert metrics['dropped'].sum() > 0
+    assert state[0].attention.count.max() == 12 - 4
+    np.testing.assert_allclose(
+        metrics['dropped'].sum() * BATCH * 2,
+        sum(block.attention.dropped.sum() for block in state),
+    )
+
+
+def test_mask_and_loss_are_those_of_a_loop():
+    random, ramp, length = np.random.default_rng(0), 4, 5
+    spans = random.uniform(0, 12, (2, 6)).astype(np.float32)
+    distance = random.integers(0, 15, (2, length, 6))
+    visible = random.random((2, length, 6)) < 0.7
+    soft = expiring.ramp_mask(jnp.asarray(spans)[:, None], jnp.asarray(distance), ramp)
+    loss = expiring.ramp_loss(
+        jnp.asarray(spans)[:, None], jnp.asarray(distance), soft, jnp.asarray(visible), ramp, length
+    )
+    for lane in range(2):
+        total = 0.0
+        for query in range(length):
+            for key in range(6):
+                left = spans[lane, key] - distance[lane, query, key]
+                mask = min(max(left / ramp + 1, 0), 1)
+                np.testing.assert_allclose(soft[lane, query, key], mask, atol=1e-6)
+                if visible[lane, query, key] and 0 < mask < 1:
+                    total += left / (ramp * length)
+        np.testing.assert_allclose(loss[lane], total, rtol=1e-5)
+
+
+def test_spans_begin_at_the_share_given():
+    hidden = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 16)), jnp.float32)
+    params = toy('expire_span')[1]['block_0']['attention']
+    spans = expiring.expire_spans(hidden, params['span_kernel'], params['span_bias'], 12, 1.0)
+    np.testing.assert_allclose(spans, 12 * 0.4, rtol=1e-6)
+
+
+def test_shortening_cuts_what_is_seen_and_nothing_that_is_kept():
+    params, segments = lively(), random_segments(segments=5)
+    model = changed(shorten=True)
+
+    def read_all(share):
+        def read(state, segment, key):
+            logits, state, _ = model.apply(
+                {'params': params}, segment, state, train=True, rngs={'memory': key}
+            )
+            return state, logits
+
+        with mock.patch.object(expire_span, 'draw_shortening', lambda key: jnp.asarray(share)):
+            state = model.apply({'params': params}, BATCH, method='initial_state')
+            return read_segments(read, state, segments, jax.random.key(0))
+
+    (whole, plain), (short, cut) = read_all(1.0), read_all(0.01)
+    np.testing.assert_array_equal(whole[0].attention.count, short[0].attention.count)
+    # The ramp is still open, so the nearest tokens are seen either way.
+    assert np.abs(plain - cut).max() > 1e-3
+    wanted, _ = run(model, params, segments)
+    np.testing.assert_allclose(plain, wanted, atol=2e-5)
+
+
+def test_all_layers_share_one_shortening_and_steps_do_not():
+    keys = []
+    with mock.patch.object(
+        expire_span, 'draw_shortening', lambda key: keys.append(key) or jnp.asarray(0.5)
+    ):
+        model, params = changed(shorten=True), lively()
+        segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
+        state = model.apply({'params': params}, BATCH, method='initial_state')
+        for number in range(2):
+            model.apply(
+                {'params': params},
+                segment,
+                state,
+                train=True,
+                rngs={'memory': jax.random.key(number)},
+            )
+    data = [tuple(np.asarray(jax.random.key_data(key))) for key in keys]
+    assert len(data) == 4 and data[0] == data[1] and data[2] == data[3] and data[0] != data[2]
+
+
+def test_shortening_without_a_key_is_an_error():
+    with pytest.raises(ValueError, match='memory'):
+        expire_span.draw_shortening(None)
+
+
+def test_layer_drop_leaves_the_block_out_but_writes_its_memory():
+    params, segments = lively(), random_segments(segments=1)
+    segment = jax.tree.map(lambda leaf: leaf[0], segments)
+    model = with_config('expire_span', layer_drop=0.5)
+
+    def read(skipped):
+        with mock.patch.object(
+            language_model, 'draw_skipped', lambda key, rate: jnp.asarray(skipped)
+        ):
+            state = model.apply({'params': params}, BATCH, method='initial_state')
+            return model.apply(
+                {'params': params}, segment, state, train=True, rngs={'memory': jax.random.key(0)}
+            )
+
+    logits, state, aux = read(True)
+    assert aux.losses['expire_span'] == 0.0
+    other, written, plain = read(False)
+    assert plain.losses['expire_span'] != 0.0 and np.abs(logits - other).max() > 0
+    np.testing.assert_array_equal(state[0].attention.window, written[0].attention.window)
+    drawn = [language_model.draw_skipped(jax.random.key(i), 0.5) for i in range(64)]
+    assert 16 < sum(map(int, drawn)) < 48
+
+
+def test_every_device_switches_for_its_own_lanes():
+    """The conditional stands inside the part that runs per device, with no reduction across."""
+    model, params = toy('expire_span')
+    segments = random_segments(batch=8)
+    with jax.set_mesh(make_mesh(dict(data=8))):
+        text = jax.jit(run, static_argnums=0).lower(model, params, segments).as_text()
+        compiled = jax.jit(run, static_argnums=0).lower(model, params, segments).compile()
+    assert 'manual_computation' in text or 'shard_map' in text
+    # Nothing but the lanes of a device decides: no collective is in the program at all.
+    assert 'all-reduce' not in compiled.as_text()
+
+
+def test_sizes():
+    assert sizes_below(4096, 4) == (512, 1024, 2048, 4096)
+    assert sizes_below(10, 3) == (3, 5, 10)
+    assert sizes_below(1, 5) == (1,)
+    sizes = (3, 5, 10)
+    for needed, wanted in ((0, 0), (3, 0), (4, 1), (5, 1), (6, 2), (10, 2), (99, 2)):
+        assert int(smallest(sizes, jnp.asarray(needed))) == wanted
+
+
+def test_dropout_is_the_same_for_a_column_in_every_size():
+    keys = jax.random.split(jax.random.key(0), 2)
+
+    def drawn(size, **kwargs):
+        return np.asarray(
+            kept_by_column(0.5, keys, jnp.zeros((2, 3, LENGTH, size + 4)), size, 4, **kwargs)
+        )
+
+    small, large = drawn(4), drawn(11)
+    np.testing.assert_array_equal(small[..., :4], large[..., :4])
+    np.testing.assert_array_equal(small[..., 4:], large[..., 11:])
+    small, large = drawn(4, newest_first=True), drawn(11, newest_first=True)
+    np.testing.assert_array_equal(small[..., :4], large[..., 7:11])
+    assert set(np.unique(large)) == {0.0, 2.0}
