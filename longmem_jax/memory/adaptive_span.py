@@ -197,10 +197,13 @@ class AdaptiveSpan(nn.Module):
         host, length = self.host, x.shape[1]
         normal = self.normalize(x)
         rate = host.attention_dropout if train else 0.0
-        laned = dict(
+        given = dict(
             queries=self.query(normal) * jnp.asarray(host.head_dim**-0.5, host.dtype),
             keys=self.key(normal),
             values=self.value(normal),
+        )
+        laned = dict(
+            given=given,
             memory=jax.lax.stop_gradient(state.hidden),
             count=state.count,
         )
@@ -212,21 +215,29 @@ class AdaptiveSpan(nn.Module):
         needed = self._reach()
         whole = dict(variables=variables, share=self._share(), table=self.shared(), needed=needed)
 
-        def read(size, operands):
-            whole, laned = operands
-            queries, variables = laned['queries'], whole['variables']
+        def read(size, laned, moving):
+            whole, given = moving
+            queries, variables = given['queries'], whole['variables']
             memory = laned['memory'][:, self.max_span - size :]
             memory = functions['normalize'](variables['normalize'], memory)
             keys, values = (
-                jnp.concatenate([functions[name](variables[name], memory), laned[many]], axis=2)
+                jnp.concatenate([functions[name](variables[name], memory), given[many]], axis=2)
                 for name, many in (('key', 'keys'), ('value', 'values'))
             )
             scores = dot(queries, keys)
-            scores = scores + near_positions.whole_segment(queries, whole['table'], size)
+            scores = scores + near_positions.whole_segment(queries, whole['table'][:size], size)
             places = jnp.arange(length, dtype=jnp.int32)[None, :, None]
             distance = size + places - jnp.arange(size + length, dtype=jnp.int32)[None, None]
             first = jnp.maximum(size - laned['count'], 0)
-            seen, soft = self._masks(whole['share'], distance, first, scores.dtype)
+            seen, _ = self._masks(None, distance, first, scores.dtype)
+            soft = None
+            if whole['share'] is not None:
+                # From a table by distance: what sums up its derivative is then small.
+                last = size + length - 1 - jnp.arange(size + length + 1, dtype=jnp.int32)
+                share = whole['share'].astype(scores.dtype)
+                table = span_mask(share, last[None, None], self.max_span, self.ramp)
+                shape = (1, table.shape[1], length, table.shape[3])
+                soft = near_positions.lean(jnp.broadcast_to(table, shape))
             kept = None
             if rate:
                 kept = kept_by_column(
@@ -234,8 +245,13 @@ class AdaptiveSpan(nn.Module):
                 )
             return mix(scores, values, seen, soft, kept)
 
+        def both(whole, laned):
+            laned, whole = dict(laned), dict(whole)
+            given, needed = laned.pop('given'), whole.pop('needed')
+            return switch(read, self.sizes, needed, laned, (whole, given))
+
         out = per_device(
-            lambda whole, laned: switch(read, self.sizes, whole['needed'], (whole, laned)),
+            both,
             whole,
             laned,
         )
@@ -256,8 +272,8 @@ class AdaptiveSpan(nn.Module):
             *(as_function(part) for part in (self.normalize, self.key, self.value)), strict=True
         )
 
-        def project(size, operands):
-            (norm, key, value), hidden = operands
+        def project(size, fixed, _):
+            (norm, key, value), hidden = fixed
             rows = functions[0](norm, hidden[:, self.max_span - size :])
             room = [(0, 0), (0, 0), (self.max_span - size, host.segment_length), (0, 0)]
             return tuple(
@@ -265,7 +281,7 @@ class AdaptiveSpan(nn.Module):
                 for function, part in zip(functions[1:], (key, value), strict=True)
             )
 
-        keys, values = switch(project, self.sizes, self._reach(), (variables, state.hidden))
+        keys, values = switch(project, self.sizes, self._reach(), (variables, state.hidden), ())
         hidden = jnp.zeros((batch_size, host.segment_length, host.d_model), host.dtype)
         return AdaptiveSpanCache(keys, values, hidden, state.count)
 
@@ -282,8 +298,8 @@ class AdaptiveSpan(nn.Module):
         places = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
         table, share = self.shared(), self._share()
 
-        def read(size, operands):
-            cache, queries, table, share, places = operands
+        def read(size, fixed, _):
+            cache, queries, table, share, places = fixed
             keys, values = (part[:, :, whole - size :] for part in (cache.keys, cache.values))
             column = jnp.arange(keys.shape[2], dtype=jnp.int32)[None, None]
             distance = size + places[..., None] - column
@@ -292,7 +308,7 @@ class AdaptiveSpan(nn.Module):
             first = jnp.maximum(size - cache.count, 0)
             return mix(scores, values, *self._masks(share, distance, first, scores.dtype), None)
 
-        out = switch(read, self.sizes, self._reach(), (cache, queries, table, share, places))
+        out = switch(read, self.sizes, self._reach(), (cache, queries, table, share, places), ())
         return self.out(out), cache
 
     def close_segment(self, state, cache: AdaptiveSpanCache, count: jax.Array):

@@ -182,11 +182,14 @@ class ExpireSpan(nn.Module):
         if train and self.shorten:
             limit = draw_shortening(segment.key)
         functions, variables = {}, {}
-        laned = dict(
+        given = dict(
             queries=queries,
             keys=self.key(normal),
             values=self.value(normal),
             spans=self._spans(normal),
+        )
+        laned = dict(
+            given=given,
             state=jax.lax.stop_gradient(state),
             hidden=jax.lax.stop_gradient(x),
             num_valid=segment.valid.sum(axis=1, dtype=jnp.int32),
@@ -203,8 +206,8 @@ class ExpireSpan(nn.Module):
         if rate:
             laned['dropout'] = jax.random.split(self.make_rng('dropout'), x.shape[0])
 
-        def read(size, operands):
-            whole, laned = operands
+        def read(size, fixed, moving):
+            (laned, limit), (whole, given) = fixed, moving
             state = laned['state']
             memory = jnp.concatenate([state.buffer[:, :size], state.window], axis=1)
             memory = functions['normalize'](whole['variables']['normalize'], memory)
@@ -213,12 +216,12 @@ class ExpireSpan(nn.Module):
             )
             keys, values = (
                 jnp.concatenate(
-                    [functions[name](whole['variables'][name], memory), laned[many]], axis=2
+                    [functions[name](whole['variables'][name], memory), given[many]], axis=2
                 )
                 for name, many in (('key', 'keys'), ('value', 'values'))
             )
-            near = near_positions.whole_segment(laned['queries'], whole['table'], width)
-            scores = dot(laned['queries'], keys)
+            near = near_positions.whole_segment(given['queries'], whole['table'], width)
+            scores = dot(given['queries'], keys)
             scores = scores + jnp.pad(near, [(0, 0)] * 3 + [(size, 0)]).astype(scores.dtype)
             places = jnp.arange(length, dtype=jnp.int32)[None, :, None]
             old = state.distance[:, None, :size] + places
@@ -227,8 +230,8 @@ class ExpireSpan(nn.Module):
             soft, loss = masks(
                 jnp.concatenate([old, recent], axis=2),
                 jnp.minimum(
-                    jnp.concatenate([spans, laned['spans']], axis=1),
-                    whole['limit'].astype(spans.dtype),
+                    jnp.concatenate([spans, given['spans']], axis=1),
+                    limit.astype(spans.dtype),
                 ),
                 size,
                 width,
@@ -246,11 +249,13 @@ class ExpireSpan(nn.Module):
             return out, loss, jax.lax.stop_gradient((full, spans[:, size:]))
 
         def both(whole, laned):
-            state = laned['state']
+            laned, limit = dict(laned), whole['limit']
+            given, state = laned.pop('given'), laned['state']
+            whole = {name: part for name, part in whole.items() if name != 'limit'}
             out, loss, (old_spans, spans) = switch(
-                read, self.sizes, state.count.max(), (whole, laned)
+                read, self.sizes, state.count.max(), (laned, limit), (whole, given)
             )
-            spans = jnp.concatenate([spans, jax.lax.stop_gradient(laned['spans'])], axis=1)
+            spans = jnp.concatenate([spans, jax.lax.stop_gradient(given['spans'])], axis=1)
             new = write(
                 self.sizes, self.ramp, state, laned['hidden'], laned['num_valid'], old_spans, spans
             )
@@ -258,7 +263,7 @@ class ExpireSpan(nn.Module):
 
         out, loss, new = per_device(both, whole, laned)
         valid = segment.valid.astype(jnp.float32)
-        present = jax.lax.stop_gradient(laned['spans']).astype(jnp.float32) * valid
+        present = jax.lax.stop_gradient(given['spans']).astype(jnp.float32) * valid
         metrics = {
             'memory_size': (state.count + state.window_count).astype(jnp.float32).mean(),
             'span_mean': present.sum() / jnp.maximum(valid.sum(), 1.0),
@@ -277,8 +282,8 @@ class ExpireSpan(nn.Module):
         )
         room = self.sizes[-1]
 
-        def project(size, operands):
-            (norm, key, value), kernel, bias, rows = operands
+        def project(size, fixed, _):
+            (norm, key, value), kernel, bias, rows = fixed
             rows = functions[0](norm, rows[:, :size])
             more = [(0, 0), (0, room - size)]
             spans = expire_spans(rows, kernel, bias, self.max_span, self.pre_div)
@@ -293,6 +298,7 @@ class ExpireSpan(nn.Module):
             self.sizes,
             state.count.max(),
             (variables, self.span_kernel, self.span_bias, state.buffer),
+            (),
         )
         more = [(0, 0), (0, host.segment_length)]
         return ExpireSpanCache(
@@ -322,8 +328,8 @@ class ExpireSpan(nn.Module):
         near = near_positions.at_distances(queries, self.shared(), recent)
         everything = jnp.full(index.shape, cache.keys.shape[2] - width, jnp.int32)
 
-        def read(size, operands):
-            cache, queries, near, recent, places = operands
+        def read(size, fixed, _):
+            cache, queries, near, recent, places = fixed
             keys = jnp.concatenate([cache.old_keys[:, :, :size], cache.keys], axis=2)
             values = jnp.concatenate([cache.old_values[:, :, :size], cache.values], axis=2)
             scores = dot(queries, keys)
@@ -341,7 +347,9 @@ class ExpireSpan(nn.Module):
             soft = soft[:, None].astype(scores.dtype)
             return mix(scores, values, soft > 0, soft, None)
 
-        out = switch(read, self.sizes, cache.count.max(), (cache, queries, near, recent, places))
+        out = switch(
+            read, self.sizes, cache.count.max(), (cache, queries, near, recent, places), ()
+        )
         return self.out(out), cache
 
     def close_segment(self, state, cache: ExpireSpanCache, count: jax.Array):

@@ -140,8 +140,8 @@ def write(sizes, ramp, state: ExpireSpanState, hidden, num_valid, old_spans, spa
     filled = (place < num_valid[:, None]) & (place >= width - state.window_count[:, None])
     away = width + num_valid[:, None] - place
 
-    def branch(size, operands):
-        state, leaving, filled, away, old_spans, spans, num_valid = operands
+    def branch(size, fixed, _):
+        state, leaving, filled, away, old_spans, spans, num_valid = fixed
         old = jnp.arange(size, dtype=jnp.int32)[None] < state.count[:, None]
         rows, distance, count, dropped = expire(
             jnp.concatenate([state.buffer[:, :size], leaving], axis=1),
@@ -164,5 +164,6 @@ def write(sizes, ramp, state: ExpireSpanState, hidden, num_valid, old_spans, spa
         sizes,
         state.count.max(),
         (state, leaving, filled, away, old_spans, spans, num_valid),
+        (),
     )
     return ExpireSpanState(window, window_count, buffer, distance, count, state.dropped + dropped)

@@ -29,24 +29,47 @@ def smallest(sizes: tuple[int, ...], needed: jax.Array) -> jax.Array:
 
 
 def switch(
-    read: Callable[[int, Any], Any], sizes: tuple[int, ...], needed: jax.Array, operands: Any
+    read: Callable[[int, Any, Any], Any],
+    sizes: tuple[int, ...],
+    needed: jax.Array,
+    fixed: Any,
+    moving: Any,
 ) -> Any:
-    """`read(size, operands)` with the smallest of `sizes` that holds `needed`.
+    """`read(size, fixed, moving)` with the smallest of `sizes` that holds `needed`.
+
+    The branch chosen is computed again in the backward pass: only its arguments are kept.
 
     Args:
       read: a pure function; results have the same shapes for every size.
       sizes: static, rising.
       needed: int32 scalar.
-      operands: pytree.
+      fixed: pytree that no gradient flows to.
+      moving: pytree of floats that gradients flow to.
     """
     if len(sizes) == 1:
-        return read(sizes[0], operands)
+        return read(sizes[0], fixed, moving)
 
-    def branch(size):
+    def branches(function):
         # Bound as a default: each branch keeps its own size.
-        return jax.checkpoint(lambda operands, size=size: read(size, operands), prevent_cse=False)
+        return [lambda *operands, size=size: function(size, *operands) for size in sizes]
 
-    return jax.lax.switch(smallest(sizes, needed), [branch(size) for size in sizes], operands)
+    def pull(size, fixed, moving, gradient):
+        return jax.vjp(lambda moving: read(size, fixed, moving), moving)[1](gradient)[0]
+
+    @jax.custom_vjp
+    def chosen(index, fixed, moving):
+        return jax.lax.switch(index, branches(read), fixed, moving)
+
+    def forward(index, fixed, moving):
+        return chosen(index, fixed, moving), (index, fixed, moving)
+
+    def backward(kept, gradient):
+        index, fixed, moving = kept
+        to_moving = jax.lax.switch(index, branches(pull), fixed, moving, gradient)
+        return None, None, to_moving
+
+    chosen.defvjp(forward, backward)
+    return chosen(smallest(sizes, needed), fixed, moving)
 
 
 def per_device(function: Callable[[Any, Any], Any], whole: Any, laned: Any) -> Any:
