@@ -78,7 +78,7 @@ def get_config(arg=''):
         model.vocab_size = max(model.vocab_size, 64)
 
     def tiny(config):
-        """2 layers of 64, a world of 6 x 6 cells and 2 colours, some minutes on two cores."""
+        """2 layers of 64, a world of 4 x 4 cells and one colour, some minutes on two cores."""
         model.num_layers = 2
         model.d_model = model.d_embed = 64
         model.num_heads, model.head_dim = 4, 16
@@ -88,8 +88,8 @@ def get_config(arg=''):
         task = config.data.task
         task.documents, task.steps = 32, 20_000
         task.eval_documents, task.eval_steps = 16, 1000
-        task.size, task.num_colours = 6, 2
-        config.optimizer.learning_rate = 2e-3
+        task.size, task.num_colours = 4, 1
+        config.optimizer.learning_rate = 3e-3
         config.optimizer.warmup_steps = 100
         config.optimizer.clip_norm = 0.5
         config.train.num_steps = 2000

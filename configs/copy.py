@@ -72,14 +72,14 @@ def get_config(arg=''):
         config.optimizer.learning_rate = 2e-3
         config.optimizer.warmup_steps = 100
         config.optimizer.clip_norm = 0.5
-        config.train.num_steps = 2000
+        config.train.num_steps = 1200
         config.train.num_lanes = 32
         config.train.segment_length = 32
         config.train.log_every = 50
-        config.train.evaluate_every = 500
+        config.train.evaluate_every = 400
         config.evaluate.segment_length = 32
         config.evaluate.num_lanes = 16
-        config.checkpoint.every = 1000
+        config.checkpoint.every = 600
         choice.change(
             span=256,
             block=32,

@@ -4,6 +4,7 @@ A query is multiplied with the vector of the distance to a key; nothing is added
 distances beyond the table have no term at all.
 """
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -64,6 +65,36 @@ def _lean_backward(_, gradient):
 
 
 lean.defvjp(_lean_forward, _lean_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def spread(table: jax.Array, batch: int, length: int) -> jax.Array:
+    """A table by distance at the place of every query and key of a segment.
+
+    Args:
+      table: [heads, columns + 1]; for the last query, by key.
+      batch, length: lanes and queries.
+
+    Returns:
+      [batch, heads, length, columns].
+    """
+    shape = (batch, table.shape[0], length, table.shape[1])
+    return lean(jnp.broadcast_to(table[None, :, None], shape))
+
+
+def _spread_forward(table, batch, length):
+    return spread(table, batch, length), None
+
+
+def _spread_backward(batch, length, _, gradient):
+    (rows,) = _lean_backward(None, gradient)
+    # Sums as products: fused with what comes before them they would take several times as long.
+    ones = jnp.ones((*rows.shape[:2], 8, length), rows.dtype)
+    sums = jnp.einsum('bhrq,bhqk->bhrk', ones, rows)
+    return (sums[:, :, 0].sum(axis=0),)
+
+
+spread.defvjp(_spread_forward, _spread_backward)
 
 
 def whole_segment(queries: jax.Array, table: jax.Array, window: int) -> jax.Array:

@@ -236,8 +236,7 @@ class AdaptiveSpan(nn.Module):
                 last = size + length - 1 - jnp.arange(size + length + 1, dtype=jnp.int32)
                 share = whole['share'].astype(scores.dtype)
                 table = span_mask(share, last[None, None], self.max_span, self.ramp)
-                shape = (1, table.shape[1], length, table.shape[3])
-                soft = near_positions.lean(jnp.broadcast_to(table, shape))
+                soft = near_positions.spread(table[0, :, 0], scores.shape[0], length)
             kept = None
             if rate:
                 kept = kept_by_column(
