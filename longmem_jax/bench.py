@@ -28,20 +28,21 @@ from longmem_jax.train import lower_step, step_flops, to_devices
 
 if __name__ == '__main__':
     _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')
-    _REPEATS = flags.DEFINE_integer('repeats', 10, 'Timed calls, after two that are not.')
+    _REPEATS = flags.DEFINE_integer('repeats', 10, 'Timed calls.')
+    _FILL = flags.DEFINE_integer('fill', 2, 'Calls before them, such as fill the memories.')
 
 
-def measure(call: Callable[[], Any], repeats: int, tokens: int) -> dict[str, float]:
-    """Times `call`, which returns arrays to wait for.
+def measure(call: Callable[[], Any], repeats: int, tokens: int, fill: int = 2) -> dict[str, float]:
+    """Times `call`, which returns arrays to wait for, after `fill` calls that are not timed.
 
     Returns:
       `ms_median`, `ms_min`, `ms_max` per call and `tokens_per_s` at the median.
     """
     times = []
-    for number in range(repeats + 2):
+    for number in range(fill + repeats):
         began = time.perf_counter()
         jax.block_until_ready(call())
-        if number >= 2:
+        if number >= fill:
             times.append(time.perf_counter() - began)
     middle = statistics.median(times)
     return {
@@ -73,8 +74,8 @@ def random_batch(config: Any, section: Any, segments: int) -> Batch:
     )
 
 
-def bench_train(experiment: Experiment, repeats: int) -> dict[str, Any]:
-    """The whole training step, optimizer included."""
+def bench_train(experiment: Experiment, repeats: int, fill: int) -> dict[str, Any]:
+    """The whole training step, optimizer included, and what the memories hold at the end."""
     config = experiment.config
     began = time.perf_counter()
     compiled = lower_step(experiment).compile()
@@ -86,13 +87,17 @@ def bench_train(experiment: Experiment, repeats: int) -> dict[str, Any]:
     )
     holder = [state]
 
+    last = {}
+
     def call():
         holder[0], metrics = compiled(holder[0], batch)
+        last.update(metrics)
         return metrics
 
     tokens = batch.tokens.size
     return {
-        **measure(call, repeats, tokens),
+        **measure(call, repeats, tokens, fill),
+        **{name: float(last[name]) for name in last if name.startswith('memory/')},
         'tokens_per_step': tokens,
         'compile_s': seconds,
         'flops_per_device': step_flops(compiled, config.train.segments_per_step),
@@ -101,7 +106,9 @@ def bench_train(experiment: Experiment, repeats: int) -> dict[str, Any]:
     }
 
 
-def bench_evaluation(experiment: Experiment, params: Any, repeats: int) -> dict[str, Any]:
+def bench_evaluation(
+    experiment: Experiment, params: Any, repeats: int, fill: int
+) -> dict[str, Any]:
     """Scoring of one segment per lane."""
     config = experiment.config
     evaluator = Evaluator(experiment.evaluation_model, experiment.mesh, config)
@@ -114,7 +121,7 @@ def bench_evaluation(experiment: Experiment, params: Any, repeats: int) -> dict[
     jax.block_until_ready(call())
     seconds = time.perf_counter() - began
     return {
-        **measure(call, repeats, batch.tokens.size),
+        **measure(call, repeats, batch.tokens.size, fill),
         'tokens_per_step': batch.tokens.size,
         'compile_s': seconds,
         'state_bytes': state_bytes(initial),
@@ -142,7 +149,7 @@ def bench_generation(experiment: Experiment, params: Any, repeats: int) -> dict[
     return {**measure(call, 8 * repeats, 1), 'compile_s': seconds, 'state_bytes': size}
 
 
-def bench(config: Any, repeats: int) -> dict[str, Any]:
+def bench(config: Any, repeats: int, fill: int = 2) -> dict[str, Any]:
     """All timings of a configuration.
 
     Raises:
@@ -155,10 +162,10 @@ def bench(config: Any, repeats: int) -> dict[str, Any]:
     report = {
         'devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
         'jax': jax.__version__,
-        'train': bench_train(experiment, repeats),
+        'train': bench_train(experiment, repeats, fill),
     }
     params = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)().params
-    report['evaluation'] = bench_evaluation(experiment, params, repeats)
+    report['evaluation'] = bench_evaluation(experiment, params, repeats, fill)
     report['generation'] = bench_generation(experiment, params, repeats)
     report['peak_memory'] = peak_memory()
     return report
@@ -176,7 +183,7 @@ def _main(argv):
     try:
         if _CONFIG.value is None:
             raise UsageError('--config= is missing: for example --config=configs/quickstart.py')
-        print(json.dumps(bench(_CONFIG.value, _REPEATS.value), indent=1))
+        print(json.dumps(bench(_CONFIG.value, _REPEATS.value, _FILL.value), indent=1))
     except UsageError as error:
         print(f'UsageError: {error}', file=sys.stderr)
         sys.exit(2)

@@ -1,17 +1,29 @@
 """Every config builds and is runnable, and every fault has one clear line."""
 
+import importlib
 import importlib.util
+import re
 from pathlib import Path
 
 import jax
 import pytest
 
 from longmem_jax import checks
+from longmem_jax.baselines import Comparison
 from longmem_jax.config import base
 from longmem_jax.errors import UsageError
 from longmem_jax.models.language_model import make_model
 from longmem_jax.train_step import initial_parameters
 
+COMPARED = (
+    'benchmark',
+    'collision',
+    'copy',
+    'expire_span_enwik8',
+    'expire_span_pg19',
+    'expire_span_wikitext103',
+    'instruction',
+)
 FILES = sorted((Path(__file__).parent.parent / 'configs').glob('[a-z]*.py'))
 
 
@@ -47,11 +59,17 @@ def parameters(path, argument=''):
 
 
 def test_sizes_are_the_papers():
-    """Published: 41 M (enwik8, 12 layers) and 151 M (WikiText-103, 16 layers)."""
+    """Published: Transformer-XL 41 M (enwik8) and 151 M (WikiText-103); Expire-Span 38 M, 208 M and
+    140 M; Adaptive-Span 39 M."""
     sizes = {path.stem: parameters(path) for path in FILES}
     assert 40e6 < sizes['enwik8'] < 42e6
     assert 150e6 < sizes['wikitext103'] < 153e6
     assert 1e6 < sizes['quickstart'] < 2e6
+    assert 37.5e6 < sizes['expire_span_enwik8'] < 38.5e6
+    assert 135e6 < sizes['expire_span_wikitext103'] < 145e6
+    enwik8 = next(path for path in FILES if path.stem == 'expire_span_enwik8')
+    assert 207.5e6 < parameters(enwik8, 'large') < 208.5e6
+    assert 38.5e6 < parameters(enwik8, 'memory=adaptive_span') < 39.5e6
 
 
 def test_unknown_variant_lists_the_known():
@@ -127,3 +145,92 @@ def test_overrides_of_evaluation_are_checked():
     config.evaluate.model = dict(transformer_xl=dict(memory=9))
     with pytest.raises(UsageError, match='config.evaluate.model.transformer_xl'):
         checks.evaluation_model(config)
+
+
+def with_memory(memory, **changes):
+    """A runnable configuration whose layers are of one memory, for segments of 128."""
+    config = base()
+    weights = dict(expire_span=1e-6, adaptive_span=1e-6)
+    choice = Comparison(
+        config, block=128, span=512, ramp=32, xl=128, compressed=512, weights=weights
+    )
+    choice.change(memory=memory)
+    assert checks.find_faults(config, 1) == []
+    with config.unlocked(), config.ignore_type():
+        config.model[memory].update(changes)
+    return config
+
+
+@pytest.mark.parametrize(
+    'memory, changes, message',
+    [
+        ('expire_span', dict(capacity=100, max_span=50, position_length=60), 'the segment length'),
+        ('expire_span', dict(ramp=0), 'ramp = 0: must be at least 1'),
+        ('expire_span', dict(max_span=5000), 'max_span = 5000: beyond capacity = 672'),
+        ('expire_span', dict(position_length=672), 'position_length = 672: must be below'),
+        ('expire_span', dict(initial_share=0.0), 'must lie between 0 and 1'),
+        ('expire_span', dict(pre_div=0.0), 'pre_div = 0.0: must be above 0'),
+        ('expire_span', dict(start='full'), 'allowed are empty, zeros'),
+        ('adaptive_span', dict(ramp=0), 'ramp = 0: must be at least 1'),
+        ('adaptive_span', dict(per='token'), 'allowed are head, layer, none'),
+        ('adaptive_span', dict(initial_share=1.5), 'initial_share = 1.5'),
+        ('compressive', dict(rate=3), 'rate = 3: must divide the segment length 128'),
+        ('compressive', dict(rate=1), 'rate = 1: must be at least 2'),
+        ('compressive', dict(memory_length=130), 'must divide the memory length 130'),
+        ('compressive', dict(compression='sum'), 'convolution, mean, max, most_used'),
+        ('compressive', dict(compression='convolution'), "compresses by 'mean' or 'max'"),
+        ('compressive', dict(reading='segment', start='zeros'), "start = 'zeros': belongs"),
+    ],
+)
+def test_bad_memories_are_one_clear_error(memory, changes, message):
+    faults = [
+        fault
+        for fault in checks.find_faults(with_memory(memory, **changes), 1)
+        if not fault.startswith('in evaluation')
+    ]
+    assert any(re.search(message, fault) for fault in faults), faults
+    if 'rate' not in changes:
+        assert len(faults) == 1, faults
+
+
+def test_a_convolution_that_learns_from_nothing_is_a_fault():
+    config = with_memory('compressive', reading='segment', compression='convolution')
+    assert any("reconstruction = 'none'" in fault for fault in checks.find_faults(config, 1))
+
+
+def test_losses_and_their_weights_belong_together():
+    config = with_memory('expire_span')
+    del config.train.loss_weights['expire_span']
+    config.train.loss_weights['expired'] = 1.0
+    faults = '\n'.join(checks.find_faults(config, 1))
+    assert 'loss_weights.expire_span is missing' in faults
+    assert "did you mean 'expire_span'" in faults
+
+
+@pytest.mark.parametrize('memory', ['transformer_xl', 'adaptive_span', 'compressive'])
+@pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
+def test_baselines_are_runnable(path, memory):
+    if path.stem not in COMPARED:
+        assert 'memory=' not in importlib.import_module(f'configs.{path.stem}').__doc__
+        return
+    for argument in (f'memory={memory}', f'tiny,memory={memory}', f'memory={memory},tiny'):
+        config = get_config(path, argument)
+        assert set(config.model.attention) == {memory}
+        assert checks.find_faults(config, 1 if 'tiny' in argument else 4) == []
+
+
+def test_spans_and_gaps_are_numbers():
+    path = next(path for path in FILES if path.stem == 'collision')
+    for span, shorten in ((32_768, False), (65_536, True)):
+        model = get_config(path, f'span={span}').model
+        assert model.expire_span.max_span == span and model.expire_span.shorten == shorten
+    with pytest.raises(UsageError, match='span=far: a whole number'):
+        get_config(path, 'span=far')
+    with pytest.raises(UsageError, match="did you mean 'expire_span'"):
+        get_config(path, 'memory=expirespan')
+
+
+def test_a_task_is_checked_with_the_rest():
+    config = get_config(next(path for path in FILES if path.stem == 'copy'), 'tiny')
+    config.data.task.span = 0
+    assert any('config.data.task.span = 0' in fault for fault in checks.find_faults(config, 1))

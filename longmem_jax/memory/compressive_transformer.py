@@ -69,7 +69,9 @@ def check(fields, model, segment_length: int) -> list[str]:
         if fields[name] < 1:
             faults.append(f'{name} = {fields[name]}: must be at least 1')
     if rate < 2:
-        return [*faults, f'rate = {rate}: must be at least 2 vectors per slot']
+        faults.append(f'rate = {rate}: must be at least 2 vectors per slot')
+    if faults:
+        return faults
     for name, length in (('segment', segment_length), ('memory', fields['memory_length'])):
         if length % rate:
             faults.append(f'rate = {rate}: must divide the {name} length {length}')
