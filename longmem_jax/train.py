@@ -105,7 +105,7 @@ def step_flops(compiled: Any, segments_per_step: int) -> float:
     """Floating point operations of a compiled step on one device, 0 where XLA does not say.
 
     XLA counts the body of a loop once, so its count is that of one segment; the small share of the
-    optimizer is counted with every segment.
+    optimizer is counted with every segment, and of a switch the largest branch, used or not.
     """
     cost = compiled.cost_analysis() or {}
     return float(cost.get('flops', 0.0)) * segments_per_step

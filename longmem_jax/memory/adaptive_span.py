@@ -19,8 +19,7 @@ from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.layers.self_attention import put
-from longmem_jax.memory.contract import Host
-from longmem_jax.memory.expire_span import STARTS
+from longmem_jax.memory.contract import STARTS, Host
 from longmem_jax.memory.recent import push
 from longmem_jax.memory.switching import (
     as_function,

@@ -27,9 +27,8 @@ from longmem_jax.layers.near_positions import shared_table
 from longmem_jax.layers.relative_position import RelativeBiases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
 from longmem_jax.memory.compressive_sliding import SlidingReading
-from longmem_jax.memory.contract import Host
+from longmem_jax.memory.contract import STARTS, Host
 from longmem_jax.memory.evicting import CompressiveState, evict
-from longmem_jax.memory.expire_span import STARTS
 from longmem_jax.memory.recent import push
 from longmem_jax.memory.switching import as_function
 from longmem_jax.segment import Aux, Segment

@@ -15,6 +15,8 @@ import jax
 from longmem_jax.segment import Aux, Segment, State
 
 Cache = Any
+# How a document may begin: with no memory, or with zero vectors that are attended to.
+STARTS = ('empty', 'zeros')
 
 
 @dataclasses.dataclass(frozen=True)

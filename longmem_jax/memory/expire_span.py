@@ -22,7 +22,7 @@ from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.layers.self_attention import put
-from longmem_jax.memory.contract import Host
+from longmem_jax.memory.contract import STARTS, Host
 from longmem_jax.memory.expiring import ExpireSpanState, expire_spans, masks, write
 from longmem_jax.memory.switching import (
     as_function,
@@ -32,8 +32,6 @@ from longmem_jax.memory.switching import (
     switch,
 )
 from longmem_jax.segment import Aux, Segment
-
-STARTS = ('empty', 'zeros')
 
 
 @flax.struct.dataclass
