@@ -37,7 +37,7 @@ def adaptive_span(max_span: int, ramp: int, **changes: Any) -> dict[str, Any]:
             max_span=max_span,
             ramp=ramp,
             per='head',
-            initial_share=0.1,
+            initial_share=0.5,
             start='empty',
             trim_memory=False,
             num_sizes=6,

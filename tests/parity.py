@@ -14,6 +14,7 @@ import numpy as np
 
 from tests.parity_systems import (
     compressive_transformer_conv,
+    infinity_former,
     t5_relative_bias,
     transformer_sequential,
     transformer_xl,
@@ -26,6 +27,7 @@ SYSTEMS = {
     'expire_span': transformer_sequential.checker('expire_span'),
     'adaptive_span': transformer_sequential.checker('adaptive_span'),
     'compressive_transformer_conv': compressive_transformer_conv.check,
+    'infinity_former': infinity_former.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),
 }
 TOLERANCE = 1e-4

@@ -1,0 +1,230 @@
+"""Continuous memory: a signal over [0, 1] in Gaussian basis functions (Martins et al., 2022).
+
+The pure functions of the infinity-former: basis, ridge regression, evaluation and contraction,
+densities and what they expect, histogram of attention, sticky places, and the KL term. Fit matrices
+are made once in float64 with numpy: in float32 their inverse is wrong by percents.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+DENSITIES = ('gaussian', 'parabola')
+STICKY = ('none', 'sampled', 'quantile')
+KL_KINDS = ('true', 'paper_eq21', 'as_released')
+EDGE = 1e-6  # the outermost bin edges lie so far outside of [0, 1]
+
+
+def gaussian_basis(num_basis: int, widths: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Centres and widths of the basis functions, float64 [num_basis] each.
+
+    `num_basis / len(widths)` centres, evenly spaced on [0, 1] with both ends, each with every
+    width, width fastest.
+    """
+    centres = np.linspace(0.0, 1.0, num_basis // len(widths))
+    return np.repeat(centres, len(widths)), np.tile(np.asarray(widths, np.float64), len(centres))
+
+
+def first_positions(length: int) -> np.ndarray:
+    """Where the vectors of the first fit lie: float64 [length]."""
+    return (np.arange(length) + 0.5) / length
+
+
+def update_positions(length: int, num_samples: int, tau: float) -> np.ndarray:
+    """Where old samples and new vectors lie in an update (Eqs. 13-15): float64 [samples + length]."""
+    old = np.arange(1, num_samples + 1) * tau / num_samples
+    new = tau + (1 - tau) * np.arange(1, length + 1) / length
+    return np.concatenate([old, new])
+
+
+def _psi64(positions, centres, widths):
+    distance = (positions[:, None] - centres) / widths
+    return np.exp(-0.5 * distance**2) / (widths * math.sqrt(2 * math.pi))
+
+
+def fit_matrix(positions, outside, centres, widths, ridge: float) -> np.ndarray:
+    """`G` of Eq. 5, float64 [n, num_basis]: `B = G^T X` solves the ridge regression.
+
+    Args:
+      positions: float64 [n], where the vectors lie.
+      outside: float64 [m], places beyond [0, 1] at which the signal is pulled to zero.
+      centres, widths: of the basis.
+      ridge: penalty > 0.
+    """
+    basis = _psi64(np.concatenate([positions, outside]), centres, widths)  # F^T
+    normal = basis.T @ basis + ridge * np.eye(len(centres))
+    return np.linalg.solve(normal, basis.T).T[: len(positions)]
+
+
+def _outside(count, step):
+    """Places beyond [0, 1] of `count` evenly spaced points from -0.5 + step to 1.5 - step."""
+    points = np.linspace(-0.5 + step, 1.5 - step, count)
+    return points[(points < 0) | (points > 1)]
+
+
+@functools.lru_cache(maxsize=64)
+def fit_matrices(
+    length: int,
+    num_samples: int,
+    tau: float,
+    ridge: float,
+    num_basis: int,
+    widths: tuple[float, ...],
+    padding: bool = True,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The matrices of the first fit, [length, num_basis], and of updates, [samples + length, num_basis].
+
+    With `padding`, as in the released code, the regression is pulled to zero outside of the memory.
+    """
+    centres, sizes = gaussian_basis(num_basis, widths)
+    first, update = first_positions(length), update_positions(length, num_samples, tau)
+    total = length + num_samples
+    beyond = _outside(2 * length, 1 / (2 * length)) if padding else np.zeros((0,))
+    first = fit_matrix(first, beyond, centres, sizes, ridge)
+    beyond = _outside(2 * total, 1 / (2 * length + num_samples)) if padding else np.zeros((0,))
+    return first, fit_matrix(update, beyond, centres, sizes, ridge)
+
+
+def psi(places: jax.Array, centres: jax.Array, widths: jax.Array) -> jax.Array:
+    """Basis functions at `places` [...]: [..., num_basis], in the type of `places`."""
+    distance = (places[..., None] - centres) / widths
+    return jnp.exp(-0.5 * distance * distance) / (widths * math.sqrt(2 * math.pi))
+
+
+def evaluate(coefficients: jax.Array, basis: jax.Array) -> jax.Array:
+    """The signal `B^T psi` (Eq. 3).
+
+    Args:
+      coefficients: B, [batch, num_basis, d_model].
+      basis: psi at the places, [places, num_basis] or [batch, places, num_basis].
+
+    Returns:
+      [batch, places, d_model].
+    """
+    spec = 'bpn,bnd->bpd' if basis.ndim == 3 else 'pn,bnd->bpd'
+    return jnp.einsum(spec, basis, coefficients)
+
+
+def fit(matrix: jax.Array, rows: jax.Array) -> jax.Array:
+    """Coefficients `B = G^T X` (Eq. 5): [n, num_basis] and [batch, n, d] to [batch, num_basis, d]."""
+    return jnp.einsum('nk,bnd->bkd', matrix, rows)
+
+
+def expectation(
+    mu: jax.Array, sigma_sq: jax.Array, centres: jax.Array, widths: jax.Array, density: str
+) -> jax.Array:
+    """`E_p[psi]` in closed form (Eq. 11): [...] and [...] to [..., num_basis].
+
+    Args:
+      mu, sigma_sq: location and squared scale of the density.
+      centres, widths: of the basis.
+      density: 'gaussian', or 'parabola', the truncated parabola of continuous sparsemax
+        `(a^2 - (t - mu)^2) / (2 sigma_sq)` on |t - mu| <= a, a^3 = 3 sigma_sq / 2.
+    """
+    mu, sigma_sq = mu[..., None], sigma_sq[..., None]
+    if density == 'gaussian':
+        variance = sigma_sq + widths * widths
+        return jnp.exp(-0.5 * (mu - centres) ** 2 / variance) / jnp.sqrt(2 * math.pi * variance)
+    reach = jnp.cbrt(1.5 * sigma_sq)
+    away = centres - mu
+    low, high = (-reach - away) / widths, (reach - away) / widths
+    bell_low, bell_high = (jnp.exp(-0.5 * u * u) / math.sqrt(2 * math.pi) for u in (low, high))
+    mass = _cdf_difference(low, high)
+    total = (
+        (reach * reach - away * away) * mass
+        - 2 * widths * away * (bell_low - bell_high)
+        - widths * widths * (mass - (high * bell_high - low * bell_low))
+    )
+    return jnp.maximum(total, 0.0) / (2 * sigma_sq)
+
+
+def _cdf_difference(low, high):
+    """`Phi(high) - Phi(low)` for low <= high, exact in both tails."""
+    flip = low > 0
+    a, b = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
+    return jax.scipy.stats.norm.cdf(b) - jax.scipy.stats.norm.cdf(a)
+
+
+def bin_edges(num_bins: int) -> np.ndarray:
+    """Edges of the histogram, float64 [num_bins + 1]."""
+    edges = np.linspace(0.0, 1.0, num_bins + 1)
+    edges[0], edges[-1] = -EDGE, 1 + EDGE
+    return edges
+
+
+def attention_mass(
+    mu: jax.Array, sigma_sq: jax.Array, num_bins: int, density: str, counted: jax.Array
+) -> jax.Array:
+    """Attention to every bin (Eq. 16), summed over heads and queries: float32 [batch, num_bins].
+
+    Args:
+      mu, sigma_sq: [batch, heads, queries].
+      num_bins: static.
+      density: as in `expectation`.
+      counted: bool [batch, queries], queries that count.
+    """
+    edges = jnp.asarray(bin_edges(num_bins), mu.dtype)
+    away = edges - mu[..., None]
+    scale = jnp.sqrt(sigma_sq)[..., None]
+    if density == 'gaussian':
+        cumulated = jax.scipy.stats.norm.cdf(away / scale)
+    else:
+        reach = jnp.cbrt(1.5 * sigma_sq)[..., None]
+        inside = jnp.clip(away, -reach, reach)
+        cumulated = (reach**2 * (inside + reach) - (inside**3 + reach**3) / 3) / (2 * scale**2)
+    mass = jnp.maximum(jnp.diff(cumulated, axis=-1), 0.0)
+    mass = jnp.where(counted[:, None, :, None], mass, jnp.zeros_like(mass))
+    return mass.sum(axis=(1, 2)).astype(jnp.float32)
+
+
+def bin_probabilities(mass: jax.Array) -> jax.Array:
+    """Mass [batch, num_bins] as a distribution; even where there is none."""
+    total = mass.sum(axis=-1, keepdims=True)
+    even = jnp.full_like(mass, 1.0 / mass.shape[-1])
+    return jnp.where(total > 0, mass / jnp.where(total > 0, total, 1.0), even)
+
+
+def sampled_bins(keys: jax.Array, probabilities: jax.Array, num_samples: int) -> jax.Array:
+    """Bins drawn with replacement, int32 [batch, num_samples]; `keys` [batch] random keys."""
+
+    def lane(key, row):
+        return jax.random.categorical(key, jnp.log(jnp.maximum(row, 1e-30)), shape=(num_samples,))
+
+    return jax.vmap(lane)(keys, probabilities).astype(jnp.int32)
+
+
+def sampled_places(bins: jax.Array, num_bins: int) -> jax.Array:
+    """Left edges of the bins drawn, rising: float32 [batch, num_samples] (Sec. 3.3 as released)."""
+    edges = jnp.asarray(bin_edges(num_bins), jnp.float32)
+    return edges[jnp.sort(bins, axis=-1)]
+
+
+def quantile_places(probabilities: jax.Array, num_samples: int) -> jax.Array:
+    """Places that split the attention in equal parts, without chance: float32 [batch, num_samples]."""
+    wanted = (jnp.arange(num_samples, dtype=jnp.float32) + 0.5) / num_samples
+    edges = jnp.linspace(0.0, 1.0, probabilities.shape[-1] + 1, dtype=jnp.float32)
+
+    def lane(row):
+        cumulated = jnp.concatenate([jnp.zeros((1,), row.dtype), jnp.cumsum(row)])
+        return jnp.interp(wanted, cumulated / cumulated[-1], edges)
+
+    return jax.vmap(lane)(probabilities.astype(jnp.float32))
+
+
+def kl_divergence(mu: jax.Array, sigma_sq: jax.Array, sigma_0: float, kind: str) -> jax.Array:
+    """KL of every query's density from one of width sigma_0 (Eqs. 20-21), shaped like `mu`.
+
+    'true' is the KL of Gaussians of one mean; 'paper_eq21' lacks the square in the logarithm as
+    printed; 'as_released' adds the term of the mean -1 that the released settings switch on.
+    """
+    ratio = sigma_sq / sigma_0**2
+    logarithm = jnp.log(ratio)
+    if kind == 'paper_eq21':
+        logarithm = 0.5 * logarithm
+    value = 0.5 * (ratio - logarithm - 1)
+    if kind == 'as_released':
+        value = value + 0.5 * (mu + 1) ** 2 / sigma_0**2
+    return value
