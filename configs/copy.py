@@ -70,6 +70,7 @@ def get_config(arg=''):
         config.data.task.span = 192
         config.data.task.documents = 100_000
         config.optimizer.learning_rate = 2e-3
+        config.optimizer.schedule = 'cosine'
         config.optimizer.warmup_steps = 100
         config.optimizer.clip_norm = 0.5
         config.train.num_steps = 1200

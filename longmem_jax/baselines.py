@@ -76,6 +76,32 @@ def sliding(span: int, rate: int) -> dict[str, Any]:
     )
 
 
+def infinity_former(memory_length: int, block: int, **changes: Any) -> dict[str, Any]:
+    """The sub-config of the infinity-former for segments of `block` tokens, as in its papers."""
+    return (
+        dict(
+            memory_length=memory_length,
+            position='transformer_xl',
+            num_basis=150,
+            widths=(0.01, 0.05),
+            num_samples=512,
+            tau=0.5,
+            ridge=0.5,
+            sigma_sq_min=1e-4,
+            density='gaussian',
+            padding=True,
+            write_length=block,
+            memory_threshold=0,
+            threshold_kind='fill',
+            sticky='none',
+            num_bins=128,
+            kl='true',
+            sigma_0=0.05,
+        )
+        | changes
+    )
+
+
 class Comparison:
     """Which memory stands in every layer of a configuration, and how far each would look.
 

@@ -88,8 +88,14 @@ def fit_matrices(
     return first, fit_matrix(update, beyond, centres, sizes, ridge)
 
 
+def _beside(row, places):
+    """`row` [n] shaped to stand behind the axes of `places`."""
+    return jnp.asarray(row, places.dtype).reshape((1,) * places.ndim + (-1,))
+
+
 def psi(places: jax.Array, centres: jax.Array, widths: jax.Array) -> jax.Array:
     """Basis functions at `places` [...]: [..., num_basis], in the type of `places`."""
+    centres, widths = _beside(centres, places), _beside(widths, places)
     distance = (places[..., None] - centres) / widths
     return jnp.exp(-0.5 * distance * distance) / (widths * math.sqrt(2 * math.pi))
 
@@ -124,6 +130,7 @@ def expectation(
       density: 'gaussian', or 'parabola', the truncated parabola of continuous sparsemax
         `(a^2 - (t - mu)^2) / (2 sigma_sq)` on |t - mu| <= a, a^3 = 3 sigma_sq / 2.
     """
+    centres, widths = _beside(centres, mu), _beside(widths, mu)
     mu, sigma_sq = mu[..., None], sigma_sq[..., None]
     if density == 'gaussian':
         variance = sigma_sq + widths * widths
@@ -166,8 +173,7 @@ def attention_mass(
       density: as in `expectation`.
       counted: bool [batch, queries], queries that count.
     """
-    edges = jnp.asarray(bin_edges(num_bins), mu.dtype)
-    away = edges - mu[..., None]
+    away = _beside(bin_edges(num_bins), mu) - mu[..., None]
     scale = jnp.sqrt(sigma_sq)[..., None]
     if density == 'gaussian':
         cumulated = jax.scipy.stats.norm.cdf(away / scale)

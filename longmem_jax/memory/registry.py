@@ -15,6 +15,7 @@ from longmem_jax.memory import (
     adaptive_span,
     compressive_transformer,
     expire_span,
+    infinity_former,
     local,
     transformer_xl,
 )
@@ -55,7 +56,7 @@ class Entry:
 
 
 def _xl_shared(fields):
-    wanted = fields['share_biases'] and fields['position'] == 'transformer_xl'
+    wanted = fields.get('share_biases', True) and fields['position'] == 'transformer_xl'
     return RelativeBiases if wanted else None
 
 
@@ -123,7 +124,7 @@ ATTENTION = {
             initial_share=0.4,
             shorten=False,
             start='empty',
-            num_sizes=3,
+            num_sizes=2,
         ),
         check=expire_span.check,
         losses=lambda fields: ('expire_span',),
@@ -131,6 +132,36 @@ ATTENTION = {
         more=dict(zeros=dict(start='zeros', capacity=12, pre_div=2.0)),
     ),
 }
+
+ATTENTION['infinity_former'] = Entry(
+    infinity_former.InfinityFormer,
+    dict(
+        memory_length=3,
+        position='rotary',
+        num_basis=8,
+        widths=(0.15, 0.3),
+        num_samples=8,
+        tau=0.5,
+        ridge=0.5,
+        sigma_sq_min=1e-4,
+        density='gaussian',
+        padding=True,
+        write_length=5,
+        memory_threshold=0,
+        threshold_kind='fill',
+        sticky='sampled',
+        num_bins=16,
+        kl='true',
+        sigma_0=0.05,
+    ),
+    check=infinity_former.check,
+    shared=_xl_shared,
+    losses=lambda fields: () if fields['kl'] == 'none' else ('kl',),
+    more=dict(
+        no_short_memory=dict(memory_length=0, sticky='quantile', density='parabola'),
+        clearing=dict(memory_threshold=10, threshold_kind='clear', sticky='none', kl='none'),
+    ),
+)
 
 FEED_FORWARD = {
     'dense': Entry(

@@ -1,5 +1,7 @@
 """Tasks: every answer derived again from what the model reads, and generated the same for ever."""
 
+import collections
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from longmem_jax.data.tasks.collision import Collision
 from longmem_jax.data.tasks.copy_task import Copy
 from longmem_jax.data.tasks.instruction import Instruction
 from longmem_jax.data.tasks.registry import TASKS
+from longmem_jax.data.tasks.sorting import Sorting, by_frequency
 from longmem_jax.errors import UsageError
 
 WORLD = dict(
@@ -33,7 +36,8 @@ WALKS = dict(
     instruction_share=0.4,
     train_on_text=True,
 )
-EVERY = [(Collision, WORLD), (Copy, GAPS), (Instruction, WALKS)]
+COUNTS = dict(documents=6, eval_documents=4, length=500, num_tokens=20)
+EVERY = [(Collision, WORLD), (Copy, GAPS), (Instruction, WALKS), (Sorting, COUNTS)]
 
 
 def frames(corpus, index):
@@ -129,6 +133,33 @@ def test_copy():
         counts.append(count)
         gaps.append(gap)
     assert set(counts) == {1, 2, 3, 4} and 1 <= min(gaps) < 8 and 33 < max(gaps) <= 40
+
+
+def test_sorting_is_most_common_first():
+    """The rule of `collections.Counter.most_common`, and absent tokens last."""
+    corpus = Sorting(COUNTS, 'train', 0)
+    assert corpus.tokenizer.vocab_size == 22
+    for index in range(len(corpus)):
+        document = corpus[index]
+        tokens, answer = document.tokens[:500].tolist(), document.tokens[501:].tolist()
+        assert document.tokens[500] == 20 and len(answer) == 20
+        common = [token for token, _ in collections.Counter(tokens).most_common()]
+        assert answer == common + sorted(set(range(20)) - set(common))
+        assert document.scored.tolist() == [0] * 501 + [1] * 19 + [2]
+    few = np.asarray([3, 1, 3, 0, 1])
+    assert by_frequency(few, 6).tolist() == [3, 1, 0, 2, 4, 5]
+
+
+def test_the_mixture_of_sorting_drifts():
+    """Early tokens come from one distribution, late ones from another."""
+    settings = COUNTS | dict(length=40_000, documents=1)
+    tokens = Sorting(settings, 'train', 3)[0].tokens[:40_000]
+    early, middle, late = (
+        np.bincount(part, minlength=20) / len(part)
+        for part in (tokens[:4000], tokens[18_000:22_000], tokens[-4000:])
+    )
+    assert np.abs(early - late).max() > 0.02
+    np.testing.assert_allclose((early + late) / 2, middle, atol=0.02)
 
 
 def executions(words):

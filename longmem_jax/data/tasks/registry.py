@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from longmem_jax.data.tasks import collision, copy_task, instruction
+from longmem_jax.data.tasks import collision, copy_task, instruction, sorting
 
 # name -> (corpus of a split, check of its fields, vocabulary)
 TASKS: dict[str, tuple[Any, Any, Any]] = {
     'collision': (collision.Collision, collision.check, collision.vocabulary),
     'copy': (copy_task.Copy, copy_task.check, copy_task.vocabulary),
     'instruction': (instruction.Instruction, instruction.check, instruction.vocabulary),
+    'sorting': (sorting.Sorting, sorting.check, sorting.vocabulary),
 }
