@@ -1,10 +1,11 @@
 """Sorting by frequency, 4,000 tokens (Martins et al., 2022, Sec. 4.1).
 
 python -m longmem_jax.main --config=configs/sorting.py --workdir=DIR
-3 layers of 300. `:length=8000` and `:length=16000` are the paper's longer sequences. `:sticky=sampled` or
-`:sticky=quantile` adds sticky memories, which the paper's sorting has not. The memories of the paper's
-Figure 3: `:memory=transformer_xl` (2,048), `:memory=compressive` (1,024 + 1,024), `:memory=infinity_former`
-(1,024 + continuous). `:tiny` counts 1,000 tokens, for two cores. The data is generated.
+3 layers of 300. `:length=8000` and `:length=16000` are the paper's longer sequences.
+`:sticky=sampled` or `:sticky=quantile` adds sticky memories, which the paper's sorting has not. The
+memories of the paper's Figure 3: `:memory=transformer_xl` (2,048), `:memory=compressive` (1,024 +
+1,024), `:memory=infinity_former` (1,024 + continuous). `:tiny` counts 1,000 tokens, for two cores.
+The data is generated.
 """
 
 from longmem_jax import baselines
@@ -119,9 +120,7 @@ def get_config(arg=''):
         config.train.evaluate_every = 250
         config.evaluate.num_lanes = 16
         config.checkpoint.every = 250
-        sizes.update(
-            short=128, xl=256, block=128, samples=128, basis=128, widths=(0.02, 0.05)
-        )
+        sizes.update(short=128, xl=256, block=128, samples=128, basis=128, widths=(0.02, 0.05))
         change()
 
     change()

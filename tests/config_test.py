@@ -9,21 +9,23 @@ import jax
 import pytest
 
 from longmem_jax import checks
-from longmem_jax.baselines import Comparison
-from longmem_jax.config import base
+from longmem_jax.baselines import Comparison, infinity_former
+from longmem_jax.config import base, stack
 from longmem_jax.errors import UsageError
 from longmem_jax.models.language_model import make_model
 from longmem_jax.train_step import initial_parameters
 
-COMPARED = (
-    'benchmark',
-    'collision',
-    'copy',
-    'expire_span_enwik8',
-    'expire_span_pg19',
-    'expire_span_wikitext103',
-    'instruction',
-)
+FOUR = ('transformer_xl', 'adaptive_span', 'compressive', 'expire_span')
+COMPARED = {
+    'benchmark': FOUR,
+    'collision': FOUR,
+    'copy': FOUR,
+    'expire_span_enwik8': FOUR,
+    'expire_span_pg19': FOUR,
+    'expire_span_wikitext103': FOUR,
+    'instruction': FOUR,
+    'sorting': ('transformer_xl', 'compressive', 'infinity_former'),
+}
 FILES = sorted((Path(__file__).parent.parent / 'configs').glob('[a-z]*.py'))
 
 
@@ -207,16 +209,15 @@ def test_losses_and_their_weights_belong_together():
     assert "did you mean 'expire_span'" in faults
 
 
-@pytest.mark.parametrize('memory', ['transformer_xl', 'adaptive_span', 'compressive'])
 @pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
-def test_baselines_are_runnable(path, memory):
+def test_baselines_are_runnable(path):
     if path.stem not in COMPARED:
-        assert 'memory=' not in importlib.import_module(f'configs.{path.stem}').__doc__
-        return
-    for argument in (f'memory={memory}', f'tiny,memory={memory}', f'memory={memory},tiny'):
-        config = get_config(path, argument)
-        assert set(config.model.attention) == {memory}
-        assert checks.find_faults(config, 1 if 'tiny' in argument else 4) == []
+        assert ':memory=' not in importlib.import_module(f'configs.{path.stem}').__doc__
+    for memory in COMPARED.get(path.stem, ()):
+        for argument in (f'memory={memory}', f'tiny,memory={memory}', f'memory={memory},tiny'):
+            config = get_config(path, argument)
+            assert set(config.model.attention) == {memory}
+            assert checks.find_faults(config, 1 if 'tiny' in argument else 4) == []
 
 
 def test_spans_and_gaps_are_numbers():
@@ -234,3 +235,30 @@ def test_a_task_is_checked_with_the_rest():
     config = get_config(next(path for path in FILES if path.stem == 'copy'), 'tiny')
     config.data.task.span = 0
     assert any('config.data.task.span = 0' in fault for fault in checks.find_faults(config, 1))
+
+
+@pytest.mark.parametrize(
+    'changes, message',
+    [
+        (dict(num_basis=151), 'must be a multiple of the 2 widths'),
+        (dict(tau=1.0), 'tau = 1.0: must lie between 0 and 1'),
+        (dict(ridge=0.0), 'ridge = 0.0: must be above 0'),
+        (dict(num_samples=5000), 'tell nothing new'),
+        (dict(widths=(0.001, 0.05)), 'grows without bound'),
+        (dict(widths=(0.0, 0.05)), 'numbers above 0'),
+        (dict(sticky='always'), 'none, sampled, quantile'),
+        (dict(density='uniform'), 'gaussian, parabola'),
+        (dict(kl='mean'), 'true, paper_eq21, as_released'),
+        (dict(write_length=64), 'at least the segment length 128'),
+        (dict(memory_threshold=100), 'at least write_length = 128'),
+    ],
+)
+def test_bad_continuous_memories_are_one_clear_error(changes, message):
+    config = base()
+    stack(config.model, 2, 'infinity_former')
+    config.model.infinity_former = infinity_former(128, 128)
+    config.train.loss_weights.kl = 1e-6
+    assert checks.find_faults(config, 1) == []
+    config.model.infinity_former.update(changes)
+    faults = checks.find_faults(config, 1)
+    assert len(faults) == 1 and re.search(message, faults[0]), faults

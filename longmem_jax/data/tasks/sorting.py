@@ -62,9 +62,7 @@ class Sorting:
     def __getitem__(self, index: int) -> TokenizedDocument:
         random = np.random.default_rng([self._seed, SPLITS[self._split], index])
         number, length = self._settings['num_tokens'], self._settings['length']
-        first, last = (
-            weights / weights.sum() for weights in random.integers(1, 10, (2, number))
-        )
+        first, last = (weights / weights.sum() for weights in random.integers(1, 10, (2, number)))
         # Token j comes from the second distribution with probability j / length.
         late = random.random(length) < np.arange(1, length + 1) / length
         drawn = random.random(length)
