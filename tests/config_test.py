@@ -24,6 +24,8 @@ COMPARED = {
     'expire_span_pg19': FOUR,
     'expire_span_wikitext103': FOUR,
     'instruction': FOUR,
+    'infinity_former_pg19': ('transformer_xl', 'infinity_former'),
+    'infinity_former_wikitext103': ('transformer_xl', 'infinity_former'),
     'sorting': ('transformer_xl', 'compressive', 'infinity_former'),
 }
 FILES = sorted((Path(__file__).parent.parent / 'configs').glob('[a-z]*.py'))
