@@ -64,7 +64,7 @@ class AdaptiveSpanCache:
 
 
 def span_mask(share: jax.Array, distance: jax.Array, max_span: int, ramp: int) -> jax.Array:
-    """Soft mask over distances: 1 up to the span, then falling to 0 over `ramp` tokens (Eq. 5).
+    """Soft mask over distances: 1 up to the span, then falling to 0 over `ramp` tokens.
 
     Args:
       share: float [heads | 1], spans as shares of `max_span`.
