@@ -332,6 +332,17 @@ class InfinityFormer(nn.Module):
         new = self._remember(state, long, mass, x, num_valid)
         return y + read, new, Aux(losses=losses, metrics=metrics)
 
+    def attention_to_memory(
+        self, x: jax.Array, state: InfinityFormerState, segment: Segment, num_bins: int
+    ) -> jax.Array:
+        """Where a segment looks, float32 [batch, num_bins]; arguments as in `__call__`."""
+        long = self._write(state.long, None)
+        _, mu, sigma_sq, _ = self.memory.read(
+            self._queries(x), *self.memory.project(long.coefficients)
+        )
+        counted = segment.valid & (long.stored > 0)[:, None]
+        return continuous.attention_mass(mu, sigma_sq, num_bins, self.density, counted)
+
     def open_segment(self, state: InfinityFormerState, batch_size: int) -> InfinityFormerCache:
         """Writes what waits and projects both memories, once for all tokens of the segment."""
         host = self.host
