@@ -196,6 +196,8 @@ def train(experiment: Experiment, *, profile: bool = False) -> Summary:
             writer.truncate_after(step)
             if step == 0:
                 writer.text('config', f'```\n{config}\n```', 0)
+            if jax.process_index() == 0:
+                (workdir / 'config.json').write_text(config.to_json(indent=1) + '\n')
             evaluator = Evaluator(experiment.evaluation_model, experiment.mesh, config)
             run = _Run(experiment, corpora, evaluator, saver, writer, progress, stopped)
             if step < config.train.num_steps:

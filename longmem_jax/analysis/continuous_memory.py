@@ -3,68 +3,99 @@
 python -m longmem_jax.analysis.continuous_memory --config=configs/NAME.py[:variant] --workdir=DIR \
     --text=@FILE --output=FOLDER
 
-Reads a text through the newest checkpoint of the workdir and draws `attention.png`, attention over
-[0, 1] by layer (arXiv Fig. 4), `space.png`, the space that each token of the text takes when its
-places are kept as they are drawn, with and without sticky memories (Fig. 6), and `regression.png`,
-the error of the fit against the number of basis functions (ACL Fig. 3, right).
+Reads a text through the newest checkpoint of the workdir and draws
+- attention.png: attention over [0, 1] by layer (arXiv Fig. 4);
+- space.png: the space of each token, with and without sticky memories (arXiv Fig. 6);
+- predictions.png: what the tokens that gain most from the continuous memory looked at (Fig. 5);
+- regression.png: error of the fit against the number of basis functions (ACL Fig. 3, right); with
+  `--compare=DIR,DIR` beside it the test accuracy of finished runs that differ in that number.
 """
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
-import matplotlib.backends.backend_agg
-import matplotlib.figure
 import numpy as np
 from absl import app, flags, logging
 from ml_collections import config_flags
 
 from longmem_jax import checks, sharding
+from longmem_jax.analysis import continuous_figures as figures
+from longmem_jax.analysis import memory_places
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.generate import fresh_state
 from longmem_jax.generate_mode import read_prompt
 from longmem_jax.memory import continuous
-from longmem_jax.memory.infinity_former import InfinityFormer
+from longmem_jax.memory.infinity_former import InfinityFormer, InfinityFormerState
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import Segment
 
 BINS = 128
+AROUND = 16  # tokens shown on either side
 
 if __name__ == '__main__':
     _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')
     _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of a trained run.')
     _TEXT = flags.DEFINE_string('text', '', 'Text, or @FILE.')
     _OUTPUT = flags.DEFINE_string('output', 'continuous_memory', 'Folder of the figures.')
+    _COMPARE = flags.DEFINE_list('compare', [], 'Folders of finished runs, for their accuracy.')
 
 
-def read_text(model: LanguageModel, params: Any, tokens: np.ndarray):
-    """Attention of every segment to the continuous memories, and the vectors written to them.
+@flax.struct.dataclass
+class Reading:
+    """What happened while a text was read.
+
+    Attributes:
+      mass: float32 [layers, tokens, BINS], where every token looked, the sum over heads.
+      hidden: float32 [layers, tokens, d_model], the inputs of the layers.
+      gain: float32 [tokens], nats by which the next token was likelier than it is with the
+        continuous memories emptied.
+    """
+
+    mass: np.ndarray
+    hidden: np.ndarray
+    gain: np.ndarray
+
+
+def _without_long(state, fresh):
+    """The state with the continuous memory of every layer emptied, the short-term one as it is."""
+
+    def own(leaf):
+        return isinstance(leaf, InfinityFormerState)
+
+    return jax.tree.map(
+        lambda old, new: old.replace(long=new.long) if own(old) else old, state, fresh, is_leaf=own
+    )
+
+
+def read_text(model: LanguageModel, params: Any, tokens: np.ndarray) -> Reading:
+    """Reads a text through infinity-former layers.
 
     Args:
       model, params: with infinity-former layers.
-      tokens: int32 [n], a begin token first; whole segments of it are read.
-
-    Returns:
-      mass, float32 [segments, layers, BINS]; hidden, float32 [layers, tokens, d_model], the inputs
-      of the layers.
+      tokens: int32 [n], a begin token first; whole segments of all but the last are read.
 
     Raises:
       UsageError: a model without infinity-former, or a text shorter than two segments.
     """
-    length, state = model.segment_length, fresh_state(model, params, 1)
+    length, fresh = model.segment_length, fresh_state(model, params, 1)
     if 'infinity_former' not in model.config.attention:
         raise UsageError(
             f'config.model.attention = {tuple(model.config.attention)}: no infinity_former layer.'
         )
-    if len(tokens) < 2 * length:
-        raise UsageError(f'--text: {len(tokens)} tokens; at least two segments of {length} needed.')
+    if len(tokens) < 2 * length + 1:
+        raise UsageError(
+            f'--text: {len(tokens)} tokens; at least two segments of {length} and one more needed.'
+        )
 
     @jax.jit
-    def step(part, state):
+    def step(part, targets, state):
         found = []
 
         def listen(following, args, kwargs, context):
@@ -74,47 +105,69 @@ def read_text(model: LanguageModel, params: Any, tokens: np.ndarray):
             return following(*args, **kwargs)
 
         segment = Segment(part, jnp.ones(part.shape, bool), jnp.zeros((1,), bool))
-        with nn.intercept_methods(listen):
-            _, state, _ = model.apply(
-                {'params': params}, segment, state, train=False, method='hidden'
+
+        def read(state):
+            return model.apply(
+                {'params': params}, segment, targets, state, train=False, method='nll'
             )
+
+        (without, _, _), _, _ = read(_without_long(state, fresh))
+        with nn.intercept_methods(listen):
+            (nll, _, _), state, _ = read(state)
         mass, x = zip(*found, strict=True)
-        return jnp.stack(mass)[:, 0], jnp.stack(x)[:, 0].astype(jnp.float32), state
+        return jnp.stack(mass)[:, 0], jnp.stack(x)[:, 0], (without - nll)[0], state
 
-    masses, hidden = [], []
-    for start in range(0, len(tokens) - length + 1, length):
-        mass, x, state = step(jnp.asarray(tokens[None, start : start + length]), state)
-        masses.append(np.asarray(mass))
-        hidden.append(np.asarray(x))
-    return np.stack(masses), np.concatenate(hidden, axis=1)
+    parts, state = [], fresh
+    for start in range(0, len(tokens) - length, length):
+        part = tokens[None, start : start + length + 1]
+        *read, state = step(jnp.asarray(part[:, :-1]), jnp.asarray(part[:, 1:]), state)
+        parts.append([np.asarray(array, np.float32) for array in read])
+    mass, hidden, gain = zip(*parts, strict=True)
+    return Reading(np.concatenate(mass, 1), np.concatenate(hidden, 1), np.concatenate(gain))
 
 
-def kept_places(mass: np.ndarray, settings: Any, sticky: bool) -> np.ndarray:
-    """Which token stands at each sample of the memory after a text: Voronoi cells are their spaces.
+def by_segment(mass: np.ndarray, length: int) -> np.ndarray:
+    """Attention of whole segments: [..., tokens, bins] to [..., segments, bins]."""
+    *before, tokens, bins = mass.shape
+    return mass.reshape(*before, tokens // length, length, bins).sum(axis=-2)
 
-    Follows single vectors through the updates: at every write the old signal is sampled at
-    `num_samples` places and each sample is the vector nearest to it.
 
-    Args:
-      mass: float [segments, bins], attention of one layer.
-      settings: the layer's sub-config.
-      sticky: places by quantiles of attention, or evenly spaced.
+def predictions(reading: Reading, tokens: np.ndarray, model: LanguageModel, tokenizer: Any):
+    """The three predictions that gained most, `figures.Prediction` each, greatest gain first.
 
-    Returns:
-      int64 [num_samples + write_length], token numbers in the order of the memory.
+    They are read off the last infinity-former layer; none are given where nothing was stored.
     """
-    samples, length = settings['num_samples'], settings['write_length']
-    positions = continuous.update_positions(length, samples, settings['tau'])
-    owners, places = np.arange(length), continuous.first_positions(length)
-    for number in range(1, len(mass)):
-        wanted = np.arange(1, samples + 1) / samples
-        if sticky:
-            probabilities = continuous.bin_probabilities(jnp.asarray(mass[number][None]))
-            wanted = np.asarray(continuous.quantile_places(probabilities, samples))[0]
-        nearest = np.abs(places[None] - wanted[:, None]).argmin(axis=1)
-        owners = np.concatenate([owners[nearest], number * length + np.arange(length)])
-        places = positions
-    return owners
+    settings, length = model.config.infinity_former, model.segment_length
+    mass, sticky = reading.mass[-1], settings.sticky != 'none'
+    found = memory_places.follow(by_segment(mass, length), settings, length, sticky)
+    centres = (np.arange(BINS) + 0.5) / BINS
+
+    def text(first, last):
+        return tokenizer.decode(tokens[max(first, 0) : last]).decode('utf-8', 'replace')
+
+    result = []
+    for number in np.argsort(-reading.gain):
+        owners, places = found[number // length]
+        if not len(owners) or len(result) == 3:
+            continue
+        attention = mass[number] / max(mass[number].sum(), 1e-30)
+        seen = []
+        for place in np.argsort(-attention):
+            owner = owners[np.abs(places - centres[place]).argmin()]
+            if all(abs(owner - other) > AROUND for other, _ in seen):
+                seen.append((int(owner), float(attention[place])))
+            if len(seen) == 3:
+                break
+        result.append(
+            figures.Prediction(
+                before=text(number + 1 - 2 * AROUND, number + 1),
+                predicted=text(number + 1, number + 2),
+                gain=float(reading.gain[number]),
+                attention=attention,
+                seen=[(text(o - AROUND, o + AROUND + 1), share) for o, share in seen],
+            )
+        )
+    return result
 
 
 def regression_errors(
@@ -133,70 +186,54 @@ def regression_errors(
     return errors
 
 
-def _figure(rows: int, height: float):
-    figure = matplotlib.figure.Figure(figsize=(7, height), dpi=120, layout='constrained')
-    matplotlib.backends.backend_agg.FigureCanvasAgg(figure)
-    return figure, np.atleast_1d(figure.subplots(rows, 1, sharex=rows > 1))
+def accuracies(workdirs: list[str]) -> dict[int, float]:
+    """Test accuracy of finished runs by their number of basis functions.
+
+    Raises:
+      UsageError: a folder without results or not of an infinity-former.
+    """
+    found = {}
+    for workdir in workdirs:
+        paths = [Path(workdir) / name for name in ('results.json', 'config.json')]
+        for path in paths:
+            if not path.exists():
+                raise UsageError(f'--compare: {path} is not there; give folders of finished runs.')
+        results, config = (json.loads(path.read_text()) for path in paths)
+        if 'infinity_former' not in config['model']:
+            raise UsageError(f'--compare: {workdir} is not a run of an infinity-former.')
+        number = config['model']['infinity_former']['num_basis']
+        found.setdefault(number, []).append(results['test']['accuracy'])
+    return {number: float(np.mean(found[number])) for number in sorted(found)}
 
 
-def draw_attention(mass: np.ndarray, path: Path) -> None:
-    """Attention over the memory by layer, the mean over segments; `mass` [segments, layers, bins]."""
-    figure, axes = _figure(mass.shape[1], 1.2 + 1.3 * mass.shape[1])
-    centres = (np.arange(mass.shape[2]) + 0.5) / mass.shape[2]
-    for layer, own in enumerate(axes):
-        row = mass[1:, layer].mean(axis=0)
-        own.bar(centres, row / max(row.sum(), 1e-30), width=1 / mass.shape[2])
-        own.set_ylabel(f'layer {layer}')
-    axes[-1].set_xlabel('place in memory: old to new')
-    figure.suptitle('Attention over the continuous memory', fontsize=10)
-    figure.savefig(path)
-
-
-def draw_space(spaces: dict[str, np.ndarray], num_tokens: int, path: Path) -> None:
-    """Samples that each part of the text holds in memory, by name of the sampling."""
-    figure, (own,) = _figure(1, 3.6)
-    edges = np.linspace(0, num_tokens, 65)
-    for name, owners in spaces.items():
-        share = np.histogram(owners, edges)[0] / len(owners)
-        own.step(edges[:-1], share, where='post', label=name)
-    own.set_xlabel('token of the text')
-    own.set_ylabel('share of the memory')
-    own.legend()
-    figure.savefig(path)
-
-
-def draw_regression(counts: tuple[int, ...], errors: list[float], path: Path) -> None:
-    """Error of the fit against the number of basis functions."""
-    figure, (own,) = _figure(1, 3.6)
-    own.plot(counts, errors, marker='o')
-    own.set_xscale('log', base=2)
-    own.set_xlabel('basis functions')
-    own.set_ylabel('relative squared error')
-    own.grid(alpha=0.3)
-    figure.savefig(path)
-
-
-def continuous_memory(experiment: Experiment, text: bytes, output: Path) -> dict[str, Path]:
-    """Draws the three figures of a text; errors as in `read_text`, and no checkpoint."""
+def continuous_memory(
+    experiment: Experiment, text: bytes, output: Path, compare: list[str]
+) -> dict[str, Path]:
+    """Draws the figures of a text; errors as in `read_text` and `accuracies`, and no checkpoint."""
     params, _ = experiment.restore_parameters()
     tokenizer, model = experiment.tokenizer, experiment.evaluation_model
+    accuracy = accuracies(compare)
     tokens = np.concatenate([[tokenizer.begin], tokenizer.encode(text)]).astype(np.int32)
-    mass, hidden = read_text(model, params, tokens)
-    settings = model.config.infinity_former
+    reading = read_text(model, params, tokens)
+    settings, length = model.config.infinity_former, model.segment_length
     output.mkdir(parents=True, exist_ok=True)
-    paths = {name: output / f'{name}.png' for name in ('attention', 'space', 'regression')}
-    draw_attention(mass, paths['attention'])
-    layer = int(mass[1:].sum(axis=0).std(axis=1).argmax())
-    spaces = {
-        name: kept_places(mass[:, layer], settings, sticky)
-        for name, sticky in (('evenly sampled', False), ('sticky', True))
-    }
-    draw_space(spaces, hidden.shape[1], paths['space'])
+    names = ('attention', 'space', 'predictions', 'regression')
+    paths = {name: output / f'{name}.png' for name in names}
+    mass = by_segment(reading.mass, length)
+    figures.draw_attention(mass, memory_places.borders(settings), paths['attention'])
+    spaces = {}
+    for name, sticky in (('evenly sampled', False), ('sticky', True)):
+        owners, places = memory_places.follow(mass[-1], settings, length, sticky)[-1]
+        if len(owners):
+            spaces[name] = memory_places.spaces(owners, places, len(reading.gain))
+    figures.draw_space(spaces, paths['space'])
+    found = predictions(reading, tokens, model, tokenizer)
+    figures.draw_predictions(found, paths['predictions'])
     widths = tuple(settings.widths)
     counts = tuple(len(widths) * 2**k for k in range(2, 9))
-    rows = hidden[layer, : 4 * settings.write_length]
+    rows = reading.hidden[-1, : 4 * settings.write_length]
     errors = regression_errors(rows, widths, settings.ridge, counts)
-    draw_regression(counts, errors, paths['regression'])
+    figures.draw_regression(counts, errors, accuracy, paths['regression'])
     return paths
 
 
@@ -210,8 +247,10 @@ def _main(argv):
         checks.require_runnable(_CONFIG.value, jax.device_count())
         mesh = sharding.make_mesh(_CONFIG.value.mesh.to_dict())
         experiment = Experiment(_CONFIG.value, prepare_workdir(_WORKDIR.value), mesh)
-        text = read_prompt(_TEXT.value)
-        for name, path in continuous_memory(experiment, text, Path(_OUTPUT.value)).items():
+        paths = continuous_memory(
+            experiment, read_prompt(_TEXT.value), Path(_OUTPUT.value), _COMPARE.value
+        )
+        for name, path in paths.items():
             print(f'{name}: {path}')
     except UsageError as error:
         print(f'UsageError: {error}', file=sys.stderr)

@@ -335,13 +335,21 @@ class InfinityFormer(nn.Module):
     def attention_to_memory(
         self, x: jax.Array, state: InfinityFormerState, segment: Segment, num_bins: int
     ) -> jax.Array:
-        """Where a segment looks, float32 [batch, num_bins]; arguments as in `__call__`."""
+        """Where every token looks, the sum over heads, float32 [batch, length, num_bins].
+
+        Arguments as in `__call__`; zeros at padding and where the memory is empty.
+        """
         long = self._write(state.long, None)
         _, mu, sigma_sq, _ = self.memory.read(
             self._queries(x), *self.memory.project(long.coefficients)
         )
         counted = segment.valid & (long.stored > 0)[:, None]
-        return continuous.attention_mass(mu, sigma_sq, num_bins, self.density, counted)
+
+        def token(mu, sigma_sq, counted):
+            parts = (mu[..., None], sigma_sq[..., None])
+            return continuous.attention_mass(*parts, num_bins, self.density, counted[:, None])
+
+        return jax.vmap(token, (2, 2, 1), 1)(mu, sigma_sq, counted)
 
     def open_segment(self, state: InfinityFormerState, batch_size: int) -> InfinityFormerCache:
         """Writes what waits and projects both memories, once for all tokens of the segment."""

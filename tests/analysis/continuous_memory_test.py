@@ -1,38 +1,106 @@
 """Figures of the continuous memory: the numbers under them, and that they are drawn."""
 
+import json
+
 import numpy as np
 import pytest
 
-from longmem_jax.analysis import continuous_memory
+from longmem_jax.analysis import continuous_figures, continuous_memory, memory_places
+from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
+from longmem_jax.memory import continuous
 from tests.toys import LENGTH, VOCAB, toy
 
 
 def tokens(segments):
-    return np.random.default_rng(0).integers(0, VOCAB, (segments * LENGTH,)).astype(np.int32)
+    number = segments * LENGTH + 1
+    return np.random.default_rng(0).integers(0, VOCAB, (number,)).astype(np.int32)
+
+
+def settings(**changes):
+    return (
+        dict(
+            num_samples=40,
+            write_length=10,
+            tau=0.5,
+            memory_length=0,
+            memory_threshold=0,
+            threshold_kind='fill',
+        )
+        | changes
+    )
+
+
+def drawn(path):
+    return path.stat().st_size > 5000
 
 
 def test_attention_begins_when_something_is_stored(tmp_path):
     model, params = toy('infinity_former')
-    mass, hidden = continuous_memory.read_text(model, params, tokens(5))
-    assert mass.shape == (5, 2, continuous_memory.BINS) and hidden.shape == (2, 5 * LENGTH, 16)
-    assert mass[:2].max() == 0.0 and np.all(mass[2:].sum(axis=2) > 0)
-    continuous_memory.draw_attention(mass, tmp_path / 'attention.png')
-    assert (tmp_path / 'attention.png').stat().st_size > 5000
+    reading = continuous_memory.read_text(model, params, tokens(5))
+    mass = continuous_memory.by_segment(reading.mass, LENGTH)
+    assert mass.shape == (2, 5, continuous_memory.BINS)
+    assert reading.hidden.shape == (2, 5 * LENGTH, 16)
+    assert mass[:, :2].max() == 0.0 and np.all(mass[:, 2:].sum(axis=2) > 0)
+    assert not reading.gain[: 2 * LENGTH].any() and np.any(reading.gain[2 * LENGTH :] != 0)
+    own = model.config.infinity_former
+    found = memory_places.follow(mass[1], own, LENGTH, False)
+    assert [len(owners) > 0 for owners, _ in found] == [False, False, True, True, True]
+    continuous_figures.draw_attention(mass, [0.5, 0.25], tmp_path / 'attention.png')
+    assert drawn(tmp_path / 'attention.png')
+
+
+def test_tokens_are_followed_as_they_are_written():
+    mass = np.zeros((6, 8))
+    found = memory_places.follow(mass, settings(memory_length=5), 10, False)
+    assert not len(found[0][0]) and not len(found[1][0])
+    owners, places = found[2]  # 15 tokens have left the short-term memory, 10 of them are written
+    assert owners.tolist() == list(range(10))
+    assert np.allclose(places, continuous.first_positions(10))
+    owners, places = found[3]
+    assert owners[40:].tolist() == list(range(10, 20)) and places[40] > 0.5
+    assert np.array_equal(np.unique(owners[:40]), np.arange(10)) and np.all(np.diff(places) > 0)
+    fills = memory_places.follow(mass, settings(memory_threshold=30), 10, False)
+    assert [len(owners) for owners, _ in fills] == [0, 0, 0, 30, 50, 50]
+    clears = settings(memory_threshold=20, threshold_kind='clear')
+    clears = memory_places.follow(mass, clears, 10, False)
+    assert [len(owners) for owners, _ in clears] == [0, 10, 50, 10, 50, 10]
+    assert clears[3][0].tolist() == list(range(20, 30))
 
 
 def test_sticky_places_give_room_to_what_is_looked_at(tmp_path):
-    settings = dict(num_samples=40, write_length=10, tau=0.5)
-    mass = np.full((2, 10), 1e-3)
+    mass = np.full((3, 10), 1e-3)
     mass[1, 2] = 1.0  # all look at the third tenth of the first ten tokens
-    even = continuous_memory.kept_places(mass, settings, False)
-    sticky = continuous_memory.kept_places(mass, settings, True)
-    assert len(even) == len(sticky) == 50
-    assert np.bincount(even[:40]).max() <= 5
-    assert np.mean(sticky[:40] == 2) > 0.8
-    assert sticky[40:].tolist() == list(range(10, 20))
-    continuous_memory.draw_space(dict(even=even, sticky=sticky), 20, tmp_path / 'space.png')
-    assert (tmp_path / 'space.png').stat().st_size > 5000
+    spaces = {}
+    for name, sticky in (('even', False), ('sticky', True)):
+        owners, places = memory_places.follow(mass, settings(), 10, sticky)[-1]
+        spaces[name] = memory_places.spaces(owners, places, 30)
+        assert owners[40:].tolist() == list(range(10, 20))
+        assert abs(spaces[name].sum() - 1) < 1e-9 and not spaces[name][20:].any()
+    assert spaces['even'].max() < 0.1 < 0.4 < spaces['sticky'][2]
+    continuous_figures.draw_space(spaces, tmp_path / 'space.png')
+    assert drawn(tmp_path / 'space.png')
+
+
+def test_a_prediction_is_shown_with_what_it_looked_at(tmp_path):
+    model, _ = toy('infinity_former')
+    own = model.config.infinity_former
+    mass = np.full((1, 6 * LENGTH, continuous_memory.BINS), 1e-6, np.float32)
+    gain = np.zeros((6 * LENGTH,), np.float32)
+    number = 5 * LENGTH + 2
+    gain[number], gain[0] = 3.0, 9.0  # the first had nothing to look at
+    owners, places = memory_places.follow(mass[0], own, LENGTH, False)[5]
+    at = int(places[-1] * continuous_memory.BINS)
+    mass[0, number, min(at, continuous_memory.BINS - 1)] = 1.0
+    reading = continuous_memory.Reading(mass, mass, gain)
+    text = np.frombuffer(b'abcdefghijklmnopqrstuvwxyzABCDEFGHIJ', np.uint8).astype(np.int32)
+    found = continuous_memory.predictions(reading, text, model, Bytes())
+    assert found[0].predicted == chr(text[number + 1]) and found[0].gain == 3.0
+    assert found[0].before.endswith(chr(text[number]))
+    assert chr(text[owners[-1]]) in found[0].seen[0][0] and found[0].seen[0][1] > 0.9
+    for shown in (found, []):
+        continuous_figures.draw_predictions(shown, tmp_path / 'predictions.png')
+        assert drawn(tmp_path / 'predictions.png')
 
 
 def test_more_functions_fit_better(tmp_path):
@@ -40,8 +108,19 @@ def test_more_functions_fit_better(tmp_path):
     counts = (8, 16, 32, 64)
     errors = continuous_memory.regression_errors(rows, (0.02, 0.05), 1e-3, counts)
     assert errors == sorted(errors, reverse=True) and errors[0] > 2 * errors[-1]
-    continuous_memory.draw_regression(counts, errors, tmp_path / 'regression.png')
-    assert (tmp_path / 'regression.png').stat().st_size > 5000
+    for number, accuracy in ((64, 0.5), (16, 0.25), (16, 0.75)):
+        folder = tmp_path / f'{number}_{accuracy}'
+        folder.mkdir()
+        results = dict(test=dict(accuracy=accuracy))
+        model = dict(infinity_former=dict(num_basis=number))
+        (folder / 'results.json').write_text(json.dumps(results))
+        (folder / 'config.json').write_text(json.dumps(dict(model=model)))
+    found = continuous_memory.accuracies([str(path) for path in tmp_path.iterdir()])
+    assert found == {16: 0.5, 64: 0.5} and list(found) == [16, 64]
+    with pytest.raises(UsageError, match='folders of finished runs'):
+        continuous_memory.accuracies([str(tmp_path / 'absent')])
+    continuous_figures.draw_regression(counts, errors, found, tmp_path / 'regression.png')
+    assert drawn(tmp_path / 'regression.png')
 
 
 def test_what_cannot_be_drawn_is_said():
