@@ -18,7 +18,7 @@ from longmem_jax.data.corpus import Corpus
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluate import Evaluator, Result
 from longmem_jax.experiment import Experiment
-from longmem_jax.generate import sample_text
+from longmem_jax.generate import fresh_state, sample_text
 from longmem_jax.hardware import peak_flops
 from longmem_jax.progress import Progress
 from longmem_jax.writers import Writer, learning_curve
@@ -329,17 +329,25 @@ def _finish(run: _Run, state, step):
     if jax.process_index() == 0:
         figure = learning_curve(workdir / 'metrics.jsonl', paths['learning curve'])
         writer.figure('learning_curve', figure, step)
-        _write_results(workdir / 'results.json', step, results)
+        _write_results(workdir / 'results.json', experiment, state.params, step, results)
     progress.close()
     show(progress, results, sample, paths)
     return Summary(step, True, results, sample)
 
 
-def _write_results(path: Path, step, results):
-    named = {
-        name: {**result.scalars(), 'protocol': result.protocol} for name, result in results.items()
+def _write_results(path: Path, experiment, params, step, results):
+    one_lane = jax.eval_shape(
+        lambda params: fresh_state(experiment.evaluation_model, params, 1), params
+    )
+    sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one_lane)]
+    whole = {
+        'step': step,
+        'parameters': sum(leaf.size for leaf in jax.tree.leaves(params)),
+        'state_bytes_per_lane': sum(sizes),
     }
-    path.write_text(json.dumps({'step': step, **named}, indent=1) + '\n')
+    for name, result in results.items():
+        whole[name] = {**result.scalars(), 'protocol': result.protocol}
+    path.write_text(json.dumps(whole, indent=1) + '\n')
 
 
 def _in_short(result: Result) -> str:

@@ -80,6 +80,8 @@ def test_a_run_leaves_what_it_says(finished, capsys):
     assert [line['step'] for line in lines] == list(range(1, 13))
     assert lines[-1]['loss'] < lines[0]['loss']
     results = json.loads((workdir / 'results.json').read_text())
+    assert results['parameters'] > 1000
+    assert results['state_bytes_per_lane'] > 0
     for name in ('test', 'test, memory emptied'):
         assert results[name]['bits_per_byte'] == summary.results[name].bits_per_byte
         assert 'segment 8, memory transformer_xl 16' in results[name]['protocol']

@@ -39,7 +39,7 @@ def _plain(text: str) -> str:
 
 
 def draw_attention(mass: np.ndarray, borders: list[float], path: Path) -> None:
-    """Attention over the memory by layer; `mass` [layers, segments, bins], dashed `borders` of writes."""
+    """Attention over the memory by layer; `mass` [layers, segments, bins], `borders` dashed."""
     figure, axes = _figure(len(mass), 1.2 + 1.3 * len(mass))
     bins = mass.shape[2]
     centres = (np.arange(bins) + 0.5) / bins
