@@ -25,6 +25,7 @@ RULES: dict[str, tuple[str, ...]] = {
     'embed': ('fsdp',),
     'mlp': ('tensor',),
     'heads': ('tensor',),
+    'kv_heads': (),
     'head_dim': (),
     'norm': (),
     'distance': (),

@@ -14,6 +14,7 @@ import numpy as np
 
 from tests.parity_systems import (
     compressive_transformer_conv,
+    infini_attention,
     infinity_former,
     t5_relative_bias,
     transformer_sequential,
@@ -28,6 +29,7 @@ SYSTEMS = {
     'adaptive_span': transformer_sequential.checker('adaptive_span'),
     'compressive_transformer_conv': compressive_transformer_conv.check,
     'infinity_former': infinity_former.check,
+    'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),
 }
 TOLERANCE = 1e-4

@@ -15,18 +15,20 @@ class HeadsIn(nn.Module):
       num_heads, head_dim: sizes of the result.
       dtype: compute dtype; the kernel [d_model, heads, head_dim] is float32.
       kernel_init: initialiser of the kernel.
+      axis: logical axis of the heads; 'kv_heads' where fewer of them serve several queries'.
     """
 
     num_heads: int
     head_dim: int
     dtype: Any
     kernel_init: Callable
+    axis: str = 'heads'
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Projects `x`."""
         width = x.shape[-1]
-        init = nn.with_logical_partitioning(self.kernel_init, ('embed', 'heads', 'head_dim'))
+        init = nn.with_logical_partitioning(self.kernel_init, ('embed', self.axis, 'head_dim'))
         kernel = self.param('kernel', init, (width, self.num_heads, self.head_dim))
         flat = kernel.astype(self.dtype).reshape(width, -1)
         rows = (x.astype(self.dtype) @ flat).reshape(*x.shape[:-1], self.num_heads, self.head_dim)

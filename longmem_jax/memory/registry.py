@@ -15,6 +15,7 @@ from longmem_jax.memory import (
     adaptive_span,
     compressive_transformer,
     expire_span,
+    infini,
     infinity_former,
     local,
     transformer_xl,
@@ -160,6 +161,35 @@ ATTENTION['infinity_former'] = Entry(
     more=dict(
         no_short_memory=dict(memory_length=0, sticky='quantile', density='parabola'),
         clearing=dict(memory_threshold=10, threshold_kind='clear', sticky='none', kl='none'),
+    ),
+)
+
+ATTENTION['infini'] = Entry(
+    infini.InfiniAttention,
+    dict(
+        position='rotary',
+        num_kv_heads=0,
+        features='elu',
+        update='delta',
+        normalizer='sum',
+        guard='clamp',
+        epsilon=1e-6,
+        gate_init=0.0,
+        skip_gate_when_empty=False,
+        rotate_memory=False,
+        scale_scores=True,
+        gradients=True,
+    ),
+    check=infini.check,
+    more=dict(
+        linear_grouped=dict(update='linear', num_kv_heads=1, rotate_memory=True, gradients=False),
+        sequential=dict(
+            features='normalized',
+            update='delta_sequential',
+            normalizer='none',
+            position='t5',
+            skip_gate_when_empty=True,
+        ),
     ),
 )
 

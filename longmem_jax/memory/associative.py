@@ -1,0 +1,109 @@
+"""Matrices that remember pairs: keys are written to and values read from `M` and `z`, pure functions.
+
+Infini-attention (Munkhdalai et al., 2024); equations by their numbers in the thesis: 8 (update) and
+9 (retrieval). With a sum of positive features as normalizer a read is a weighted mean of values;
+with signed keys of length one and no normalizer the delta rule stores a pair once and for all.
+"""
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+UPDATES = ('linear', 'delta', 'delta_sequential')
+NORMALIZERS = ('sum', 'none')
+GUARDS = ('clamp', 'add')
+
+
+def _elu(x):
+    return jax.nn.elu(x) + 1
+
+
+def _normalized(x):
+    square = jnp.sum(x * x, axis=-1, keepdims=True)
+    return x * jax.lax.rsqrt(square + jnp.asarray(1e-6, x.dtype))
+
+
+# name -> (feature map of the last axis, whether all features are positive)
+FEATURES = {
+    'elu': (_elu, True),
+    'relu': (jax.nn.relu, True),
+    'softmax': (jax.nn.softmax, True),
+    'normalized': (_normalized, False),
+}
+
+
+@flax.struct.dataclass
+class Pairs:
+    """All pairs of one layer, per lane and head.
+
+    Attributes:
+      matrix: M, float32 [batch, heads, d_key, d_value].
+      normalizer: z, float32 [batch, heads, d_key], the sum of all keys' features.
+    """
+
+    matrix: jax.Array
+    normalizer: jax.Array
+
+
+def empty(batch: int, heads: int, d_key: int, d_value: int, dtype=jnp.float32) -> Pairs:
+    """No pairs."""
+    return Pairs(
+        jnp.zeros((batch, heads, d_key, d_value), dtype), jnp.zeros((batch, heads, d_key), dtype)
+    )
+
+
+def read(pairs: Pairs, features: jax.Array, normalizer: str, guard: str, epsilon: float):
+    """What the memory holds for some keys or queries (Eq. 9).
+
+    Args:
+      pairs: the memory.
+      features: [batch, heads, ..., n, d_key], feature maps of queries, of the dtype of the memory.
+      normalizer: 'sum' divides by the similarity to all keys, 'none' does not.
+      guard: the least similarity is `epsilon` ('clamp'), or it is added to ('add').
+      epsilon: above 0.
+
+    Returns:
+      [batch, heads, ..., n, d_value]; zeros where the memory is empty.
+    """
+    found = jnp.einsum('bh...nk,bhkv->bh...nv', features, pairs.matrix)
+    if normalizer == 'none':
+        return found
+    weight = jnp.einsum('bh...nk,bhk->bh...n', features, pairs.normalizer)[..., None]
+    smallest = jnp.asarray(epsilon, weight.dtype)
+    return found / (jnp.maximum(weight, smallest) if guard == 'clamp' else weight + smallest)
+
+
+def write(
+    pairs: Pairs,
+    features: jax.Array,
+    values: jax.Array,
+    update: str,
+    normalizer: str,
+    guard: str,
+    epsilon: float,
+) -> Pairs:
+    """Adds the pairs of a segment (Eq. 8).
+
+    Args:
+      pairs: the memory before.
+      features: [batch, heads, n, d_key], feature maps of keys; zeros at padding.
+      values: [batch, heads, n, d_value].
+      update: 'linear' adds values; 'delta' adds what the memory does not hold of them yet, all
+        tokens against the memory before the segment; 'delta_sequential' token after token (in
+        parallel, by one triangular solve), for `normalizer='none'`.
+      normalizer, guard, epsilon: of `read`.
+    """
+    values = values.astype(features.dtype)
+    if update != 'linear':
+        values = values - read(pairs, features, normalizer, guard, epsilon)
+    if update == 'delta_sequential':
+        # Token t must take away what tokens before it added: (1 + strictly lower(K K^T)) U = V.
+        overlap = jnp.tril(jnp.einsum('bhik,bhjk->bhij', features, features), -1)
+        unit = jnp.eye(features.shape[2], dtype=features.dtype)[None, None]
+        values = jax.lax.linalg.triangular_solve(
+            overlap + unit, values, left_side=True, lower=True, unit_diagonal=True
+        )
+    return Pairs(
+        pairs.matrix + jnp.einsum('bhnk,bhnv->bhkv', features, values),
+        pairs.normalizer + features.sum(axis=2),
+    )

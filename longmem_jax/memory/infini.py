@@ -1,0 +1,229 @@
+"""Infini-attention: local attention and a compressive memory of constant size (Munkhdalai et al., 2024).
+
+Every layer reads what earlier segments left in `M` and `z`, attends inside the segment, mixes the
+two by a gate per head, and then writes the segment. Gradients flow through the memory as far as the
+scan over segments reaches: through the segments of one training step.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.layers.attention import attend
+from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
+from longmem_jax.layers.self_attention import put
+from longmem_jax.memory import associative
+from longmem_jax.memory.contract import Host
+from longmem_jax.segment import Aux, Segment
+
+
+@flax.struct.dataclass
+class InfiniState:
+    """The memory of one layer.
+
+    Attributes:
+      pairs: `M` and `z`, float32, per lane and key head.
+      count: int32 [batch], tokens written in this document.
+    """
+
+    pairs: associative.Pairs
+    count: jax.Array
+
+
+@flax.struct.dataclass
+class InfiniCache:
+    """What an open segment reads and will write.
+
+    Attributes:
+      keys, values: [batch, kv_heads, segment_length, head_dim], keys with their positions.
+      plain_keys: keys as the memory gets them; None where they are the same.
+      state: the memory that this segment reads.
+    """
+
+    keys: jax.Array
+    values: jax.Array
+    plain_keys: Any
+    state: InfiniState
+
+
+def check(fields, model, segment_length: int) -> list[str]:
+    """Faults of a sub-config."""
+    faults = []
+    for name, allowed in (
+        ('position', tuple(kind for kind in POSITIONS if kind != 'transformer_xl')),
+        ('features', tuple(associative.FEATURES)),
+        ('update', associative.UPDATES),
+        ('normalizer', associative.NORMALIZERS),
+        ('guard', associative.GUARDS),
+    ):
+        if fields[name] not in allowed:
+            faults.append(f'{name} = {fields[name]!r}: allowed are {", ".join(allowed)}')
+    if faults:
+        return faults
+    heads = fields['num_kv_heads']
+    if heads and (heads < 1 or model.num_heads % heads):
+        faults.append(
+            f'num_kv_heads = {heads}: 0 for as many as heads, or a divisor of '
+            f'config.model.num_heads = {model.num_heads}'
+        )
+    if fields['epsilon'] <= 0:
+        faults.append(f'epsilon = {fields["epsilon"]}: must be above 0')
+    if fields['rotate_memory'] and fields['position'] != 'rotary':
+        faults.append(f"rotate_memory = True: needs position='rotary', not {fields['position']!r}")
+    if fields['normalizer'] == 'sum' and not associative.FEATURES[fields['features']][1]:
+        faults.append(
+            f"features = {fields['features']!r}: they are signed, so their sum is no normalizer; use "
+            "normalizer='none' or positive features"
+        )
+    if fields['update'] == 'delta_sequential' and fields['normalizer'] != 'none':
+        faults.append("update = 'delta_sequential': needs normalizer='none'")
+    return faults
+
+
+class InfiniAttention(nn.Module):
+    """Local causal attention and a compressive memory, mixed by a learned gate per head.
+
+    Attributes:
+      position: position scheme of the local attention; places begin anew in every segment.
+      num_kv_heads: heads of keys and values, each shared by a group of query heads; 0 = all.
+      features: feature map of the memory, one of `associative.FEATURES`.
+      update: 'linear', 'delta' (the paper's), or 'delta_sequential'.
+      normalizer: 'sum' (the paper's `z`), or 'none'; with the sum, a pair written twice by the delta
+        rule reads back as half of its value.
+      guard, epsilon: against division by zero, see `associative.read`.
+      gate_init: beta at the start; the memory's weight is sigmoid(beta).
+      skip_gate_when_empty: local attention alone while nothing is stored, not (1 - gate) of it.
+      rotate_memory: positions in the keys and queries of the memory, too.
+      scale_scores: local scores times 1 / sqrt(head_dim).
+      gradients: through the memories from segment to segment.
+    """
+
+    host: Host
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    position: str
+    num_kv_heads: int
+    features: str
+    update: str
+    normalizer: str
+    guard: str
+    epsilon: float
+    gate_init: float
+    skip_gate_when_empty: bool
+    rotate_memory: bool
+    scale_scores: bool
+    gradients: bool
+
+    def setup(self):
+        host = self.host
+        init = nn.initializers.normal(host.init_std)
+        self.kv_heads = self.num_kv_heads or host.num_heads
+        heads = dict(head_dim=host.head_dim, dtype=host.dtype, kernel_init=init)
+        self.query = HeadsIn(num_heads=host.num_heads, **heads)
+        heads.update(num_heads=self.kv_heads, axis='kv_heads' if self.num_kv_heads else 'heads')
+        self.key, self.value = HeadsIn(**heads), HeadsIn(**heads)
+        self.out = HeadsOut(d_model=host.d_model, dtype=host.dtype, kernel_init=init)
+        self.relation = RelativePosition(
+            host=host,
+            shared=None,
+            kind=self.position,
+            num_distances=host.segment_length,
+            clamp_length=0,
+        )
+        constant = nn.with_logical_partitioning(
+            nn.initializers.constant(self.gate_init), ('heads',)
+        )
+        self.gate = self.param('gate', constant, (host.num_heads,))
+        self.wide = jnp.promote_types(host.dtype, jnp.float32)
+        self.rule = (self.normalizer, self.guard, self.epsilon)
+
+    def initial_state(self, batch_size: int) -> InfiniState:
+        """No pairs."""
+        width = self.host.head_dim
+        pairs = associative.empty(batch_size, self.kv_heads, width, width, self.wide)
+        return InfiniState(pairs, jnp.zeros((batch_size,), jnp.int32))
+
+    def _features(self, x):
+        return associative.FEATURES[self.features][0](x.astype(self.wide))
+
+    def _attend(self, x, keys, values, state, offset, train):
+        """Local attention, memory and gate; `x` is normalised, its first token at `offset`."""
+        host, group = self.host, self.host.num_heads // self.kv_heads
+        plain = self.query(x)
+        queries, extra = self.relation.relate(plain, offset, keys.shape[2], train=train)
+        rate = host.attention_dropout if train else 0.0
+        local = attend(
+            queries,
+            jnp.repeat(keys, group, axis=1),
+            jnp.repeat(values, group, axis=1),
+            offset=offset,
+            scale=None if self.scale_scores else 1.0,
+            dropout_rate=rate,
+            dropout_key=self.make_rng('dropout') if rate else None,
+            **extra,
+        )
+        asked = self._features(queries if self.rotate_memory else plain)
+        batch, heads, length, width = asked.shape
+        asked = asked.reshape(batch, self.kv_heads, group, length, width)
+        found = associative.read(state.pairs, asked, *self.rule)
+        found = found.reshape(batch, heads, length, width).astype(local.dtype)
+        gate = jax.nn.sigmoid(self.gate)[None, :, None, None]
+        if self.skip_gate_when_empty:
+            gate = jnp.where((state.count > 0)[:, None, None, None], gate, jnp.zeros_like(gate))
+        gate = gate.astype(local.dtype)
+        return self.out(gate * found + (1 - gate) * local)
+
+    def _write(self, state, keys, values, num_valid):
+        valid = jnp.arange(keys.shape[2], dtype=jnp.int32)[None] < num_valid[:, None]
+        features = self._features(keys)
+        features = jnp.where(valid[:, None, :, None], features, jnp.zeros_like(features))
+        pairs = associative.write(state.pairs, features, values, self.update, *self.rule)
+        return InfiniState(pairs, state.count + num_valid)
+
+    def __call__(
+        self, x: jax.Array, state: InfiniState, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, InfiniState, Aux]:
+        """Reads the memory, attends, then writes; x, y are [batch, length, d_model]."""
+        if not self.gradients:
+            state = jax.lax.stop_gradient(state)
+        x = self.normalize(x)
+        plain, values = self.key(x), self.value(x)
+        keys = self.relation.place(plain, 0)
+        y = self._attend(x, keys, values, state, 0, train)
+        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
+        new = self._write(state, keys if self.rotate_memory else plain, values, num_valid)
+        metrics = {
+            'memory_size': state.count.astype(jnp.float32).mean(),
+            'gate': jax.nn.sigmoid(self.gate).mean(),
+        }
+        return y, new, Aux(losses={}, metrics=metrics)
+
+    def open_segment(self, state: InfiniState, batch_size: int) -> InfiniCache:
+        """Room for the keys and values of the segment."""
+        host = self.host
+        room = jnp.zeros(
+            (batch_size, self.kv_heads, host.segment_length, host.head_dim), host.dtype
+        )
+        same = self.rotate_memory or self.position != 'rotary'
+        return InfiniCache(room, room, None if same else room, state)
+
+    def extend(self, x: jax.Array, cache: InfiniCache, index: jax.Array):
+        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        x = self.normalize(x)
+        plain, values = self.key(x), put(cache.values, self.value(x), index, 2)
+        keys = put(cache.keys, self.relation.place(plain, index), index, 2)
+        if cache.plain_keys is not None:
+            plain = put(cache.plain_keys, plain, index, 2)
+            cache = cache.replace(plain_keys=plain)
+        y = self._attend(x, keys, values, cache.state, index, False)
+        return y, cache.replace(keys=keys, values=values)
+
+    def close_segment(self, state: InfiniState, cache: InfiniCache, count: jax.Array):
+        """Writes the first `count` tokens of the open segment."""
+        keys = cache.keys if cache.plain_keys is None else cache.plain_keys
+        return self._write(state, keys, cache.values, count)
