@@ -12,8 +12,14 @@ from jax.sharding import Mesh
 from longmem_jax.data.lanes import Batch, batches
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import read_segments, select_lanes
-from longmem_jax.sharding import from_processes, lanes_sharding, own_lanes, replicated
-from longmem_jax.train_step import LN2, score_segment
+from longmem_jax.sharding import (
+    from_processes,
+    lanes_sharding,
+    memory_shardings,
+    own_lanes,
+    replicated,
+)
+from longmem_jax.train_step import LN2, initial_parameters, score_segment, unbox
 
 SEGMENTS_PER_STEP = 8
 # Fields of layers that say how far back they see, and what is printed before each.
@@ -107,17 +113,23 @@ class Evaluator:
         """Compiles nothing yet."""
         self.model, self.mesh, self.config = model, mesh, config
         whole = replicated(mesh)
+
+        def one_lane():
+            params = unbox(initial_parameters(model, jax.random.key(0)))
+            return model.apply({'params': params}, 1, method='initial_state')
+
+        memory = memory_shardings(mesh, jax.eval_shape(one_lane))
         self._initial = jax.jit(
             lambda params, num_lanes: model.apply(
                 {'params': params}, num_lanes, method='initial_state'
             ),
             static_argnums=1,
-            out_shardings=lanes_sharding(mesh),
+            out_shardings=memory,
         )
         self._step = jax.jit(
             functools.partial(_score, model),
             static_argnames='emptied',
-            out_shardings=(lanes_sharding(mesh), lanes_sharding(mesh), whole),
+            out_shardings=(memory, lanes_sharding(mesh), whole),
             donate_argnames='memory',
         )
 

@@ -90,6 +90,38 @@ def lanes_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
     return NamedSharding(mesh, P(*(None,) * axis, RULES['lanes']))
 
 
+def memory_rows(size: int, parts: int) -> int:
+    """`parts` again, the parts that `size` rows of a memory are cut into.
+
+    Raises:
+      UsageError: parts that do not divide it.
+    """
+    if size % parts:
+        raise UsageError(
+            f'config.mesh.memory = {parts}: must divide the {size} rows of a sharded memory.'
+        )
+    return parts
+
+
+def memory_shardings(mesh: Mesh, memory: Any) -> Any:
+    """Shardings of memories: by lanes, and leaves named `rows_...` by their rows (axis 2) as well.
+
+    Args:
+      mesh: devices.
+      memory: abstract memories, every leaf [batch, ...].
+    """
+    parts = mesh.shape['memory']
+
+    def place(path, leaf):
+        name = str(getattr(path[-1], 'name', '')) if path else ''
+        if parts == 1 or not name.startswith('rows_'):
+            return lanes_sharding(mesh)
+        memory_rows(leaf.shape[2], parts)
+        return NamedSharding(mesh, P(RULES['lanes'], None, 'memory'))
+
+    return jax.tree_util.tree_map_with_path(place, memory)
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     """Arrays that every device holds whole."""
     return NamedSharding(mesh, P())

@@ -13,7 +13,13 @@ from jax.sharding import Mesh
 from longmem_jax.data.lanes import Batch, Cursor
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import Aux, Segment, read_segments
-from longmem_jax.sharding import lanes_sharding, like_parameters, parameter_shardings, replicated
+from longmem_jax.sharding import (
+    lanes_sharding,
+    like_parameters,
+    memory_shardings,
+    parameter_shardings,
+    replicated,
+)
 
 LN2 = math.log(2.0)
 
@@ -90,7 +96,7 @@ def state_shardings(mesh: Mesh, model: LanguageModel, abstract: TrainState) -> T
         step=whole,
         params=params,
         optimizer=like_parameters(abstract.optimizer, abstract.params, params, mesh),
-        memory=jax.tree.map(lambda _: lanes, abstract.memory),
+        memory=memory_shardings(mesh, abstract.memory),
         cursor=jax.tree.map(lambda _: lanes, abstract.cursor),
         key=whole,
         skipped=whole,

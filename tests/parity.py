@@ -16,6 +16,7 @@ from tests.parity_systems import (
     compressive_transformer_conv,
     infini_attention,
     infinity_former,
+    memorizing_transformer,
     t5_relative_bias,
     transformer_sequential,
     transformer_xl,
@@ -29,6 +30,7 @@ SYSTEMS = {
     'adaptive_span': transformer_sequential.checker('adaptive_span'),
     'compressive_transformer_conv': compressive_transformer_conv.check,
     'infinity_former': infinity_former.check,
+    'memorizing_transformer': memorizing_transformer.check,
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),
 }

@@ -77,7 +77,7 @@ def check(fields, model, segment_length: int) -> list[str]:
         faults.append(f"rotate_memory = True: needs position='rotary', not {fields['position']!r}")
     if fields['normalizer'] == 'sum' and not associative.FEATURES[fields['features']][1]:
         faults.append(
-            f"features = {fields['features']!r}: they are signed, so their sum is no normalizer; use "
+            f'features = {fields["features"]!r}: they are signed, so their sum is no normalizer; use '
             "normalizer='none' or positive features"
         )
     if fields['update'] == 'delta_sequential' and fields['normalizer'] != 'none':

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from longmem_jax.layers import feed_forward
+from longmem_jax.layers import feed_forward, normalized_attention
 from longmem_jax.layers.near_positions import shared_table
 from longmem_jax.layers.relative_position import RelativeBiases
 from longmem_jax.memory import (
@@ -18,6 +18,8 @@ from longmem_jax.memory import (
     infini,
     infinity_former,
     local,
+    memorizing,
+    normalized_xl,
     transformer_xl,
 )
 
@@ -190,6 +192,34 @@ ATTENTION['infini'] = Entry(
             position='t5',
             skip_gate_when_empty=True,
         ),
+    ),
+)
+
+_NORMALIZED = dict(position='t5', memory_length=4, window=0, attend_self=True, start='empty')
+
+ATTENTION['normalized_xl'] = Entry(
+    normalized_xl.NormalizedXL, _NORMALIZED, check=normalized_attention.check
+)
+
+ATTENTION['memorizing'] = Entry(
+    memorizing.Memorizing,
+    _NORMALIZED
+    | dict(
+        memory_size=12,
+        top_k=3,
+        search='exact',
+        recall_target=0.95,
+        block_size=4,
+        cache_dtype='float32',
+        unwritten='masked',
+        gate_init=0.0,
+    ),
+    check=memorizing.check,
+    more=dict(
+        released=dict(
+            search='bucketed', unwritten='zeros', start='zeros', attend_self=False, window=5
+        ),
+        int8=dict(cache_dtype='int8', memory_length=0, position='none', block_size=12),
     ),
 )
 
