@@ -3,10 +3,12 @@
 python -m longmem_jax.bench --config=configs/benchmark.py
 Transformer-XL with a memory of 1,024, or `:memory=adaptive_span|compressive|expire_span` with spans of
 1,024 (`--fill=12` fills them first). `:alive=N` is Expire-Span with N memories alive in a capacity of
-4,096 (`--fill=40`). `:fixed` is Adaptive-Span that sees all of its span.
+4,096 (`--fill=40`). `:fixed` is Adaptive-Span that sees all of its span. `:infini` is Infini-attention
+with the delta rule; `:memorizing=N` keeps N memories in the third layer (0 = none; `--fill=70` fills
+8,192).
 """
 
-from longmem_jax.baselines import Comparison, adaptive_span, expire_span
+from longmem_jax.baselines import Comparison, adaptive_span, expire_span, infini, with_memory
 from longmem_jax.config import base, stack, transformer_xl
 from longmem_jax.variants import variant, whole_number
 
@@ -28,7 +30,16 @@ def get_config(arg=''):
     config.data.source = 'stdlib'  # not read by the benchmark
     config.train.num_lanes = config.evaluate.num_lanes = 4  # 4 per device
     config.train.segment_length = config.evaluate.segment_length = 128
-    return variant(config, arg, tiny=tiny, memory=memory, alive=alive, fixed=fixed)
+    return variant(
+        config,
+        arg,
+        tiny=tiny,
+        memory=memory,
+        alive=alive,
+        fixed=fixed,
+        infini=only_infini,
+        memorizing=memorizing,
+    )
 
 
 def tiny(config):
@@ -68,3 +79,17 @@ def alive(config, value):
         num_sizes=7,
     )
     config.train.loss_weights.expire_span = 0.0
+
+
+def only_infini(config):
+    """Infini-attention in every layer."""
+    del config.model.transformer_xl
+    stack(config.model, 4, 'infini')
+    config.model.infini = infini()
+
+
+def memorizing(config, value):
+    """A memory of N in the third layer, an XL cache of 128 in all."""
+    number = whole_number('memorizing', value) if value != '0' else 0
+    del config.model.transformer_xl
+    with_memory(config.model, 3, 128, number)

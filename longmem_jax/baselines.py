@@ -102,6 +102,72 @@ def infinity_former(memory_length: int, block: int, **changes: Any) -> dict[str,
     )
 
 
+def infini(**changes: Any) -> dict[str, Any]:
+    """The sub-config of Infini-attention as in its paper, with the delta rule."""
+    return (
+        dict(
+            position='rotary',
+            num_kv_heads=0,
+            features='elu',
+            rule='delta',
+            normalizer='sum',
+            guard='clamp',
+            epsilon=1e-6,
+            gate_init=0.0,
+            skip_gate_when_empty=False,
+            rotate_memory=False,
+            scale_scores=True,
+            gradients=True,
+        )
+        | changes
+    )
+
+
+def normalized_xl(memory_length: int, **changes: Any) -> dict[str, Any]:
+    """The sub-config of the Memorizing Transformer's layers without a memory."""
+    return (
+        dict(
+            position='t5',
+            memory_length=memory_length,
+            window=0,
+            attend_self=True,
+            start='empty',
+        )
+        | changes
+    )
+
+
+def memorizing(memory_length: int, memory_size: int, **changes: Any) -> dict[str, Any]:
+    """The sub-config of the Memorizing Transformer's layer with a memory, as in its paper."""
+    return (
+        normalized_xl(memory_length)
+        | dict(
+            memory_size=memory_size,
+            top_k=32,
+            search='exact',
+            recall_target=0.95,
+            block_size=8192,
+            cache_dtype='float32',
+            unwritten='masked',
+            gate_init=0.0,
+        )
+        | changes
+    )
+
+
+def with_memory(model: Any, layer: int, memory_length: int, memory_size: int, **changes: Any):
+    """Puts a Memorizing layer (from 1 on) among `normalized_xl` ones; memory_size 0 = none."""
+    stack(model, model.num_layers, 'normalized_xl', model.feed_forward[0])
+    model.normalized_xl = normalized_xl(memory_length)
+    if memory_size:
+        names = list(model.attention)
+        names[layer - 1] = 'memorizing'
+        model.attention = tuple(names)
+        model.memorizing = memorizing(memory_length, memory_size, **changes)
+    elif 'memorizing' in model:
+        del model.memorizing
+
+
 class Comparison:
     """Which memory stands in every layer of a configuration, and how far each would look.
 

@@ -45,7 +45,8 @@ def base() -> ml_collections.ConfigDict:
         source='text',  # 'stdlib', 'text', 'tfds', 'huggingface', or a task: data/tasks/
         path='',  # source 'text': a folder with train/ validation/ test/, or one file
         name='',  # source 'tfds', 'huggingface': the data set
-        documents='file',  # what a document is: 'file', 'line', 'wiki'
+        documents='file',  # what a document is: 'file', 'line', 'wiki', 'folder'
+        endings=(),  # 'folder': only files whose names end so, such as ('.py',)
         fractions=(0.9, 0.05, 0.05),  # one file: its training, validation and test part
         pieces=1,  # cut training documents in so many, each on a lane of its own
         tokenizer=dict(kind='bytes', path='', size=0),
@@ -65,7 +66,8 @@ def base() -> ml_collections.ConfigDict:
         final_fraction=0.0,  # last learning rate / highest
         clip_norm=0.25,
         accumulate_steps=1,
-        groups=(),  # (path pattern, rate multiplier, weight decay) per parameter group
+        # Parameter groups: (path pattern, rate multiplier, weight decay[, another optimizer]).
+        groups=(),
     )
     config.train = config_dict.create(
         num_steps=1000,
@@ -76,6 +78,7 @@ def base() -> ml_collections.ConfigDict:
         log_every=50,
         evaluate_every=1000,
         seed=0,
+        start_from='',  # workdir of another run: its parameters, where shapes agree, to begin with
         max_bad_steps=20,  # steps in a row that are not finite before the run ends
         z_loss=0.0,
         loss_weights=config_dict.create(),  # auxiliary losses of memories, by name

@@ -56,18 +56,24 @@ def parameter_groups(groups: Any, params: Any) -> Any:
     """The group of every parameter: index of the first pattern found in its path, -1 = none.
 
     Args:
-      groups: `config.optimizer.groups`, tuples (pattern, rate multiplier, weight decay).
+      groups: `config.optimizer.groups`, tuples (pattern, rate multiplier, weight decay), or with
+        the name of an optimizer of its own as the fourth.
       params: parameters, abstract or not.
 
     Raises:
       UsageError: a pattern that is no regular expression or that no parameter has.
     """
     try:
-        patterns = [re.compile(pattern) for pattern, _, _ in groups]
+        patterns = [re.compile(pattern) for pattern, _, _, *_ in groups]
+        if any(
+            len(group) > 4 or group[3:4] not in ((), *((name,) for name in NAMES))
+            for group in groups
+        ):
+            raise ValueError(f'optimizers are {", ".join(NAMES)}')
     except (re.error, ValueError, TypeError) as error:
         raise UsageError(
             f'config.optimizer.groups = {groups}: tuples (path pattern, rate multiplier, weight '
-            f'decay True or False) are needed ({error}).'
+            f'decay True or False[, optimizer]) are needed ({error}).'
         ) from error
 
     def find(path, leaf):
@@ -86,10 +92,10 @@ def parameter_groups(groups: Any, params: Any) -> Any:
     return found
 
 
-def _base(settings, schedule, decayed):
-    if settings.name == 'adam':
+def _base(name, settings, schedule, decayed):
+    if name == 'adam':
         return optax.adam(schedule, b1=settings.b1, b2=settings.b2, eps=settings.eps)
-    if settings.name == 'adamw':
+    if name == 'adamw':
         return optax.adamw(
             schedule,
             b1=settings.b1,
@@ -98,7 +104,7 @@ def _base(settings, schedule, decayed):
             weight_decay=settings.weight_decay,
             mask=decayed,
         )
-    if settings.name == 'adafactor':
+    if name == 'adafactor':
         # optax.adafactor decays after the learning rate, so by the whole of `weight_decay` in every
         # update; here the rate multiplies the decay, as in adamw. Its update is already negative.
         return optax.chain(
@@ -106,9 +112,9 @@ def _base(settings, schedule, decayed):
             optax.add_decayed_weights(-settings.weight_decay, mask=decayed),
             optax.scale_by_schedule(schedule),
         )
-    if settings.name == 'sgd':
+    if name == 'sgd':
         return optax.sgd(schedule, momentum=settings.momentum or None)
-    raise UsageError(unknown('config.optimizer.name', settings.name, NAMES))
+    raise UsageError(unknown('config.optimizer.name', name, NAMES))
 
 
 def keep_shares() -> optax.GradientTransformation:
@@ -122,6 +128,18 @@ def keep_shares() -> optax.GradientTransformation:
     return optax.stateless(
         lambda updates, params: jax.tree_util.tree_map_with_path(keep, updates, params)
     )
+
+
+def _part(tree, labels, name):
+    """The mask of one of several optimizers: others' parameters are masked out of its tree."""
+
+    def mask(params):
+        del params
+        return jax.tree.map(
+            lambda leaf, label: leaf if label == name else optax.MaskedNode(), tree, labels
+        )
+
+    return mask
 
 
 def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.GradientTransformation:
@@ -141,7 +159,21 @@ def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.Gradient
     decayed = jax.tree.map(
         lambda leaf, group: leaf.ndim > 1 and (group < 0 or bool(groups[group][2])), params, found
     )
-    parts = [_base(settings, make_schedule(settings, num_steps), decayed)]
+    schedule = make_schedule(settings, num_steps)
+    own = {group[3] for group in groups if len(group) == 4} - {settings.name}
+    bases = {
+        name: _base(name, settings, schedule, decayed) for name in (settings.name, *sorted(own))
+    }
+    if own:
+        names = [group[3] if len(group) == 4 else settings.name for group in groups]
+        labels = jax.tree.map(lambda group: settings.name if group < 0 else names[group], found)
+        # Weight decay masks would not fit the parts of the tree.
+        bases = {
+            name: _base(name, settings, schedule, _part(decayed, labels, name)) for name in bases
+        }
+        parts = [optax.multi_transform(bases, labels)]
+    else:
+        parts = [bases[settings.name]]
     if settings.clip_norm:
         parts.insert(0, optax.clip_by_global_norm(settings.clip_norm))
     if groups:

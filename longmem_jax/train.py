@@ -21,6 +21,7 @@ from longmem_jax.experiment import Experiment
 from longmem_jax.generate import fresh_state, sample_text
 from longmem_jax.hardware import peak_flops
 from longmem_jax.progress import Progress
+from longmem_jax.start_from import graft, parameters_of
 from longmem_jax.writers import Writer, learning_curve
 
 PROFILED = (3, 8)  # steps of this run, counted from its first, that `--profile` traces
@@ -123,8 +124,13 @@ def _start(experiment, saver, progress):
     """The train state of the newest checkpoint, or of step 0."""
     found = saver.restore(experiment.abstract_state)
     if found is None:
-        make = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)
-        return make(), 0
+        state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
+        source = experiment.config.train.start_from
+        if source:
+            state = state.replace(
+                params=graft(state.params, parameters_of(experiment), source, progress.say)
+            )
+        return state, 0
     progress.say(f'Resuming at step {found[1]:,} from {experiment.workdir / "checkpoints"}.')
     return found
 

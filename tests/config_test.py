@@ -24,6 +24,7 @@ COMPARED = {
     'expire_span_pg19': FOUR,
     'expire_span_wikitext103': FOUR,
     'instruction': FOUR,
+    'infini_pg19': ('infini', 'transformer_xl'),
     'infinity_former_pg19': ('transformer_xl', 'infinity_former'),
     'infinity_former_wikitext103': ('transformer_xl', 'infinity_former'),
     'sorting': ('transformer_xl', 'compressive', 'infinity_former'),
@@ -220,6 +221,39 @@ def test_baselines_are_runnable(path):
             config = get_config(path, argument)
             assert set(config.model.attention) == {memory}
             assert checks.find_faults(config, 1 if 'tiny' in argument else 4) == []
+
+
+@pytest.mark.parametrize('name', ['pg19', 'code', 'latex'])
+def test_memories_of_any_size_are_runnable(name):
+    path = next(path for path in FILES if path.stem == f'memorizing_{name}')
+    for size in (0, 8192, 65536, 262144):
+        for argument in (f'size={size}', f'tiny,size={size}', f'size={size},tiny'):
+            config = get_config(path, argument)
+            assert ('memorizing' in config.model.attention) == bool(size)
+            if size and size != 8192:
+                assert config.model.memorizing.memory_size == size
+            assert checks.find_faults(config, 1) == []
+    with pytest.raises(UsageError, match='size=many: a whole number'):
+        get_config(path, 'size=many')
+
+
+def test_bad_memories_of_pairs_and_rows_are_said():
+    cases = {
+        'infini_pg19': dict(
+            features='normalized', rule='delta_sequential', position='transformer_xl',
+            num_kv_heads=3, epsilon=0.0,
+        ),
+        'memorizing_pg19': dict(
+            top_k=9000, search='some', cache_dtype='int4', recall_target=2.0, position='rotary',
+        ),
+    }  # fmt: skip
+    for stem, changes in cases.items():
+        path = next(path for path in FILES if path.stem == stem)
+        for field, value in changes.items():
+            config = get_config(path, 'tiny')
+            config.model[stem.split('_')[0]][field] = value
+            found = checks.find_faults(config, 1)
+            assert any(f'{field} = {value!r}' in fault for fault in found), (field, found)
 
 
 def test_spans_and_gaps_are_numbers():

@@ -134,6 +134,16 @@ def test_first_matching_group_decides():
     assert updates['head']['kernel'] == pytest.approx(-0.5 * 3 * 1.2, rel=1e-4)
 
 
+def test_a_group_may_have_its_own_optimizer():
+    groups = (('bias$', 1.0, False, 'adam'),)
+    updates = first_update(name='sgd', gradient=100.0, groups=groups)
+    assert updates['block']['bias'] == pytest.approx(-0.5, rel=1e-4)
+    assert updates['block']['kernel'] == -50
+    decayed = first_update(name='adamw', weight_decay=0.1, groups=(('head', 1.0, True, 'sgd'),))
+    assert decayed['head']['kernel'] == -0.5
+    assert decayed['block']['kernel'] == pytest.approx(-0.5 * 1.2, rel=1e-4)
+
+
 @pytest.mark.parametrize('name', optimizer.NAMES)
 def test_accumulation_is_one_step_on_the_mean(name):
     common = dict(name=name, weight_decay=0.1, clip_norm=1.0, momentum=0.9, schedule='linear')
@@ -158,7 +168,9 @@ def test_accumulation_is_one_step_on_the_mean(name):
 
 @pytest.mark.parametrize(
     'name, accumulate, groups',
-    itertools.product(optimizer.NAMES, (1, 2), ((), (('bias', 0.5, False),))),
+    itertools.product(
+        optimizer.NAMES, (1, 2), ((), (('bias', 0.5, False),), (('bias', 1.0, False, 'adam'),))
+    ),
 )
 def test_every_combination_is_compiled_and_keeps_its_state(name, accumulate, groups):
     config = make_config(
@@ -204,6 +216,7 @@ def test_every_combination_is_compiled_and_keeps_its_state(name, accumulate, gro
         (dict(groups=(('nothing', 1.0, True),)), r"\['nothing'\].*block/kernel"),
         (dict(groups=(('(', 1.0, True),)), 'tuples .* are needed'),
         (dict(groups=(('kernel', 1.0),)), 'tuples .* are needed'),
+        (dict(groups=(('kernel', 1.0, True, 'lion'),)), 'optimizers are adam'),
         (dict(schedule='inverse_sqrt'), 'warmup_steps = 0'),
     ],
 )

@@ -6,6 +6,7 @@ from typing import Any
 from longmem_jax.data import hubs
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.documents import Pieces, Source
+from longmem_jax.data.folders import Folders
 from longmem_jax.data.stdlib import StandardLibrary
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.text_files import TextFiles
@@ -28,6 +29,8 @@ def load_source(data: Any, split: str) -> Source:
     """
     if data.source == 'stdlib':
         source = StandardLibrary(split)
+    elif data.source == 'text' and data.documents == 'folder':
+        source = Folders(data.path, split, tuple(data.endings))
     elif data.source == 'text':
         source = TextFiles(data.path, split, data.documents, tuple(data.fractions))
     elif data.source == 'tfds':

@@ -112,7 +112,7 @@ class TextFiles:
             raise UsageError(f'config.data.path = {path}: not there. {WAYS}')
         if documents not in ('file', 'line', 'wiki'):
             raise UsageError(
-                f'config.data.documents = {documents!r}: allowed are file, line and wiki.'
+                f'config.data.documents = {documents!r}: allowed are file, folder, line and wiki.'
             )
         self._files = StoredFiles()
         # Per file the borders of its documents; None = the file is one document.

@@ -9,7 +9,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-UPDATES = ('linear', 'delta', 'delta_sequential')
+RULES = ('linear', 'delta', 'delta_sequential')
 NORMALIZERS = ('sum', 'none')
 GUARDS = ('clamp', 'add')
 
@@ -77,7 +77,7 @@ def write(
     pairs: Pairs,
     features: jax.Array,
     values: jax.Array,
-    update: str,
+    rule: str,
     normalizer: str,
     guard: str,
     epsilon: float,
@@ -88,15 +88,15 @@ def write(
       pairs: the memory before.
       features: [batch, heads, n, d_key], feature maps of keys; zeros at padding.
       values: [batch, heads, n, d_value].
-      update: 'linear' adds values; 'delta' adds what the memory does not hold of them yet, all
+      rule: 'linear' adds values; 'delta' adds what the memory does not hold of them yet, all
         tokens against the memory before the segment; 'delta_sequential' token after token (in
         parallel, by one triangular solve), for `normalizer='none'`.
       normalizer, guard, epsilon: of `read`.
     """
     values = values.astype(features.dtype)
-    if update != 'linear':
+    if rule != 'linear':
         values = values - read(pairs, features, normalizer, guard, epsilon)
-    if update == 'delta_sequential':
+    if rule == 'delta_sequential':
         # Token t must take away what tokens before it added: (1 + strictly lower(K K^T)) U = V.
         overlap = jnp.tril(jnp.einsum('bhik,bhjk->bhij', features, features), -1)
         unit = jnp.eye(features.shape[2], dtype=features.dtype)[None, None]

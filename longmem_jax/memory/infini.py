@@ -57,7 +57,7 @@ def check(fields, model, segment_length: int) -> list[str]:
     for name, allowed in (
         ('position', tuple(kind for kind in POSITIONS if kind != 'transformer_xl')),
         ('features', tuple(associative.FEATURES)),
-        ('update', associative.UPDATES),
+        ('rule', associative.RULES),
         ('normalizer', associative.NORMALIZERS),
         ('guard', associative.GUARDS),
     ):
@@ -80,8 +80,8 @@ def check(fields, model, segment_length: int) -> list[str]:
             f'features = {fields["features"]!r}: they are signed, so their sum is no normalizer; use '
             "normalizer='none' or positive features"
         )
-    if fields['update'] == 'delta_sequential' and fields['normalizer'] != 'none':
-        faults.append("update = 'delta_sequential': needs normalizer='none'")
+    if fields['rule'] == 'delta_sequential' and fields['normalizer'] != 'none':
+        faults.append("rule = 'delta_sequential': needs normalizer='none'")
     return faults
 
 
@@ -92,7 +92,7 @@ class InfiniAttention(nn.Module):
       position: position scheme of the local attention; places begin anew in every segment.
       num_kv_heads: heads of keys and values, each shared by a group of query heads; 0 = all.
       features: feature map of the memory, one of `associative.FEATURES`.
-      update: 'linear', 'delta' (the paper's), or 'delta_sequential'.
+      rule: 'linear', 'delta' (the paper's), or 'delta_sequential'.
       normalizer: 'sum' (the paper's `z`), or 'none'; with the sum, a pair written twice by the delta
         rule reads back as half of its value.
       guard, epsilon: against division by zero, see `associative.read`.
@@ -109,7 +109,7 @@ class InfiniAttention(nn.Module):
     position: str
     num_kv_heads: int
     features: str
-    update: str
+    rule: str
     normalizer: str
     guard: str
     epsilon: float
@@ -140,7 +140,7 @@ class InfiniAttention(nn.Module):
         )
         self.gate = self.param('gate', constant, (host.num_heads,))
         self.wide = jnp.promote_types(host.dtype, jnp.float32)
-        self.rule = (self.normalizer, self.guard, self.epsilon)
+        self.reading = (self.normalizer, self.guard, self.epsilon)
 
     def initial_state(self, batch_size: int) -> InfiniState:
         """No pairs."""
@@ -170,7 +170,7 @@ class InfiniAttention(nn.Module):
         asked = self._features(queries if self.rotate_memory else plain)
         batch, heads, length, width = asked.shape
         asked = asked.reshape(batch, self.kv_heads, group, length, width)
-        found = associative.read(state.pairs, asked, *self.rule)
+        found = associative.read(state.pairs, asked, *self.reading)
         found = found.reshape(batch, heads, length, width).astype(local.dtype)
         gate = jax.nn.sigmoid(self.gate)[None, :, None, None]
         if self.skip_gate_when_empty:
@@ -182,7 +182,7 @@ class InfiniAttention(nn.Module):
         valid = jnp.arange(keys.shape[2], dtype=jnp.int32)[None] < num_valid[:, None]
         features = self._features(keys)
         features = jnp.where(valid[:, None, :, None], features, jnp.zeros_like(features))
-        pairs = associative.write(state.pairs, features, values, self.update, *self.rule)
+        pairs = associative.write(state.pairs, features, values, self.rule, *self.reading)
         return InfiniState(pairs, state.count + num_valid)
 
     def __call__(

@@ -172,7 +172,7 @@ ATTENTION['infini'] = Entry(
         position='rotary',
         num_kv_heads=0,
         features='elu',
-        update='delta',
+        rule='delta',
         normalizer='sum',
         guard='clamp',
         epsilon=1e-6,
@@ -184,10 +184,10 @@ ATTENTION['infini'] = Entry(
     ),
     check=infini.check,
     more=dict(
-        linear_grouped=dict(update='linear', num_kv_heads=1, rotate_memory=True, gradients=False),
+        linear_grouped=dict(rule='linear', num_kv_heads=1, rotate_memory=True, gradients=False),
         sequential=dict(
             features='normalized',
-            update='delta_sequential',
+            rule='delta_sequential',
             normalizer='none',
             position='t5',
             skip_gate_when_empty=True,

@@ -30,7 +30,7 @@ def _layer(host, normalize, **changes):
         position='rotary',
         num_kv_heads=0,
         features='elu',
-        update='delta',
+        rule='delta',
         normalizer='sum',
         guard='clamp',
         epsilon=1e-10,
@@ -98,7 +98,7 @@ def _whole_model(settings, arrays):
                 name = f'layers.{depth}.0'
                 params, order = _attention(theirs, name, heads)
                 gamma = theirs[f'{name}.norm.gamma']
-                layer = _layer(host, lambda x, gamma=gamma: norm(x, gamma), update=rule)
+                layer = _layer(host, lambda x, gamma=gamma: norm(x, gamma), rule=rule)
                 layer = layer.bind({'params': params})
                 if states[depth] is None:
                     states[depth] = layer.initial_state(x.shape[0])
@@ -135,7 +135,7 @@ def _one_layer(settings, arrays):
     layer = _layer(
         host,
         identity,
-        update='delta' if settings['delta_rule'] else 'linear',
+        rule='delta' if settings['delta_rule'] else 'linear',
         guard='add',
         epsilon=settings['epsilon'],
         skip_gate_when_empty=False,

@@ -99,7 +99,9 @@ def check(settings, arrays):
             f'grad/x_{number}': gradients[1],
             f'state/memory_keys_{number}': state.rows.rows_keys,
             f'state/memory_values_{number}': state.rows.rows_values,
-            f'state/memory_count_{number}': jnp.broadcast_to(count, (len(count), settings['heads'])),
+            f'state/memory_count_{number}': jnp.broadcast_to(
+                count, (len(count), settings['heads'])
+            ),
             f'state/xl_keys_{number}': jnp.swapaxes(state.recent.keys, 1, 2),
             f'state/xl_values_{number}': jnp.swapaxes(state.recent.values, 1, 2),
         }

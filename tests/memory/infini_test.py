@@ -1,0 +1,101 @@
+"""Associative memory and Infini-attention: recall, updates in a row, precision, gates."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.memory import associative
+from longmem_jax.segment import read_segments
+from tests.toys import random_segments, run, toy, with_config
+
+READING = ('sum', 'clamp', 1e-6)
+SIGNED = ('none', 'clamp', 1e-6)
+
+
+def pairs_of(seed, number, width):
+    random = np.random.default_rng(seed)
+    draw = lambda: jnp.asarray(random.normal(size=(1, 1, number, width)), jnp.float32)  # noqa: E731
+    return draw(), draw()
+
+
+def test_one_pair_is_read_back():
+    keys, values = pairs_of(0, 1, 8)
+    for name, (feature, positive) in associative.FEATURES.items():
+        reading = READING if positive else SIGNED
+        pairs = associative.empty(1, 1, 8, 8)
+        for rule in ('linear', 'delta'):
+            written = associative.write(pairs, feature(keys), values, rule, *reading)
+            found = associative.read(written, feature(keys), *reading)
+            np.testing.assert_allclose(found, values, atol=1e-3, err_msg=name)
+        assert not associative.read(pairs, feature(keys), *reading).any()
+
+
+def test_a_pair_written_twice():
+    """Linear reads it back, delta with the sum reads half, delta with unit keys reads all of it."""
+    keys, values = pairs_of(1, 1, 8)
+
+    def twice(rule, feature, reading):
+        pairs = associative.empty(1, 1, 8, 8)
+        for _ in range(2):
+            pairs = associative.write(pairs, feature(keys), values, rule, *reading)
+        return associative.read(pairs, feature(keys), *reading)
+
+    elu, normalized = (associative.FEATURES[name][0] for name in ('elu', 'normalized'))
+    np.testing.assert_allclose(twice('linear', elu, READING), values, atol=1e-4)
+    np.testing.assert_allclose(twice('delta', elu, READING), values / 2, atol=1e-4)
+    np.testing.assert_allclose(twice('delta', normalized, SIGNED), values, atol=1e-4)
+
+
+def test_sequential_delta_is_token_after_token():
+    keys, values = pairs_of(2, 12, 8)
+    features = associative.FEATURES['normalized'][0](keys)
+    before = associative.write(
+        associative.empty(1, 1, 8, 8), features[:, :, ::-1], values, 'linear', *SIGNED
+    )
+    at_once = associative.write(before, features, values, 'delta_sequential', *SIGNED)
+    one = before
+    for t in range(12):
+        part = slice(t, t + 1)
+        one = associative.write(one, features[:, :, part], values[:, :, part], 'delta', *SIGNED)
+    np.testing.assert_allclose(at_once.matrix, one.matrix, atol=1e-4)
+    np.testing.assert_allclose(at_once.normalizer, one.normalizer, atol=1e-4)
+
+
+def test_memory_is_float32_in_a_bfloat16_model():
+    model = with_config('infini', dtype='bfloat16')
+    state = model.apply({'params': toy('infini')[1]}, 2, method='initial_state')
+    assert {leaf.dtype for leaf in jax.tree.leaves(state)} == {
+        jnp.dtype('float32'),
+        jnp.dtype('int32'),
+    }
+
+
+@pytest.mark.parametrize('rule', ['linear', 'delta'])
+def test_long_streams_stay_finite(rule):
+    model, params = toy('infini')
+    model = with_config('infini', infini=dict(model.config.infini.to_dict(), rule=rule))
+    logits, states = run(model, params, random_segments(segments=2000))
+    assert np.isfinite(logits).all()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(states))
+
+
+def test_gradients_reach_earlier_segments_only_where_asked():
+    model, params = toy('infini')
+    segments = random_segments(segments=3)
+
+    def last(params, stopped):
+        changed = with_config(
+            'infini', infini=dict(model.config.infini.to_dict(), gradients=not stopped)
+        )
+
+        def read(state, segment, key):
+            logits, state, _ = changed.apply({'params': params}, segment, state, train=False)
+            return state, jax.nn.logsumexp(logits).sum()
+
+        state = model.apply({'params': params}, 2, method='initial_state')
+        return read_segments(read, state, segments, jax.random.key(0))[1][-1]
+
+    through, stopped = (jax.jit(jax.grad(last), static_argnums=1)(params, s) for s in (False, True))
+    values = [g['block_0']['attention']['value']['kernel'] for g in (through, stopped)]
+    assert np.abs(values[0] - values[1]).max() > 1e-5
