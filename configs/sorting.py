@@ -4,8 +4,8 @@ python -m longmem_jax.main --config=configs/sorting.py --workdir=DIR
 3 layers of 300. `:length=8000` and `:length=16000` are the paper's longer sequences.
 `:sticky=sampled` or `:sticky=quantile` adds sticky memories, which the paper's sorting has not. The
 memories of the paper's Figure 3: `:memory=transformer_xl` (2,048), `:memory=compressive` (1,024 +
-1,024), `:memory=infinity_former` (1,024 + continuous). `:tiny` counts 1,000 tokens of 6 kinds, for two cores.
-The data is generated.
+1,024), `:memory=infinity_former` (1,024 + continuous). `:tiny` counts 1,000 tokens of 6 kinds,
+for two cores. The data is generated.
 """
 
 from longmem_jax import baselines

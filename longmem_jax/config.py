@@ -90,6 +90,30 @@ def base() -> ml_collections.ConfigDict:
         max_test_segments=0,  # the same for the final test and --mode=evaluate
         model=config_dict.create(),  # overrides of config.model, such as memory lengths
     )
+    config.retrieval = config_dict.create(
+        kind='none',  # of --mode=evaluate: 'knn_lm', 'cache', 'knn_lm_cache', 'spalm'
+        datastore='',  # folder of --mode=build_datastore
+        k=1024,  # neighbours, at most
+        temperature=1.0,
+        share=0.25,  # lambda of the neighbours
+        cache_length=2048,
+        cache_temperature=1.0,
+        cache_share=0.1,  # lambda of the cache
+        tune_tokens=20_000,  # of validation, to choose k, temperatures and shares; 0 = as given
+        report_tokens=20,  # that gained most, in WORKDIR/retrieval.txt and .html
+        dtype='float16',  # of the keys on disk, or 'float32'
+        shard_tokens=1 << 20,
+        verify=False,  # compute all checksums of a datastore when it is opened
+        index='exact',  # or 'faiss'
+        block_size=1 << 16,  # 'exact': keys on the devices at once
+        centroids=4096,  # 'faiss'
+        code_size=64,
+        probe=32,
+        rerank=4.0,  # candidates per neighbour
+        train_keys=1_000_000,
+        seed=1,
+        spalm=dict(k=4, frozen=True, learning_rate=1e-2, num_steps=400),
+    )
     config.generate = config_dict.create(
         length=500, temperature=1.0, top_k=0, top_p=0.95, seed=0, sample_length=200
     )

@@ -15,13 +15,18 @@ from ml_collections import config_flags
 from longmem_jax import allocator, checks, compile, evaluate_mode, generate_mode, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
+from longmem_jax.retrieval import datastore, spalm
+from longmem_jax.retrieval import evaluate as retrieval_evaluate
 from longmem_jax.train import train
 
 _CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'configs/NAME.py[:variant]', lock_config=True
 )
 _MODE = flags.DEFINE_enum(
-    'mode', 'train', ['train', 'evaluate', 'generate', 'compile'], 'What to do.'
+    'mode',
+    'train',
+    ['train', 'evaluate', 'generate', 'compile', 'build_datastore', 'train_spalm'],
+    'What to do.',
 )
 _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of the run: checkpoints, events, results.')
 _PROFILE = flags.DEFINE_bool('profile', False, 'Trace a few training steps to WORKDIR/profile.')
@@ -44,7 +49,9 @@ _SAVE_STATE = flags.DEFINE_string(
 _LOAD_STATE = flags.DEFINE_string(
     'load_state', '', 'generate, evaluate: start from the memory in it.'
 )
-_SPLIT = flags.DEFINE_string('split', 'test', 'evaluate: train, validation or test.')
+_SPLIT = flags.DEFINE_string(
+    'split', '', 'evaluate, build_datastore: train, validation or test; default test, or train.'
+)
 _TOPOLOGY = flags.DEFINE_string('topology', '', 'compile: a TPU slice such as v5e:4x4.')
 _DISTRIBUTED = flags.DEFINE_bool(
     'distributed', False, 'Join the other processes (TPU pods, clusters).'
@@ -73,9 +80,18 @@ def _run():
     experiment = Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict()))
     if _MODE.value == 'train':
         train(experiment, profile=_PROFILE.value)
+    elif _MODE.value == 'build_datastore':
+        datastore.build(experiment, _SPLIT.value or 'train')
+    elif _MODE.value == 'train_spalm':
+        spalm.train(experiment)
+    elif _MODE.value == 'evaluate' and config.retrieval.kind != 'none':
+        retrieval_evaluate.evaluate(experiment, _SPLIT.value or 'test')
     elif _MODE.value == 'evaluate':
         evaluate_mode.evaluate(
-            experiment, _SPLIT.value, save_state=_SAVE_STATE.value, load_state=_LOAD_STATE.value
+            experiment,
+            _SPLIT.value or 'test',
+            save_state=_SAVE_STATE.value,
+            load_state=_LOAD_STATE.value,
         )
     else:
         given = {

@@ -16,6 +16,7 @@ from tests.parity_systems import (
     compressive_transformer_conv,
     infini_attention,
     infinity_former,
+    knn_lm,
     memorizing_transformer,
     t5_relative_bias,
     transformer_sequential,
@@ -31,6 +32,7 @@ SYSTEMS = {
     'compressive_transformer_conv': compressive_transformer_conv.check,
     'infinity_former': infinity_former.check,
     'memorizing_transformer': memorizing_transformer.check,
+    'knn_lm': knn_lm.check,
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),
 }

@@ -1,0 +1,258 @@
+"""`--mode=evaluate` with retrieval: kNN-LM, continuous cache, both; tuned on validation."""
+
+import dataclasses
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longmem_jax.errors import UsageError, unknown
+from longmem_jax.evaluate import Result
+from longmem_jax.experiment import Experiment
+from longmem_jax.progress import Progress
+from longmem_jax.retrieval import report, spalm
+from longmem_jax.retrieval.cache import Cache
+from longmem_jax.retrieval.datastore import Datastore, identity
+from longmem_jax.retrieval.knn_lm import log_probability, mixture
+from longmem_jax.retrieval.reading import Part, Reader
+from longmem_jax.retrieval.search import Index, make_index, require_k
+from longmem_jax.train import show
+
+KINDS = ('none', 'knn_lm', 'cache', 'knn_lm_cache', 'spalm')
+TEMPERATURES = tuple(2.0**power for power in range(-1, 11))
+SHARES = tuple(share / 20 for share in range(20))
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """How three predictions are mixed.
+
+    Attributes:
+      k, temperature, share: of the neighbours.
+      cache_temperature, cache_share: of the cache.
+    """
+
+    k: int
+    temperature: float
+    share: float
+    cache_temperature: float
+    cache_share: float
+
+
+def check(settings: Any) -> list[str]:
+    """Faults of `config.retrieval`."""
+    faults = []
+    if settings.kind not in KINDS:
+        faults.append(unknown('config.retrieval.kind', settings.kind, KINDS))
+    for name in ('share', 'cache_share'):
+        if not 0 <= settings[name] <= 1:
+            faults.append(
+                f'config.retrieval.{name} = {settings[name]}: a share of the probability (lambda), '
+                'from 0 to 1'
+            )
+    if settings.kind == 'knn_lm_cache' and settings.share + settings.cache_share > 1:
+        faults.append('config.retrieval.share + cache_share: must be at most 1')
+    for name in ('temperature', 'cache_temperature', 'k', 'cache_length', 'block_size', 'probe',
+                 'centroids', 'code_size', 'rerank', 'train_keys', 'shard_tokens'):  # fmt: skip
+        if settings[name] <= 0:
+            faults.append(f'config.retrieval.{name} = {settings[name]}: must be above 0')
+    return faults
+
+
+@dataclasses.dataclass
+class Found:
+    """What some counted tokens got; every array [tokens, ...].
+
+    Attributes:
+      log_model: log-probability of the target by the model.
+      targets: the tokens to be said.
+      distances, values: of the neighbours, [tokens, k]; k = 0 without a datastore.
+      cache: log-probability by the cache, [tokens, temperatures].
+    """
+
+    log_model: np.ndarray
+    targets: np.ndarray
+    distances: np.ndarray
+    values: np.ndarray
+    cache: np.ndarray
+
+
+class Lookup:
+    """Looks up the tokens of one pass over a corpus."""
+
+    def __init__(self, index: Index | None, store: Any, k: int, cache: Cache | None):
+        """`index` and `store`, or `cache`, or all."""
+        self._index, self._store, self._k, self._cache = index, store, k, cache
+        self.numbers = np.zeros((0, 0), np.int64)
+
+    def read(self, part: Part) -> Found:
+        """The counted tokens of a part, in the order of lanes and places."""
+        own = part.counted
+        count = int(own.sum())
+        cache = np.zeros((count, 0))
+        if self._cache is not None:
+            cache = self._cache.read(part)[own]
+        distances, values = np.zeros((count, 0), np.float32), np.zeros((count, 0), np.int32)
+        if self._index is not None:
+            distances, self.numbers = self._index.search(part.keys[own], self._k)
+            values = self._store.rows('values', self.numbers)
+        return Found(-part.nll[own].astype(np.float64), part.targets[own], distances, values, cache)
+
+
+def neighbours_log(found: Found, k: int, temperature: float) -> np.ndarray:
+    """Log-probability of the targets by the k nearest neighbours."""
+    return log_probability(
+        -found.distances[:, :k].astype(np.float64) / temperature, found.values[:, :k], found.targets
+    )
+
+
+def tune(found: Found, choice: Choice, kind: str) -> Choice:
+    """The best temperature, number of neighbours and shares for validation tokens.
+
+    Args:
+      found: of validation; `found.cache` has a column per `TEMPERATURES`.
+      choice: its k is the largest that may be chosen.
+      kind: one of `KINDS`.
+    """
+    uses_store, uses_cache = kind.startswith('knn_lm'), kind.endswith('cache')
+    best_store = best_cache = None
+    if uses_store:
+        ks = sorted({choice.k, *(4**p for p in range(1, 8) if 4**p < choice.k)})
+        tried = []
+        for k, temperature in itertools.product(ks, TEMPERATURES):
+            log = neighbours_log(found, k, temperature)
+            loss, share = min((-_mean([found.log_model, log], [1 - s, s]), s) for s in SHARES)
+            tried.append((loss, k, temperature, share))
+        _, k, temperature, share = min(tried)
+        choice = dataclasses.replace(choice, k=k, temperature=temperature, share=share)
+        best_store = neighbours_log(found, k, temperature)
+    if uses_cache:
+        tried = []
+        for at, temperature in enumerate(TEMPERATURES):
+            log = found.cache[:, at]
+            loss, share = min((-_mean([found.log_model, log], [1 - s, s]), s) for s in SHARES)
+            tried.append((loss, at, temperature, share))
+        _, at, temperature, share = min(tried)
+        choice = dataclasses.replace(choice, cache_temperature=temperature, cache_share=share)
+        best_cache = found.cache[:, at]
+    if uses_store and uses_cache:
+        logs = [found.log_model, best_store, best_cache]
+        pairs = [(a, b) for a, b in itertools.product(SHARES, SHARES) if a + b <= 0.95]
+        _, a, b = min((-_mean(logs, [1 - a - b, a, b]), a, b) for a, b in pairs)
+        choice = dataclasses.replace(choice, share=a, cache_share=b)
+    return choice
+
+
+def _mean(logs, shares):
+    return float(mixture(logs, shares).mean())
+
+
+def _joined(parts: list[Found]) -> Found:
+    names = [field.name for field in dataclasses.fields(Found)]
+    return Found(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+def _validation(experiment, params, make, tokens):
+    """What the first `tokens` tokens of validation find."""
+    lookup, parts, count = make(TEMPERATURES), [], 0
+    for part in Reader(experiment, params, 'validation').parts():
+        parts.append(lookup.read(part))
+        count += len(parts[-1].targets)
+        if count >= tokens:
+            break
+    return _joined(parts)
+
+
+def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
+    """Scores a split by the model alone and with what `config.retrieval.kind` adds; prints a table.
+
+    Raises:
+      UsageError: faulty settings, no checkpoint, or a datastore that does not belong to it.
+    """
+    settings = experiment.config.retrieval
+    faults = check(settings)
+    if faults:
+        raise UsageError('config.retrieval:\n  ' + '\n  '.join(faults))
+    if settings.kind == 'spalm':
+        return spalm.evaluate(experiment, split)
+    kind, progress = settings.kind, Progress(0, log_every=0)
+    params, step = experiment.restore_parameters()
+    progress.say(f'Evaluating step {step:,} of {experiment.workdir} with {kind}.')
+    index = store = None
+    if kind.startswith('knn_lm'):
+        folder = Path(settings.datastore).expanduser()
+        store = Datastore(folder, identity(experiment, params), settings.verify)
+        require_k(settings.k, store)
+        index = make_index(settings, store, experiment.mesh)
+    lanes = experiment.config.evaluate.num_lanes
+
+    def make(temperatures):
+        cache = (
+            Cache(lanes, settings.cache_length, temperatures) if kind.endswith('cache') else None
+        )
+        return Lookup(index, store, settings.k, cache)
+
+    choice = Choice(
+        settings.k, settings.temperature, settings.share,
+        settings.cache_temperature, settings.cache_share,
+    )  # fmt: skip
+    if settings.tune_tokens:
+        choice = tune(_validation(experiment, params, make, settings.tune_tokens), choice, kind)
+    used = {
+        'knn_lm': f'k {choice.k}, temperature {choice.temperature:g}, lambda {choice.share:g}',
+        'cache': f'cache of {settings.cache_length:,}, temperature {choice.cache_temperature:g}, '
+        f'lambda {choice.cache_share:g}',
+    }
+    said = '; '.join(text for name, text in used.items() if name in kind)
+    tuned = (
+        f' (tuned on {settings.tune_tokens:,} validation tokens)' if settings.tune_tokens else ''
+    )
+    progress.say(f'{said}{tuned}.')
+    lookup = make((choice.cache_temperature,))
+    limit = experiment.config.evaluate.max_test_segments
+    sums: dict[str, float] = {}
+    count, num_bytes, gains = 0, 0.0, report.Gains(settings.report_tokens)
+    for part in Reader(experiment, params, split).parts(limit):
+        found = lookup.read(part)
+        logs = {split: found.log_model} | _mixtures(found, choice, kind, split)
+        for name, log in logs.items():
+            sums[name] = sums.get(name, 0.0) - float(log.sum())
+        count += len(found.targets)
+        num_bytes += float(part.num_bytes.sum())
+        if store is not None:
+            last = list(logs.values())[-1]
+            gains.add(part, found, lookup.numbers, last, choice)
+    protocol = (
+        f'segment {experiment.config.evaluate.segment_length}, {lanes} lanes, '
+        f'{"the first" if limit else "all"} {count:,} tokens of {split}'
+    )
+    results = {
+        name: Result(
+            split, nll, count, num_bytes, f'{protocol}{"" if name == split else "; " + said}'
+        )
+        for name, nll in sums.items()
+    }
+    paths = {}
+    if store is not None and settings.report_tokens:
+        paths = gains.write(store, experiment.tokenizer, experiment.workdir)
+    progress.close()
+    show(progress, results, '', paths)
+    return results
+
+
+def _mixtures(found, choice, kind, split):
+    logs = {}
+    store = neighbours_log(found, choice.k, choice.temperature) if 'knn' in kind else None
+    cache = found.cache[:, 0] if kind.endswith('cache') else None
+    if store is not None and kind == 'knn_lm':
+        logs[f'{split}, kNN-LM'] = mixture(
+            [found.log_model, store], [1 - choice.share, choice.share]
+        )
+    if cache is not None and kind == 'cache':
+        shares = [1 - choice.cache_share, choice.cache_share]
+        logs[f'{split}, cache'] = mixture([found.log_model, cache], shares)
+    if store is not None and cache is not None:
+        shares = [1 - choice.share - choice.cache_share, choice.share, choice.cache_share]
+        logs[f'{split}, kNN-LM and cache'] = mixture([found.log_model, store, cache], shares)
+    return logs

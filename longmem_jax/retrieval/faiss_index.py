@@ -1,0 +1,98 @@
+"""The nearest keys by FAISS on the host: cells and product codes, then distances in full precision.
+
+IVF-PQ as in kNN-LM's code: queries look into the `probe` nearest of `centroids` cells, where keys are
+compared by codes of `code_size` bytes; what that finds is ordered anew by the stored keys. Keys have
+one number per row (no removal), the index is a file beside the datastore and made once.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from longmem_jax.errors import UsageError
+from longmem_jax.retrieval.datastore import Datastore
+from longmem_jax.retrieval.search import distances, require_k, sorted_by_distance
+
+ADDED = 1 << 18
+
+
+class Faiss:
+    """See `search.Index`; candidates are `rerank` times as many as asked for."""
+
+    def __init__(self, store: Datastore, settings: Any):
+        """Reads the index file, or trains and fills one.
+
+        Args:
+          store: the keys.
+          settings: `config.retrieval`.
+
+        Raises:
+          UsageError: FAISS is not installed, or sizes that do not fit.
+        """
+        try:
+            import faiss
+        except ImportError as error:
+            raise UsageError(
+                "config.retrieval.index = 'faiss' needs FAISS: pip install -e '.[faiss]'."
+            ) from error
+        self._faiss, self._store, self._settings = faiss, store, settings
+        size = settings.code_size
+        if store.width % size:
+            raise UsageError(
+                f'config.retrieval.code_size = {size}: must divide the width {store.width} of keys.'
+            )
+        if settings.centroids > len(store):
+            raise UsageError(
+                f'config.retrieval.centroids = {settings.centroids}: more than the {len(store):,} '
+                'keys of the datastore.'
+            )
+        path = store.folder / f'index.{settings.centroids}.{size}.faiss'
+        if path.exists():
+            try:
+                self._index = faiss.read_index(str(path))
+            except RuntimeError as error:
+                raise UsageError(f'{path}: cannot be read ({error}); delete it.') from error
+            if self._index.ntotal != len(store):
+                raise UsageError(
+                    f'{path}: holds {self._index.ntotal:,} keys, the datastore {len(store):,}; '
+                    'delete it, it is made anew.'
+                )
+        else:
+            self._index = self._make(path)
+        self._index.nprobe = settings.probe
+
+    def _make(self, path):
+        faiss, store, settings = self._faiss, self._store, self._settings
+        # Eight bits per code need 256 keys to learn from.
+        bits = min(8, max(1, int(np.log2(max(len(store), 2)))))
+        index = faiss.IndexIVFPQ(
+            faiss.IndexFlatL2(store.width),
+            store.width,
+            settings.centroids,
+            settings.code_size,
+            bits,
+        )
+        random = np.random.default_rng(settings.seed)
+        count = min(settings.train_keys, len(store))
+        chosen = np.sort(random.choice(len(store), count, replace=False))
+        index.train(store.rows('keys', chosen).astype(np.float32))
+        for _, keys in store.blocks(ADDED):
+            index.add(np.ascontiguousarray(keys, np.float32))
+        partial = path.with_suffix('.partial')
+        faiss.write_index(index, str(partial))
+        partial.replace(path)
+        return index
+
+    def search(self, queries, k, exclude=None):
+        """See `Index`; fewer than k found are filled with infinite distances."""
+        store = self._store
+        require_k(k, store)
+        queries = np.ascontiguousarray(queries, np.float32)
+        wanted = min(max(int(k * self._settings.rerank), k), len(store))
+        _, numbers = self._index.search(queries, wanted)
+        missing = numbers < 0
+        numbers = np.where(missing, 0, numbers)
+        found = distances(store, queries, numbers)
+        if exclude is not None:
+            missing |= store.rows('documents', numbers) == exclude[:, None]
+        return sorted_by_distance(np.where(missing, np.inf, found), numbers, k)

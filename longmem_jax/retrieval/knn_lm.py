@@ -1,0 +1,46 @@
+"""Probabilities from neighbours and their mixture with a model's (Khandelwal et al., 2020, Eqs. 2-3)."""
+
+import numpy as np
+
+MISSING = -10000.0  # log-probability of a token that no neighbour has
+
+
+def log_weights(scores: np.ndarray) -> np.ndarray:
+    """Log softmax over the last axis, float64; `scores` are minus distances over a temperature."""
+    scores = np.asarray(scores, np.float64)
+    highest = scores.max(axis=-1, keepdims=True)
+    return scores - highest - np.log(np.exp(scores - highest).sum(axis=-1, keepdims=True))
+
+
+def log_probability(scores: np.ndarray, values: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Log-probability of the targets by the neighbours alone.
+
+    Args:
+      scores: [..., k], greater is nearer: minus squared distances, or inner products.
+      values: int [..., k], the token that followed each neighbour.
+      targets: int [...].
+
+    Returns:
+      float64 [...]; `MISSING` where no neighbour has the target.
+    """
+    weights = np.exp(log_weights(scores)) * (values == targets[..., None])
+    total = weights.sum(axis=-1)
+    return np.where(total > 0, np.log(np.where(total > 0, total, 1.0)), MISSING)
+
+
+def distribution(scores: np.ndarray, values: np.ndarray, vocab_size: int) -> np.ndarray:
+    """Probabilities of all tokens by the neighbours alone, float64 [..., vocab_size]."""
+    weights = np.exp(log_weights(scores)).reshape(-1, scores.shape[-1])
+    rows = np.repeat(np.arange(len(weights)), weights.shape[1])
+    found = np.zeros((len(weights), vocab_size))
+    np.add.at(found, (rows, np.asarray(values).reshape(-1)), weights.reshape(-1))
+    return found.reshape(*scores.shape[:-1], vocab_size)
+
+
+def mixture(logs: list[np.ndarray], shares: list[float]) -> np.ndarray:
+    """Log of a mixture of probabilities; `shares` sum to one, those of zero are left out."""
+    parts = [log + np.log(share) for log, share in zip(logs, shares, strict=True) if share > 0]
+    result = parts[0]
+    for part in parts[1:]:
+        result = np.logaddexp(result, part)
+    return result

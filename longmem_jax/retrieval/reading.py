@@ -1,0 +1,142 @@
+"""One pass of a trained model over a corpus: what it predicts and the vectors it is looked up by.
+
+The key of a token is the input of the last layer's feed-forward part after its norm, where the token
+is the last one read; the value is the token that follows (Khandelwal et al., 2020).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from longmem_jax.data.lanes import Batch, batches
+from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment
+from longmem_jax.generate import fresh_state
+from longmem_jax.segment import Segment, read_segments
+
+SEGMENTS = 8  # read per call
+
+
+@flax.struct.dataclass
+class Part:
+    """Some consecutive segments of all lanes; leading axes [segments, lanes, length].
+
+    Attributes:
+      keys: [..., d_model], float32.
+      hidden: [..., d_model], float32: what the logits are made of.
+      nll: float32, nats of the target by the model alone.
+      targets: int32, the tokens that follow.
+      tokens: int32, the tokens read.
+      counted: bool, targets that are scored.
+      documents: int32 [segments, lanes], ordinal of the document that is read.
+      start: bool [segments, lanes], where it begins.
+      num_bytes: float32 [segments, lanes].
+    """
+
+    keys: Any
+    hidden: Any
+    nll: Any
+    targets: Any
+    tokens: Any
+    counted: Any
+    documents: Any
+    start: Any
+    num_bytes: Any
+
+
+def look(model: Any, params: Any, memory: Any, inputs: Batch) -> tuple[Any, tuple]:
+    """Reads one segment of every lane.
+
+    Returns:
+      The memories after it; keys and hidden vectors [lanes, length, d_model], nll [lanes, length].
+    """
+    found = []
+    last = f'block_{model.config.num_layers - 1}'
+
+    def listen(following, args, kwargs, context):
+        path = context.module.path
+        if path[-2:] == (last, 'feed_forward') and context.method_name == '__call__':
+            found.append(context.module.normalize(args[0]))
+        return following(*args, **kwargs)
+
+    segment = Segment(inputs.tokens, inputs.valid, inputs.start)
+    with nn.intercept_methods(listen):
+        hidden, memory, _ = model.apply(
+            {'params': params}, segment, memory, train=False, method='hidden'
+        )
+    nll = model.apply({'params': params}, hidden, inputs.targets, method=_nll)
+    wide = jnp.float32
+    return memory, (found[0].astype(wide), hidden.astype(wide), nll.astype(wide))
+
+
+def _nll(model, hidden, targets):
+    return model.embedding.nll(hidden, targets)[0]
+
+
+class Reader:
+    """Reads a split from its beginning or from where an earlier pass stopped.
+
+    Attributes:
+      memory: memories after the last part given out.
+      cursor: position behind it: document, offset and ordinals, int32 [lanes] each.
+    """
+
+    def __init__(self, experiment: Experiment, params: Any, split: str):
+        """Compiles nothing yet; one process and one device mesh with all lanes."""
+        if jax.process_count() > 1:
+            raise UsageError('Retrieval reads a corpus with one process; start one.')
+        self._model, self._params = experiment.evaluation_model, params
+        self._config, self._split = experiment.config.evaluate, split
+        self._corpus = experiment.corpus(split)
+        self._step = jax.jit(self._read, donate_argnums=1)
+        lanes = self._config.num_lanes
+        self.memory = jax.jit(lambda params: fresh_state(self._model, params, lanes))(params)
+        self.ordinals = np.full((lanes,), -1, np.int32)
+        self.cursor: Any = None
+
+    def _read(self, params, memory, batch):
+        def read(memory, inputs, key):
+            return look(self._model, params, memory, inputs)
+
+        return read_segments(read, memory, batch, jax.random.key(0))
+
+    def parts(self, max_segments: int = 0) -> Iterator[Part]:
+        """The parts of the split, each scored token once; stops after `max_segments` per lane."""
+        lanes, length = self._config.num_lanes, self._config.segment_length
+        read = 0
+        for batch in batches(
+            self._corpus,
+            lanes=range(lanes),
+            num_lanes=lanes,
+            segment_length=length,
+            segments_per_batch=SEGMENTS,
+            seed=0,
+            shuffle=False,
+            num_epochs=1,
+            cursor=self.cursor,
+        ):
+            cursor, batch = batch.cursor, batch.replace(cursor=())
+            self.memory, found = self._step(self._params, self.memory, batch)
+            documents = np.cumsum(np.asarray(batch.start), axis=0) + self.ordinals[None]
+            self.ordinals = documents[-1].astype(np.int32)
+            self.cursor = cursor
+            keys, hidden, nll = (np.asarray(part) for part in found)
+            yield Part(
+                keys=keys,
+                hidden=hidden,
+                nll=nll,
+                targets=np.asarray(batch.targets),
+                tokens=np.asarray(batch.tokens),
+                counted=np.asarray(batch.valid) & (np.asarray(batch.scored) > 0),
+                documents=documents * lanes + np.arange(lanes)[None],
+                start=np.asarray(batch.start),
+                num_bytes=np.asarray(batch.num_bytes),
+            )
+            read += SEGMENTS
+            if max_segments and read >= max_segments:
+                return

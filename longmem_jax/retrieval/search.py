@@ -1,0 +1,175 @@
+"""The nearest keys of a datastore by squared Euclidean distance: exactly, on one or many devices.
+
+Blocks of keys go to the devices one after the other and a list of the best is kept, so that neither
+the keys nor the distances need fit there. Distances of what was found are computed again from the
+stored keys: the expanded square loses digits.
+"""
+
+import functools
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from longmem_jax.errors import UsageError
+from longmem_jax.memory.nearest import top_k
+from longmem_jax.retrieval.datastore import Datastore
+
+QUERIES = 4096  # searched at once
+
+
+class Index(Protocol):
+    """Finds neighbours."""
+
+    def search(
+        self, queries: np.ndarray, k: int, exclude: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The k nearest keys.
+
+        Args:
+          queries: float32 [n, width].
+          k: at most the number of keys.
+          exclude: int32 [n], the document whose keys are not to be found; None = all may be.
+
+        Returns:
+          squared distances float32 [n, k], rising; numbers of the keys int64 [n, k].
+        """
+
+
+def require_k(k: int, store: Datastore) -> None:
+    """Raises `UsageError` where there are not so many keys."""
+    if not 1 <= k <= len(store):
+        raise UsageError(
+            f'config.retrieval.k = {k}: the datastore {store.folder} has {len(store):,} keys; '
+            'choose at least 1 and at most so many.'
+        )
+
+
+def distances(store: Datastore, queries: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Squared distances of queries [n, width] to keys by number [n, k], float32."""
+    found = np.empty(numbers.shape, np.float32)
+    for at in range(0, len(queries), 256):
+        part = slice(at, at + 256)
+        keys = store.rows('keys', numbers[part]).astype(np.float32)
+        found[part] = np.square(queries[part, None].astype(np.float32) - keys).sum(axis=-1)
+    return found
+
+
+def sorted_by_distance(found: np.ndarray, numbers: np.ndarray, k: int):
+    """The k least of each row, rising; equal distances by number."""
+    order = np.lexsort((numbers, found), axis=-1)[:, :k]
+    return np.take_along_axis(found, order, axis=1), np.take_along_axis(numbers, order, axis=1)
+
+
+class Exact:
+    """Every key is looked at."""
+
+    def __init__(self, store: Datastore, block_size: int, mesh: Mesh):
+        """Nothing is loaded yet.
+
+        Args:
+          store: the keys.
+          block_size: keys on all devices at once; rounded up to their number.
+          mesh: devices that a block is spread over.
+        """
+        self._store, self._mesh = store, mesh
+        devices = mesh.devices.size
+        self._block = -(-max(block_size, devices) // devices) * devices
+        axes = tuple(mesh.axis_names)
+        self._rows, self._whole = NamedSharding(mesh, P(axes)), NamedSharding(mesh, P())
+
+        @functools.partial(jax.jit, static_argnames='k')
+        def step(best, queries, keys, documents, exclude, base, count, k):
+            def own(keys, documents, queries, exclude, base, count):
+                keys = keys.astype(jnp.float32)
+                place = jax.lax.axis_index(axes) * keys.shape[0]
+                scores = 2 * queries @ keys.T - jnp.square(keys).sum(axis=1)[None]
+                number = place + jnp.arange(keys.shape[0], dtype=jnp.int32)
+                seen = (number < count)[None] & (documents[None] != exclude[:, None])
+                scores = jnp.where(seen, scores, -jnp.inf)
+                take = min(k, keys.shape[0])
+                scores, at = top_k(scores, take)
+                return scores, (at.astype(jnp.int32) + place + base)
+
+            scores, at = jax.shard_map(
+                own,
+                mesh=mesh,
+                in_specs=(P(axes), P(axes), P(), P(), P(), P()),
+                out_specs=P(None, axes),
+                check_vma=False,
+            )(keys, documents, queries, exclude, base, count)
+            scores, at = (jnp.concatenate(pair, 1) for pair in zip(best, (scores, at), strict=True))
+            scores, order = jax.lax.top_k(scores, k)
+            return scores, jnp.take_along_axis(at, order, axis=1)
+
+        self._step = step
+
+    def search(self, queries, k, exclude=None):
+        """See `Index`."""
+        store = self._store
+        require_k(k, store)
+        queries = np.asarray(queries, np.float32)
+        found = [
+            self._search(
+                queries[at : at + QUERIES],
+                k,
+                None if exclude is None else exclude[at : at + QUERIES],
+            )
+            for at in range(0, len(queries), QUERIES)
+        ]
+        if not found:
+            return np.zeros((0, k), np.float32), np.zeros((0, k), np.int64)
+        return tuple(np.concatenate(part) for part in zip(*found, strict=True))
+
+    def _search(self, queries, k, exclude):
+        number, room = len(queries), 1 << max(len(queries) - 1, 1).bit_length()
+        padded = np.zeros((room, queries.shape[1]), np.float32)
+        padded[:number] = queries
+        outside = np.full((room,), -1, np.int32)
+        if exclude is not None:
+            outside[:number] = exclude
+        put = functools.partial(jax.device_put, device=self._whole)
+        padded, outside = put(padded), put(outside)
+        best = put((np.full((room, k), -np.inf, np.float32), np.zeros((room, k), np.int32)))
+        for base, keys in self._store.blocks(self._block):
+            count = len(keys)
+            documents = self._store.rows('documents', np.arange(base, base + count))
+            if count < self._block:
+                spare = self._block - count
+                keys = np.concatenate([keys, np.zeros((spare, keys.shape[1]), keys.dtype)])
+                documents = np.concatenate([documents, np.full((spare,), -2, np.int32)])
+            best = self._step(
+                best,
+                padded,
+                jax.device_put(np.ascontiguousarray(keys), self._rows),
+                jax.device_put(documents, self._rows),
+                outside,
+                np.int32(base),
+                np.int32(count),
+                k=k,
+            )
+        scores, numbers = (
+            np.asarray(best[0])[:number],
+            np.asarray(best[1])[:number].astype(np.int64),
+        )
+        exact = distances(self._store, queries, numbers)
+        exact = np.where(np.isfinite(scores), exact, np.inf)
+        return sorted_by_distance(exact, numbers, k)
+
+
+def make_index(settings: Any, store: Datastore, mesh: Mesh) -> Index:
+    """The index that `config.retrieval.index` names: 'exact' or 'faiss'.
+
+    Raises:
+      UsageError: another name, or FAISS is not installed.
+    """
+    if settings.index == 'exact':
+        return Exact(store, settings.block_size, mesh)
+    if settings.index == 'faiss':
+        from longmem_jax.retrieval.faiss_index import Faiss
+
+        return Faiss(store, settings)
+    raise UsageError(f"config.retrieval.index = {settings.index!r}: allowed are 'exact', 'faiss'.")
