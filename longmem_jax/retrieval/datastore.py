@@ -232,16 +232,16 @@ class _Builder:
         else:
             name = f'progress-{number:05}.safetensors'
             leaves = jax.tree.leaves(reader.memory)
-            save_file(
-                {f'memory_{i:05}': np.asarray(leaf) for i, leaf in enumerate(leaves)}
-                | {
-                    'document': np.asarray(reader.cursor.document),
-                    'offset': np.asarray(reader.cursor.offset),
-                    'ordinals': reader.ordinals,
-                    'contexts': contexts,
-                },
-                self.folder / name,
-            )
+            saved = {f'memory_{i:05}': np.asarray(leaf) for i, leaf in enumerate(leaves)}
+            saved |= {
+                'document': np.asarray(reader.cursor.document),
+                'offset': np.asarray(reader.cursor.offset),
+                'ordinals': reader.ordinals,
+                'contexts': contexts,
+            }
+            # safetensors writes the memory of an array as it lies, views included.
+            saved = {key: np.ascontiguousarray(array) for key, array in saved.items()}
+            save_file(saved, self.folder / name)
             self.manifest['progress'] = name
         _write_manifest(self.folder, self.manifest)
         if old and old != self.manifest.get('progress'):

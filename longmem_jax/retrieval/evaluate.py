@@ -229,7 +229,14 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     )
     results = {
         name: Result(
-            split, nll, count, num_bytes, f'{protocol}{"" if name == split else "; " + said}'
+            split,
+            nll,
+            count,
+            num_bytes,
+            f'{protocol}{"" if name == split else "; " + said}',
+            right=0,
+            answers=0,
+            exact=0,
         )
         for name, nll in sums.items()
     }

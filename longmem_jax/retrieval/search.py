@@ -19,6 +19,7 @@ from longmem_jax.memory.nearest import top_k
 from longmem_jax.retrieval.datastore import Datastore
 
 QUERIES = 4096  # searched at once
+SPARE = 8  # more than asked for, so that rounding of the expanded square leaves none out
 
 
 class Index(Protocol):
@@ -131,6 +132,7 @@ class Exact:
         outside = np.full((room,), -1, np.int32)
         if exclude is not None:
             outside[:number] = exclude
+        wanted, k = k, min(k + SPARE, len(self._store))
         put = functools.partial(jax.device_put, device=self._whole)
         padded, outside = put(padded), put(outside)
         best = put((np.full((room, k), -np.inf, np.float32), np.zeros((room, k), np.int32)))
@@ -157,7 +159,7 @@ class Exact:
         )
         exact = distances(self._store, queries, numbers)
         exact = np.where(np.isfinite(scores), exact, np.inf)
-        return sorted_by_distance(exact, numbers, k)
+        return sorted_by_distance(exact, numbers, wanted)
 
 
 def make_index(settings: Any, store: Datastore, mesh: Mesh) -> Index:

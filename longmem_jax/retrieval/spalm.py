@@ -232,7 +232,10 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
         f'{count:,} tokens of {split}; K {settings.k}'
     )
     names = {split: sums[2], f'{split}, SPALM': sums[0]}
-    results = {name: Result(split, nll, count, num_bytes, protocol) for name, nll in names.items()}
+    results = {
+        name: Result(split, nll, count, num_bytes, protocol, right=0, answers=0, exact=0)
+        for name, nll in names.items()
+    }
     progress.close()
     show(progress, results, '', {})
     return results

@@ -1,0 +1,284 @@
+"""Datastores, neighbours, kNN-LM, cache and SPALM on a small trained run."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from longmem_jax import sharding
+from longmem_jax.errors import UsageError
+from longmem_jax.evaluate import Evaluator
+from longmem_jax.experiment import Experiment
+from longmem_jax.retrieval import cache, datastore, evaluate, knn_lm, reading, search, spalm
+from longmem_jax.train import train
+from tests.parity_systems.knn_lm import Store
+from tests.train_test import small_config, texts  # noqa: F401  (a fixture)
+
+
+@pytest.fixture(scope='module')
+def trained(texts, tmp_path_factory):  # noqa: F811
+    """(config, workdir) of a run of 12 steps, and a finished datastore of its training text."""
+    config = small_config(texts)
+    config.retrieval.update(
+        datastore=str(tmp_path_factory.mktemp('store')), k=6, tune_tokens=200, shard_tokens=1500,
+        dtype='float32', block_size=64, report_tokens=3,
+    )  # fmt: skip
+    config.retrieval.spalm.update(k=3, num_steps=6)
+    workdir = tmp_path_factory.mktemp('run')
+    train(make(config, workdir))
+    datastore.build(make(config, workdir), 'train')
+    return config, workdir
+
+
+def make(config, workdir):
+    return Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict(), jax.devices()[:1]))
+
+
+def opened(config, workdir, **changes):
+    config = config.copy_and_resolve_references()
+    config.retrieval.update(changes)
+    return make(config, workdir)
+
+
+def test_a_datastore_holds_every_token_and_its_key(trained):
+    config, workdir = trained
+    experiment = make(config, workdir)
+    params, _ = experiment.restore_parameters()
+    store = datastore.Datastore(
+        datastore.Path(config.retrieval.datastore), datastore.identity(experiment, params), True
+    )
+    corpus = experiment.corpus('train')
+    tokens = np.concatenate([corpus[i].tokens for i in range(len(corpus))])
+    assert len(store) == len(tokens) and len(store.shards) > 1
+    whole = store.rows('values', np.arange(len(store)))
+    assert np.array_equal(np.bincount(whole), np.bincount(tokens))
+    contexts = store.rows('contexts', np.arange(len(store)))
+    documents = store.rows('documents', np.arange(len(store)))
+    for document in range(len(corpus)):
+        own = documents == document
+        text = corpus[document].tokens
+        assert np.array_equal(whole[own], text)
+        read = np.concatenate([[corpus.tokenizer.begin], text[:-1]])
+        assert np.array_equal(contexts[own][:, -1], read)
+        assert np.array_equal(contexts[own][5, -6:], read[:6])
+    # A key is what the model computes there, whatever part it was read in.
+    part = next(iter(reading.Reader(experiment, params, 'train').parts()))
+    first = part.keys[0, 0]
+    at = np.flatnonzero(documents == 0)[: len(first)]
+    np.testing.assert_allclose(store.rows('keys', at), first, atol=1e-6)
+
+
+def test_the_pass_scores_what_evaluation_scores(trained):
+    config, workdir = trained
+    experiment = make(config, workdir)
+    params, _ = experiment.restore_parameters()
+    parts = list(reading.Reader(experiment, params, 'test').parts())
+    nll = sum(float(part.nll[part.counted].sum()) for part in parts)
+    result, _ = Evaluator(experiment.evaluation_model, experiment.mesh, config).evaluate(
+        params, experiment.corpus('test'), 'test'
+    )
+    assert nll == pytest.approx(result.nll, rel=1e-5)
+    assert sum(int(part.counted.sum()) for part in parts) == result.tokens
+
+
+def test_building_goes_on_where_it_stopped(trained, tmp_path, monkeypatch):
+    config, workdir = trained
+    experiment = opened(config, workdir, datastore=str(tmp_path))
+    write, calls = datastore._Builder.write, []
+
+    def stop(self, reader, contexts, complete):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(complete)
+        write(self, reader, contexts, complete)
+
+    monkeypatch.setattr(datastore._Builder, 'write', stop)
+    with pytest.raises(KeyboardInterrupt):
+        datastore.build(experiment, 'train')
+    assert not json.loads((tmp_path / 'manifest.json').read_text())['complete']
+    with pytest.raises(UsageError, match='not finished .2 shards'):
+        datastore.Datastore(tmp_path, None, False)
+    monkeypatch.setattr(datastore._Builder, 'write', write)
+    store = datastore.build(experiment, 'train')
+    whole = datastore.Datastore(datastore.Path(config.retrieval.datastore), None, True)
+    for name in ('keys', 'values', 'documents', 'contexts'):
+        number = np.arange(len(whole))
+        np.testing.assert_array_equal(store.rows(name, number), whole.rows(name, number))
+    assert not list(tmp_path.glob('progress*'))
+
+
+def test_damage_and_strangers_are_said(trained, tmp_path):
+    config, workdir = trained
+    copy = tmp_path / 'copy'
+    shutil.copytree(config.retrieval.datastore, copy)
+    keys = copy / 'keys.00001.bin'
+    data = keys.read_bytes()
+    keys.write_bytes(data[:-4])
+    with pytest.raises(UsageError, match=r'keys.00001.bin: .* bytes were written'):
+        datastore.Datastore(copy, None, False)
+    keys.write_bytes(data[:-4] + b'\0\0\0\1')
+    datastore.Datastore(copy, None, False)
+    with pytest.raises(UsageError, match='keys.00001.bin: its bytes were changed'):
+        datastore.Datastore(copy, None, True)
+    with pytest.raises(UsageError, match=r'another model \(width: 32 there, 48 here\)'):
+        datastore.require_same(copy, datastore.read_manifest(copy), dict(width=48))
+    (copy / 'manifest.json').write_text('{')
+    with pytest.raises(UsageError, match='not a manifest'):
+        datastore.read_manifest(copy)
+    with pytest.raises(UsageError, match='make one with --mode=build_datastore'):
+        evaluate.evaluate(opened(config, workdir, kind='knn_lm', datastore=str(tmp_path)), 'test')
+    for changes, message in (
+        (dict(kind='knn_lm', k=10**6), 'config.retrieval.k = 1000000: the datastore'),
+        (dict(kind='knn_lm', share=1.5), r'share = 1.5: .* from 0 to 1'),
+        (dict(kind='knn'), "config.retrieval.kind = 'knn'"),
+        (dict(kind='knn_lm', index='tree'), "index = 'tree'"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            evaluate.evaluate(opened(config, workdir, **changes), 'test')
+    with pytest.raises(UsageError, match='another source'):
+        datastore.build(make(config, workdir), 'test')
+
+
+def test_neighbours_help_and_are_reported(trained, capsys):
+    config, workdir = trained
+    results = {}
+    for kind in ('knn_lm', 'cache', 'knn_lm_cache'):
+        results |= evaluate.evaluate(opened(config, workdir, kind=kind), 'test')
+    assert set(results) == {'test', 'test, kNN-LM', 'test, cache', 'test, kNN-LM and cache'}
+    # Twelve steps teach little, four words repeated tell much.
+    base = results['test'].loss
+    assert results['test, kNN-LM'].loss < base - 0.1
+    assert results['test, cache'].loss < base
+    assert results['test, kNN-LM and cache'].loss <= results['test, kNN-LM'].loss + 0.05
+    report = (workdir / 'retrieval.txt').read_text()
+    assert report.count('gain ') == 3 and 'document ' in report
+    assert '<table>' in (workdir / 'retrieval.html').read_text()
+
+
+@pytest.mark.parametrize('share', [0.0, 1.0])
+def test_a_mixture_may_be_one_part_alone(share):
+    logs = [np.log([0.5, 0.25]), np.asarray([knn_lm.MISSING, np.log(0.5)])]
+    mixed = knn_lm.mixture(logs, [1 - share, share])
+    np.testing.assert_array_equal(mixed, logs[int(share)])
+
+
+def test_probabilities_by_neighbours_are_probabilities():
+    random = np.random.default_rng(0)
+    scores, values = -random.random((7, 5)) * 9, random.integers(0, 11, (7, 5))
+    whole = knn_lm.distribution(scores, values, 11)
+    np.testing.assert_allclose(whole.sum(axis=-1), 1.0)
+    for token in range(11):
+        one = np.exp(knn_lm.log_probability(scores, values, np.full((7,), token)))
+        np.testing.assert_allclose(one, whole[:, token], atol=1e-12)
+
+
+@pytest.mark.parametrize('devices, block', [(1, 1000), (1, 64), (8, 40)])
+def test_search_is_exact(devices, block):
+    random = np.random.default_rng(1)
+    keys = random.normal(size=(333, 12)).astype(np.float32)
+    queries = random.normal(size=(21, 12)).astype(np.float32)
+    mesh = sharding.make_mesh(dict(data=devices), jax.devices()[:devices])
+    index = search.Exact(Store(keys, np.arange(333)), block, mesh)
+    found, numbers = index.search(queries, 9)
+    distance = np.square(queries[:, None] - keys[None]).sum(-1)
+    np.testing.assert_array_equal(numbers, np.argsort(distance, axis=1)[:, :9])
+    np.testing.assert_allclose(found, np.sort(distance, axis=1)[:, :9], rtol=1e-5)
+
+
+def test_documents_can_be_left_out(trained):
+    config, workdir = trained
+    store = datastore.Datastore(datastore.Path(config.retrieval.datastore), None, False)
+    numbers = np.arange(0, len(store), 97)
+    queries = store.rows('keys', numbers).astype(np.float32)
+    own = store.rows('documents', numbers)
+    index = search.Exact(store, 256, make(config, workdir).mesh)
+    distances, _ = index.search(queries, 1)
+    assert distances.max() < 1e-4  # each finds itself, or one that is the same
+    _, found = index.search(queries, 5, own)
+    assert not (store.rows('documents', found) == own[:, None]).any()
+
+
+def test_faiss_finds_nearly_the_same(trained):
+    pytest.importorskip('faiss')
+    config, workdir = trained
+    settings = opened(
+        config, workdir, centroids=8, code_size=16, probe=8, rerank=8.0, train_keys=2000
+    ).config.retrieval
+    store = datastore.Datastore(datastore.Path(settings.datastore), None, False)
+    queries = store.rows('keys', np.arange(0, len(store), 31)).astype(np.float32)
+    exact, _ = search.Exact(store, 256, make(config, workdir).mesh).search(queries, 5)
+    settings.index = 'faiss'
+    for _ in range(2):  # made, then read from its file
+        found, numbers = search.make_index(settings, store, None).search(queries, 5)
+        np.testing.assert_allclose(found, search.distances(store, queries, numbers), rtol=1e-6)
+        assert np.mean(found <= exact + 1e-6) > 0.9
+    settings.centroids = 10**6
+    with pytest.raises(UsageError, match='centroids = 1000000: more than'):
+        search.make_index(settings, store, None)
+
+
+def test_the_cache_looks_back_in_its_document_only(trained):
+    config, workdir = trained
+    experiment = make(config, workdir)
+    params, _ = experiment.restore_parameters()
+    temperatures = (1.0, 16.0)
+    short, long = (cache.Cache(8, length, temperatures) for length in (3, 10**6))
+    keys, values = {}, {}
+    for part in reading.Reader(experiment, params, 'test').parts():
+        small, all_of_it = short.read(part), long.read(part)
+        for segment, lane in np.ndindex(part.start.shape):
+            if part.start[segment, lane]:
+                keys[lane], values[lane] = [], []
+            for place in np.flatnonzero(part.counted[segment, lane]):
+                query, target = part.keys[segment, lane, place], part.targets[segment, lane, place]
+                for found, length in ((small, 3), (all_of_it, 10**6)):
+                    log = found[segment, lane, place]
+                    if not keys[lane]:
+                        assert (log == knn_lm.MISSING).all()
+                        continue
+                    distance = np.square(query - np.asarray(keys[lane][-length:])).sum(-1)
+                    wanted = [
+                        knn_lm.log_probability(
+                            -distance / t, np.asarray(values[lane][-length:]), np.asarray(target)
+                        )
+                        for t in temperatures
+                    ]
+                    np.testing.assert_allclose(log, wanted, atol=2e-3)
+                keys[lane].append(query)
+                values[lane].append(target)
+
+
+@pytest.mark.parametrize('frozen', [True, False])
+def test_spalm_learns_a_gate(trained, tmp_path, frozen):
+    config, workdir = trained
+    own = tmp_path / 'run'
+    shutil.copytree(workdir, own)
+    experiment = opened(config, own, kind='spalm')
+    with pytest.raises(UsageError, match='make one with --mode=train_spalm'):
+        evaluate.evaluate(experiment, 'test')
+    experiment.config.retrieval.spalm.frozen = frozen
+    spalm.train(experiment)
+    results = evaluate.evaluate(experiment, 'test')
+    assert set(results) == {'test', 'test, SPALM'}
+    assert all(np.isfinite(result.loss) for result in results.values())
+    plain, _ = Evaluator(experiment.evaluation_model, experiment.mesh, config).evaluate(
+        experiment.restore_parameters()[0], experiment.corpus('test'), 'test'
+    )
+    assert results['test'].nll == pytest.approx(plain.nll, rel=1e-5)
+
+
+def test_the_gate_chooses_between_model_and_neighbours():
+    random = np.random.default_rng(0)
+    hidden = random.normal(size=(2, 6)).astype(np.float32)
+    rows = random.normal(size=(2, 3, 6)).astype(np.float32)
+    scores = np.einsum('nkd,nd->nk', rows, hidden)
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    mean = np.einsum('nk,nkd->nd', weights / weights.sum(1, keepdims=True), rows)
+    np.testing.assert_allclose(
+        spalm.combine(hidden, rows, np.zeros(6, np.float32)), (hidden + mean) / 2, rtol=1e-5
+    )
+    toward = 100 * hidden[0] / np.square(hidden[0]).sum()
+    np.testing.assert_allclose(spalm.combine(hidden, rows, toward)[0], hidden[0], rtol=1e-5)
+    np.testing.assert_allclose(spalm.combine(hidden, rows, -toward)[0], mean[0], rtol=1e-4)
