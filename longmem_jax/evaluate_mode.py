@@ -9,6 +9,7 @@ from longmem_jax.evaluate import Evaluator, Result
 from longmem_jax.experiment import Experiment
 from longmem_jax.generate import Reader
 from longmem_jax.progress import Progress
+from longmem_jax.recall_by_distance import by_distance
 from longmem_jax.train import show
 
 SPLITS = ('train', 'validation', 'test')
@@ -71,8 +72,12 @@ def evaluate(
         if save_state and not emptied:
             size = state_file.save(save_state, memory, np.zeros((1, 0), np.int32), plain, params)
             progress.say(f'memory saved: {save_state}, {size:,} bytes')
+    paths = {}
+    if experiment.config.data.source == 'recall':
+        by_distance(experiment, evaluator, params, split, progress)
+        paths = {'by distance': experiment.workdir / 'recall.png'}
     progress.close()
-    show(progress, results, '', {})
+    show(progress, results, '', paths)
     return results
 
 

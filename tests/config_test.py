@@ -214,13 +214,28 @@ def test_losses_and_their_weights_belong_together():
 
 @pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
 def test_baselines_are_runnable(path):
-    if path.stem not in COMPARED:
+    if path.stem not in COMPARED and path.stem != 'recall':
         assert ':memory=' not in importlib.import_module(f'configs.{path.stem}').__doc__
     for memory in COMPARED.get(path.stem, ()):
         for argument in (f'memory={memory}', f'tiny,memory={memory}', f'memory={memory},tiny'):
             config = get_config(path, argument)
             assert set(config.model.attention) == {memory}
             assert checks.find_faults(config, 1 if 'tiny' in argument else 4) == []
+
+
+def test_recall_is_runnable_with_every_memory_and_kind():
+    path = next(path for path in FILES if path.stem == 'recall')
+    module = importlib.import_module('configs.recall')
+    for memory in module.MEMORIES:
+        for argument in (f'memory={memory}', f'tiny,memory={memory}', f'memory={memory},tiny'):
+            config = get_config(path, argument)
+            assert memory in config.model.attention
+            assert checks.find_faults(config, 1) == []
+    for kind in module.KINDS:
+        config = get_config(path, f'tiny,kind={kind}')
+        assert config.data.task.kind == kind and checks.find_faults(config, 1) == []
+    with pytest.raises(UsageError, match='needle'):
+        get_config(path, 'kind=needle')
 
 
 @pytest.mark.parametrize('name', ['pg19', 'code', 'latex'])

@@ -9,6 +9,7 @@ from longmem_jax.data.lanes import batches
 from longmem_jax.data.tasks.collision import Collision
 from longmem_jax.data.tasks.copy_task import Copy
 from longmem_jax.data.tasks.instruction import Instruction
+from longmem_jax.data.tasks.recall import KINDS, Recall
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.tasks.sorting import Sorting, by_frequency
 from longmem_jax.errors import UsageError
@@ -37,7 +38,23 @@ WALKS = dict(
     train_on_text=True,
 )
 COUNTS = dict(documents=6, eval_documents=4, length=500, num_tokens=20)
-EVERY = [(Collision, WORLD), (Copy, GAPS), (Instruction, WALKS), (Sorting, COUNTS)]
+KEYS = dict(
+    kind='needles',
+    documents=30,
+    eval_documents=9,
+    distances=(40, 100),
+    num_pairs=4,
+    answer_length=3,
+    num_fillers=5,
+    before=20,
+)
+EVERY = [
+    (Collision, WORLD),
+    (Copy, GAPS),
+    (Instruction, WALKS),
+    (Recall, KEYS),
+    (Sorting, COUNTS),
+]
 
 
 def frames(corpus, index):
@@ -269,3 +286,42 @@ def test_bad_settings_have_one_clear_fault(source, settings, fault):
 def test_a_word_that_is_not_there():
     with pytest.raises(UsageError, match="'C' is not a word"):
         Copy(GAPS, 'train', 0).tokenizer.encode(b'A B C')
+
+
+@pytest.mark.parametrize('split', ['train', 'test'])
+@pytest.mark.parametrize('kind', KINDS)
+def test_what_is_asked_for_was_told_so_many_tokens_before(kind, split):
+    settings, found = KEYS | dict(kind=kind), set()
+    corpus = Recall(settings, split, 0)
+    named = kind in ('needles', 'associative')
+    for index in range(len(corpus)):
+        document = corpus[index]
+        words = document.tokens.tolist()
+        ask = words.index(2)
+        answer = words[ask + 1 + named :]
+        assert document.scored.tolist() == [0] * (len(words) - 3) + [1, 1, 2] and len(answer) == 3
+        keys = [place for place, word in enumerate(words) if word == 1]
+        assert len(keys) == (4 if named else 1)
+        if named:
+            keys = [place for place in keys if words[place + 1] == words[ask + 1]]
+        (key,) = keys
+        end = key + 1 + named + 3
+        assert words[end - 3 : end] == answer
+        found.add(ask - end)
+    if split == 'test':
+        assert found == {40, 100}
+    else:
+        assert min(found) >= 40 and max(found) <= 100 and len(found) > 10
+
+
+def test_distances_are_checked():
+    check = TASKS['recall'][1]
+    assert check(KEYS) == []
+    for changes, message in (
+        (dict(distances=(100, 40)), 'rising numbers'),
+        (dict(distances=()), 'rising numbers'),
+        (dict(distances='far'), 'whole numbers'),
+        (dict(num_pairs=20), '20 keys need 95 tokens'),
+        (dict(kind='haystack'), "config.data.task.kind = 'haystack'"),
+    ):
+        assert any(message in fault for fault in check(KEYS | changes)), changes

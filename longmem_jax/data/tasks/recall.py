@@ -1,0 +1,141 @@
+"""Is it remembered? Passkey, needles, associative recall and copy, at a distance that is chosen.
+
+A document tells something, goes on with filler, and asks; only the answer is scored. The distance is
+the number of tokens between the end of what is asked for and the question:
+- passkey: one key of several digits in filler (Mohtashami and Jaggi, 2023, without their prose);
+- needles: several named keys in the filler, one is asked for (Kamradt, 2023; Hsieh et al., 2024);
+- associative: named values one after the other, then filler, one is asked for (Arora et al., 2024);
+- copy: a string, filler, the string again.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from longmem_jax.data.corpus import TokenizedDocument
+from longmem_jax.data.tasks.fields import faults
+from longmem_jax.data.tasks.vocabulary import Vocabulary
+
+KINDS = ('passkey', 'needles', 'associative', 'copy')
+FIELDS = dict(
+    kind=KINDS,
+    documents=(1, 10**9),
+    eval_documents=(1, 10**9),
+    num_pairs=(1, 10_000),  # keys told; one is asked for
+    answer_length=(1, 1000),  # tokens of it
+    num_fillers=(1, 10_000),  # kinds of filler
+    before=(0, 10**8),  # most tokens of filler before anything is told
+)
+DIGITS = 10
+SPLITS = {'train': 0, 'validation': 1, 'test': 2}
+
+
+def check(settings: Any) -> list[str]:
+    """Faults of `config.data.task`; `distances` are the tokens of filler, rising."""
+    given = {name: settings[name] for name in settings if name != 'distances'}
+    found = faults(given, FIELDS)
+    distances = settings.get('distances')
+    where = f'config.data.task.distances = {distances}'
+    try:
+        numbers = tuple(int(number) for number in distances)
+    except (TypeError, ValueError):
+        return [*found, f'{where}: whole numbers are needed, such as (64, 256, 1024)']
+    if not numbers or min(numbers) < 0 or list(numbers) != sorted(set(numbers)):
+        found.append(f'{where}: rising numbers of at least 0 are needed')
+    if found:
+        return found
+    if settings['kind'] in ('needles', 'associative'):
+        room = (settings['num_pairs'] - 1) * (settings['answer_length'] + 2)
+        if room > numbers[0]:
+            found.append(
+                f'{where}: {settings["num_pairs"]} keys need {room} tokens; choose distances of at '
+                'least so many, or fewer keys'
+            )
+    return found
+
+
+def vocabulary(settings: Any) -> Vocabulary:
+    """Begin, marks, digits, names and fillers."""
+    names = [f'n{number}' for number in range(settings['num_pairs'])]
+    fillers = [f'f{number}' for number in range(settings['num_fillers'])]
+    digits = [f'd{number}' for number in range(DIGITS)]
+    return Vocabulary(('<begin>', '<key>', '<ask>', *digits, *names, *fillers), '<begin>')
+
+
+class Recall:
+    """The documents of a split as a corpus; see `data.corpus.Corpus`.
+
+    Training draws distances between the least and the greatest evenly; evaluation takes those of the
+    list in turn.
+
+    Attributes:
+      tokenizer: the words.
+    """
+
+    def __init__(self, settings: Any, split: str, seed: int):
+        """Draws nothing yet; `settings` is `config.data.task`."""
+        self._settings, self._seed, self._split = settings, seed, split
+        self._count = settings['documents' if split == 'train' else 'eval_documents']
+        self._distances = tuple(int(number) for number in settings['distances'])
+        self.tokenizer = vocabulary(settings)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _draw(self, index):
+        """Random numbers of a document, its distance, and its filler before anything is told."""
+        random = np.random.default_rng([self._seed, SPLITS[self._split], index])
+        low, high = self._distances[0], self._distances[-1]
+        if self._split == 'train':
+            distance = int(random.integers(low, high, endpoint=True))
+        else:
+            distance = self._distances[index % len(self._distances)]
+        return random, distance, int(random.integers(0, self._settings['before'], endpoint=True))
+
+    def __getitem__(self, index: int) -> TokenizedDocument:
+        settings = self._settings
+        kind, pairs, size = settings['kind'], settings['num_pairs'], settings['answer_length']
+        random, distance, before = self._draw(index)
+        first_filler = 3 + DIGITS + pairs
+
+        def filler(number):
+            kinds = random.integers(0, settings['num_fillers'], number)
+            return (first_filler + kinds).astype(np.int32)
+
+        def told(name, answer):
+            """<key> name answer; copies and passkeys have no name."""
+            names = [] if kind in ('passkey', 'copy') else [3 + DIGITS + name]
+            return np.asarray([1, *names, *answer], np.int32)
+
+        answers = random.integers(3, 3 + DIGITS, (pairs, size)).astype(np.int32)
+        names = random.permutation(pairs)
+        if kind in ('passkey', 'copy'):
+            names, answers = names[:1], answers[:1]
+        parts = [filler(before)]
+        if kind == 'associative':
+            # The one asked for ends `distance` tokens before the question, wherever it stands.
+            asked = int(random.integers(0, pairs))
+            later = pairs - 1 - asked
+            parts += [told(name, answer) for name, answer in zip(names, answers, strict=True)]
+            parts.append(filler(distance - later * (size + 2)))
+        else:
+            asked = 0
+            parts.append(told(names[0], answers[0]))
+            others = list(zip(names[1:], answers[1:], strict=True))
+            rest = filler(distance - len(others) * (size + 2))
+            places = np.sort(random.integers(0, len(rest), len(others), endpoint=True))
+            at = 0
+            for place, (name, answer) in zip(places, others, strict=True):
+                parts += [rest[at:place], told(name, answer)]
+                at = place
+            parts.append(rest[at:])
+        question = [2] if kind in ('passkey', 'copy') else [2, 3 + DIGITS + names[asked]]
+        tokens = np.concatenate([*parts, question, answers[asked]]).astype(np.int32)
+        scored = np.zeros(tokens.shape, np.uint8)
+        scored[-size:] = 1
+        scored[-1] = 2
+        return TokenizedDocument(tokens=tokens, num_bytes=0, scored=scored)
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of every document, int64 [documents]."""
+        return np.asarray([len(self[index].tokens) for index in range(self._count)], np.int64)
