@@ -1,0 +1,21 @@
+"""How many pairs a memory tells apart: what is known of it."""
+
+from longmem_jax.analysis import capacity
+
+
+def test_unit_keys_tell_more_pairs_apart(tmp_path):
+    sizes, pairs = (16, 32), (4, 32)
+    found = capacity.study(sizes, pairs, 8)
+    for width in sizes:
+        few, many = ({kind: found[kind, width, n] for kind in capacity.KINDS} for n in pairs)
+        for number in (few, many):
+            for kind in ('linear, unit keys', 'delta per token, unit keys'):
+                assert number[kind][0] > number['linear, elu'][0]
+        # Far below its capacity the delta rule takes the others' part away, above it it forgets.
+        cosines = [few[f'{rule}, unit keys'][1] for rule in ('delta per token', 'linear')]
+        assert cosines[0] > cosines[1] > 0.9 and few['linear, unit keys'][0] > 0.9
+        assert many['delta per token, unit keys'][0] < many['linear, unit keys'][0]
+    for kind in capacity.KINDS:
+        assert found[kind, 32, 32][0] >= found[kind, 16, 32][0] - 0.02
+    capacity.draw(found, sizes, pairs, tmp_path / 'capacity.png')
+    assert (tmp_path / 'capacity.png').stat().st_size > 5000
