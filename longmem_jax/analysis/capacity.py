@@ -94,7 +94,9 @@ def draw(found, head_dims: tuple[int, ...], pairs: tuple[int, ...], path: Path) 
         own.set_title(f'head_dim {width}', fontsize=10)
         own.grid(alpha=0.3)
     axes[0].set_ylabel('values recalled, %')
-    axes[-1].legend(fontsize=7)
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc='outside lower center', ncols=3, fontsize=8
+    )
     figure.savefig(path)
 
 

@@ -184,3 +184,36 @@ def test_data_sets_that_are_not_there():
         load_source(data('', source='tfds', name='pg19'), 'train')
     with pytest.raises(UsageError, match=r'\[hf\]'):
         load_source(data('', source='huggingface', name='any'), 'train')
+
+
+def test_a_folder_is_a_document(tmp_path):
+    for name, files in {
+        'train/one': {
+            'b.py': 'b',
+            'a.py': 'a',
+            'sub/c.py': 'c',
+            'read.me': 'no',
+            '.git/x.py': 'no',
+        },
+        'train/two': {'d.py': 'd'},
+        'train/three': {'read.me': 'no'},
+        'test/four': {'e.py': 'e'},
+    }.items():
+        for file, text in files.items():
+            path = tmp_path / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    (tmp_path / 'train' / 'z.py').write_text('alone')
+    config = data(tmp_path, documents='folder', endings=('.py',))
+    assert texts(config) == [b'a\nb\nc', b'd', b'alone']
+    assert texts(config, 'test') == [b'e']
+    assert len(texts(data(tmp_path, documents='folder'))) == 4  # all endings
+    divided = data(tmp_path / 'train', documents='folder', endings=('.py',))
+    parts = [texts(divided, split) for split in ('train', 'validation', 'test')]
+    assert sorted(sum(parts, [])) == [b'a\nb\nc', b'alone', b'd'] and all(parts)
+    with pytest.raises(UsageError, match=r'no files .tex'):
+        load_source(data(tmp_path, documents='folder', endings=('.tex',)), 'train')
+    with pytest.raises(UsageError, match='1 folders with files .py; at least 3'):
+        load_source(data(tmp_path / 'test', documents='folder', endings=('.py',)), 'train')
+    with pytest.raises(UsageError, match="documents='folder' needs a folder"):
+        load_source(data(tmp_path / 'none', documents='folder'), 'train')
