@@ -26,7 +26,7 @@ def get_config(arg=''):
     model.norm = 'rmsnorm'
     model.dropout = 0.05
     model.dtype = 'bfloat16'
-    chosen = dict(layer=9, length=512, size=8192, block=8192, dtype='bfloat16')
+    chosen = dict(layer=9, length=512, size=None, default=8192, dtype='bfloat16')
 
     config.data.tokenizer.kind = 'bpe'
     config.data.tokenizer.size = 32_000
@@ -50,10 +50,8 @@ def get_config(arg=''):
 
     def change(**changes):
         chosen.update(changes)
-        with_memory(
-            model, chosen['layer'], chosen['length'], chosen['size'],
-            block_size=chosen['block'], cache_dtype=chosen['dtype'],
-        )  # fmt: skip
+        number = chosen['default'] if chosen['size'] is None else chosen['size']
+        with_memory(model, chosen['layer'], chosen['length'], number, cache_dtype=chosen['dtype'])
 
     def size(config, value):
         if not value.isdigit():
@@ -87,8 +85,7 @@ def get_config(arg=''):
         config.evaluate.max_segments = 100
         config.evaluate.max_test_segments = 500
         config.checkpoint.every = 200
-        given = {} if chosen['size'] != 8192 else dict(size=2048)
-        change(layer=3, length=128, dtype='float32', **given)
+        change(layer=3, length=128, dtype='float32', default=2048)
 
     change()
     return variant(config, arg, tiny=tiny, size=size, **{'from': start_from})

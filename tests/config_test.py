@@ -245,7 +245,7 @@ def test_memories_of_any_size_are_runnable(name):
         for argument in (f'size={size}', f'tiny,size={size}', f'size={size},tiny'):
             config = get_config(path, argument)
             assert ('memorizing' in config.model.attention) == bool(size)
-            if size and size != 8192:
+            if size:
                 assert config.model.memorizing.memory_size == size
             assert checks.find_faults(config, 1) == []
     with pytest.raises(UsageError, match='size=many: a whole number'):
