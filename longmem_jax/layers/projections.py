@@ -9,13 +9,14 @@ import jax.numpy as jnp
 
 
 class HeadsIn(nn.Module):
-    """[batch, length, d_model] to [batch, num_heads, length, head_dim]; no bias.
+    """[batch, length, d_model] to [batch, num_heads, length, head_dim].
 
     Attributes:
       num_heads, head_dim: sizes of the result.
       dtype: compute dtype; the kernel [d_model, heads, head_dim] is float32.
       kernel_init: initialiser of the kernel.
       axis: logical axis of the heads; 'kv_heads' where fewer of them serve several queries'.
+      bias: whether there is one, [heads, head_dim].
     """
 
     num_heads: int
@@ -23,6 +24,7 @@ class HeadsIn(nn.Module):
     dtype: Any
     kernel_init: Callable
     axis: str = 'heads'
+    bias: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -32,21 +34,27 @@ class HeadsIn(nn.Module):
         kernel = self.param('kernel', init, (width, self.num_heads, self.head_dim))
         flat = kernel.astype(self.dtype).reshape(width, -1)
         rows = (x.astype(self.dtype) @ flat).reshape(*x.shape[:-1], self.num_heads, self.head_dim)
+        if self.bias:
+            zeros = nn.with_logical_partitioning(nn.initializers.zeros, (self.axis, 'head_dim'))
+            bias = self.param('bias', zeros, (self.num_heads, self.head_dim))
+            rows = rows + bias.astype(self.dtype)[None, None]
         return jnp.swapaxes(rows, 1, 2)
 
 
 class HeadsOut(nn.Module):
-    """[batch, num_heads, length, head_dim] to [batch, length, d_model]; no bias.
+    """[batch, num_heads, length, head_dim] to [batch, length, d_model].
 
     Attributes:
       d_model: width of the result.
       dtype: compute dtype; the kernel [heads, head_dim, d_model] is float32.
       kernel_init: initialiser of the kernel.
+      bias: whether there is one, [d_model].
     """
 
     d_model: int
     dtype: Any
     kernel_init: Callable
+    bias: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -56,4 +64,8 @@ class HeadsOut(nn.Module):
         kernel = self.param('kernel', init, (heads, head_dim, self.d_model))
         flat = kernel.astype(self.dtype).reshape(-1, self.d_model)
         rows = jnp.swapaxes(x.astype(self.dtype), 1, 2)
-        return rows.reshape(*rows.shape[:2], -1) @ flat
+        y = rows.reshape(*rows.shape[:2], -1) @ flat
+        if self.bias:
+            zeros = nn.with_logical_partitioning(nn.initializers.zeros, ('embed',))
+            y = y + self.param('bias', zeros, (self.d_model,)).astype(self.dtype)[None, None]
+        return y

@@ -17,8 +17,10 @@ from longmem_jax.memory import (
     expire_span,
     infini,
     infinity_former,
+    linear_attention,
     local,
     memorizing,
+    memsizer,
     normalized_xl,
     transformer_xl,
 )
@@ -221,6 +223,38 @@ ATTENTION['memorizing'] = Entry(
         ),
         int8=dict(cache_dtype='int8', memory_length=0, position='none', block_size=12),
     ),
+)
+
+ATTENTION['linear'] = Entry(
+    linear_attention.LinearAttention,
+    dict(
+        features='elu',
+        size=6,
+        tau=1.0,
+        random='normal',
+        redraw=False,
+        seed=0,
+        learned_scale=True,
+        gate=False,
+        guard='add',
+        epsilon=1e-6,
+        bias=True,
+        chunk=3,
+        carry=True,
+        gradients=True,
+    ),
+    check=linear_attention.check,
+    more=dict(
+        rfa_gate=dict(features='rfa', random='orthogonal', gate=True, guard='clamp', epsilon=1.0),
+        t2r=dict(features='t2r', guard='clamp', epsilon=0.01, chunk=16, gradients=False),
+    ),
+)
+
+ATTENTION['memsizer'] = Entry(
+    memsizer.MemSizer,
+    dict(num_slots=4, bias=True, chunk=3, carry=True, gradients=True),
+    check=memsizer.check,
+    more=dict(paper=dict(bias=False, chunk=8, gradients=False)),
 )
 
 FEED_FORWARD = {

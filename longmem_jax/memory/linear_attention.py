@@ -1,0 +1,206 @@
+"""Linear attention: ELU features, random features (RFA, gated or not), learned features (T2R).
+
+Katharopoulos et al. (2020), Peng et al. (2021), Kasai et al. (2021). The sums `S` and `z` are the
+memory; carried from segment to segment they see all of the document at constant cost, which the
+papers' models, reading one segment at a time, do not.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.memory import associative, feature_maps, linear_kernel
+from longmem_jax.memory.contract import Host
+from longmem_jax.segment import Aux, Segment
+
+FEATURES = ('elu', 'rfa', 't2r')
+
+
+@flax.struct.dataclass
+class LinearState:
+    """Sums of one layer; while a segment is open, those up to the last token read.
+
+    Attributes:
+      pairs: S and z, float32, [batch, heads, d_key, head_dim] and [batch, heads, d_key].
+      count: int32 [batch], tokens in them.
+    """
+
+    pairs: associative.Pairs
+    count: jax.Array
+
+
+def check(fields, model, segment_length: int) -> list[str]:
+    """Faults of a sub-config."""
+    faults = []
+    for name, allowed in (
+        ('features', FEATURES),
+        ('random', feature_maps.RANDOM),
+        ('guard', associative.GUARDS),
+    ):
+        if fields[name] not in allowed:
+            faults.append(f'{name} = {fields[name]!r}: allowed are {", ".join(allowed)}')
+    for name in ('size', 'chunk'):
+        if fields[name] < 1:
+            faults.append(f'{name} = {fields[name]}: must be at least 1')
+    for name in ('tau', 'epsilon'):
+        if fields[name] <= 0:
+            faults.append(f'{name} = {fields[name]}: must be above 0')
+    if fields['redraw'] and (fields['features'] != 'rfa' or fields['carry']):
+        faults.append(
+            "redraw = True: new random directions in every step need features='rfa' and carry=False; "
+            'sums of other directions mean nothing to the new ones'
+        )
+    return faults
+
+
+class LinearAttention(nn.Module):
+    """Causal attention by features of queries and keys, without a softmax.
+
+    Attributes:
+      features: 'elu', 'rfa' or 't2r'.
+      size: random or learned directions per head; RFA has a sine and a cosine of each.
+      tau: temperature of the directions.
+      random: 'normal' or 'orthogonal' directions of RFA.
+      redraw: draw them anew in every training step, as the released code does.
+      seed: of the directions that evaluation has.
+      learned_scale: a learned sigma of the directions, per head and dimension.
+      gate: forget by a gate per head and token (RFA-Gate); `g = sigmoid(x w + b)`.
+      guard, epsilon: of the denominator: 'add' or 'clamp', see `associative.read`.
+      bias: biases of the four projections.
+      chunk: tokens handled at once.
+      carry: the sums go on into the next segment.
+      gradients: through the sums from segment to segment.
+    """
+
+    host: Host
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    features: str
+    size: int
+    tau: float
+    random: str
+    redraw: bool
+    seed: int
+    learned_scale: bool
+    gate: bool
+    guard: str
+    epsilon: float
+    bias: bool
+    chunk: int
+    carry: bool
+    gradients: bool
+
+    def setup(self):
+        host = self.host
+        init = nn.initializers.normal(host.init_std)
+        heads = dict(
+            num_heads=host.num_heads,
+            head_dim=host.head_dim,
+            dtype=host.dtype,
+            kernel_init=init,
+            bias=self.bias,
+        )
+        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
+        self.out = HeadsOut(
+            d_model=host.d_model, dtype=host.dtype, kernel_init=init, bias=self.bias
+        )
+        self.wide = jnp.promote_types(host.dtype, jnp.float32)
+        axes = nn.with_logical_partitioning
+        shape = (host.num_heads, self.size, host.head_dim)
+        if self.features == 'rfa':
+            self.fixed = feature_maps.random_matrices(self.seed, *shape, self.random)
+        if self.features == 't2r':
+            spread = nn.initializers.normal(host.head_dim**-0.5)
+            self.matrices = self.param('matrices', axes(spread, ('heads', None, 'head_dim')), shape)
+            zeros = axes(nn.initializers.zeros, ('heads', None))
+            self.offsets = self.param('offsets', zeros, shape[:2])
+        if self.learned_scale and self.features != 'elu':
+            ones = axes(nn.initializers.ones, ('heads', 'head_dim'))
+            self.sigma = self.param('sigma', ones, (host.num_heads, host.head_dim))
+        if self.gate:
+            kernel = axes(init, ('embed', 'heads'))
+            self.gate_kernel = self.param('gate_kernel', kernel, (host.d_model, host.num_heads))
+            # Forget one part in twenty per token to begin with.
+            bias = axes(nn.initializers.constant(3.0), ('heads',))
+            self.gate_bias = self.param('gate_bias', bias, (host.num_heads,))
+
+    def _width(self):
+        return {'elu': self.host.head_dim, 'rfa': 2 * self.size, 't2r': self.size}[self.features]
+
+    def initial_state(self, batch_size: int) -> LinearState:
+        """Empty sums."""
+        host = self.host
+        pairs = associative.empty(
+            batch_size, host.num_heads, self._width(), host.head_dim, self.wide
+        )
+        return LinearState(pairs, jnp.zeros((batch_size,), jnp.int32))
+
+    def _map(self, x, key):
+        """Features of queries or keys, in float32 at least."""
+        x = x.astype(self.wide)
+        if self.features == 'elu':
+            return feature_maps.elu(x)
+        if self.features == 't2r':
+            matrices = self.matrices
+        elif key is not None:
+            shape = self.fixed.shape
+            matrices = jax.random.normal(key, shape, jnp.float32)
+        else:
+            matrices = jnp.asarray(self.fixed, jnp.float32)
+        if self.learned_scale:
+            matrices = matrices * self.sigma[:, None]
+        if self.features == 't2r':
+            return feature_maps.learned(x, matrices, self.offsets, self.tau)
+        return feature_maps.random_fourier(x, matrices, self.tau)
+
+    def _read(self, x, state, counted, key):
+        """`x` normalised [batch, n, d_model]; `counted` bool [batch, n]; the sums behind it."""
+        queries, keys, values = self.query(x), self.key(x), self.value(x)
+        if self.features == 't2r':
+            queries = queries * jnp.asarray(self.host.head_dim**-0.5, queries.dtype)
+        queries, keys = self._map(queries, key), self._map(keys, key)
+        decay = None
+        if self.gate:
+            logits = x.astype(self.wide) @ self.gate_kernel.astype(self.wide)
+            logits = jnp.swapaxes(logits + self.gate_bias.astype(self.wide)[None, None], 1, 2)
+            decay = jnp.where(counted[:, None], jax.nn.log_sigmoid(logits), 0.0).astype(self.wide)
+            keys = keys * jax.nn.sigmoid(-logits)[..., None]
+        keys = jnp.where(counted[:, None, :, None], keys, jnp.zeros_like(keys))
+        pairs, read, weight = linear_kernel.causal(
+            state.pairs, queries, keys, values, chunk=self.chunk, log_decay=decay
+        )
+        smallest = jnp.asarray(self.epsilon, self.wide)
+        weight = jnp.maximum(weight, smallest) if self.guard == 'clamp' else weight + smallest
+        y = self.out((read / weight[..., None]).astype(self.host.dtype))
+        return y, LinearState(pairs, state.count + counted.sum(axis=1, dtype=jnp.int32))
+
+    def _begin(self, state, batch_size):
+        return state if self.carry else self.initial_state(batch_size)
+
+    def __call__(
+        self, x: jax.Array, state: LinearState, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, LinearState, Aux]:
+        """Reads and writes token after token; x, y are [batch, length, d_model]."""
+        if not self.gradients:
+            state = jax.lax.stop_gradient(state)
+        key = segment.key if train and self.redraw else None
+        y, new = self._read(self.normalize(x), self._begin(state, x.shape[0]), segment.valid, key)
+        metrics = {'memory_size': state.count.astype(jnp.float32).mean()}
+        return y, new if self.carry else state, Aux(losses={}, metrics=metrics)
+
+    def open_segment(self, state: LinearState, batch_size: int) -> LinearState:
+        """The sums that the segment begins with."""
+        return self._begin(state, batch_size)
+
+    def extend(self, x: jax.Array, cache: LinearState, index: jax.Array):
+        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        return self._read(self.normalize(x), cache, jnp.ones(x.shape[:2], bool), None)
+
+    def close_segment(self, state: LinearState, cache: LinearState, count: jax.Array):
+        """The sums with the tokens of the open segment, which are in them already."""
+        return cache if self.carry else state

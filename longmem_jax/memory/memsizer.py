@@ -1,0 +1,171 @@
+"""MemSizer: a few learned memory keys in place of self-attention (Zhang and Cai, 2022).
+
+A query attends to k slots, the same number whatever the length; what the slots hold is a running sum
+of outer products of two projections of the tokens, `LN(W_l x)` and `LN(W_r x)`, shared by the heads.
+As released: softmaxes averaged over heads, sums over the square root of the tokens so far, biases.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.layers.norms import Norm
+from longmem_jax.layers.projections import HeadsIn
+from longmem_jax.memory import associative, linear_kernel
+from longmem_jax.memory.contract import Host
+from longmem_jax.segment import Aux, Segment
+
+
+@flax.struct.dataclass
+class MemSizerState:
+    """Slots of one layer; while a segment is open, with the tokens read so far.
+
+    Attributes:
+      pairs: the matrix is [batch, 1, slots, d_model], float32, not scaled.
+      count: int32 [batch], tokens in it.
+    """
+
+    pairs: associative.Pairs
+    count: jax.Array
+
+
+def check(fields, model, segment_length: int) -> list[str]:
+    """Faults of a sub-config."""
+    return [
+        f'{name} = {fields[name]}: must be at least 1'
+        for name in ('num_slots', 'chunk')
+        if fields[name] < 1
+    ]
+
+
+def cross(shares: jax.Array, left: jax.Array, right: jax.Array, valid: jax.Array) -> jax.Array:
+    """Reads slots filled by a whole source, not causally.
+
+    Args:
+      shares: [batch, n, slots], how much of each slot every query reads.
+      left: [batch, source, slots]; right: [batch, source, d_model].
+      valid: bool [batch, source].
+
+    Returns:
+      [batch, n, d_model].
+    """
+    left = jnp.where(valid[..., None], left, jnp.zeros_like(left))
+    slots = jnp.einsum('bsk,bsd->bkd', left, right)
+    number = jnp.maximum(valid.sum(axis=1), 1).astype(slots.dtype)
+    return jnp.einsum('bnk,bkd->bnd', shares, slots * (number**-0.5)[:, None, None])
+
+
+class SlotProjections(nn.Module):
+    """The three maps of MemSizer.
+
+    Attributes:
+      host: sizes of the model; its heads are those of the memory keys.
+      num_slots: k.
+      bias: biases of the three maps.
+    """
+
+    host: Host
+    num_slots: int
+    bias: bool
+
+    def setup(self):
+        host, axes = self.host, nn.with_logical_partitioning
+        init = nn.initializers.normal(host.init_std)
+        self.wide = jnp.promote_types(host.dtype, jnp.float32)
+        self.query = HeadsIn(
+            num_heads=host.num_heads,
+            head_dim=self.num_slots,
+            dtype=host.dtype,
+            kernel_init=init,
+            bias=self.bias,
+        )
+        dense = dict(dtype=host.dtype, use_bias=self.bias)
+        self.left = nn.Dense(self.num_slots, kernel_init=axes(init, ('embed', None)), **dense)
+        self.right = nn.Dense(host.d_model, kernel_init=axes(init, (None, 'embed')), **dense)
+        self.left_norm, self.right_norm = Norm('layernorm'), Norm('layernorm')
+        self.drop = nn.Dropout(host.attention_dropout)
+
+    def shares(self, x: jax.Array, train: bool) -> jax.Array:
+        """How much of each slot the queries of `x` [batch, n, d_model] read: [batch, n, slots]."""
+        weights = jax.nn.softmax(self.query(x).astype(self.wide), axis=-1)
+        return self.drop(weights, deterministic=not train).mean(axis=1)
+
+    def written(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """What tokens write: [batch, n, slots] and [batch, n, d_model]."""
+        return (
+            self.left_norm(self.left(x)).astype(self.wide),
+            self.right_norm(self.right(x)).astype(self.wide),
+        )
+
+
+class MemSizer(nn.Module):
+    """Causal key-value memory layer.
+
+    Attributes:
+      num_slots: k, memory keys per head.
+      bias: biases of the maps, as released; the paper has none.
+      chunk: tokens handled at once.
+      carry: the slots go on into the next segment.
+      gradients: through the slots from segment to segment.
+    """
+
+    host: Host
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    num_slots: int
+    bias: bool
+    chunk: int
+    carry: bool
+    gradients: bool
+
+    def setup(self):
+        self.maps = SlotProjections(self.host, self.num_slots, self.bias)
+        self.wide = jnp.promote_types(self.host.dtype, jnp.float32)
+
+    def initial_state(self, batch_size: int) -> MemSizerState:
+        """Empty slots."""
+        pairs = associative.empty(batch_size, 1, self.num_slots, self.host.d_model, self.wide)
+        return MemSizerState(pairs, jnp.zeros((batch_size,), jnp.int32))
+
+    def _read(self, x, state, counted, train):
+        left, right = self.maps.written(x)
+        left = jnp.where(counted[..., None], left, jnp.zeros_like(left))
+        shares = self.maps.shares(x, train)
+        pairs, read, _ = linear_kernel.causal(
+            state.pairs, shares[:, None], left[:, None], right[:, None], chunk=self.chunk
+        )
+        seen = state.count[:, None] + jnp.cumsum(counted, axis=1, dtype=jnp.int32)
+        seen = jnp.maximum(seen, 1).astype(self.wide)
+        y = read[:, 0] * jax.lax.rsqrt(seen)[..., None]
+        new = MemSizerState(pairs, state.count + counted.sum(axis=1, dtype=jnp.int32))
+        return y.astype(self.host.dtype), new
+
+    def _begin(self, state, batch_size):
+        return state if self.carry else self.initial_state(batch_size)
+
+    def __call__(
+        self, x: jax.Array, state: MemSizerState, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, MemSizerState, Aux]:
+        """Reads and writes token after token; x, y are [batch, length, d_model]."""
+        if not self.gradients:
+            state = jax.lax.stop_gradient(state)
+        begin = self._begin(state, x.shape[0])
+        y, new = self._read(self.normalize(x), begin, segment.valid, train)
+        metrics = {'memory_size': jnp.asarray(float(self.num_slots), jnp.float32)}
+        return y, new if self.carry else state, Aux(losses={}, metrics=metrics)
+
+    def open_segment(self, state: MemSizerState, batch_size: int) -> MemSizerState:
+        """The slots that the segment begins with."""
+        return self._begin(state, batch_size)
+
+    def extend(self, x: jax.Array, cache: MemSizerState, index: jax.Array):
+        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        return self._read(self.normalize(x), cache, jnp.ones(x.shape[:2], bool), False)
+
+    def close_segment(self, state: MemSizerState, cache: MemSizerState, count: jax.Array):
+        """The slots with the tokens of the open segment, which are in them already."""
+        return cache if self.carry else state
