@@ -36,10 +36,13 @@ class Aux:
     Attributes:
       losses: name to scalar, already averaged, not yet weighted (the weights are in the config).
       metrics: name to scalar worth plotting.
+      statistics: path of a parameter that is a running average to its value in this segment; the
+        training step averages it in.
     """
 
     losses: dict[str, jax.Array]
     metrics: dict[str, jax.Array]
+    statistics: dict[str, jax.Array] = flax.struct.field(default_factory=dict)
 
 
 def no_aux() -> Aux:
@@ -56,7 +59,9 @@ def merge_aux(reports: list[Aux]) -> Aux:
             losses[name] = losses[name] + value if name in losses else value
         for name, value in report.metrics.items():
             metrics.setdefault(name, []).append(value)
-    return Aux(losses, {name: sum(values) / len(values) for name, values in metrics.items()})
+    means = {name: sum(values) / len(values) for name, values in metrics.items()}
+    statistics = {path: part for report in reports for path, part in report.statistics.items()}
+    return Aux(losses, means, statistics)
 
 
 def per_lane(flags: jax.Array, leaf: jax.Array) -> jax.Array:

@@ -26,6 +26,7 @@ RULES: dict[str, tuple[str, ...]] = {
     'mlp': ('tensor',),
     'heads': ('tensor',),
     'kv_heads': (),
+    'slots': ('tensor',),
     'head_dim': (),
     'norm': (),
     'distance': (),

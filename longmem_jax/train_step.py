@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from longmem_jax.data.lanes import Batch, Cursor
 from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.optimizer import parameter_path
 from longmem_jax.segment import Aux, Segment, read_segments
 from longmem_jax.sharding import (
     lanes_sharding,
@@ -21,6 +22,7 @@ from longmem_jax.sharding import (
     replicated,
 )
 
+MOMENTUM = 0.1  # of running averages
 LN2 = math.log(2.0)
 
 
@@ -157,6 +159,25 @@ def _count(seen, tokens):
     return jnp.stack([seen[0] + millions, rest - millions * 1e6])
 
 
+def average_in(params: Any, statistics: dict[str, jax.Array]) -> Any:
+    """Parameters that are running averages, moved toward the statistics of some segments.
+
+    Args:
+      params: parameters.
+      statistics: path to [segments, ...] values, in the order of the segments.
+    """
+
+    def move(path, leaf):
+        found = statistics.get(parameter_path(path))
+        if found is None:
+            return leaf
+        for number in range(found.shape[0]):
+            leaf = (1 - MOMENTUM) * leaf + MOMENTUM * found[number].astype(leaf.dtype)
+        return leaf
+
+    return jax.tree_util.tree_map_with_path(move, params)
+
+
 def make_train_step(model: LanguageModel, optimizer: Any, schedule: Any, config: Any):
     """The step `(state, batch) -> (state, metrics)`.
 
@@ -205,17 +226,17 @@ def make_train_step(model: LanguageModel, optimizer: Any, schedule: Any, config:
             **{f'loss/{name}': part for name, part in losses.items()},
             **{f'memory/{name}': part.mean() for name, part in aux.metrics.items()},
         }
-        return objective, (memory, metrics)
+        return objective, (memory, metrics, aux.statistics)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         key = jax.random.fold_in(state.key, state.step)
-        (objective, (memory, metrics)), gradients = jax.value_and_grad(loss, has_aux=True)(
-            state.params, state.memory, batch, key
-        )
+        (objective, (memory, metrics, statistics)), gradients = jax.value_and_grad(
+            loss, has_aux=True
+        )(state.params, state.memory, batch, key)
         norm = optax.global_norm(gradients)
         finite = jnp.isfinite(objective) & jnp.isfinite(norm)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
+        params = average_in(optax.apply_updates(state.params, updates), statistics)
         params, optimizer_state, memory = jax.tree.map(
             lambda new, old: jnp.where(finite, new, old),
             (params, optimizer_state, memory),

@@ -256,9 +256,11 @@ def test_gradients_are_finite_and_right(name):
 def test_bfloat16_keeps_states_and_stays_close(name):
     _, params = toy(name)
     changes = {}
-    if name.startswith('memorizing'):  # which rows are nearest is no matter of closeness: all are
-        own = model_config(name).memorizing
-        changes['memorizing'] = own.to_dict() | dict(top_k=own.memory_size)
+    # Which rows are nearest is no matter of closeness: all are taken.
+    for kind, size in (('memorizing', 'memory_size'), ('product_key', 'num_keys')):
+        if name.startswith(kind):
+            own = model_config(name)[kind]
+            changes[kind] = own.to_dict() | dict(top_k=own[size])
     model, half = with_config(name, **changes), with_config(name, dtype='bfloat16', **changes)
     segments = random_segments()
     logits, _ = run(model, params, segments)

@@ -22,6 +22,7 @@ from longmem_jax.memory import (
     memorizing,
     memsizer,
     normalized_xl,
+    product_key,
     transformer_xl,
 )
 
@@ -262,5 +263,25 @@ FEED_FORWARD = {
         feed_forward.Dense, dict(activation='relu', bias=True), check=feed_forward.check
     ),
 }
+
+FEED_FORWARD['product_key'] = Entry(
+    product_key.ProductKeyMemory,
+    dict(
+        num_keys=6,
+        num_heads=2,
+        top_k=3,
+        query_dim=8,
+        query_hidden=(),
+        query_norm='batch',
+        normalize_query=False,
+        temperature=1.0,
+        keys='product',
+        chunk=0,
+    ),
+    check=product_key.check,
+    more=dict(
+        flat=dict(keys='flat', num_keys=10, query_hidden=(12,), query_norm='layer', chunk=4),
+    ),
+)
 
 LAYERS = {**ATTENTION, **FEED_FORWARD}
