@@ -252,6 +252,25 @@ def test_memories_of_any_size_are_runnable(name):
         get_config(path, 'size=many')
 
 
+def test_memories_inside_the_layers_are_runnable():
+    for stem, arguments in {
+        'pkm_lm': ('layers=12', 'layers=24', 'plain', 'tiny', 'tiny,plain', 'plain,tiny'),
+        'memsizer_wikitext103': tuple(
+            f'{size}attention={name}{more}'
+            for size in ('', 'tiny,')
+            for name in ('memsizer', 'elu', 'rfa', 't2r')
+            for more in ('', ',carry')
+        ),
+    }.items():
+        path = next(path for path in FILES if path.stem == stem)
+        for argument in arguments:
+            config = get_config(path, argument)
+            assert checks.find_faults(config, 1) == [], argument
+            assert ('plain' in argument) == (stem == 'pkm_lm' and 'product_key' not in config.model)
+    with pytest.raises(UsageError, match='the paper has 12, 16, 24'):
+        get_config(next(path for path in FILES if path.stem == 'pkm_lm'), 'layers=3')
+
+
 def test_bad_memories_of_pairs_and_rows_are_said():
     cases = {
         'infini_pg19': dict(
