@@ -1,0 +1,141 @@
+"""How evenly the slots of trained product-key memories are used, as a table and a figure.
+
+python -m longmem_jax.analysis.slot_usage --config=configs/pkm_lm.py[:variant] --workdir=DIR \
+    --split=test --output=usage.png
+
+Percentage used, divergence from even use by weights and by reads, and how many slots carry 50, 90
+and 99 % of the weight, for every memory layer, over a split (`config.evaluate.max_test_segments`).
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import matplotlib.backends.backend_agg
+import matplotlib.figure
+import numpy as np
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from longmem_jax import checks, sharding
+from longmem_jax.data.lanes import batches
+from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment, prepare_workdir
+from longmem_jax.generate import fresh_state
+from longmem_jax.memory import slot_usage
+from longmem_jax.memory.product_key import ProductKeyMemory
+from longmem_jax.segment import Segment
+
+if __name__ == '__main__':
+    _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')
+    _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of a trained run.')
+    _SPLIT = flags.DEFINE_string('split', 'test', 'train, validation or test.')
+    _OUTPUT = flags.DEFINE_string('output', 'usage.png', 'The figure.')
+
+
+def accumulate(experiment: Experiment, split: str) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Weights and reads of every slot by layer, float32 [slots] each.
+
+    Raises:
+      UsageError: a model without product-key memories, or no checkpoint.
+    """
+    model, config = experiment.evaluation_model, experiment.config.evaluate
+    layers = [i for i, name in enumerate(model.config.feed_forward) if name == 'product_key']
+    if not layers:
+        raise UsageError(
+            f'config.model.feed_forward = {tuple(model.config.feed_forward)}: no product_key layer.'
+        )
+    params, _ = experiment.restore_parameters()
+
+    @jax.jit
+    def step(memory, tokens, valid, start):
+        found = []
+
+        def listen(following, args, kwargs, context):
+            if isinstance(context.module, ProductKeyMemory) and context.method_name == '__call__':
+                x, _, segment = args
+                found.append(context.module.slot_usage(x, segment.valid))
+            return following(*args, **kwargs)
+
+        with nn.intercept_methods(listen):
+            _, memory, _ = model.apply(
+                {'params': params}, Segment(tokens, valid, start), memory, train=False,
+                method='hidden',
+            )  # fmt: skip
+        return memory, found
+
+    memory, totals, read = fresh_state(model, params, config.num_lanes), None, 0
+    for batch in batches(
+        experiment.corpus(split),
+        lanes=range(config.num_lanes),
+        num_lanes=config.num_lanes,
+        segment_length=config.segment_length,
+        segments_per_batch=1,
+        seed=0,
+        shuffle=False,
+        num_epochs=1,
+        cursor=None,
+    ):
+        given = (jnp.asarray(part[0]) for part in (batch.tokens, batch.valid, batch.start))
+        memory, found = step(memory, *given)
+        totals = found if totals is None else jax.tree.map(jnp.add, totals, found)
+        read += 1
+        if config.max_test_segments and read >= config.max_test_segments:
+            break
+    return {
+        layer: tuple(np.asarray(part) for part in own)
+        for layer, own in zip(layers, totals, strict=True)
+    }
+
+
+def slot_usage_of(experiment: Experiment, split: str, output: Path) -> list[dict[str, Any]]:
+    """Statistics of every memory layer, and their figure; errors as in `accumulate`."""
+    rows, totals = [], accumulate(experiment, split)
+    for layer, (weights, reads) in totals.items():
+        row = {
+            'layer': layer,
+            'slots': len(weights),
+            'used': slot_usage.used(weights),
+            'kl_weights': slot_usage.divergence(weights),
+            'kl_reads': slot_usage.divergence(reads),
+            'gini': slot_usage.gini(weights),
+        }
+        rows.append(row | {f'top{p}': slot_usage.top(weights, p / 100) for p in (50, 90, 99)})
+    figure = matplotlib.figure.Figure(figsize=(7, 3.6), dpi=120, layout='constrained')
+    matplotlib.backends.backend_agg.FigureCanvasAgg(figure)
+    own = figure.subplots()
+    for layer, (weights, _) in totals.items():
+        falling = np.sort(slot_usage.shares(weights))[::-1]
+        own.plot(np.arange(1, len(falling) + 1), np.cumsum(falling), label=f'layer {layer}')
+    own.set_xlabel('slots, most used first')
+    own.set_ylabel('share of the weight')
+    own.grid(alpha=0.3)
+    own.legend(fontsize=8)
+    figure.savefig(output)
+    return rows
+
+
+def _main(argv):
+    logging.set_verbosity(logging.WARNING)
+    try:
+        if _CONFIG.value is None:
+            raise UsageError('--config= is missing: for example --config=configs/pkm_lm.py:tiny')
+        checks.require_runnable(_CONFIG.value, jax.device_count())
+        mesh = sharding.make_mesh(_CONFIG.value.mesh.to_dict())
+        experiment = Experiment(_CONFIG.value, prepare_workdir(_WORKDIR.value), mesh)
+        for row in slot_usage_of(experiment, _SPLIT.value, Path(_OUTPUT.value)):
+            numbers = (
+                f'{k} {v:.3f}' if isinstance(v, float) else f'{k} {v}' for k, v in row.items()
+            )
+            print(', '.join(numbers))
+        print(_OUTPUT.value)
+    except UsageError as error:
+        print(f'UsageError: {error}', file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == '__main__':
+    app.run(_main)

@@ -1,0 +1,93 @@
+"""Product-key memories: exact search, batch statistics through training, usage."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longmem_jax.analysis import slot_usage as analysis
+from longmem_jax.memory import product_key, slot_usage
+from longmem_jax.train import train
+from tests.toys import random_segments, toy
+from tests.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
+
+
+@given(st.integers(0, 9), st.integers(1, 5), st.booleans())
+def test_the_best_pairs_are_found(seed, k, normalized):
+    random = np.random.default_rng(seed)
+    queries = jnp.asarray(random.normal(size=(7, 2, 8)), jnp.float32)
+    keys = jnp.asarray(random.normal(size=(2, 2, 6, 4)), jnp.float32)
+    scores, slots = product_key.find(queries, keys, k, normalized)
+    halves = np.split(np.asarray(queries), 2, axis=-1)
+    if normalized:
+        halves = [half / np.linalg.norm(half, axis=-1, keepdims=True) for half in halves]
+    first, second = (np.einsum('thd,hnd->thn', h, keys[:, i]) for i, h in enumerate(halves))
+    every = (first[..., :, None] + second[..., None, :]).reshape(7, 2, 36)
+    np.testing.assert_allclose(scores, -np.sort(-every, axis=-1)[..., :k], atol=1e-5)
+    np.testing.assert_allclose(np.take_along_axis(every, np.asarray(slots), -1), scores, atol=1e-5)
+
+
+def test_values_gathered_in_parts_are_the_same():
+    random = np.random.default_rng(0)
+    values = jnp.asarray(random.normal(size=(30, 5)), jnp.float32)
+    weights = jnp.asarray(random.random((11, 2, 3)), jnp.float32)
+    slots = jnp.asarray(random.integers(0, 30, (11, 2, 3)), jnp.int32)
+    whole = product_key.read(values, weights, slots, 0)
+    np.testing.assert_allclose(product_key.read(values, weights, slots, 4), whole, atol=1e-6)
+    np.testing.assert_allclose(whole, np.einsum('thk,thkd->td', weights, values[slots]), atol=1e-5)
+
+
+def test_padding_does_not_enter_the_statistics():
+    model, params = toy('product_key')
+    segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
+    valid = segment.valid.at[:, 3:].set(False)
+    state = model.apply({'params': params}, 2, method='initial_state')
+
+    def statistics(tokens):
+        part = segment.replace(tokens=tokens, valid=valid)
+        _, _, aux = model.apply({'params': params}, part, state, train=True)
+        return aux.statistics
+
+    found = statistics(segment.tokens)
+    assert {path.rpartition('/')[2] for path in found} == {'running_mean', 'running_var'}
+    assert len(found) == 4  # of two layers
+    changed = statistics(segment.tokens.at[:, 3:].set(1))
+    for path in found:
+        np.testing.assert_array_equal(found[path], changed[path])
+
+
+def config_of(texts):  # noqa: F811
+    config = small_config(texts)
+    config.model.feed_forward = ('dense', 'product_key')
+    config.model.product_key = dict(
+        num_keys=8, num_heads=2, top_k=4, query_dim=8, query_hidden=(), query_norm='batch',
+        normalize_query=False, temperature=1.0, keys='product', chunk=0,
+    )  # fmt: skip
+    config.optimizer.groups = (('feed_forward/values$', 4.0, False),)
+    return config
+
+
+def test_running_averages_move_in_training_and_are_kept(texts, tmp_path, capsys):  # noqa: F811
+    run = experiment(config_of(texts), tmp_path)
+    train(run)
+    params, _ = run.restore_parameters()
+    norm = params['block_1']['feed_forward']['network']['norm_0']
+    assert np.abs(norm['running_mean']).max() > 1e-3
+    # 24 segments at a momentum of 0.1 leave 8 % of what it was, one.
+    assert 0.05 < float(norm['running_var'].min()) and float(norm['running_var'].max()) < 10
+    found = analysis.slot_usage_of(run, 'test', tmp_path / 'usage.png')
+    (row,) = found
+    assert row['layer'] == 1 and row['slots'] == 64 and 0 < row['used'] <= 100
+    assert row['kl_weights'] >= 0 and row['top50'] <= row['top90'] <= row['top99'] <= 64
+    assert (tmp_path / 'usage.png').stat().st_size > 5000
+
+
+def test_even_use_has_no_divergence():
+    even = np.full((32,), 3.0)
+    assert slot_usage.used(even) == 100 and slot_usage.divergence(even) == pytest.approx(0)
+    one = np.eye(32)[0]
+    assert slot_usage.divergence(one) == pytest.approx(np.log(32))
+    assert slot_usage.top(one, 0.5) == 1 and slot_usage.top(even, 0.5) in (16, 17)
+    assert slot_usage.gini(one) > 0.9 > slot_usage.gini(even)
