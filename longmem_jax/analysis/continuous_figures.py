@@ -80,7 +80,8 @@ def draw_predictions(predictions: list[Prediction], path: Path) -> None:
         bins = len(found.attention)
         own.bar((np.arange(bins) + 0.5) / bins, found.attention, width=1 / bins)
         seen = '\n'.join(f'{share:.3f}  {_plain(text)}' for text, share in found.seen)
-        title = f'{_plain(found.before)} [{_plain(found.predicted)}]  gain {found.gain:.2f} nats'
+        said = _plain(found.predicted) or ' '
+        title = f'{_plain(found.before)} [{said}]  gain {found.gain:.2f} nats'
         own.set_title(f'{title}\n{seen}', fontsize=7, loc='left', family='monospace')
         own.set_ylabel('attention')
     axes[-1].set_xlabel('place in memory: old to new')
