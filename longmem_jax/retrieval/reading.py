@@ -32,6 +32,7 @@ class Part:
       nll: float32, nats of the target by the model alone.
       targets: int32, the tokens that follow.
       tokens: int32, the tokens read.
+      valid: bool, tokens, not padding.
       counted: bool, targets that are scored.
       documents: int32 [segments, lanes], ordinal of the document that is read.
       start: bool [segments, lanes], where it begins.
@@ -43,6 +44,7 @@ class Part:
     nll: Any
     targets: Any
     tokens: Any
+    valid: Any
     counted: Any
     documents: Any
     start: Any
@@ -132,6 +134,7 @@ class Reader:
                 nll=nll,
                 targets=np.asarray(batch.targets),
                 tokens=np.asarray(batch.tokens),
+                valid=np.asarray(batch.valid),
                 counted=np.asarray(batch.valid) & (np.asarray(batch.scored) > 0),
                 documents=documents * lanes + np.arange(lanes)[None],
                 start=np.asarray(batch.start),

@@ -172,13 +172,12 @@ def train(experiment: Experiment, split: str = 'train') -> Path:
 
 
 def _inputs(part, found, number):
-    valid = part.counted[number]
     return (
         jnp.asarray(part.tokens[number]),
-        jnp.asarray(valid),
+        jnp.asarray(part.valid[number]),
         jnp.asarray(part.start[number]),
         jnp.asarray(part.targets[number]),
-        jnp.asarray(valid, jnp.float32),
+        jnp.asarray(part.counted[number], jnp.float32),
         jnp.asarray(found[number]),
     )
 
