@@ -3,9 +3,10 @@
 python -m longmem_jax.main --config=configs/memorizing_pg19.py --config.data.path=PG19 --workdir=DIR
 12 layers of 1,024, segments of 512 and as long an XL cache, 8,192 memories in layer 9, k = 32.
 `:size=65536` and `:size=262144` are the larger memories, `:size=0` is the model without one; a model
-trained with one size goes on with another (`:size=262144,from=WORKDIR`). Memories are bfloat16, all
-lanes together 8.6 GB (8k), 69 GB, 275 GB, spread over the devices; `config.mesh.memory` spreads the rows
-of a lane as well. `:tiny` reads bytes on two cores. Published with another vocabulary, perplexity per token: 11.93 (8k), 11.62 (65k), 12.34 without.
+trained with one size goes on with another (`:size=262144,from=WORKDIR`). Memories are bfloat16,
+8.6, 69 and 275 GB for all 256 lanes together, spread over the devices; `config.mesh.memory` spreads
+the rows of a lane as well. `:tiny` reads bytes on two cores. Published with another vocabulary,
+perplexity per token: 11.93 (8k), 11.62 (65k), 12.34 without.
 """
 
 from longmem_jax.baselines import with_memory

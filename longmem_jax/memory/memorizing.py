@@ -69,6 +69,11 @@ def check(fields, model, segment_length: int) -> list[str]:
         )
     if fields['search'] == 'bucketed' and not faults and size % k:
         faults.append(f"memory_size = {size}: search='bucketed' needs a multiple of top_k = {k}")
+    if size > fields['block_size'] > 0 and size % fields['block_size']:
+        faults.append(
+            f'memory_size = {size}: must be a multiple of block_size = {fields["block_size"]}, the '
+            'rows searched at once'
+        )
     if not 0 < fields['recall_target'] <= 1:
         faults.append(f'recall_target = {fields["recall_target"]}: must be in (0, 1]')
     return faults
