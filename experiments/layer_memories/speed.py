@@ -1,0 +1,109 @@
+"""Speed of linear attention and of product-key memories, one layer each, as Markdown tables.
+
+python -m experiments.layer_memories.speed
+
+Linear attention: batch 4, 2,048 tokens, 4 heads of 64, forward and backward, by the size of chunks,
+beside softmax attention. Product keys: 256 wide, 4 heads, k 32, 4 x 128 tokens, forward and backward.
+"""
+
+import statistics
+import time
+
+import jax
+import jax.numpy as jnp
+
+from longmem_jax import allocator
+from longmem_jax.layers.attention import attend
+from longmem_jax.memory import associative, feature_maps, linear_kernel
+from longmem_jax.memory.contract import Host, identity
+from longmem_jax.memory.product_key import ProductKeyMemory
+from longmem_jax.segment import Segment
+
+REPEATS = 9
+
+
+def timed(function, *arguments) -> str:
+    """Median (least) milliseconds of a compiled function."""
+    compiled = jax.jit(function).lower(*arguments).compile()
+    jax.block_until_ready(compiled(*arguments))
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        jax.block_until_ready(compiled(*arguments))
+        times.append(1000 * (time.perf_counter() - start))
+    return f'{statistics.median(times):.1f} ({min(times):.1f})'
+
+
+def linear_attention() -> None:
+    """Chunks against softmax, then one token behind long contexts."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    queries, rows, values = (jax.random.normal(key, (4, 4, 2048, 64)) for key in keys)
+
+    def linear(queries, rows, values, chunk):
+        read = linear_kernel.causal(
+            associative.empty(4, 4, 64, 64),
+            feature_maps.elu(queries),
+            feature_maps.elu(rows),
+            values,
+            chunk=chunk,
+        )
+        return (read[1] / (read[2] + 1e-6)[..., None]).sum()
+
+    def softmax(queries, rows, values, block):
+        return attend(queries, rows, values, offset=0, block_size=block).sum()
+
+    print('| attention | forward and backward, ms: median (least) |\n|---|---|')
+    for chunk in (16, 32, 64, 128, 256, 512):
+        gradient = jax.grad(lambda *a, c=chunk: linear(*a, c), (0, 1, 2))
+        print(
+            f'| linear, chunks of {chunk} | {timed(gradient, queries, rows, values)} |', flush=True
+        )
+    for block in (0, 256):
+        gradient = jax.grad(lambda *a, b=block: softmax(*a, b), (0, 1, 2))
+        name = f'softmax, blocks of {block}' if block else 'softmax, all keys at once'
+        print(f'| {name} | {timed(gradient, queries, rows, values)} |', flush=True)
+
+
+def product_keys() -> None:
+    """Two sizes of the table of values."""
+    host = Host(
+        d_model=256, num_heads=4, head_dim=64, d_feed_forward=1024, num_layers=1,
+        segment_length=128, dropout=0.0, attention_dropout=0.0, init_std=0.02,
+        dtype=jnp.dtype('float32'),
+    )  # fmt: skip
+    x = jax.random.normal(jax.random.key(0), (4, 128, 256))
+    segment = Segment(
+        jnp.zeros((4, 128), jnp.int32), jnp.ones((4, 128), bool), jnp.zeros((4,), bool)
+    )
+    print('| slots | forward and backward, ms: median (least) |\n|---|---|')
+    for number in (128, 256, 512):
+        layer = ProductKeyMemory(
+            host=host, normalize=identity, shared=None, num_keys=number, num_heads=4, top_k=32,
+            query_dim=256, query_hidden=(), query_norm='batch', normalize_query=False,
+            temperature=1.0, keys='product', chunk=0,
+        )  # fmt: skip
+        params = jax.tree.map(
+            jnp.asarray, layer.init(jax.random.key(1), x, None, segment, train=True)['params']
+        )
+        params = jax.tree.map(
+            lambda leaf: leaf.value if hasattr(leaf, 'value') else leaf,
+            params,
+            is_leaf=lambda leaf: hasattr(leaf, 'value'),
+        )
+
+        def loss(params, x, layer=layer):
+            y, _, _ = layer.apply({'params': params}, x, None, segment, train=True)
+            return jnp.square(y).sum()
+
+        print(f'| {number} x {number} | {timed(jax.grad(loss, (0, 1)), params, x)} |', flush=True)
+
+
+def main() -> None:
+    """The command."""
+    allocator.keep_pages()
+    linear_attention()
+    product_keys()
+
+
+if __name__ == '__main__':
+    main()
