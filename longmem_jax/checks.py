@@ -6,6 +6,7 @@ from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.layers import embedding, norms, relative_position
 from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
+from longmem_jax.retrieval import settings as retrieval
 from longmem_jax.sharding import mesh_sizes
 
 TYPES = {'int': int, 'bool': bool, 'float': (int, float), 'str': str}
@@ -188,6 +189,7 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
     if config.data.source in TASKS:
         faults += TASKS[config.data.source][1](config.data.task)
     faults += _positive(config) + _optimizer(config) + _loss_weights(config)
+    faults += retrieval.check(config.retrieval)
     if config.train.segment_length != config.evaluate.segment_length and (
         config.model.position == 'learned'
     ):

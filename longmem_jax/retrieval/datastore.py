@@ -27,7 +27,6 @@ from longmem_jax.state_file import fingerprint
 
 FORMAT = 'longmem_jax datastore 1'
 CONTEXT = 8
-KEY_TYPES = ('float16', 'float32')
 
 
 def _parts(width: int, dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -262,10 +261,6 @@ def build(experiment: Experiment, split: str) -> Datastore:
     settings = experiment.config.retrieval
     if not settings.datastore:
         raise UsageError('config.retrieval.datastore is missing: the folder to write to.')
-    if settings.dtype not in KEY_TYPES:
-        raise UsageError(
-            f'config.retrieval.dtype = {settings.dtype!r}: allowed are {", ".join(KEY_TYPES)}.'
-        )
     folder = Path(settings.datastore).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     params, step = experiment.restore_parameters()

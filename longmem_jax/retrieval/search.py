@@ -169,12 +169,10 @@ def make_index(settings: Any, store: Datastore, mesh: Mesh) -> Index:
     """The index that `config.retrieval.index` names: 'exact' or 'faiss'.
 
     Raises:
-      UsageError: another name, or FAISS is not installed.
+      UsageError: FAISS is not installed, or has sizes that do not fit.
     """
     if settings.index == 'exact':
         return Exact(store, settings.block_size, mesh)
-    if settings.index == 'faiss':
-        from longmem_jax.retrieval.faiss_index import Faiss
+    from longmem_jax.retrieval.faiss_index import Faiss
 
-        return Faiss(store, settings)
-    raise UsageError(f"config.retrieval.index = {settings.index!r}: allowed are 'exact', 'faiss'.")
+    return Faiss(store, settings)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from longmem_jax import sharding
+from longmem_jax import checks, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluate import Evaluator
 from longmem_jax.experiment import Experiment
@@ -129,14 +129,18 @@ def test_damage_and_strangers_are_said(trained, tmp_path):
         datastore.read_manifest(copy)
     with pytest.raises(UsageError, match='make one with --mode=build_datastore'):
         evaluate.evaluate(opened(config, workdir, kind='knn_lm', datastore=str(tmp_path)), 'test')
+    with pytest.raises(UsageError, match='config.retrieval.k = 1000000: the datastore'):
+        evaluate.evaluate(opened(config, workdir, kind='knn_lm', k=10**6), 'test')
     for changes, message in (
-        (dict(kind='knn_lm', k=10**6), 'config.retrieval.k = 1000000: the datastore'),
-        (dict(kind='knn_lm', share=1.5), r'share = 1.5: .* from 0 to 1'),
-        (dict(kind='knn'), "config.retrieval.kind = 'knn'"),
-        (dict(kind='knn_lm', index='tree'), "index = 'tree'"),
+        (dict(share=1.5), 'share = 1.5: a share of the probability'),
+        (dict(kind='knn'), "did you mean 'knn_lm'"),
+        (dict(index='tree'), 'config.retrieval.index'),
+        (dict(dtype='float8'), 'config.retrieval.dtype'),
+        (dict(shard_tokens=0), 'shard_tokens = 0: must be above 0'),
+        (dict(kind='knn_lm_cache', share=0.6, cache_share=0.6), 'share + cache_share: must be'),
     ):
-        with pytest.raises(UsageError, match=message):
-            evaluate.evaluate(opened(config, workdir, **changes), 'test')
+        faults = checks.find_faults(opened(config, workdir, **changes).config, 1)
+        assert len(faults) == 1 and message in faults[0], faults
     with pytest.raises(UsageError, match='another source'):
         datastore.build(make(config, workdir), 'test')
 
