@@ -23,7 +23,13 @@ from longmem_jax.train_step import LN2, initial_parameters, score_segment, unbox
 
 SEGMENTS_PER_STEP = 8
 # Fields of layers that say how far back they see, and what is printed before each.
-LENGTHS = {'memory_length': '', 'compressed_length': '+ slots ', 'max_span': 'span '}
+LENGTHS = {
+    'memory_length': '',
+    'compressed_length': '+ slots ',
+    'max_span': 'span ',
+    'memory_size': '+ rows ',
+    'num_basis': '+ functions ',
+}
 SUMS = ('nll', 'scored', 'tokens', 'num_bytes', 'right', 'answers', 'exact')
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longmem_jax.evaluate import exact_answers
+from longmem_jax.evaluate import exact_answers, memory_lengths
 
 
 @given(st.data())
@@ -34,3 +34,11 @@ def test_exact_answers_counts_as_a_loop_does(data):
         )
         found += int(exact)
     assert found == wanted
+
+
+def test_the_protocol_names_every_length():
+    from configs import memorizing_pg19, sorting
+
+    found = memory_lengths(memorizing_pg19.get_config('tiny').model)
+    assert found == 'normalized_xl 128, memorizing 128 + rows 2048'
+    assert memory_lengths(sorting.get_config('tiny').model) == 'infinity_former 128 + functions 128'
