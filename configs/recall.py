@@ -123,22 +123,22 @@ def get_config(arg=''):
             eval_documents=64,
             distances=(16, 64, 256),
             num_pairs=4,
-            answer_length=2,
+            answer_length=1,
             num_fillers=8,
             before=32,
         )
         config.optimizer.learning_rate = 3e-3
         config.optimizer.warmup_steps = 50
-        config.train.num_steps = 800
+        config.train.num_steps = 500
         config.train.num_lanes = 16
         config.train.segment_length = 32
         config.train.remat = False
         config.train.log_every = 50
-        config.train.evaluate_every = 400
+        config.train.evaluate_every = 250
         config.evaluate.segment_length = 32
         config.evaluate.num_lanes = 16
         config.evaluate.max_segments = 0
-        config.checkpoint.every = 400
+        config.checkpoint.every = 250
         sizes.update(block=32, reach=128, memories=2048, basis=64, samples=64, widths=(0.02, 0.05))
         change()
 
