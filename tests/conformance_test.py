@@ -223,8 +223,8 @@ def test_gradients_are_finite_and_right(name):
     The function differentiated is the loss of the last segment as a function of the parameters,
     with the memories before it held fixed: what a paper detaches is so on both sides.
     """
+    _, params = toy(name)  # outside: it is kept for other tests, which want float32
     with jax.enable_x64(True):
-        model, params = toy(name)
         model = with_config(name, dtype='float64')
         params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), params)
         segments = random_segments(segments=3)
