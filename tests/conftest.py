@@ -1,7 +1,9 @@
 """Every test runs on 8 virtual CPU devices, and compiled programs are shared between runs."""
 
 import os
+import sys
 import tempfile
+import zlib
 
 # Read when jax is first imported, so they come before it.
 os.environ['JAX_PLATFORMS'] = 'cpu'
@@ -13,7 +15,9 @@ os.environ.setdefault('MPLBACKEND', 'agg')
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
 
-CACHE = os.path.join(tempfile.gettempdir(), f'longmem_jax-test-cache-{os.getuid()}')
+# One cache per environment: entries are not written in one piece, and two runs must not share them.
+PLACE = zlib.crc32(sys.prefix.encode())
+CACHE = os.path.join(tempfile.gettempdir(), f'longmem_jax-test-cache-{os.getuid()}-{PLACE:08x}')
 os.makedirs(CACHE, exist_ok=True)
 jax.config.update('jax_compilation_cache_dir', CACHE)
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
