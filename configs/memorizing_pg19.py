@@ -28,7 +28,7 @@ def get_config(arg=''):
     model.norm = 'rmsnorm'
     model.dropout = 0.05
     model.dtype = 'bfloat16'
-    chosen = dict(layer=9, length=512, size=None, default=8192, dtype='bfloat16')
+    chosen = dict(layer=9, length=512, size=None, default=8192, dtype='bfloat16', scale=1.0)
 
     config.data.tokenizer.kind = 'bpe'
     config.data.tokenizer.size = 32_000
@@ -87,7 +87,8 @@ def get_config(arg=''):
         config.evaluate.max_segments = 100
         config.evaluate.max_test_segments = 500
         config.checkpoint.every = 200
-        change(layer=3, length=128, dtype='float32', default=2048)
+        # Adam would take thousands of steps from a scale of 1 to one that tells keys apart.
+        change(layer=3, length=128, dtype='float32', default=2048, scale=8.0)
 
     change()
     return variant(config, arg, tiny=tiny, size=size, **{'from': start_from})

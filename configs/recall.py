@@ -76,7 +76,7 @@ def get_config(arg=''):
         config.optimizer.groups = ()
         if name == 'memorizing':
             baselines.with_memory(
-                model, max(model.num_layers - 1, 1), block, sizes['memories'], block_size=8192
+                model, max(model.num_layers - 1, 1), block, sizes['memories'], scale_init=8.0
             )
             return
         stack(model, model.num_layers, name)

@@ -132,6 +132,7 @@ def normalized_xl(memory_length: int, **changes: Any) -> dict[str, Any]:
             window=0,
             attend_self=True,
             start='empty',
+            scale_init=1.0,
         )
         | changes
     )
@@ -155,15 +156,22 @@ def memorizing(memory_length: int, memory_size: int, **changes: Any) -> dict[str
     )
 
 
-def with_memory(model: Any, layer: int, memory_length: int, memory_size: int, **changes: Any):
+def with_memory(
+    model: Any,
+    layer: int,
+    memory_length: int,
+    memory_size: int,
+    scale_init: float = 1.0,
+    **changes: Any,
+):
     """Puts a Memorizing layer (from 1 on) among `normalized_xl` ones; memory_size 0 = none."""
     stack(model, model.num_layers, 'normalized_xl', model.feed_forward[0])
-    model.normalized_xl = normalized_xl(memory_length)
+    model.normalized_xl = normalized_xl(memory_length, scale_init=scale_init)
     if memory_size:
         names = list(model.attention)
         names[layer - 1] = 'memorizing'
         model.attention = tuple(names)
-        model.memorizing = memorizing(memory_length, memory_size, **changes)
+        model.memorizing = memorizing(memory_length, memory_size, scale_init=scale_init, **changes)
     elif 'memorizing' in model:
         del model.memorizing
 

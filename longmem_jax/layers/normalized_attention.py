@@ -40,6 +40,8 @@ def check(fields, model, segment_length: int) -> list[str]:
     for name, allowed in (('position', POSITIONS), ('start', STARTS)):
         if fields[name] not in allowed:
             faults.append(f'{name} = {fields[name]!r}: allowed are {", ".join(allowed)}')
+    if fields['scale_init'] <= 0:
+        faults.append(f'scale_init = {fields["scale_init"]}: must be above 0')
     for name in ('memory_length', 'window'):
         if fields[name] < 0:
             faults.append(f'{name} = {fields[name]}: must be at least 0')
@@ -63,6 +65,8 @@ class NormalizedAttention(nn.Module):
       window: greatest distance that is seen; 0 = no limit.
       attend_self: queries see themselves; the released code's do not.
       start: 'empty', or documents begin with zero vectors that are attended to ('zeros').
+      scale_init: of the scales at the start; 1 as released, which begins nearly even over all keys
+        and takes an optimizer of relative steps, such as Adafactor, to leave it.
     """
 
     host: Host
@@ -71,6 +75,7 @@ class NormalizedAttention(nn.Module):
     window: int
     attend_self: bool
     start: str
+    scale_init: float
 
     def setup(self):
         host = self.host
@@ -80,11 +85,9 @@ class NormalizedAttention(nn.Module):
         )
         self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
         self.out = HeadsOut(d_model=host.d_model, dtype=host.dtype, kernel_init=init)
-        self.scale = self.param(
-            'scale',
-            nn.with_logical_partitioning(nn.initializers.ones, ('heads',)),
-            (host.num_heads,),
-        )
+        constant = nn.initializers.constant(self.scale_init)
+        constant = nn.with_logical_partitioning(constant, ('heads',))
+        self.scale = self.param('scale', constant, (host.num_heads,))
         self.relation = RelativePosition(
             host=host,
             shared=None,

@@ -83,7 +83,7 @@ class Memorizing(nn.Module):
     """Local attention with recent keys, and the nearest of `memory_size` older ones.
 
     Attributes:
-      position, memory_length, window, attend_self, start: of the local attention, see
+      position, memory_length, window, attend_self, start, scale_init: of the local attention, see
         `NormalizedAttention`; the memory has no positions.
       memory_size: keys and values kept per lane and head, oldest out first.
       top_k: rows that a query reads.
@@ -104,6 +104,7 @@ class Memorizing(nn.Module):
     window: int
     attend_self: bool
     start: str
+    scale_init: float
     memory_size: int
     top_k: int
     search: str
@@ -121,6 +122,7 @@ class Memorizing(nn.Module):
             window=self.window,
             attend_self=self.attend_self,
             start=self.start,
+            scale_init=self.scale_init,
         )
         constant = nn.with_logical_partitioning(
             nn.initializers.constant(self.gate_init), ('heads',)

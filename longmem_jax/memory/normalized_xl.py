@@ -42,6 +42,7 @@ class NormalizedXL(nn.Module):
     window: int
     attend_self: bool
     start: str
+    scale_init: float
 
     def setup(self):
         self.attention = NormalizedAttention(
@@ -51,6 +52,7 @@ class NormalizedXL(nn.Module):
             window=self.window,
             attend_self=self.attend_self,
             start=self.start,
+            scale_init=self.scale_init,
         )
 
     def initial_state(self, batch_size: int) -> RecentKeys:

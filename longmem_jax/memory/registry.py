@@ -198,7 +198,9 @@ ATTENTION['infini'] = Entry(
     ),
 )
 
-_NORMALIZED = dict(position='t5', memory_length=4, window=0, attend_self=True, start='empty')
+_NORMALIZED = dict(
+    position='t5', memory_length=4, window=0, attend_self=True, start='empty', scale_init=1.0
+)
 
 ATTENTION['normalized_xl'] = Entry(
     normalized_xl.NormalizedXL, _NORMALIZED, check=normalized_attention.check

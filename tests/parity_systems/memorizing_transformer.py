@@ -30,6 +30,7 @@ def _layer(settings, normalize):
         window=settings['length'],
         attend_self=False,
         start='zeros',
+        scale_init=1.0,
         memory_size=settings['memory_size'],
         top_k=settings['top_k'],
         search='exact' if settings['search'] == 'exact' else 'bucketed',
