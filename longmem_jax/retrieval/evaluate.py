@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -215,9 +216,13 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
         )
         for name, nll in sums.items()
     }
-    paths = {}
+    paths = {'numbers': experiment.workdir / 'retrieval.json'}
+    whole = {'step': step, 'kind': kind, 'choice': dataclasses.asdict(choice)}
+    for name, result in results.items():
+        whole[name] = {**result.scalars(), 'protocol': result.protocol}
+    paths['numbers'].write_text(json.dumps(whole, indent=1) + '\n')
     if store is not None and settings.report_tokens:
-        paths = gains.write(store, experiment.tokenizer, experiment.workdir)
+        paths |= gains.write(store, experiment.tokenizer, experiment.workdir)
     progress.close()
     show(progress, results, '', paths)
     return results

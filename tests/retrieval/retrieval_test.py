@@ -156,6 +156,10 @@ def test_neighbours_help_and_are_reported(trained, capsys):
     assert results['test, kNN-LM'].loss < base - 0.1
     assert results['test, cache'].loss < base
     assert results['test, kNN-LM and cache'].loss <= results['test, kNN-LM'].loss + 0.05
+    numbers = json.loads((workdir / 'retrieval.json').read_text())
+    assert numbers['kind'] == 'knn_lm_cache' and numbers['choice']['k'] in (4, 6)
+    last = results['test, kNN-LM and cache']
+    assert numbers['test, kNN-LM and cache']['bits_per_byte'] == last.bits_per_byte
     report = (workdir / 'retrieval.txt').read_text()
     assert report.count('gain ') == 3 and 'document ' in report
     assert '<table>' in (workdir / 'retrieval.html').read_text()
