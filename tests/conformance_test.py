@@ -36,6 +36,12 @@ def name(request):
     return request.param
 
 
+@pytest.fixture(params=[name for name in NAMES if ':' not in name])
+def layer(request):
+    """Every layer once: for what further settings of it cannot change."""
+    return request.param
+
+
 def change_tokens(segments, where):
     """Other tokens wherever `where` (bool [segments, batch, length]) is True."""
     other = (segments.tokens + 1 + jnp.arange(LENGTH, dtype=jnp.int32) % 7) % VOCAB
@@ -139,8 +145,8 @@ def objective(model, params, segments, state, loop):
     return total
 
 
-def test_scan_is_loop(name):
-    model, params = toy(name)
+def test_scan_is_loop(layer):
+    model, params = toy(layer)
     segments = random_segments()
     state = fresh_state(model, params, BATCH)
     values, gradients = zip(
@@ -156,8 +162,8 @@ def test_scan_is_loop(name):
     chex.assert_trees_all_close(*gradients, atol=1e-5)
 
 
-def test_remat_is_plain(name):
-    model, params = toy(name)
+def test_remat_is_plain(layer):
+    model, params = toy(layer)
     segments = random_segments()
 
     def value(params, remat):
@@ -274,8 +280,8 @@ def test_bfloat16_keeps_states_and_stays_close(name):
     assert np.abs(close - logits).max() <= close_enough * scale
 
 
-def test_state_is_stable_under_strict_promotion(name):
-    model, params = toy(name)
+def test_state_is_stable_under_strict_promotion(layer):
+    model, params = toy(layer)
     segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
     state = fresh_state(model, params, BATCH)
     with jax.numpy_rank_promotion('raise'), jax.numpy_dtype_promotion('strict'):
@@ -283,9 +289,9 @@ def test_state_is_stable_under_strict_promotion(name):
         chex.assert_trees_all_equal_shapes_and_dtypes(state, step(state), step(step(state)))
 
 
-def test_dropout_draws_anew_in_every_segment(name):
-    model, params = toy(name)
-    noisy = with_config(name, dropout=0.5, attention_dropout=0.5)
+def test_dropout_draws_anew_in_every_segment(layer):
+    model, params = toy(layer)
+    noisy = with_config(layer, dropout=0.5, attention_dropout=0.5)
     segments = random_segments(segments=1)
     same = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), segments)
 
@@ -304,12 +310,12 @@ def test_dropout_draws_anew_in_every_segment(name):
     assert np.isfinite(first).all()
 
 
-def test_the_whole_prompt_is_read(name):
+def test_the_whole_prompt_is_read(layer):
     """Changing the first tokens of a long prompt changes what follows, where there is a memory."""
-    model, params = toy(name)
+    model, params = toy(layer)
     state = fresh_state(model, params, 1)
     if not jax.tree.leaves(state):
-        pytest.skip(f'{name} remembers nothing')
+        pytest.skip(f'{layer} remembers nothing')
     prompts = np.random.default_rng(5).integers(0, VOCAB, (1, 2 * LENGTH + 2)).astype(np.int32)
     other = prompts.copy()
     other[:, 3:LENGTH] = (other[:, 3:LENGTH] + 1) % VOCAB

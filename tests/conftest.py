@@ -8,7 +8,13 @@ import zlib
 # Read when jax is first imported, so they come before it.
 os.environ['JAX_PLATFORMS'] = 'cpu'
 os.environ['XLA_FLAGS'] = ' '.join(
-    [os.environ.get('XLA_FLAGS', ''), '--xla_force_host_platform_device_count=8']
+    [
+        os.environ.get('XLA_FLAGS', ''),
+        '--xla_force_host_platform_device_count=8',
+        # Tiny programs, run once: compiling them is nearly all of the time.
+        '--xla_backend_optimization_level=0',
+        '--xla_llvm_disable_expensive_passes=true',
+    ]
 ).strip()
 os.environ.setdefault('MPLBACKEND', 'agg')
 
