@@ -20,6 +20,7 @@ os.environ.setdefault('MPLBACKEND', 'agg')
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
+import pytest  # noqa: E402
 
 # One cache per environment: entries are not written in one piece, and two runs must not share them.
 PLACE = zlib.crc32(sys.prefix.encode())
@@ -32,3 +33,10 @@ jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 # A slow machine is no fault of the code: no deadlines. The same examples in every run.
 hypothesis.settings.register_profile('fixed', deadline=None, derandomize=True, max_examples=40)
 hypothesis.settings.load_profile('fixed')
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _release():
+    """Lets go of the programs of a file: a process can map only so many, and crashes beyond."""
+    yield
+    jax.clear_caches()
