@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from longmem_jax.retrieval.knn_lm import log_probability
+from longmem_jax.retrieval.knn_lm import MISSING, log_probability
 from longmem_jax.retrieval.reading import Part
 
 
@@ -25,7 +25,7 @@ class Cache:
           float64 [segments, lanes, length, temperatures].
         """
         segments, lanes, length = part.targets.shape
-        found = np.full((segments, lanes, length, len(self._temperatures)), -10000.0)
+        found = np.full((segments, lanes, length, len(self._temperatures)), MISSING)
         for segment in range(segments):
             for lane in range(lanes):
                 if part.start[segment, lane]:
@@ -49,7 +49,7 @@ class Cache:
         other = np.arange(len(keys))[None]
         seen = (other < place) & (other >= place - self._length)
         rows = np.broadcast_to(tokens[None], distance.shape)
-        result = np.full((number, len(self._temperatures)), -10000.0)
+        result = np.full((number, len(self._temperatures)), MISSING)
         some = seen.any(axis=1)
         for at, temperature in enumerate(self._temperatures):
             scores = np.where(seen, -distance / temperature, -np.inf)[some]

@@ -71,12 +71,13 @@ def look(model: Any, params: Any, memory: Any, inputs: Batch) -> tuple[Any, tupl
         hidden, memory, _ = model.apply(
             {'params': params}, segment, memory, train=False, method='hidden'
         )
-    nll = model.apply({'params': params}, hidden, inputs.targets, method=_nll)
+    nll = model.apply({'params': params}, hidden, inputs.targets, method=nll_of)
     wide = jnp.float32
     return memory, (found[0].astype(wide), hidden.astype(wide), nll.astype(wide))
 
 
-def _nll(model, hidden, targets):
+def nll_of(model: Any, hidden: jax.Array, targets: jax.Array) -> jax.Array:
+    """Nats of `targets` by a model's output layer, as a linen method; shaped like `targets`."""
     return model.embedding.nll(hidden, targets)[0]
 
 

@@ -22,7 +22,7 @@ from longmem_jax.experiment import Experiment
 from longmem_jax.optimizer import parameter_path
 from longmem_jax.progress import Progress
 from longmem_jax.retrieval.datastore import Datastore, identity
-from longmem_jax.retrieval.reading import SEGMENTS, Part, Reader
+from longmem_jax.retrieval.reading import SEGMENTS, Part, Reader, nll_of
 from longmem_jax.retrieval.search import make_index, require_k
 from longmem_jax.segment import Segment
 from longmem_jax.train import show
@@ -58,10 +58,6 @@ def _require_plain(model_config):
             "config.retrieval.kind = 'spalm': needs one table of output vectors as wide as the "
             'model (config.model.cutoffs = (), d_embed = d_model).'
         )
-
-
-def _logits_nll(model, hidden, targets):
-    return model.embedding.nll(hidden, targets)[0]
 
 
 def _lookup(experiment: Experiment, params: Any):
@@ -105,7 +101,7 @@ class _Model:
         hidden = hidden.astype(jnp.float32)
         mixed = combine(hidden, _table(params).astype(jnp.float32)[neighbours], gate)
         sums = [
-            (self._model.apply({'params': params}, h, targets, method=_logits_nll) * counted).sum()
+            (self._model.apply({'params': params}, h, targets, method=nll_of) * counted).sum()
             for h in (mixed, hidden)
         ]
         return sums[0], (sums[1], jax.lax.stop_gradient(memory))
@@ -215,7 +211,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     limit = experiment.config.evaluate.max_test_segments
     sums, count, num_bytes = np.zeros(3), 0, 0.0
     for part in reader.parts(limit):
-        found = retrieved(part, store, index, about['k'], False)
+        found = retrieved(part, store, index, about['k'], split == 'train')
         if memory is None:
             memory = jax.tree.map(jnp.zeros_like, reader.memory)
         for number in range(SEGMENTS):
