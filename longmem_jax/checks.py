@@ -6,6 +6,7 @@ from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.layers import embedding, norms, relative_position
 from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
+from longmem_jax.models.kinds import KINDS
 from longmem_jax.retrieval import settings as retrieval
 from longmem_jax.sharding import mesh_sizes
 
@@ -27,28 +28,50 @@ def _stack(model, name, registry):
     return faults
 
 
+def _types(where, given, wanted):
+    """Faults of the names and types of a section's fields."""
+    faults = [
+        unknown(f'a field of {where}', field, sorted(wanted))
+        for field in given
+        if field not in wanted
+    ]
+    for field, kind in wanted.items():
+        kind = getattr(kind, '__name__', str(kind))
+        if field not in given:
+            faults.append(f'{where}.{field} is missing')
+        elif kind in TYPES:
+            value = given[field]
+            right = isinstance(value, TYPES[kind])
+            if not right or (isinstance(value, bool) and kind != 'bool'):
+                faults.append(f'{where}.{field} = {value!r}: a {kind} is needed')
+            elif kind == 'int' and value < 0:
+                faults.append(f'{where}.{field} = {value}: must not be negative')
+    return faults
+
+
+def _kind(model, segment_length):
+    """Faults of the kind of model and of its section."""
+    if model.kind not in KINDS:
+        return [unknown('config.model.kind', model.kind, sorted(KINDS))]
+    kind, where = KINDS[model.kind], f'config.model.{model.kind}'
+    if not kind.fields:
+        return []
+    if model.kind not in model:
+        return [f'{where} is missing: the fields are {", ".join(kind.fields)}']
+    faults = _types(where, model[model.kind], kind.fields)
+    if not faults and set(model.attention) <= set(ATTENTION):
+        faults = [f'{where}.{fault}' for fault in kind.faults(model, segment_length)]
+    return faults
+
+
 def _fields(model, name, segment_length):
     """Faults of the sub-config of one layer type, for segments of so many tokens."""
     where = f'config.model.{name}'
     if name not in model:
         wanted = ', '.join(LAYERS[name].fields())
         return [f'{where} is missing: {name!r} is in the stack and needs the fields {wanted}']
-    entry, faults = LAYERS[name], []
-    wanted = entry.fields()
-    for field in model[name]:
-        if field not in wanted:
-            faults.append(unknown(f'a field of {where}', field, sorted(wanted)))
-    for field, kind in wanted.items():
-        kind = getattr(kind, '__name__', str(kind))
-        if field not in model[name]:
-            faults.append(f'{where}.{field} is missing')
-        elif kind in TYPES:
-            value = model[name][field]
-            right = isinstance(value, TYPES[kind])
-            if not right or (isinstance(value, bool) and kind != 'bool'):
-                faults.append(f'{where}.{field} = {value!r}: a {kind} is needed')
-            elif kind == 'int' and value < 0:
-                faults.append(f'{where}.{field} = {value}: must not be negative')
+    entry, wanted = LAYERS[name], LAYERS[name].fields()
+    faults = _types(where, model[name], wanted)
     if not faults and 'position' in wanted:
         if model[name].position not in relative_position.POSITIONS:
             allowed = relative_position.POSITIONS
@@ -89,6 +112,7 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
     for name in (*sizes, 'd_feed_forward'):
         if model[name] < 1:
             faults.append(f'config.model.{name} = {model[name]}: must be at least 1')
+    faults += _kind(model, segment_length)
     faults += _stack(model, 'attention', ATTENTION)
     faults += _stack(model, 'feed_forward', FEED_FORWARD)
     for name in sorted({*model.attention, *model.feed_forward} & set(LAYERS)):
@@ -157,6 +181,8 @@ def _loss_weights(config):
     for layer in used:
         if set(LAYERS[layer].fields()) <= set(model[layer]):
             names.update(LAYERS[layer].losses(model[layer]))
+    if model.kind in KINDS:
+        names.update(KINDS[model.kind].losses)
     given = set(config.train.loss_weights)
     for name in sorted(names - given):
         faults.append(f'config.train.loss_weights.{name} is missing: a weight for this loss')
@@ -178,6 +204,42 @@ def _optimizer(config):
     return faults
 
 
+def _pairs(config):
+    """Faults of data in pairs and of the model that reads them."""
+    pairs, faults = config.data.pairs, []
+    paired = config.data.source == 'parallel'
+    if paired != (config.model.kind == 'seq2seq'):
+        return [
+            f'config.data.source = {config.data.source!r}, config.model.kind = '
+            f"{config.model.kind!r}: 'parallel' and 'seq2seq' belong together"
+        ]
+    if not paired or 'seq2seq' not in config.model:
+        return []
+    if len(pairs.languages) != 2 or not all(pairs.languages):
+        faults.append(
+            f'config.data.pairs.languages = {tuple(pairs.languages)}: source and target are '
+            "needed, such as ('en', 'de')"
+        )
+    if pairs.max_source != config.model.seq2seq.max_source:
+        faults.append(
+            f'config.data.pairs.max_source = {pairs.max_source}: must be '
+            f'config.model.seq2seq.max_source = {config.model.seq2seq.max_source}'
+        )
+    for section in ('train', 'evaluate'):
+        if config[section].segment_length != pairs.max_source + pairs.max_target:
+            faults.append(
+                f'config.{section}.segment_length = {config[section].segment_length}: must be '
+                'config.data.pairs.max_source + max_target = '
+                f'{pairs.max_source} + {pairs.max_target}'
+            )
+    for name in ('beams', 'num_lanes'):
+        if config.translate[name] < 1:
+            faults.append(f'config.translate.{name} = {config.translate[name]}: must be above 0')
+    if config.retrieval.kind != 'none':
+        faults.append(f"config.retrieval.kind = {config.retrieval.kind!r}: not for 'seq2seq'")
+    return faults
+
+
 def find_faults(config: Any, num_devices: int) -> list[str]:
     """Every fault of a configuration for that many devices, one line each."""
     faults = model_faults(config.model, config.train.segment_length)
@@ -188,7 +250,7 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
         faults.append(str(error))
     if config.data.source in TASKS:
         faults += TASKS[config.data.source][1](config.data.task)
-    faults += _positive(config) + _optimizer(config) + _loss_weights(config)
+    faults += _positive(config) + _optimizer(config) + _loss_weights(config) + _pairs(config)
     faults += retrieval.check(config.retrieval)
     if config.train.segment_length != config.evaluate.segment_length and (
         config.model.position == 'learned'

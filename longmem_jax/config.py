@@ -13,6 +13,7 @@ def base() -> ml_collections.ConfigDict:
     """A configuration with every section; a small Transformer-XL on no data."""
     config = ml_collections.ConfigDict()
     config.model = config_dict.create(
+        kind='language_model',  # or 'memformer', 'seq2seq', with a section of that name
         vocab_size=257,
         num_layers=2,
         d_model=128,
@@ -42,14 +43,16 @@ def base() -> ml_collections.ConfigDict:
         dtype='float32',  # of activations; 'bfloat16' on accelerators
     )
     config.data = config_dict.create(
-        source='text',  # 'stdlib', 'text', 'tfds', 'huggingface', or a task: data/tasks/
-        path='',  # source 'text': a folder with train/ validation/ test/, or one file
-        name='',  # source 'tfds', 'huggingface': the data set
+        source='text',  # 'stdlib', 'text', 'tfds', 'huggingface', 'parallel', or a task: data/tasks/
+        path='',  # 'text', 'parallel': a folder with train, validation, test; 'text': or one file
+        name='',  # 'tfds', 'huggingface': the data set; 'parallel': a TFDS set, where path is ''
         documents='file',  # what a document is: 'file', 'line', 'wiki', 'folder'
         endings=(),  # 'folder': only files whose names end so, such as ('.py',)
         fractions=(0.9, 0.05, 0.05),  # one file: its training, validation and test part
         pieces=1,  # cut training documents in so many, each on a lane of its own
         tokenizer=dict(kind='bytes', path='', size=0),
+        # source 'parallel': the languages of a pair and the places for each side.
+        pairs=dict(languages=('', ''), max_source=0, max_target=0),
         seed=0,  # order of the documents; what a task draws
         task=config_dict.create(),  # fields of a task
     )
@@ -116,6 +119,12 @@ def base() -> ml_collections.ConfigDict:
     )
     config.generate = config_dict.create(
         length=500, temperature=1.0, top_k=0, top_p=0.95, seed=0, sample_length=200
+    )
+    config.translate = config_dict.create(
+        beams=5,
+        length_penalty=1.0,  # hypotheses rank by log-probability / length ** length_penalty
+        num_lanes=16,  # sentences at a time
+        max_sentences=0,  # of a split that BLEU is computed of; 0 = all
     )
     config.checkpoint = config_dict.create(every=1000, keep=3)
     config.mesh = config_dict.create(data=-1, fsdp=1, tensor=1, memory=1)  # -1: devices left

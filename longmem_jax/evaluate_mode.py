@@ -10,7 +10,7 @@ from longmem_jax.experiment import Experiment
 from longmem_jax.generate import Reader
 from longmem_jax.progress import Progress
 from longmem_jax.recall_by_distance import by_distance
-from longmem_jax.train import show
+from longmem_jax.results import show
 
 SPLITS = ('train', 'validation', 'test')
 

@@ -16,7 +16,8 @@ from longmem_jax.data import load
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
-from longmem_jax.models.language_model import LanguageModel, make_model
+from longmem_jax.models.kinds import make_model
+from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.optimizer import make_optimizer, make_schedule
 
 

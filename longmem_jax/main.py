@@ -12,7 +12,15 @@ import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from longmem_jax import allocator, checks, compile, evaluate_mode, generate_mode, sharding
+from longmem_jax import (
+    allocator,
+    checks,
+    compile,
+    evaluate_mode,
+    generate_mode,
+    sharding,
+    translate,
+)
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.retrieval import datastore, spalm
@@ -86,6 +94,10 @@ def _run():
         spalm.train(experiment)
     elif _MODE.value == 'evaluate' and config.retrieval.kind != 'none':
         retrieval_evaluate.evaluate(experiment, _SPLIT.value or 'test')
+    elif _MODE.value == 'evaluate' and config.model.kind == 'seq2seq':
+        translate.evaluate(experiment, _SPLIT.value or 'test')
+    elif _MODE.value == 'generate' and config.model.kind == 'seq2seq':
+        translate.translate_prompt(experiment, generate_mode.read_prompt(_PROMPT.value).decode())
     elif _MODE.value == 'evaluate':
         evaluate_mode.evaluate(
             experiment,

@@ -1,11 +1,8 @@
 """Training: builds or resumes a run, steps through the data, evaluates, and ends with a table."""
 
 import dataclasses
-import json
-import math
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,10 +15,12 @@ from longmem_jax.data.corpus import Corpus
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluate import Evaluator, Result
 from longmem_jax.experiment import Experiment
-from longmem_jax.generate import fresh_state, sample_text
+from longmem_jax.generate import sample_text
 from longmem_jax.hardware import peak_flops
 from longmem_jax.progress import Progress
+from longmem_jax.results import in_short, show, write_results
 from longmem_jax.start_from import graft, parameters_of
+from longmem_jax.translate import translate_split
 from longmem_jax.writers import Writer, learning_curve
 
 PROFILED = (3, 8)  # steps of this run, counted from its first, that `--profile` traces
@@ -290,7 +289,7 @@ def _loop(run: _Run, state, step, profile):
             )
             allocator.give_back()
             writer.scalars(step, 'validation', result.scalars())
-            progress.say(f'step {step:,}: validation {_in_short(result)} ({result.protocol})')
+            progress.say(f'step {step:,}: validation {in_short(result)} ({result.protocol})')
         run.saver.maybe_save(step, state, force=last or ending)
         if last or ending:
             break
@@ -309,7 +308,9 @@ def _finish(run: _Run, state, step):
     config, workdir = experiment.config, experiment.workdir
     corpus, results = run.corpora['test'], {}
     allocator.give_back()
-    for name, emptied in (('test', False), ('test, memory emptied', True)):
+    paired = config.model.kind == 'seq2seq'
+    kinds = (('test', False), ('test, memory emptied', True))
+    for name, emptied in kinds[:1] if paired else kinds:
         progress.say(f'Scoring {name} ...')
         results[name], _ = run.evaluator.evaluate(
             state.params,
@@ -320,8 +321,11 @@ def _finish(run: _Run, state, step):
         )
         tag = 'test_emptied' if emptied else 'test'
         writer.scalars(step, tag, results[name].scalars())
-    sample = ''
-    if jax.process_count() == 1 and config.generate.sample_length:
+    sample, more = '', {}
+    if jax.process_count() == 1 and paired:
+        more = translate_split(experiment, state.params, 'test', progress)
+        writer.scalars(step, 'test', {'bleu': more['bleu']})
+    elif jax.process_count() == 1 and config.generate.sample_length:
         sample = sample_text(
             experiment.evaluation_model, state.params, corpus.tokenizer, config.generate
         )
@@ -335,60 +339,7 @@ def _finish(run: _Run, state, step):
     if jax.process_index() == 0:
         figure = learning_curve(workdir / 'metrics.jsonl', paths['learning curve'])
         writer.figure('learning_curve', figure, step)
-        _write_results(workdir / 'results.json', experiment, state.params, step, results)
+        write_results(workdir / 'results.json', experiment, state.params, step, results | more)
     progress.close()
     show(progress, results, sample, paths)
     return Summary(step, True, results, sample)
-
-
-def _write_results(path: Path, experiment, params, step, results):
-    one_lane = jax.eval_shape(
-        lambda params: fresh_state(experiment.evaluation_model, params, 1), params
-    )
-    sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one_lane)]
-    whole = {
-        'step': step,
-        'parameters': sum(leaf.size for leaf in jax.tree.leaves(params)),
-        'state_bytes_per_lane': sum(sizes),
-    }
-    for name, result in results.items():
-        whole[name] = {**result.scalars(), 'protocol': result.protocol}
-    path.write_text(json.dumps(whole, indent=1) + '\n')
-
-
-def _in_short(result: Result) -> str:
-    """The one or two numbers of a result that matter most."""
-    if result.answers:
-        return f'exact match {result.exact_match:.2%}, accuracy {result.accuracy:.2%}'
-    return f'{result.bits_per_byte:.4f} bits/byte, perplexity {result.perplexity:,.2f}'
-
-
-def show(progress: Progress, results: dict[str, Result], sample: str, paths: dict[str, Any]):
-    """The closing table: results with their protocol, a sample, and where everything lies."""
-    if any(result.answers for result in results.values()):
-        rows = [
-            (name, f'{r.exact_match:.2%}', f'{r.accuracy:.2%}', f'{r.loss:.4f}')
-            for name, r in results.items()
-        ]
-        progress.table('Results', ('evaluation', 'exact match', 'accuracy', 'nats/token'), rows)
-        return _close(progress, results, sample, paths)
-    rows = [
-        (name, f'{r.bits_per_byte:.4f}', f'{r.loss:.4f}', f'{r.perplexity:,.2f}')
-        for name, r in results.items()
-    ]
-    if len(results) == 2:
-        kept, emptied = (r.bits_per_byte for r in results.values())
-        share = (emptied - kept) / emptied if emptied and math.isfinite(emptied) else 0.0
-        rows.append(('gain by memory', f'{emptied - kept:.4f}', f'{share:.1%}', ''))
-    progress.table('Results', ('evaluation', 'bits/byte', 'nats/token', 'perplexity'), rows)
-    return _close(progress, results, sample, paths)
-
-
-def _close(progress, results, sample, paths):
-    """What stands below the table."""
-    for name, result in results.items():
-        progress.say(f'{name}: {result.protocol}')
-    if sample:
-        progress.say('Sample:\n' + sample)
-    for name, path in paths.items():
-        progress.say(f'{name}: {path}')

@@ -12,7 +12,7 @@ from longmem_jax import checks
 from longmem_jax.baselines import Comparison, infinity_former
 from longmem_jax.config import base, stack
 from longmem_jax.errors import UsageError
-from longmem_jax.models.language_model import make_model
+from longmem_jax.models.kinds import make_model
 from longmem_jax.train_step import initial_parameters
 
 FOUR = ('transformer_xl', 'adaptive_span', 'compressive', 'expire_span')

@@ -8,7 +8,7 @@ import numpy as np
 
 from longmem_jax.config import base, stack
 from longmem_jax.memory.registry import ATTENTION, LAYERS
-from longmem_jax.models.language_model import make_model
+from longmem_jax.models.kinds import make_model
 from longmem_jax.segment import Segment, read_segments
 from longmem_jax.train_step import initial_parameters, unbox
 

@@ -36,10 +36,24 @@ class _Examples:
 
 
 def tfds_source(name: str, split: str) -> _Examples:
-    """A TFDS data set in array_record files, read without TensorFlow once it is prepared.
+    """The texts of a TFDS data set.
 
     Args:
       name: as TFDS names it ('pg19', 'name/config'), with ':FIELD' where the text has another name.
+      split: 'train', 'validation' or 'test'.
+
+    Raises:
+      UsageError: as `tfds_table`.
+    """
+    name, _, field = name.partition(':')
+    return _Examples(tfds_table(name, split), name, field)
+
+
+def tfds_table(name: str, split: str) -> Any:
+    """The examples of a TFDS data set in array_record files, read without TensorFlow once prepared.
+
+    Args:
+      name: as TFDS names it ('pg19', 'name/config').
       split: 'train', 'validation' or 'test'.
 
     Raises:
@@ -47,7 +61,6 @@ def tfds_source(name: str, split: str) -> _Examples:
     """
     import tensorflow_datasets as tfds
 
-    name, _, field = name.partition(':')
     if not name:
         raise UsageError('config.data.name is empty: which TFDS data set? For example pg19.')
     try:
@@ -79,7 +92,7 @@ def tfds_source(name: str, split: str) -> _Examples:
             f'config.data.name = {name!r}: no split {split!r}; there are '
             f'{list(builder.info.splits)}.'
         )
-    return _Examples(builder.as_data_source(split=split), name, field)
+    return builder.as_data_source(split=split)
 
 
 def huggingface_source(name: str, split: str) -> _Examples:

@@ -7,6 +7,7 @@ from longmem_jax.data import hubs
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.documents import Pieces, Source
 from longmem_jax.data.folders import Folders
+from longmem_jax.data.parallel import PairCorpus, PairTexts, load_pairs
 from longmem_jax.data.stdlib import StandardLibrary
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.text_files import TextFiles
@@ -14,7 +15,7 @@ from longmem_jax.data.tokenizers import KINDS, Bytes, Tokenizer, load_tokenizer
 from longmem_jax.data.train_tokenizer import LEARNT, SUFFIX, learn
 from longmem_jax.errors import UsageError, unknown
 
-SOURCES = ('stdlib', 'text', 'tfds', 'huggingface', *TASKS)
+SOURCES = ('stdlib', 'text', 'tfds', 'huggingface', 'parallel', *TASKS)
 
 
 def load_source(data: Any, split: str) -> Source:
@@ -35,6 +36,8 @@ def load_source(data: Any, split: str) -> Source:
         source = TextFiles(data.path, split, data.documents, tuple(data.fractions))
     elif data.source == 'tfds':
         source = hubs.tfds_source(data.name, split)
+    elif data.source == 'parallel':
+        return PairTexts(load_pairs(data, split))
     elif data.source == 'huggingface':
         source = hubs.huggingface_source(data.name, split)
     else:
@@ -85,4 +88,6 @@ def load(data: Any, split: str, tokenizer: Tokenizer) -> Corpus:
     """The tokenised documents of a split, or those of a task; errors as in `load_source`."""
     if data.source in TASKS:
         return TASKS[data.source][0](data.task, split, data.seed)
+    if data.source == 'parallel':
+        return PairCorpus(data, split, tokenizer)
     return Corpus(load_source(data, split), tokenizer)

@@ -34,6 +34,7 @@ def model_config(settings: Mapping[str, Any]) -> ml_collections.ConfigDict:
     layers = given['n_layer']
     return ml_collections.ConfigDict(
         dict(
+            kind='language_model',
             vocab_size=given['n_token'],
             num_layers=layers,
             d_model=width,

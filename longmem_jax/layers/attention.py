@@ -126,7 +126,7 @@ def attend(
       relative: scores by distance, added before scaling.
       scale: default 1 / sqrt(head_dim).
       dropout_rate, dropout_key: dropout of the weights.
-      causal: keys behind the query are not seen.
+      causal: keys behind the query are not seen; where they are, their distance counts as 0.
       block_size: keys per block of an online softmax (Milakov and Gimelshein, 2018), whose scores
         never exist all at once, nor in the backward pass; 0 = all keys at once.
 
@@ -151,14 +151,21 @@ def attend(
         table = _whole_table(relative.table, 1, num_keys).astype(queries.dtype)
         scaled = relative.queries * factor
         if shifted:
-            scores = scores + skew(_by_table(scaled, table[:, ::-1], wide), num_keys)
+            by_distance = _by_table(scaled, table[:, ::-1], wide)
+            moved = skew(by_distance, num_keys)
+            if not causal:
+                moved = jnp.where((distance < 0)[:, None], by_distance[..., -1:], moved)
+            scores = scores + moved
         else:
             scores = scores + _gathered(_by_table(scaled, table, wide), distance)
     if distance_bias is not None:
         table = _whole_table(distance_bias, 1, num_keys).astype(wide)
         if shifted:
             rows = jnp.broadcast_to(table[:, None, ::-1], (table.shape[0], num_queries, num_keys))
-            scores = scores + skew(rows, num_keys)[None]
+            moved = skew(rows, num_keys)[None]
+            if not causal:
+                moved = jnp.where((distance < 0)[:, None], table[None, :, :1, None], moved)
+            scores = scores + moved
         else:
             scores = scores + _gathered(table[None, :, None], distance)
     if bias is not None:
@@ -192,7 +199,7 @@ def _attend_blocks(
     factor = jnp.asarray(scale, queries.dtype)
     queries = queries * factor
     span = block_size + num_queries - 1  # distances between a block and all queries
-    shifted = isinstance(offset, int) and offset == num_keys - num_queries
+    shifted = causal and isinstance(offset, int) and offset == num_keys - num_queries
 
     def blocks(array, axis):
         """Padded and cut into blocks along `axis`, blocks leading."""

@@ -1,5 +1,6 @@
 """The dense feed-forward layer: plain (ReLU, GELU) or gated (Shazeer, 2020)."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from longmem_jax.segment import Aux, Segment, no_aux
 ACTIVATIONS = {
     'relu': (jax.nn.relu, False),
     'gelu': (jax.nn.gelu, False),
+    'gelu_exact': (functools.partial(jax.nn.gelu, approximate=False), False),
     'swiglu': (jax.nn.silu, True),
     'geglu': (jax.nn.gelu, True),
 }
@@ -29,7 +31,7 @@ class Dense(nn.Module):
     """Two linear maps with an activation between them; remembers nothing.
 
     Attributes:
-      activation: 'relu', 'gelu', 'swiglu' or 'geglu'.
+      activation: 'relu', 'gelu' (by tanh), 'gelu_exact', 'swiglu' or 'geglu'.
       bias: biases on the linear maps.
     """
 

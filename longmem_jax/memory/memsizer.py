@@ -42,21 +42,24 @@ def check(fields, model, segment_length: int) -> list[str]:
     ]
 
 
-def cross(shares: jax.Array, left: jax.Array, right: jax.Array, valid: jax.Array) -> jax.Array:
-    """Reads slots filled by a whole source, not causally.
+def fill(left: jax.Array, right: jax.Array, valid: jax.Array) -> jax.Array:
+    """Slots filled by a whole source, not causally, over the square root of its length.
 
     Args:
-      shares: [batch, n, slots], how much of each slot every query reads.
       left: [batch, source, slots]; right: [batch, source, d_model].
       valid: bool [batch, source].
 
     Returns:
-      [batch, n, d_model].
+      [batch, slots, d_model].
     """
     left = jnp.where(valid[..., None], left, jnp.zeros_like(left))
-    slots = jnp.einsum('bsk,bsd->bkd', left, right)
-    number = jnp.maximum(valid.sum(axis=1), 1).astype(slots.dtype)
-    return jnp.einsum('bnk,bkd->bnd', shares, slots * (number**-0.5)[:, None, None])
+    number = jnp.maximum(valid.sum(axis=1), 1).astype(left.dtype)
+    return jnp.einsum('bsk,bsd->bkd', left, right) * (number**-0.5)[:, None, None]
+
+
+def read(shares: jax.Array, slots: jax.Array) -> jax.Array:
+    """What queries with `shares` [batch, n, slots] read: [batch, n, d_model]."""
+    return jnp.einsum('bnk,bkd->bnd', shares, slots)
 
 
 class SlotProjections(nn.Module):
@@ -169,3 +172,31 @@ class MemSizer(nn.Module):
     def close_segment(self, state: MemSizerState, cache: MemSizerState, count: jax.Array):
         """The slots with the tokens of the open segment, which are in them already."""
         return cache if self.carry else state
+
+
+class CrossMemSizer(nn.Module):
+    """MemSizer as cross-attention: slots filled once by a source, whatever its length.
+
+    Attributes:
+      host: sizes of the model.
+      normalize: norm of a pre-norm model, used on the queries' side only.
+      num_slots: k.
+      bias: biases of the maps.
+    """
+
+    host: Host
+    normalize: Callable[[jax.Array], jax.Array]
+    num_slots: int
+    bias: bool
+
+    def setup(self):
+        self.maps = SlotProjections(self.host, self.num_slots, self.bias)
+
+    def source(self, vectors: jax.Array, valid: jax.Array) -> jax.Array:
+        """Slots of `vectors` [batch, n, d_model] where `valid`: [batch, num_slots, d_model]."""
+        return fill(*self.maps.written(vectors), valid)
+
+    def __call__(self, x: jax.Array, source: jax.Array, *, train: bool) -> jax.Array:
+        """Reads from `x` [batch, length, d_model]; the same shape, without the residual."""
+        y = read(self.maps.shares(self.normalize(x), train), source)
+        return y.astype(self.host.dtype)

@@ -20,6 +20,7 @@ from longmem_jax.memory import (
     linear_attention,
     local,
     memorizing,
+    memory_tokens,
     memsizer,
     normalized_xl,
     product_key,
@@ -43,6 +44,7 @@ class Entry:
         `config.train.loss_weights`.
       more: changes of `example`, by name, with which the suite runs too.
       shared: `fields -> module class` of parameters shared by all layers of this type, or None.
+      around: module class of rows that are put around a segment, and its fields; or None.
     """
 
     layer: type
@@ -51,6 +53,7 @@ class Entry:
     shared: Callable[[Any], Any] | None = None
     losses: Callable[[Any], tuple[str, ...]] = lambda fields: ()
     more: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    around: tuple[type, tuple[str, ...]] | None = None
 
     def fields(self) -> dict[str, Any]:
         """Names and types of the fields of the sub-config."""
@@ -258,6 +261,29 @@ ATTENTION['memsizer'] = Entry(
     dict(num_slots=4, bias=True, chunk=3, carry=True, gradients=True),
     check=memsizer.check,
     more=dict(paper=dict(bias=False, chunk=8, gradients=False)),
+)
+
+ATTENTION['memory_tokens'] = Entry(
+    memory_tokens.MemoryTokensLayer,
+    dict(
+        num_tokens=2,
+        at_end=True,
+        carry=True,
+        gradients=True,
+        read_cache=False,
+        look_ahead='nearest',
+        memory_length=6,
+        same_length=False,
+        clamp_length=0,
+        position='transformer_xl',
+    ),
+    check=memory_tokens.check,
+    shared=_xl_shared,
+    around=(memory_tokens.MemoryTokens, ('num_tokens', 'at_end', 'carry', 'gradients')),
+    more=dict(
+        leading=dict(at_end=False, carry=False, same_length=True, read_cache=True),
+        recurrent=dict(memory_length=0, position='rotary', gradients=False),
+    ),
 )
 
 FEED_FORWARD = {

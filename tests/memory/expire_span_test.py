@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from longmem_jax.memory import expire_span, expiring
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.memory.switching import kept_by_column, sizes_below, smallest
-from longmem_jax.models import language_model
+from longmem_jax.models import block as block_module
 from longmem_jax.segment import read_segments
 from longmem_jax.sharding import make_mesh
 from tests.toys import BATCH, LENGTH, random_segments, run, toy, with_config
@@ -205,7 +205,7 @@ def test_layer_drop_leaves_the_block_out_but_writes_its_memory():
 
     def read(skipped):
         with mock.patch.object(
-            language_model, 'draw_skipped', lambda key, rate: jnp.asarray(skipped)
+            block_module, 'draw_skipped', lambda key, rate: jnp.asarray(skipped)
         ):
             state = model.apply({'params': params}, BATCH, method='initial_state')
             return model.apply(
@@ -217,7 +217,7 @@ def test_layer_drop_leaves_the_block_out_but_writes_its_memory():
     other, written, plain = read(False)
     assert plain.losses['expire_span'] != 0.0 and np.abs(logits - other).max() > 0
     np.testing.assert_array_equal(state[0].attention.window, written[0].attention.window)
-    drawn = [language_model.draw_skipped(jax.random.key(i), 0.5) for i in range(64)]
+    drawn = [block_module.draw_skipped(jax.random.key(i), 0.5) for i in range(64)]
     assert 16 < sum(map(int, drawn)) < 48
 
 

@@ -85,7 +85,8 @@ def check(settings, arrays):
     def cross(theirs, name, slots, queries, source, valid):
         maps = memsizer.SlotProjections(_host(settings, length), slots, True)
         maps = maps.bind({'params': _maps(theirs, name, heads)})
-        return memsizer.cross(maps.shares(queries, False), *maps.written(source), valid)
+        filled = memsizer.fill(*maps.written(source), valid)
+        return memsizer.read(maps.shares(queries, False), filled)
 
     def around(theirs, name, x, sub):
         if before:

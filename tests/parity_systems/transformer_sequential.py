@@ -8,7 +8,8 @@ import numpy as np
 
 from longmem_jax.interop import transformer_sequential as interop
 from longmem_jax.memory import expire_span
-from longmem_jax.models import language_model
+from longmem_jax.models import block as block_module
+from longmem_jax.models.kinds import make_model
 from longmem_jax.segment import Segment
 
 LOSSES = {'expire_span': 'expire_span_loss', 'adaptive_span': 'adapt_span_loss'}
@@ -33,7 +34,7 @@ def checker(system):
         params = interop.import_parameters(theirs, config)
         numbers = sorted(int(k.rsplit('_', 1)[1]) for k in arrays if k.startswith('in/tokens_'))
         batch, length = arrays['in/tokens_0'].shape
-        model = language_model.make_model(config, length)
+        model = make_model(config, length)
         train = bool(settings.get('training', False))
 
         def read(params, number, state):
@@ -46,7 +47,7 @@ def checker(system):
                     expire_span, 'draw_shortening', lambda key: jnp.asarray(noise, jnp.float32)
                 ),
                 mock.patch.object(
-                    language_model, 'draw_skipped', lambda key, rate: jnp.asarray(next(skips) > 0)
+                    block_module, 'draw_skipped', lambda key, rate: jnp.asarray(next(skips) > 0)
                 ),
             ):
                 logits, state, aux = model.apply(

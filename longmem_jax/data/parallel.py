@@ -1,0 +1,169 @@
+"""Pairs of texts, such as sentences and their translations, as documents of one segment each.
+
+Two files a split, line by line (`train.en`, `train.de`, ..., also .gz and .xz), or a TFDS set whose
+examples have a text per language, as the WMT sets have.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longmem_jax.data import hubs
+from longmem_jax.data.corpus import TokenizedDocument
+from longmem_jax.data.documents import Document
+from longmem_jax.data.stored_files import PACKED, read_whole
+from longmem_jax.data.text_files import NAMES
+from longmem_jax.data.tokenizers import Tokenizer
+from longmem_jax.errors import UsageError
+from longmem_jax.models.seq2seq import NOTHING
+
+BREAK = re.compile('\r?\n')
+
+
+def _lines(root: Path, split: str, language: str) -> list[str]:
+    for name in NAMES[split]:
+        for packed in ('', *PACKED):
+            path = root / f'{name}.{language}{packed}'
+            if path.is_file():
+                lines = BREAK.split(read_whole(path).decode('utf-8', 'replace'))
+                return lines[:-1] if lines and not lines[-1] else lines
+    there = ', '.join(sorted(entry.name for entry in root.iterdir())[:8]) or 'nothing'
+    raise UsageError(
+        f'config.data.path = {root}: no {NAMES[split][0]}.{language} (or .gz, .xz); there is {there}.'
+    )
+
+
+class _Examples:
+    """Pairs of a TFDS set."""
+
+    def __init__(self, table, name, languages):
+        self._table, self._name, self._languages = table, name, languages
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, index: int) -> tuple[str, str]:
+        example = self._table[index]
+        missing = [language for language in self._languages if language not in example]
+        if missing:
+            raise UsageError(
+                f'config.data.name = {self._name!r}: no text in {missing}; the fields are '
+                f'{sorted(example)}; set config.data.pairs.languages.'
+            )
+        texts = (example[language] for language in self._languages)
+        first, second = (t.decode() if isinstance(t, bytes) else str(t) for t in texts)
+        return first, second
+
+
+def load_pairs(data: Any, split: str) -> Any:
+    """The pairs of a split: `len(pairs)`, `pairs[i]` = (source, target).
+
+    Args:
+      data: `config.data`.
+      split: 'train', 'validation' or 'test'.
+
+    Raises:
+      UsageError: no data, or files whose lines do not pair up.
+    """
+    languages = tuple(data.pairs.languages)
+    if not data.path:
+        if not data.name:
+            raise UsageError(
+                "config.data.path = '': where are the pairs? Give --config.data.path=FOLDER with "
+                f'train.{languages[0]} train.{languages[1]} validation. and test. likewise, or '
+                '--config.data.name=wmt14_translate/de-en for a TFDS set.'
+            )
+        return _Examples(hubs.tfds_table(data.name, split), data.name, languages)
+    root = Path(data.path).expanduser()
+    if not root.is_dir():
+        raise UsageError(f'config.data.path = {data.path}: not a folder.')
+    source, target = (_lines(root, split, language) for language in languages)
+    if len(source) != len(target):
+        raise UsageError(
+            f'config.data.path = {data.path}: {split} has {len(source)} lines of {languages[0]} and '
+            f'{len(target)} of {languages[1]}; line i of one must translate line i of the other.'
+        )
+    return list(zip(source, target, strict=True))
+
+
+class PairTexts:
+    """Both sides of all pairs as one text per pair: what a vocabulary is learnt from."""
+
+    def __init__(self, pairs: Any):
+        """`pairs`: see `load_pairs`."""
+        self._pairs = pairs
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __getitem__(self, index: int) -> Document:
+        source, target = self._pairs[index]
+        return Document(f'pair {index}', f'{source}\n{target}\n'.encode())
+
+
+def source_places(tokens: np.ndarray, places: int) -> np.ndarray:
+    """The first `places` tokens, int32 [places], `NOTHING` behind them."""
+    row = np.full((places,), NOTHING, np.int32)
+    row[: min(len(tokens), places)] = tokens[:places]
+    return row
+
+
+class PairCorpus:
+    """Tokenised pairs; see `data.corpus.Corpus` and `models.seq2seq` for how one is laid out.
+
+    In training, pairs with a side too long for its places are left out; in evaluation they are cut.
+    A target ends with the tokenizer's begin token, which therefore also begins it.
+
+    Attributes:
+      tokenizer: what tokenised them.
+      pairs: the texts, by the index of the split.
+    """
+
+    def __init__(self, data: Any, split: str, tokenizer: Tokenizer):
+        """Tokenises all pairs of a training split once, to know which are too long.
+
+        Raises:
+          UsageError: no pair that fits, or an empty split.
+        """
+        self.tokenizer, self.pairs = tokenizer, load_pairs(data, split)
+        self._max_source, self._max_target = data.pairs.max_source, data.pairs.max_target
+        self._kept = np.arange(len(self.pairs))
+        if split == 'train':
+            self._kept = np.asarray([i for i in range(len(self.pairs)) if self._fits(i)], np.int64)
+        if not len(self._kept):
+            raise UsageError(
+                f'config.data: no pair of {split} has at most {self._max_source} and '
+                f'{self._max_target - 1} tokens (config.data.pairs).'
+            )
+
+    def sides(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Tokens of both sides of pair `index` of the split, without begin or end."""
+        source, target = self.pairs[index]
+        return self.tokenizer.encode(source.encode()), self.tokenizer.encode(target.encode())
+
+    def _fits(self, index):
+        source, target = self.sides(index)
+        return 0 < len(source) <= self._max_source and 0 < len(target) < self._max_target
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __getitem__(self, index: int) -> TokenizedDocument:
+        index = int(self._kept[index])
+        source, target = self.sides(index)
+        target, end = target[: self._max_target - 1], [self.tokenizer.begin]
+        places = self._max_source
+        silent = np.zeros((places,), np.int32)
+        scored = np.concatenate([silent, np.ones((len(target) + 1,), np.int32)]).astype(np.uint8)
+        return TokenizedDocument(
+            tokens=np.concatenate([silent, target, end]).astype(np.int32),
+            num_bytes=len(self.pairs[index][1].encode()),
+            inputs=np.concatenate([source_places(source, places), end, target]).astype(np.int32),
+            scored=scored,
+        )
+
+    def lengths(self) -> np.ndarray:
+        """Places of every document, int64 [documents]."""
+        return np.asarray([len(self[i].tokens) for i in range(len(self))], np.int64)

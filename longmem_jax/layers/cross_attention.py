@@ -1,0 +1,73 @@
+"""Attention to other vectors than one's own past: a source, a memory, or all of the same sequence."""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import flax.struct
+import jax
+
+from longmem_jax.layers.attention import attend
+from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.memory.contract import Host
+
+
+@flax.struct.dataclass
+class Source:
+    """What is attended to, projected once.
+
+    Attributes:
+      keys, values: [batch, heads, n, head_dim].
+      valid: bool [batch, n]; the others are never seen.
+    """
+
+    keys: jax.Array
+    values: jax.Array
+    valid: jax.Array
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention from a sequence to a source, without positions (Vaswani et al., 2017).
+
+    Attributes:
+      host: sizes of the model.
+      normalize: norm of a pre-norm model, used on the queries' side only.
+      bias: biases on the four projections.
+    """
+
+    host: Host
+    normalize: Callable[[jax.Array], jax.Array]
+    bias: bool
+
+    def setup(self):
+        host = self.host
+        init = nn.initializers.normal(host.init_std)
+        heads = dict(
+            num_heads=host.num_heads,
+            head_dim=host.head_dim,
+            dtype=host.dtype,
+            kernel_init=init,
+            bias=self.bias,
+        )
+        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
+        self.out = HeadsOut(
+            d_model=host.d_model, dtype=host.dtype, kernel_init=init, bias=self.bias
+        )
+
+    def source(self, vectors: jax.Array, valid: jax.Array) -> Source:
+        """Projects `vectors` [batch, n, d_model], of which those `valid` (bool [batch, n]) count."""
+        return Source(self.key(vectors), self.value(vectors), valid)
+
+    def __call__(self, x: jax.Array, source: Source, *, train: bool) -> jax.Array:
+        """Attends from `x` [batch, length, d_model]; the same shape, without the residual."""
+        rate = self.host.attention_dropout if train else 0.0
+        out = attend(
+            self.query(self.normalize(x)),
+            source.keys,
+            source.values,
+            offset=0,
+            causal=False,
+            mask=source.valid[:, None, None, :],
+            dropout_rate=rate,
+            dropout_key=self.make_rng('dropout') if rate else None,
+        )
+        return self.out(out)

@@ -1,0 +1,205 @@
+"""Memformer: an encoder reads and writes slots, a decoder continues the text (Wu et al., 2020).
+
+Text continuation as a language model: the encoder reads a segment with the slots as they were before
+it and writes them; the decoder says the next segment, and sees of the past what the encoder made of
+it. So the state is the slots and the last segment's tokens, which are encoded when the next begins.
+
+Memory replay back-propagation is `config.train.remat`: of the T segments of a training step only the
+slots between them are kept, and each segment is computed again on the way back. The gradient is that
+of plain back-propagation through time.
+"""
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.layers.cross_attention import CrossAttention
+from longmem_jax.memory.joint_slots import JointEncoder
+from longmem_jax.memory.slots import SlotEncoder
+from longmem_jax.models.block import BlockState, rate
+from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.segment import Aux, Segment, merge_aux, select_lanes
+
+ENCODERS = ('slot_attention', 'joint')
+FIELDS = {
+    'encoder': str,
+    'num_encoder_layers': int,
+    'num_slots': int,
+    'num_summaries': int,
+    'temperature': float,
+    'bias_std': float,
+}
+
+
+@flax.struct.dataclass
+class MemformerState:
+    """What is known of a document.
+
+    Attributes:
+      slots: [batch, num_slots, d_model], at least float32, before the segment `tokens`.
+      tokens: int32 [batch, segment_length], the last segment; the first `count` are filled.
+      count: int32 [batch].
+      blocks: memories of the decoder's blocks.
+    """
+
+    slots: jax.Array
+    tokens: jax.Array
+    count: jax.Array
+    blocks: tuple[BlockState, ...]
+
+
+@flax.struct.dataclass
+class MemformerCache:
+    """What an open segment reads and will write.
+
+    Attributes:
+      slots: after the last segment.
+      tokens: int32 [batch, segment_length], of the open segment.
+      sources: what every block's cross-attention reads.
+      blocks: caches of the decoder's blocks.
+    """
+
+    slots: jax.Array
+    tokens: jax.Array
+    sources: Any
+    blocks: tuple[BlockState, ...]
+
+
+def faults(model: Any, segment_length: int) -> list[str]:
+    """Faults of `config.model.memformer`."""
+    fields = model.memformer
+    found = [
+        f'{name} = {fields[name]}: must be at least 1'
+        for name in ('num_encoder_layers', 'num_slots', 'num_summaries')
+        if fields[name] < 1
+    ]
+    if fields.encoder not in ENCODERS:
+        found.append(f'encoder = {fields.encoder!r}: allowed are {", ".join(ENCODERS)}')
+    if not fields.temperature > 0:
+        found.append(f'temperature = {fields.temperature}: must be above 0')
+    if model.d_model % model.num_heads:
+        found.append(
+            f'num_slots: a slot of config.model.d_model = {model.d_model} is cut into '
+            f'config.model.num_heads = {model.num_heads} parts, which must be equal'
+        )
+    if 'memory_tokens' in model.attention:
+        found.append("encoder: the decoder's config.model.attention cannot be 'memory_tokens'")
+    if 'dense' not in model:
+        found.append('encoder: needs config.model.dense, its feed-forward layers')
+    return found
+
+
+class Memformer(LanguageModel):
+    """A language model whose memory is an encoder's slots; `LanguageModel`'s interface.
+
+    `config.memformer`: `encoder` ('slot_attention' as in the paper, or 'joint' as released for
+    MemBART), its layers, slots, summaries (appended vectors for the writer), the writer's
+    temperature, and the deviation of the joint encoder's bias. The decoder is `config.attention`
+    and `config.feed_forward` with cross-attention in every block.
+    """
+
+    def make_cross(self) -> Any:
+        """The decoder's cross-attention; see `make_blocks`."""
+
+        def cross(host, normalize):
+            return CrossAttention(host=host, normalize=normalize, bias=False)
+
+        return cross
+
+    def prepare(self, host) -> None:
+        """Makes the encoder."""
+        config = self.config
+        fields = config.memformer
+        common = dict(
+            host=host,
+            residual_dropout=rate(config, 'residual_dropout'),
+            dense=dict(config.dense),
+            num_layers=fields.num_encoder_layers,
+            num_slots=fields.num_slots,
+            name='encoder',
+        )
+        if fields.encoder == 'joint':
+            self.encoder = JointEncoder(bias_std=fields.bias_std, **common)
+        else:
+            self.encoder = SlotEncoder(
+                norm=config.norm,
+                pre_norm=config.pre_norm,
+                num_summaries=fields.num_summaries,
+                temperature=fields.temperature,
+                **common,
+            )
+
+    def initial_state(self, batch_size: int) -> MemformerState:
+        """Slots and memories of documents that have not begun; every leaf [batch_size, ...]."""
+        zeros = jnp.zeros((batch_size,), jnp.int32)
+        return MemformerState(
+            self.encoder.initial_slots(batch_size),
+            jnp.zeros((batch_size, self.segment_length), jnp.int32),
+            zeros,
+            tuple(block.initial_state(batch_size) for block in self.blocks),
+        )
+
+    def encode(self, state: MemformerState, *, train: bool):
+        """Reads the last segment.
+
+        Returns:
+          What every block's cross-attention reads, the slots with the segment in them, and the
+          share [batch, num_slots] of its weight that each slot left on itself.
+        """
+        tokens = state.tokens
+        places = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+        valid = places < state.count[:, None]
+        x = self.embedding.encode(tokens, jnp.zeros_like(state.count))
+        x = self.drop(x, deterministic=not train)
+        encoded, seen, slots, kept = self.encoder(x, valid, state.slots, train=train)
+        return tuple(block.source(encoded, seen) for block in self.blocks), slots, kept
+
+    def _read(self, segment: Segment, state: MemformerState, train: bool):
+        batch_size = segment.tokens.shape[0]
+        state = select_lanes(segment.start, self.initial_state(batch_size), state)
+        with jax.named_scope('encoder'):
+            sources, slots, kept = self.encode(state, train=train)
+        x = self.embedding.encode(segment.tokens, jnp.zeros((batch_size,), jnp.int32))
+        x = self.drop(x, deterministic=not train)
+        states, reports = [], [Aux(losses={}, metrics={'slot_kept': kept.mean()})]
+        for i, block in enumerate(self.blocks):
+            with jax.named_scope(f'block_{i}'):
+                x, new, aux = block(x, state.blocks[i], segment, train=train, source=sources[i])
+            states.append(new)
+            reports.append(aux)
+        x = self.drop(self._finish(x), deterministic=not train)
+        count = segment.valid.sum(axis=1, dtype=jnp.int32)
+        new = MemformerState(slots, segment.tokens, count, tuple(states))
+        return x, select_lanes(count > 0, new, state), merge_aux(reports)
+
+    def open_segment(self, state: MemformerState, batch_size: int) -> MemformerCache:
+        """Encodes the last segment for a decoder that begins behind it; see `models.stream`."""
+        sources, slots, _ = self.encode(state, train=False)
+        blocks = tuple(
+            block.open_segment(part, batch_size)
+            for block, part in zip(self.blocks, state.blocks, strict=True)
+        )
+        return MemformerCache(slots, jnp.zeros_like(state.tokens), sources, blocks)
+
+    def extend(self, tokens: jax.Array, cache: MemformerCache, index: jax.Array):
+        """Reads the next tokens of the open segment; as in `LanguageModel`."""
+        x = self.embedding.encode(tokens, index)
+        caches = []
+        for block, part, source in zip(self.blocks, cache.blocks, cache.sources, strict=True):
+            x, part = block.extend(x, part, index, source)
+            caches.append(part)
+        write = jax.vmap(jax.lax.dynamic_update_slice_in_dim, in_axes=(0, 0, 0, None))
+        kept = write(cache.tokens, tokens.astype(jnp.int32), index, 0)
+        logits = self.embedding.logits(self._finish(x))
+        return logits, cache.replace(tokens=kept, blocks=tuple(caches))
+
+    def close_segment(self, state: MemformerState, cache: MemformerCache, count: jax.Array):
+        """The open segment's first `count` (int32 [batch]) tokens become the last segment."""
+        blocks = tuple(
+            block.close_segment(old, part, count)
+            for block, old, part in zip(self.blocks, state.blocks, cache.blocks, strict=True)
+        )
+        new = MemformerState(cache.slots, cache.tokens, count, blocks)
+        return select_lanes(count > 0, new, state)
