@@ -1,5 +1,6 @@
 """Every test runs on 8 virtual CPU devices, and compiled programs are shared between runs."""
 
+import importlib.metadata
 import os
 import sys
 import tempfile
@@ -14,6 +15,12 @@ os.environ['XLA_FLAGS'] = ' '.join(
         # Tiny programs, run once: compiling them is nearly all of the time.
         '--xla_backend_optimization_level=0',
         '--xla_llvm_disable_expensive_passes=true',
+        # Half of the compiling; XLA refuses to start with a flag that it does not know.
+        *(
+            ['--xla_cpu_use_fusion_emitters=false', '--xla_cpu_parallel_codegen_split_count=1']
+            if importlib.metadata.version('jaxlib').startswith('0.10.')
+            else []
+        ),
     ]
 ).strip()
 os.environ.setdefault('MPLBACKEND', 'agg')

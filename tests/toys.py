@@ -13,6 +13,18 @@ from longmem_jax.segment import Segment, read_segments
 from longmem_jax.train_step import initial_parameters, unbox
 
 BATCH, LENGTH, SEGMENTS, VOCAB = 2, 5, 4, 24
+# Kinds of model that keep the contract as a whole, with the sections of their toys.
+MODELS = {
+    'memformer': dict(
+        encoder='slot_attention',
+        num_encoder_layers=1,
+        num_slots=3,
+        num_summaries=1,
+        temperature=0.5,
+        bias_std=0.1,
+    )
+}
+MORE = {'memformer:joint': dict(encoder='joint')}
 
 
 def every_layer():
@@ -20,15 +32,21 @@ def every_layer():
     for name, entry in sorted(LAYERS.items()):
         yield name
         yield from (f'{name}:{more}' for more in entry.more)
+    yield from (*MODELS, *MORE)
 
 
 def model_config(name, **changes):
     """`config.model` of a two-layer toy whose layers of type `name` are as in the registry."""
+    whole = name
     name, _, more = name.partition(':')
     model = base().model
     model.vocab_size, model.d_model, model.d_embed = VOCAB, 16, 16
     model.num_heads, model.head_dim, model.d_feed_forward = 2, 8, 24
     attention, feed_forward = (name, 'dense') if name in ATTENTION else ('local', name)
+    if name in MODELS:
+        attention, feed_forward, more = 'local', 'dense', ''
+        model.kind, model.position = name, 'sinusoidal'
+        model[name] = MODELS[name] | MORE.get(whole, {})
     stack(model, 2, attention, feed_forward)
     for used in (attention, feed_forward):
         model[used] = dict(LAYERS[used].example)
