@@ -4,35 +4,16 @@ python -m longmem_jax.main --config=configs/memsizer_wikitext103.py --config.dat
     --workdir=DIR
 32 layers of 1,024, 32 slots, segments of 512 that are read by themselves, as in the paper;
 `:carry` lets the slots go on from segment to segment. `:attention=elu`, `:attention=rfa` and
-`:attention=t2r` are the linear attentions that it is compared with. The paper scores the last 256 of
-512 tokens, here every token is scored once. `:tiny` is for two cores.
+`:attention=t2r` are the linear attentions that it is compared with. Windows overlap in evaluation:
+the last 256 of 512 tokens are scored. `:tiny` is for two cores.
 """
 
+from longmem_jax.baselines import linear
 from longmem_jax.config import base, stack
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.variants import variant
 
 ATTENTIONS = ('memsizer', 'elu', 'rfa', 't2r')
-
-
-def linear(features, size, chunk):
-    """The sub-config of linear attention as in the released code of each feature map."""
-    return dict(
-        features=features,
-        size=size,
-        tau=1.0,
-        random='orthogonal',
-        redraw=False,
-        seed=0,
-        learned_scale=True,
-        gate=False,
-        guard='add' if features == 'elu' else 'clamp',
-        epsilon=dict(elu=1e-6, rfa=1.0, t2r=0.01)[features],
-        bias=True,
-        chunk=chunk,
-        carry=False,
-        gradients=True,
-    )
 
 
 def get_config(arg=''):
@@ -69,6 +50,7 @@ def get_config(arg=''):
     config.train.log_every = 200
     config.train.evaluate_every = 5000
     config.evaluate.segment_length = 512
+    config.evaluate.context = 256
     config.evaluate.num_lanes = 8
     config.checkpoint.every = 5000
 
@@ -85,8 +67,9 @@ def get_config(arg=''):
             )  # fmt: skip
         else:
             stack(model, model.num_layers, 'linear')
-            model.linear = linear(chosen['attention'], chosen['size'], chosen['chunk'])
-            model.linear.carry = chosen['carry']
+            model.linear = linear(
+                chosen['attention'], chosen['size'], chosen['chunk'], carry=chosen['carry']
+            )
 
     def attention(config, name):
         if name not in ATTENTIONS:
@@ -94,8 +77,9 @@ def get_config(arg=''):
         change(attention=name)
 
     def carry(config):
-        """Sums and slots go on into the next segment."""
+        """Sums and slots go on into the next segment; so windows need not overlap."""
         change(carry=True)
+        config.evaluate.context = 0
 
     def tiny(config):
         """4 layers of 128, 16 slots, some minutes on two cores."""
@@ -119,6 +103,7 @@ def get_config(arg=''):
         config.train.log_every = 20
         config.train.evaluate_every = 100
         config.evaluate.segment_length = 64
+        config.evaluate.context = min(config.evaluate.context, 32)
         config.evaluate.num_lanes = 1
         config.checkpoint.every = 100
         change(slots=16, size=32, chunk=32)

@@ -2,22 +2,17 @@
 
 python -m longmem_jax.main --config=configs/recall.py:kind=needles,memory=infini --workdir=DIR
 then the same with `--mode=evaluate`: accuracy by distance as a table, `recall.json` and `recall.png`;
-other distances with `--config.data.task.distances='(4096, 1000000)'`. `:memory=` is one of local,
-transformer_xl, adaptive_span, compressive, expire_span, infinity_former, infini, memorizing;
+other distances with `--config.data.task.distances='(4096, 1000000)'`. `:memory=` is one of those in
+`longmem_jax/side_by_side.py`, such as transformer_xl, infini, memorizing, recurrent, memformer;
 `:tiny` has distances of 16 to 256, for two cores. No published numbers: the papers test large
 models. The data is generated.
 """
 
-from longmem_jax import baselines
-from longmem_jax.config import base, stack, transformer_xl
+from longmem_jax import side_by_side
+from longmem_jax.config import base
 from longmem_jax.data.tasks.recall import KINDS
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.variants import variant
-
-MEMORIES = (
-    'infini', 'memorizing', 'local', 'transformer_xl', 'adaptive_span', 'compressive',
-    'expire_span', 'infinity_former',
-)  # fmt: skip
 
 
 def get_config(arg=''):
@@ -26,7 +21,6 @@ def get_config(arg=''):
     model = config.model
     del model.transformer_xl
     model.vocab_size = 128
-    model.num_layers = 6
     model.d_model = model.d_embed = 512
     model.num_heads, model.head_dim = 8, 64
     model.d_feed_forward = 2048
@@ -59,51 +53,16 @@ def get_config(arg=''):
     config.generate.sample_length = 0
     config.checkpoint.every = 2500
     sizes = dict(
-        block=256, reach=2048, memories=65_536, basis=512, samples=512, widths=(0.01, 0.05)
-    )
-    chosen = dict(memory='infini')
+        block=256, reach=2048, memories=65_536, basis=512, samples=512, widths=(0.01, 0.05),
+        slots=64, tokens=20, keys=128,
+    )  # fmt: skip
+    chosen = dict(memory='infini', layers=6)
 
     def change(**changes):
-        """Puts the memory that is chosen into every layer (`memorizing` into the last but one)."""
         chosen.update(changes)
-        name, block, reach = chosen['memory'], sizes['block'], sizes['reach']
-        for other in (*MEMORIES, 'normalized_xl'):
-            if other in model:
-                del model[other]
-        weights = config.train.loss_weights
-        for other in list(weights):
-            del weights[other]
-        config.optimizer.groups = ()
-        if name == 'memorizing':
-            baselines.with_memory(
-                model, max(model.num_layers - 1, 1), block, sizes['memories'], scale_init=8.0
-            )
-            return
-        stack(model, model.num_layers, name)
-        model[name] = {
-            'local': lambda: dict(position='rotary'),
-            'transformer_xl': lambda: transformer_xl(reach),
-            'adaptive_span': lambda: baselines.adaptive_span(reach, block // 4),
-            'compressive': lambda: baselines.compressive(reach // 2, reach // 2, 4),
-            'expire_span': lambda: baselines.expire_span(reach, block // 4, block),
-            'infinity_former': lambda: baselines.infinity_former(
-                block, block, num_basis=sizes['basis'], widths=sizes['widths'],
-                num_samples=sizes['samples'], sticky='quantile',
-            ),
-            'infini': lambda: baselines.infini(),
-        }[name]()  # fmt: skip
-        if name in ('adaptive_span', 'expire_span'):
-            weights[name] = 1e-6
-        if name == 'compressive':
-            weights.compression = 1.0
-        if name == 'infinity_former':
-            weights.kl = 1e-6
-        if name == 'infini':
-            config.optimizer.groups = (('attention/gate$', 5.0, False),)
+        side_by_side.put(config, chosen['memory'], layers=chosen['layers'], **sizes)
 
     def memory(config, name):
-        if name not in MEMORIES:
-            raise UsageError(unknown('memory', name, MEMORIES))
         change(memory=name)
 
     def kind(config, name):
@@ -113,7 +72,6 @@ def get_config(arg=''):
 
     def tiny(config):
         """2 layers of 64, some minutes on two cores."""
-        model.num_layers = 2
         model.vocab_size = 32
         model.d_model = model.d_embed = 64
         model.num_heads, model.head_dim = 2, 32
@@ -139,8 +97,11 @@ def get_config(arg=''):
         config.evaluate.num_lanes = 16
         config.evaluate.max_segments = 0
         config.checkpoint.every = 250
-        sizes.update(block=32, reach=128, memories=2048, basis=64, samples=64, widths=(0.02, 0.05))
-        change()
+        sizes.update(
+            block=32, reach=128, memories=2048, basis=64, samples=64, widths=(0.02, 0.05), slots=16,
+            tokens=8, keys=32,
+        )  # fmt: skip
+        change(layers=2)
 
     change()
     return variant(config, arg, tiny=tiny, memory=memory, kind=kind)

@@ -176,6 +176,61 @@ def with_memory(
         del model.memorizing
 
 
+def linear(features: str, size: int, chunk: int, **changes: Any) -> dict[str, Any]:
+    """The sub-config of linear attention, 'elu', 'rfa' or 't2r', as in their released code."""
+    return (
+        dict(
+            features=features,
+            size=size,
+            tau=1.0,
+            random='orthogonal',
+            redraw=False,
+            seed=0,
+            learned_scale=True,
+            gate=False,
+            guard='add' if features == 'elu' else 'clamp',
+            epsilon=dict(elu=1e-6, rfa=1.0, t2r=0.01)[features],
+            bias=True,
+            chunk=chunk,
+            carry=True,
+            gradients=True,
+        )
+        | changes
+    )
+
+
+def memory_tokens(num_tokens: int, memory_length: int, recurrent: bool) -> dict[str, Any]:
+    """The sub-config of memory tokens: fresh ones beside a cache, or carried ones without."""
+    return dict(
+        num_tokens=num_tokens,
+        at_end=recurrent,
+        carry=recurrent,
+        gradients=True,
+        read_cache=False,
+        look_ahead='nearest',
+        memory_length=0 if recurrent else memory_length,
+        same_length=False,
+        clamp_length=0,
+        position='transformer_xl',
+    )
+
+
+def product_key(num_keys: int, query_dim: int) -> dict[str, Any]:
+    """The sub-config of product keys as in their paper, in smaller models with fewer neighbours."""
+    return dict(
+        num_keys=num_keys,
+        num_heads=4,
+        top_k=min(32, num_keys // 4),
+        query_dim=query_dim,
+        query_hidden=(),
+        query_norm='batch',
+        normalize_query=False,
+        temperature=1.0,
+        keys='product',
+        chunk=0,
+    )
+
+
 class Comparison:
     """Which memory stands in every layer of a configuration, and how far each would look.
 

@@ -240,6 +240,19 @@ def _pairs(config):
     return faults
 
 
+def _context(config):
+    """Faults of overlapping windows."""
+    context, length = config.evaluate.context, config.evaluate.segment_length
+    if not 0 <= context < length:
+        return [
+            f'config.evaluate.context = {context}: must lie between 0 and '
+            f'config.evaluate.segment_length = {length}'
+        ]
+    if context and (config.data.source in TASKS or config.data.source == 'parallel'):
+        return [f'config.evaluate.context = {context}: windows are for texts']
+    return []
+
+
 def find_faults(config: Any, num_devices: int) -> list[str]:
     """Every fault of a configuration for that many devices, one line each."""
     faults = model_faults(config.model, config.train.segment_length)
@@ -251,7 +264,7 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
     if config.data.source in TASKS:
         faults += TASKS[config.data.source][1](config.data.task)
     faults += _positive(config) + _optimizer(config) + _loss_weights(config) + _pairs(config)
-    faults += retrieval.check(config.retrieval)
+    faults += retrieval.check(config.retrieval) + _context(config)
     if config.train.segment_length != config.evaluate.segment_length and (
         config.model.position == 'learned'
     ):

@@ -89,6 +89,7 @@ def base() -> ml_collections.ConfigDict:
     config.evaluate = config_dict.create(
         segment_length=128,
         num_lanes=8,
+        context=0,  # tokens of a segment read again and not scored: overlapping windows
         max_segments=0,  # validation in training: segments per lane; 0 = all
         max_test_segments=0,  # the same for the final test and --mode=evaluate
         model=config_dict.create(),  # overrides of config.model, such as memory lengths

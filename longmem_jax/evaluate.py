@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from longmem_jax.data.lanes import Batch, batches
+from longmem_jax.data.windows import Windows
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import read_segments, select_lanes
 from longmem_jax.sharding import (
@@ -175,6 +176,8 @@ class Evaluator:
           The result and the memories after the last segment of every lane.
         """
         config = self.config.evaluate
+        if config.context:
+            corpus = Windows(corpus, config.segment_length, config.context)
         lanes = own_lanes(self.mesh, config.num_lanes)
         if initial is None:
             initial = self.initial_state(params, config.num_lanes)
@@ -203,8 +206,9 @@ class Evaluator:
             if max_segments and segments >= max_segments:
                 whole = False
                 break
+        context = f' after {config.context} tokens of context' if config.context else ''
         protocol = (
-            f'segment {config.segment_length}, memory {memory_lengths(self.model.config)}'
+            f'segment {config.segment_length}{context}, memory {memory_lengths(self.model.config)}'
             f'{" emptied before every segment" if emptied else ""}, {config.num_lanes} lanes, '
             f'{"all" if whole else "the first"} {_scored(total)} of {split} scored'
         )

@@ -12,6 +12,9 @@ from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.optimizer import parameter_path
 
+# Memory tokens: a model may be given more of them, which begin as they would in a new one.
+GROWING = ('memory_tokens/tokens', 'encoder/tokens')
+
 
 def parameters_of(experiment: Experiment) -> Any:
     """Parameters of the newest checkpoint of the run that `experiment` begins with.
@@ -36,7 +39,7 @@ def parameters_of(experiment: Experiment) -> Any:
 
 
 def graft(own: Any, other: Any, source: str, report: Callable[[str], None]) -> Any:
-    """`own` parameters with those of `other` that have the same path and shape.
+    """`own` parameters with those of `other` that have the same path and shape; memory tokens may grow.
 
     Args:
       own: parameters of the run that begins.
@@ -57,6 +60,9 @@ def graft(own: Any, other: Any, source: str, report: Callable[[str], None]) -> A
         if found is None:
             new.append(name)
             return leaf
+        if name.endswith(GROWING) and found.shape[0] < leaf.shape[0]:
+            new.append(f'rows {found.shape[0]} .. {leaf.shape[0] - 1} of {name}')
+            return leaf.at[: found.shape[0]].set(found.astype(leaf.dtype))
         if found.shape != leaf.shape:
             raise UsageError(
                 f'config.train.start_from = {source}: its {name} is {found.shape}, that of this '

@@ -13,6 +13,7 @@ from longmem_jax.baselines import Comparison, infinity_former
 from longmem_jax.config import base, stack
 from longmem_jax.errors import UsageError
 from longmem_jax.models.kinds import make_model
+from longmem_jax.side_by_side import MEMORIES
 from longmem_jax.train_step import initial_parameters
 
 FOUR = ('transformer_xl', 'adaptive_span', 'compressive', 'expire_span')
@@ -108,7 +109,7 @@ def change(config, path, value):
         ('model.transformer_xl.memory_length', 'long', 'a int is needed'),
         ('model.transformer_xl.position', 'rotery', "did you mean 'rotary'"),
         ('model.transformer_xl.memory_lenght', 5, "did you mean 'memory_length'"),
-        ('model.dense.activation', 'tanh', 'relu, gelu, swiglu, geglu'),
+        ('model.dense.activation', 'tanh', 'relu, gelu, gelu_exact, swiglu, geglu'),
         ('train.num_lanes', 3, 'must be a multiple of 4'),
         ('train.segment_length', 0, 'must be above 0'),
         ('mesh.data', 3, 'the product must be 8'),
@@ -223,14 +224,22 @@ def test_baselines_are_runnable(path):
             assert checks.find_faults(config, 1 if 'tiny' in argument else 4) == []
 
 
-def test_recall_is_runnable_with_every_memory_and_kind():
-    path = next(path for path in FILES if path.stem == 'recall')
-    module = importlib.import_module('configs.recall')
-    for memory in module.MEMORIES:
+@pytest.mark.parametrize('stem', ['recall', 'comparison'])
+def test_every_memory_stands_in_the_same_model(stem):
+    path = next(path for path in FILES if path.stem == stem)
+    for memory in MEMORIES:
         for argument in (f'memory={memory}', f'tiny,memory={memory}', f'memory={memory},tiny'):
             config = get_config(path, argument)
-            assert memory in config.model.attention
-            assert checks.find_faults(config, 1) == []
+            assert checks.find_faults(config, 1) == [], argument
+            if memory not in ('recurrent', 'memformer', 'product_key'):
+                assert memory in config.model.attention
+    with pytest.raises(UsageError, match='memory'):
+        get_config(path, 'memory=lstm')
+
+
+def test_recall_is_runnable_with_every_kind():
+    path = next(path for path in FILES if path.stem == 'recall')
+    module = importlib.import_module('configs.recall')
     for kind in module.KINDS:
         config = get_config(path, f'tiny,kind={kind}')
         assert config.data.task.kind == kind and checks.find_faults(config, 1) == []

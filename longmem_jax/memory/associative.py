@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 RULES = ('linear', 'delta', 'delta_sequential')
 NORMALIZERS = ('sum', 'none')
-GUARDS = ('clamp', 'add')
+GUARDS = ('clamp', 'add', 'magnitude')
 
 
 def _elu(x):
@@ -52,6 +52,22 @@ def empty(batch: int, heads: int, d_key: int, d_value: int, dtype=jnp.float32) -
     )
 
 
+def divide(found: jax.Array, weight: jax.Array, guard: str, epsilon: float) -> jax.Array:
+    """`found` over the similarity `weight`, which is kept from zero.
+
+    Args:
+      found: [..., d_value].
+      weight: [..., 1].
+      guard: `epsilon` is the least similarity ('clamp'), the least size of one that is taken
+        without its sign ('magnitude', for features that may be negative), or added ('add').
+      epsilon: above 0.
+    """
+    smallest = jnp.asarray(epsilon, weight.dtype)
+    if guard == 'add':
+        return found / (weight + smallest)
+    return found / jnp.maximum(jnp.abs(weight) if guard == 'magnitude' else weight, smallest)
+
+
 def read(pairs: Pairs, features: jax.Array, normalizer: str, guard: str, epsilon: float):
     """What the memory holds for some keys or queries (Eq. 9).
 
@@ -59,7 +75,7 @@ def read(pairs: Pairs, features: jax.Array, normalizer: str, guard: str, epsilon
       pairs: the memory.
       features: [batch, heads, ..., n, d_key], feature maps of queries, of the dtype of the memory.
       normalizer: 'sum' divides by the similarity to all keys, 'none' does not.
-      guard: the least similarity is `epsilon` ('clamp'), or it is added to ('add').
+      guard: see `divide`.
       epsilon: above 0.
 
     Returns:
@@ -69,8 +85,7 @@ def read(pairs: Pairs, features: jax.Array, normalizer: str, guard: str, epsilon
     if normalizer == 'none':
         return found
     weight = jnp.einsum('bh...nk,bhk->bh...n', features, pairs.normalizer)[..., None]
-    smallest = jnp.asarray(epsilon, weight.dtype)
-    return found / (jnp.maximum(weight, smallest) if guard == 'clamp' else weight + smallest)
+    return divide(found, weight, guard, epsilon)
 
 
 def write(

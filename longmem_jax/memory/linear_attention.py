@@ -70,7 +70,8 @@ class LinearAttention(nn.Module):
       seed: of the directions that evaluation has.
       learned_scale: a learned sigma of the directions, per head and dimension.
       gate: forget by a gate per head and token (RFA-Gate); `g = sigmoid(x w + b)`.
-      guard, epsilon: of the denominator: 'add' or 'clamp', see `associative.read`.
+      guard, epsilon: of the denominator, see `associative.divide`. RFA's released code clamps
+        at 1 in its kernel and takes the magnitude, at least 1e-3, in its masked form.
       bias: biases of the four projections.
       chunk: tokens handled at once.
       carry: the sums go on into the next segment.
@@ -174,9 +175,8 @@ class LinearAttention(nn.Module):
         pairs, read, weight = linear_kernel.causal(
             state.pairs, queries, keys, values, chunk=self.chunk, log_decay=decay
         )
-        smallest = jnp.asarray(self.epsilon, self.wide)
-        weight = jnp.maximum(weight, smallest) if self.guard == 'clamp' else weight + smallest
-        y = self.out((read / weight[..., None]).astype(self.host.dtype))
+        read = associative.divide(read, weight[..., None], self.guard, self.epsilon)
+        y = self.out(read.astype(self.host.dtype))
         return y, LinearState(pairs, state.count + counted.sum(axis=1, dtype=jnp.int32))
 
     def _begin(self, state, batch_size):

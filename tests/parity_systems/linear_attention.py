@@ -18,13 +18,7 @@ def _out(y, theirs, name):
     return y.reshape(*y.shape[:2], -1) @ theirs[f'{name}.weight'].T + theirs[f'{name}.bias']
 
 
-def _divided(read, weight, settings):
-    if settings['variant'] == 'elu':
-        return read / (weight + settings['eps'])[..., None]
-    return read / jnp.maximum(weight, settings['eps'])[..., None]
-
-
-def _attend(features, values, valid, settings, chunk):
+def _attend(features, values, valid, settings, chunk, guard, epsilon):
     """Causal attention by the kernel, and the sums behind every segment."""
     queries, keys = features
     keys = jnp.where(valid[:, None, :, None], keys, 0.0)
@@ -36,7 +30,7 @@ def _attend(features, values, valid, settings, chunk):
         pairs, read, weight = linear_kernel.causal(
             pairs, queries[:, :, part], keys[:, :, part], values[:, :, part], chunk=chunk
         )
-        parts.append(_divided(read, weight, settings))
+        parts.append(associative.divide(read, weight[..., None], guard, epsilon))
         states.append(pairs)
     return jnp.concatenate(parts, axis=2), states
 
@@ -75,9 +69,11 @@ def check(settings, arrays):
         queries, keys, values = (_heads(x, theirs, name, heads) for name in names[:3])
         return _features(settings, theirs, arrays, queries, keys), values
 
-    def forward(theirs, x, valid, chunk):
+    usual = ('add' if elu else 'clamp', settings['eps'])
+
+    def forward(theirs, x, valid, chunk, guard=usual):
         features, values = project(theirs, first(x))
-        y, states = _attend(features, values, valid, settings, chunk)
+        y, states = _attend(features, values, valid, settings, chunk, *guard)
         return first(_out(y, theirs, names[3])), (states, features)
 
     x = jnp.asarray(arrays['in/x'])
@@ -94,8 +90,8 @@ def check(settings, arrays):
         for part, name in zip(features, ('out/phi_q', 'out/phi_k'), strict=True):
             yield name, part.transpose(2, 0, 1, 3), arrays[name]
 
-    def loss(theirs, x):
-        return (forward(theirs, x, every, 3)[0] * arrays['in/loss_weight']).sum()
+    def loss(theirs, x, guard=usual):
+        return (forward(theirs, x, every, 3, guard)[0] * arrays['in/loss_weight']).sum()
 
     gradients = jax.grad(loss, argnums=(0, 1))(theirs, x)
     for name, gradient in [*gradients[0].items(), ('x', gradients[1])]:
@@ -124,6 +120,18 @@ def check(settings, arrays):
     valid = arrays['in/key_padding_mask'] == 0
     yield 'out/causal_padded', forward(theirs, x, valid, 5)[0], arrays['out/causal_padded']
     if settings['variant'] == 'rfa':
+        masked = ('magnitude', 1e-3)
+        yield (
+            'out/causal_masked',
+            forward(theirs, x, every, 5, masked)[0],
+            arrays['out/causal_masked'],
+        )
+        padded = forward(theirs, x, valid, 5, masked)[0]
+        yield 'out/causal_masked_padded', padded, arrays['out/causal_masked_padded']
+        gradients = jax.grad(loss, argnums=(0, 1))(theirs, x, masked)
+        for name, gradient in [*gradients[0].items(), ('x', gradients[1])]:
+            if f'grad/masked_{name}' in arrays:
+                yield f'grad/masked_{name}', gradient, arrays[f'grad/masked_{name}']
         yield from _cross(settings, theirs, arrays, first)
 
 

@@ -1,0 +1,84 @@
+"""Memory replay back-propagation against plain back-propagation through time, as a Markdown table.
+
+python -m experiments.layer_memories.replay
+
+A small Memformer (configs/memformer_wikitext103.py:tiny), one training step of T segments: bytes of
+temporaries by XLA's own account, milliseconds, and the largest difference of any gradient, relative to
+the largest of that parameter.
+"""
+
+import statistics
+import time
+
+import jax
+import numpy as np
+
+from configs import memformer_wikitext103
+from longmem_jax.data.lanes import Batch
+from longmem_jax.generate import fresh_state
+from longmem_jax.models.kinds import make_model
+from longmem_jax.segment import read_segments
+from longmem_jax.train_step import initial_parameters, score_segment, unbox
+
+REPEATS = 5
+
+
+def batch_of(number: int, lanes: int, length: int, vocab: int) -> Batch:
+    """Random tokens, [number, lanes, length]."""
+    random = np.random.default_rng(0)
+    tokens = random.integers(0, vocab, (number, lanes, length + 1)).astype(np.int32)
+    valid = np.ones((number, lanes, length), bool)
+    start = np.zeros((number, lanes), bool)
+    start[0] = True
+    return Batch(
+        tokens=tokens[..., :-1], targets=tokens[..., 1:], valid=valid,
+        scored=valid.astype(np.uint8), start=start,
+        num_bytes=np.ones((number, lanes), np.float32), cursor=(),
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Prints the table."""
+    config = memformer_wikitext103.get_config('tiny')
+    lanes, length = config.train.num_lanes, config.train.segment_length
+    model = make_model(config.model, length)
+    params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(0)))())
+    memory = fresh_state(model, params, lanes)
+
+    def loss(params, batch, remat):
+        _, (sums, _, _) = read_segments(
+            lambda memory, inputs, key: score_segment(
+                model, params, memory, inputs, key, train=True
+            ),
+            memory,
+            batch,
+            jax.random.key(1),
+            remat=remat,
+        )
+        return sums['nll'].sum() / sums['scored'].sum()
+
+    print(
+        '| T | plain, MB | ms | replay, MB | ms | largest difference |\n|---|---|---|---|---|---|'
+    )
+    for number in (2, 8, 32):
+        batch, cells, gradients = batch_of(number, lanes, length, config.model.vocab_size), [], []
+        for remat in (False, True):
+            gradient = jax.jit(jax.grad(lambda p, b, remat=remat: loss(p, b, remat)))
+            compiled = gradient.lower(params, batch).compile()
+            gradients.append(jax.block_until_ready(compiled(params, batch)))
+            times = []
+            for _ in range(REPEATS):
+                start = time.perf_counter()
+                jax.block_until_ready(compiled(params, batch))
+                times.append(1000 * (time.perf_counter() - start))
+            size = compiled.memory_analysis().temp_size_in_bytes / 1e6
+            cells += [f'{size:,.1f}', f'{statistics.median(times):,.0f}']
+        worst = max(
+            float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30))
+            for a, b in zip(*map(jax.tree.leaves, gradients), strict=True)
+        )
+        print(f'| {number} | {" | ".join(cells)} | {worst:.1e} |', flush=True)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,106 @@
+"""Memory tokens in a language model: what is carried, and how far gradients go."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.checks import model_faults
+from longmem_jax.generate import fresh_state
+from tests.toys import BATCH, LENGTH, model_config, random_segments, run, toy, with_config
+
+
+def fields(**changes):
+    own = dict(model_config('memory_tokens').memory_tokens) | dict(memory_length=0)
+    return dict(memory_tokens=own | changes)
+
+
+def changed_first(segments):
+    return segments.replace(tokens=segments.tokens.at[0, :, :3].add(1) % 20)
+
+
+@pytest.mark.parametrize('carry', [True, False])
+def test_only_carried_tokens_tell_of_the_segment_before(carry):
+    model, (_, params) = with_config('memory_tokens', **fields(carry=carry)), toy('memory_tokens')
+    segments = random_segments()
+    logits, _ = run(model, params, segments)
+    other, _ = run(model, params, changed_first(segments))
+    difference = np.abs(logits[1:] - other[1:]).max(axis=(1, 2, 3))
+    assert (difference > 1e-5).all() if carry else (difference == 0).all()
+
+
+@pytest.mark.parametrize('gradients', [True, False])
+def test_gradients_pass_carried_tokens_or_not(gradients):
+    model = with_config('memory_tokens', **fields(gradients=gradients))
+    _, params = toy('memory_tokens')
+    first, second = (
+        jax.tree.map(lambda leaf, n=n: leaf[n], random_segments(segments=2)) for n in range(2)
+    )
+
+    def later_loss(written):
+        """Of the second segment, by parameters that only the first is read with."""
+        state = fresh_state(model, params, BATCH)
+        _, state, _ = model.apply({'params': written}, first, state, train=False)
+        logits, _, _ = model.apply({'params': params}, second, state, train=False)
+        return jax.nn.logsumexp(logits, axis=-1).sum()
+
+    size = max(np.abs(leaf).max() for leaf in jax.tree.leaves(jax.grad(later_loss)(params)))
+    assert size > 1e-4 if gradients else size == 0
+
+
+def test_leading_tokens_do_not_see_the_segment():
+    """Were it otherwise, a token could be told of those behind it."""
+    model, params = toy('memory_tokens:leading')
+    first = jax.tree.map(lambda leaf: leaf[0], random_segments())
+    other = first.replace(tokens=first.tokens.at[:, -1].add(1) % 20)
+    state = fresh_state(model, params, BATCH)
+    written = [
+        model.apply({'params': params}, part, state, method='written') for part in (first, other)
+    ]
+    np.testing.assert_array_equal(*written)
+    trailing, params = toy('memory_tokens')
+    state = fresh_state(trailing, params, BATCH)
+    written = [
+        trailing.apply({'params': params}, part, state, method='written') for part in (first, other)
+    ]
+    assert np.abs(written[0] - written[1]).max() > 1e-5
+
+
+def test_the_released_positions_differ_only_where_tokens_look_ahead():
+    """One memory token never looks ahead; of three, the authors' shift moves what they say."""
+    _, params = toy('memory_tokens')
+    segments = random_segments()
+    for number, same in ((1, True), (3, False)):
+        tokens = jnp.asarray(np.random.default_rng(0).normal(size=(number, 16)), jnp.float32)
+        own = params | {'memory_tokens': {'tokens': tokens}}
+        logits = [
+            run(
+                with_config('memory_tokens', **fields(num_tokens=number, look_ahead=kind)),
+                own,
+                segments,
+            )[0]
+            for kind in ('nearest', 'released')
+        ]
+        assert (np.abs(logits[0] - logits[1]).max() < 1e-6) == same
+
+
+@pytest.mark.parametrize(
+    'changes, message',
+    [
+        (dict(num_tokens=0), 'num_tokens = 0'),
+        (dict(at_end=False, carry=True), 'needs at_end = True'),
+        (dict(look_ahead='far'), 'allowed are nearest, released'),
+        (dict(look_ahead='released', position='rotary'), 'belongs to'),
+        (dict(same_length=True), 'needs memory_length > 0'),
+    ],
+)
+def test_bad_fields_are_faults(changes, message):
+    model = model_config('memory_tokens', **fields(**changes))
+    assert any(message in fault for fault in model_faults(model, LENGTH))
+
+
+def test_all_layers_must_pass_them_on():
+    model = model_config('memory_tokens')
+    model.attention = ('memory_tokens', 'local')
+    model.local = dict(position='rotary')
+    assert any('pass through all layers' in fault for fault in model_faults(model, LENGTH))

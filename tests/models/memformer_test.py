@@ -1,0 +1,85 @@
+"""Memformer: slots that keep, forget and are written, and a decoder that sees only the encoder."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.checks import model_faults
+from longmem_jax.generate import fresh_state
+from longmem_jax.memory import slots
+from tests.toys import BATCH, LENGTH, model_config, random_segments, run, toy
+
+
+def test_slots_have_length_one_and_begin_where_they_end():
+    """Nothing said, again and again: slots drift to the learned directions, where they began."""
+    bias = jnp.asarray(np.random.default_rng(0).normal(size=(3, 8)), jnp.float32)
+    begun = jnp.broadcast_to(slots.on_sphere(bias), (2, 3, 8))
+    np.testing.assert_allclose(jnp.linalg.norm(begun, axis=-1), 1.0, rtol=1e-6)
+    now = slots.on_sphere(jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, 8))))
+    for _ in range(60):
+        now = slots.forget(now, bias)
+    np.testing.assert_allclose(now, begun, atol=1e-4)
+
+
+def test_a_cold_writer_chooses():
+    """With a low temperature a slot takes the value of the one token that it likes best."""
+    random = np.random.default_rng(2)
+    draw = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
+    memory, queries, own = draw(1, 2, 4), draw(1, 1, 2, 4), draw(1, 1, 2, 4)
+    keys, values = draw(1, 1, 5, 4), draw(1, 1, 5, 4)
+    valid = jnp.asarray([[True, True, True, False, True]])
+    new, weights = slots.write(memory, queries, own, keys, values, valid, 1e-3)
+    scores = np.concatenate(
+        [(queries * own).sum(-1, keepdims=True), queries @ keys.swapaxes(2, 3)], axis=-1
+    )
+    scores[..., 4] = -np.inf  # the padding
+    for slot, best in enumerate(scores[0, 0].argmax(axis=-1)):
+        wanted = memory[0, slot] if best == 0 else values[0, 0, best - 1]
+        np.testing.assert_allclose(new[0, slot], wanted, atol=1e-4)
+    assert np.asarray(weights)[..., 4].max() == 0.0
+
+
+def test_the_past_comes_through_the_encoder():
+    """A segment sees the one before it, and through the slots the one before that."""
+    model, params = toy('memformer')
+    segments = random_segments()
+    logits, _ = run(model, params, segments)
+    other, _ = run(model, params, segments.replace(tokens=segments.tokens.at[0].add(1) % 20))
+    difference = np.abs(logits - other).max(axis=(1, 2, 3))
+    assert (difference > 1e-5).all()
+
+
+@pytest.mark.parametrize('name', ['memformer', 'memformer:joint'])
+def test_slots_are_written_only_by_tokens(name):
+    model, params = toy(name)
+    state = fresh_state(model, params, BATCH)
+    segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
+    _, first, _ = model.apply({'params': params}, segment, state, train=False)
+    # Nothing had been read when the first segment began.
+    np.testing.assert_array_equal(first.slots, state.slots)
+    again = segment.replace(start=jnp.zeros((BATCH,), bool))
+    _, second, _ = model.apply({'params': params}, again, first, train=False)
+    assert np.abs(second.slots - first.slots).max() > 1e-4
+    np.testing.assert_array_equal(second.tokens, segment.tokens)
+
+
+@pytest.mark.parametrize(
+    'changes, message',
+    [
+        (dict(temperature=0.0), 'must be above 0'),
+        (dict(num_slots=0), 'num_slots = 0'),
+        (dict(encoder='gru'), 'allowed are slot_attention, joint'),
+        (dict(num_slots='many'), 'a int is needed'),
+    ],
+)
+def test_bad_fields_are_faults(changes, message):
+    model = model_config('memformer')
+    model.memformer = dict(model.memformer) | changes
+    assert any(message in fault for fault in model_faults(model, LENGTH))
+
+
+def test_unknown_kinds_are_said():
+    model = model_config('memformer')
+    model.kind = 'gpt'
+    assert any('config.model.kind' in fault for fault in model_faults(model, LENGTH))

@@ -1,0 +1,156 @@
+"""The encoder-decoder: what it may see, and token by token as at once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.config import base, stack
+from longmem_jax.memory.registry import LAYERS
+from longmem_jax.models.kinds import make_model
+from longmem_jax.models.seq2seq import NOTHING
+from longmem_jax.segment import Segment
+from longmem_jax.train_step import initial_parameters, unbox
+
+SOURCE, TARGET, VOCAB, BATCH = 5, 6, 23, 3
+# encoder, memory tokens, shared layers, decoder's attention, cross-attention
+MODELS = {
+    'transformer': ('none', 0, False, 'local', 'softmax'),
+    'plain': ('plain', 2, False, 'transformer_xl', 'softmax'),
+    'ctrl': ('ctrl', 2, True, 'linear', 'softmax'),
+    'bottleneck': ('bottleneck', 3, False, 'memsizer', 'memsizer'),
+}
+
+
+def make(name, **changes):
+    encoder, tokens, shared, attention, cross = MODELS[name]
+    model = base().model
+    model.kind = 'seq2seq'
+    model.vocab_size, model.d_model, model.d_embed = VOCAB, 16, 16
+    model.num_heads, model.head_dim, model.d_feed_forward = 2, 8, 24
+    model.position, model.init_std = 'sinusoidal', 0.3
+    stack(model, 2, attention)
+    model[attention] = dict(LAYERS[attention].example)
+    model.seq2seq = dict(
+        max_source=SOURCE,
+        encoder=encoder,
+        num_encoder_layers=2,
+        num_tokens=tokens,
+        shared_layers=shared,
+        cross=cross,
+        cross_slots=4,
+    )
+    model.update(changes)
+    return make_model(model, SOURCE + TARGET)
+
+
+def parameters(model):
+    return unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(2)))())
+
+
+def pairs(seed=0):
+    random = np.random.default_rng(seed)
+    tokens = random.integers(0, VOCAB, (BATCH, SOURCE + TARGET)).astype(np.int32)
+    tokens[1, 3:SOURCE] = NOTHING
+    valid = np.ones(tokens.shape, bool)
+    valid[2, SOURCE + 4 :] = False
+    return Segment(jnp.asarray(tokens), jnp.asarray(valid), jnp.ones((BATCH,), bool))
+
+
+@pytest.fixture(params=list(MODELS), scope='module')
+def trained(request):
+    model = make(request.param)
+    params = parameters(model)
+    read = jax.jit(lambda pairs: model.apply({'params': params}, pairs, (), train=False)[0])
+    return model, params, read
+
+
+def change(segment, row, place):
+    return segment.replace(
+        tokens=segment.tokens.at[row, place].set((segment.tokens[row, place] + 1) % VOCAB)
+    )
+
+
+def test_the_target_is_causal_and_sees_the_source(trained):
+    _, _, read = trained
+    segment = pairs()
+    logits = read(segment)
+    later = read(change(segment, 0, SOURCE + 3))
+    np.testing.assert_array_equal(logits[0, : SOURCE + 3], later[0, : SOURCE + 3])
+    assert np.abs(logits[0, SOURCE + 3 :] - later[0, SOURCE + 3 :]).max() > 0
+    other = read(change(segment, 0, SOURCE - 1))
+    assert np.abs(logits[0, SOURCE] - other[0, SOURCE]).max() > 0
+    np.testing.assert_allclose(logits[1:], other[1:], atol=1e-6)
+
+
+def test_the_target_is_said_token_by_token(trained):
+    model, params, read = trained
+    segment = pairs()
+    logits = read(segment)
+    variables = {'params': params}
+    cache = model.apply(variables, segment.tokens[:, :SOURCE], method='open_target')
+    step = jax.jit(lambda *given: model.apply(variables, *given, method='extend'))
+    for place in range(TARGET):
+        token = segment.tokens[:, SOURCE + place, None]
+        one, cache = step(token, cache, jnp.full((BATCH,), place, jnp.int32))
+        alive = np.asarray(segment.valid[:, SOURCE + place])
+        np.testing.assert_allclose(
+            one[alive, 0], logits[alive, SOURCE + place], atol=2e-5, err_msg=str(place)
+        )
+
+
+def test_empty_places_of_the_source_change_nothing(trained):
+    model, params, read = trained
+    segment = pairs()
+    fields = dict(model.config.seq2seq) | dict(max_source=SOURCE + 2)
+    name = next(n for n, (e, *_) in MODELS.items() if e == model.config.seq2seq.encoder)
+    longer = make(name, seq2seq=fields).clone(segment_length=SOURCE + 2 + TARGET)
+    empty = jnp.full((BATCH, 2), NOTHING, jnp.int32)
+    tokens = jnp.concatenate(
+        [segment.tokens[:, :SOURCE], empty, segment.tokens[:, SOURCE:]], axis=1
+    )
+    valid = jnp.concatenate([segment.valid[:, :2], segment.valid], axis=1)
+    padded, _, _ = longer.apply(
+        {'params': params}, Segment(tokens, valid, segment.start), (), train=False
+    )
+    np.testing.assert_allclose(
+        padded[:, SOURCE + 2 :][segment.valid[:, SOURCE:]],
+        read(segment)[:, SOURCE:][segment.valid[:, SOURCE:]],
+        atol=2e-5,
+    )
+
+
+def test_losses_are_those_of_the_logits():
+    model = make('transformer')
+    params, segment = parameters(model), pairs()
+    targets = jnp.asarray(np.random.default_rng(4).integers(0, VOCAB, segment.tokens.shape))
+    (nll, _, right), state, aux = model.apply(
+        {'params': params}, segment, targets, (), train=False, method='nll'
+    )
+    logits, _, _ = model.apply({'params': params}, segment, (), train=False)
+    log = jax.nn.log_softmax(logits[:, SOURCE:])
+    valid = segment.valid[:, SOURCE:]
+    wanted = -jnp.take_along_axis(log, targets[:, SOURCE:, None], axis=-1)[..., 0]
+    np.testing.assert_allclose(nll[:, SOURCE:], jnp.where(valid, wanted, 0), atol=1e-5)
+    assert not np.asarray(nll[:, :SOURCE]).any() and not np.asarray(right[:, :SOURCE]).any()
+    # Smoothed targets: a tenth of the mass spread over the vocabulary.
+    smooth = 0.9 * wanted - 0.1 * log.mean(axis=-1)
+    mean = jnp.where(valid, smooth, 0).sum() / valid.sum()
+    ours = nll.sum() / valid.sum() + 0.1 * aux.losses['label_smoothing']
+    np.testing.assert_allclose(ours, mean, rtol=1e-5)
+    assert state == ()
+
+
+def test_memory_tokens_learn():
+    """Gradients reach the memory tokens and both stacks of the encoder."""
+    model = make('bottleneck')
+    params, segment = parameters(model), pairs()
+
+    def loss(params):
+        return model.apply(
+            {'params': params}, segment, segment.tokens % VOCAB, (), train=False, method='nll'
+        )[0][0].sum()
+
+    gradient = jax.grad(loss)(params)['encoder']
+    for name in ('tokens', 'memory_0', 'memory_1', 'sequence_0', 'sequence_1'):
+        assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradient[name])) > 0, name
