@@ -1,28 +1,14 @@
 """Every test runs on 8 virtual CPU devices, and compiled programs are shared between runs."""
 
-import importlib.metadata
 import os
 import sys
 import tempfile
 import zlib
 
+from tests.processes import environment
+
 # Read when jax is first imported, so they come before it.
-os.environ['JAX_PLATFORMS'] = 'cpu'
-os.environ['XLA_FLAGS'] = ' '.join(
-    [
-        os.environ.get('XLA_FLAGS', ''),
-        '--xla_force_host_platform_device_count=8',
-        # Tiny programs, run once: compiling them is nearly all of the time.
-        '--xla_backend_optimization_level=0',
-        '--xla_llvm_disable_expensive_passes=true',
-        # Half of the compiling; XLA refuses to start with a flag that it does not know.
-        *(
-            ['--xla_cpu_use_fusion_emitters=false', '--xla_cpu_parallel_codegen_split_count=1']
-            if importlib.metadata.version('jaxlib').startswith('0.10.')
-            else []
-        ),
-    ]
-).strip()
+os.environ.update(environment(devices=8))
 os.environ.setdefault('MPLBACKEND', 'agg')
 
 import hypothesis  # noqa: E402

@@ -1,11 +1,12 @@
 """The command: each bad input is one message, exit code 2, no traceback; modes work together."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import environment
 
 ROOT = Path(__file__).parent.parent
 
@@ -15,7 +16,7 @@ def run(*arguments, code=0, module='longmem_jax.main'):
     process = subprocess.run(
         [sys.executable, '-m', module, *arguments],
         cwd=ROOT,
-        env=os.environ | {'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu'},
+        env=environment(),
         capture_output=True,
         text=True,
     )

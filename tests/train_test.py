@@ -1,7 +1,6 @@
 """Training as a user sees it: runs, ends, goes on, refuses; and what the step itself promises."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from longmem_jax.evaluate import Evaluator
 from longmem_jax.experiment import Experiment
 from longmem_jax.train import lower_step, step_flops, to_devices, train
 from longmem_jax.writers import read_metrics
+from tests.processes import environment
 
 ROOT = Path(__file__).parent.parent
 
@@ -154,10 +154,9 @@ def command(workdir, texts, *more):
     ]  # fmt: skip
 
 
-def start(arguments, **environment):
-    variables = os.environ | {'XLA_FLAGS': '', 'JAX_PLATFORMS': 'cpu'} | environment
+def start(arguments, **options):
     return subprocess.Popen(
-        arguments, cwd=ROOT, env=variables, text=True, stdout=subprocess.PIPE,
+        arguments, cwd=ROOT, env=environment(**options), text=True, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )  # fmt: skip
 
@@ -172,13 +171,20 @@ def until(process, wanted):
     raise AssertionError(f'{wanted!r} never came:\n' + ''.join(lines))
 
 
-@pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
-def test_killed_and_started_again_goes_on_bit_for_bit(texts, tmp_path, number):
-    whole, cut = tmp_path / 'whole', tmp_path / 'cut'
-    process = start(command(whole, texts))
+@pytest.fixture(scope='module')
+def whole(texts, tmp_path_factory):
+    """(workdir, compiled programs) of a run that nothing disturbed."""
+    workdir, cache = tmp_path_factory.mktemp('whole'), tmp_path_factory.mktemp('cache')
+    process = start(command(workdir, texts), cache=cache)
     out = process.communicate()[0]
     assert process.returncode == 0, out
-    process = start(command(cut, texts))
+    return workdir, cache
+
+
+@pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
+def test_killed_and_started_again_goes_on_bit_for_bit(texts, tmp_path, whole, number):
+    (whole, cache), cut = whole, tmp_path / 'cut'
+    process = start(command(cut, texts), cache=cache)
     until(process, 'step 8/20')
     process.send_signal(number)
     out = process.communicate()[0]
@@ -186,7 +192,7 @@ def test_killed_and_started_again_goes_on_bit_for_bit(texts, tmp_path, number):
         assert process.returncode == 0 and 'SIGTERM: saved at step' in out
     else:
         assert process.returncode == -signal.SIGKILL
-    process = start(command(cut, texts))
+    process = start(command(cut, texts), cache=cache)
     out = process.communicate()[0]
     assert process.returncode == 0 and 'Resuming at step' in out, out
     losses = [[line['loss'] for line in training_lines(path)] for path in (whole, cut)]
@@ -205,7 +211,7 @@ def test_two_processes_are_one(texts, tmp_path):
     """Two processes with gloo train and evaluate to the numbers of one with two devices."""
     one = start(
         command(tmp_path / 'one', texts),
-        XLA_FLAGS='--xla_force_host_platform_device_count=2',
+        devices=2,
     )
     out = one.communicate()[0]
     assert one.returncode == 0, out

@@ -7,7 +7,7 @@ import pytest
 
 from longmem_jax.checks import model_faults
 from longmem_jax.generate import fresh_state
-from tests.toys import BATCH, LENGTH, model_config, random_segments, run, toy, with_config
+from tests.toys import BATCH, LENGTH, VOCAB, model_config, random_segments, run, toy, with_config
 
 
 def fields(**changes):
@@ -16,7 +16,8 @@ def fields(**changes):
 
 
 def changed_first(segments):
-    return segments.replace(tokens=segments.tokens.at[0, :, :3].add(1) % 20)
+    tokens = segments.tokens.at[0, :, :3].set((segments.tokens[0, :, :3] + 1) % VOCAB)
+    return segments.replace(tokens=tokens)
 
 
 @pytest.mark.parametrize('carry', [True, False])
@@ -52,7 +53,8 @@ def test_leading_tokens_do_not_see_the_segment():
     """Were it otherwise, a token could be told of those behind it."""
     model, params = toy('memory_tokens:leading')
     first = jax.tree.map(lambda leaf: leaf[0], random_segments())
-    other = first.replace(tokens=first.tokens.at[:, -1].add(1) % 20)
+    last = (first.tokens[:, -1] + 1) % VOCAB
+    other = first.replace(tokens=first.tokens.at[:, -1].set(last))
     state = fresh_state(model, params, BATCH)
     written = [
         model.apply({'params': params}, part, state, method='written') for part in (first, other)

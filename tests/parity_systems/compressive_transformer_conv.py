@@ -107,7 +107,9 @@ def check(settings, arrays):
         given = before.replace(hidden=hidden, compressed=compressed)
         return read(params, bias, x, given, numbers[-1])[0]
 
-    gradients = jax.grad(value, argnums=range(5))(params, bias, x, before.hidden, before.compressed)
+    gradients = jax.jit(jax.grad(value, argnums=range(5)))(
+        params, bias, x, before.hidden, before.compressed
+    )
     ours = _to_theirs(*gradients[:2])
     ours[f'x_{numbers[-1]}'] = gradients[2]
     for name, rows in (('memory_in', gradients[3]), ('compressed_in', gradients[4])):

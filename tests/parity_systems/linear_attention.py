@@ -1,5 +1,7 @@
 """One layer of linear attention: ELU, random features, learned features; causal and not."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,6 +73,7 @@ def check(settings, arrays):
 
     usual = ('add' if elu else 'clamp', settings['eps'])
 
+    @functools.partial(jax.jit, static_argnames=('chunk', 'guard'))
     def forward(theirs, x, valid, chunk, guard=usual):
         features, values = project(theirs, first(x))
         y, states = _attend(features, values, valid, settings, chunk, *guard)
@@ -93,7 +96,8 @@ def check(settings, arrays):
     def loss(theirs, x, guard=usual):
         return (forward(theirs, x, every, 3, guard)[0] * arrays['in/loss_weight']).sum()
 
-    gradients = jax.grad(loss, argnums=(0, 1))(theirs, x)
+    of_loss = jax.jit(jax.grad(loss, argnums=(0, 1)), static_argnums=2)
+    gradients = of_loss(theirs, x)
     for name, gradient in [*gradients[0].items(), ('x', gradients[1])]:
         if f'grad/{name}' in arrays:
             yield f'grad/{name}', gradient, arrays[f'grad/{name}']
@@ -128,7 +132,7 @@ def check(settings, arrays):
         )
         padded = forward(theirs, x, valid, 5, masked)[0]
         yield 'out/causal_masked_padded', padded, arrays['out/causal_masked_padded']
-        gradients = jax.grad(loss, argnums=(0, 1))(theirs, x, masked)
+        gradients = of_loss(theirs, x, masked)
         for name, gradient in [*gradients[0].items(), ('x', gradients[1])]:
             if f'grad/masked_{name}' in arrays:
                 yield f'grad/masked_{name}', gradient, arrays[f'grad/masked_{name}']

@@ -68,6 +68,7 @@ def _encoder(settings, arrays):
     x = jnp.asarray(arrays['in/x'])
     valid = jnp.asarray(arrays['in/padding_mask'] == 0)
 
+    @jax.jit
     def layers(params, x):
         def read(module, x):
             return list(module.layers(x, valid, train=False))
@@ -82,7 +83,7 @@ def _encoder(settings, arrays):
         both, _ = encoder.apply({'params': params}, x, valid, train=False)
         return (both * jnp.asarray(arrays['in/loss_weight'])).sum()
 
-    gradient, of_x = jax.grad(value, argnums=(0, 1))(params, x)
+    gradient, of_x = jax.jit(jax.grad(value, argnums=(0, 1)))(params, x)
     gradient = flatten_dict(gradient)
     yield 'grad/x', of_x, arrays['grad/x']
     for name in theirs:
@@ -151,7 +152,7 @@ def _language_model(settings, arrays):
             found.append((nll, written, state))
         return total, found
 
-    gradient, found = jax.grad(read, has_aux=True)(params)
+    gradient, found = jax.jit(jax.grad(read, has_aux=True))(params)
     for number, (nll, written, state) in enumerate(found):
         yield f'out/nll_{number}', nll, arrays[f'out/nll_{number}']
         name = f'state/memory_tokens_{number}'

@@ -67,7 +67,7 @@ def _paper(settings, arrays):
         return total, found | {'out/total_loss': total}
 
     inputs = {f'x_{t}': jnp.asarray(arrays[f'in/x_{t}']) for t in numbers}
-    (own, of_inputs), found = jax.grad(run, argnums=(0, 1), has_aux=True)(theirs, inputs)
+    (own, of_inputs), found = jax.jit(jax.grad(run, argnums=(0, 1), has_aux=True))(theirs, inputs)
     for name, value in found.items():
         yield name, value, arrays[name]
     for name, value in (own | of_inputs).items():
@@ -154,7 +154,7 @@ def _joint(settings, arrays):
         return total, found | {'out/total_loss': total}
 
     start = jnp.asarray(arrays['state/memory_0'])
-    (own, of_memory), found = jax.grad(run, argnums=(0, 1), has_aux=True)(theirs, start)
+    (own, of_memory), found = jax.jit(jax.grad(run, argnums=(0, 1), has_aux=True))(theirs, start)
     for name, value in found.items():
         yield name, value, arrays[name]
     yield 'grad/memory_0', of_memory, arrays['grad/memory_0']

@@ -1,5 +1,7 @@
 """MemSizer: causal and cross attention, one encoder and one decoder layer."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,6 +69,7 @@ def check(settings, arrays):
             num_slots=settings['causal_slots'], bias=True, chunk=chunk, carry=True, gradients=True,
         )  # fmt: skip
 
+    @functools.partial(jax.jit, static_argnames=('chunk', 'pieces'))
     def causal(theirs, x, chunk=3, pieces=length):
         parameters = {'maps': _maps(theirs, 'decoder.self_attn', heads)}
         bound, parts, states = layer(chunk).bind({'params': parameters}), [], []
@@ -110,6 +113,7 @@ def check(settings, arrays):
         source = around(theirs, 'encoder.self_attn_layer_norm', source, sub)
         return feed(theirs, 'encoder', source)
 
+    @functools.partial(jax.jit, static_argnames='pieces')
     def decoder(theirs, x, source, pieces=length):
         x = around(
             theirs, 'decoder.self_attn_layer_norm', x, lambda x: causal(theirs, x, 3, pieces)[0]
@@ -140,13 +144,15 @@ def check(settings, arrays):
     one = decoder(theirs, x, source, 1)
     yield 'out/decoder_layer_recurrent', last(one), arrays['out/decoder_layer_recurrent']
     weight = last(jnp.asarray(arrays['in/loss_weight']))
-    gradients = jax.grad(lambda theirs, x: (causal(theirs, x)[0] * weight).sum(), (0, 1))(theirs, x)
+    gradients = jax.jit(jax.grad(lambda theirs, x: (causal(theirs, x)[0] * weight).sum(), (0, 1)))(
+        theirs, x
+    )
     own = {name.removeprefix('decoder.'): gradient for name, gradient in gradients[0].items()}
     for name, gradient in [*own.items(), ('x', last(gradients[1]))]:
         if f'grad/causal_{name}' in arrays:
             yield f'grad/causal_{name}', gradient, arrays[f'grad/causal_{name}']
-    gradients = jax.grad(
-        lambda theirs, x, source: (decoder(theirs, x, source) * weight).sum(), (0, 1, 2)
+    gradients = jax.jit(
+        jax.grad(lambda theirs, x, source: (decoder(theirs, x, source) * weight).sum(), (0, 1, 2))
     )(theirs, x, source)
     named = gradients[0] | {'x': last(gradients[1]), 'encoder_input': last(gradients[2])}
     for name, gradient in named.items():

@@ -1,5 +1,7 @@
 """Whole small Transformer-XL language models: losses, hidden vectors, memories and gradients."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,6 +36,7 @@ def check(settings, arrays):
         index = grouped_by_cluster(np.asarray(index), targets, config.cutoffs, config.vocab_size)
         return per_token.reshape(-1)[index.reshape(-1)].reshape(per_token.shape)
 
+    @functools.partial(jax.jit, static_argnums=1)
     def read(params, number, state):
         tokens = jnp.asarray(arrays[f'in/tokens_{number}'], jnp.int32)
         targets = arrays[f'in/targets_{number}'].astype(np.int32)
@@ -59,7 +62,7 @@ def check(settings, arrays):
             if name in arrays:
                 filled = int(block.attention.count[0])
                 yield name, block.attention.hidden[:, -filled:], arrays[name]
-    gradient = jax.grad(lambda params: read(params, numbers[-1], before)[0])(params)
+    gradient = jax.jit(jax.grad(lambda params: read(params, numbers[-1], before)[0]))(params)
     for name in sorted(arrays):
         if name.startswith('grad/'):
             ours = transformer_xl.export_gradient(gradient, name[len('grad/') :], config)
