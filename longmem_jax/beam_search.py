@@ -24,7 +24,8 @@ class _Beams:
 
 def _pick(tree, index):
     """Rows `index` [batch, n] of every leaf [batch, m, ...]."""
-    return jax.tree.map(jax.vmap(lambda rows, chosen: rows[chosen]), tree, index)
+    pick = jax.vmap(lambda rows, chosen: rows[chosen])
+    return jax.tree.map(lambda leaf: pick(leaf, index), tree)
 
 
 def _fold(tree, batch, beams):

@@ -55,9 +55,8 @@ class Translator:
 
     def _text(self, row):
         ends = np.flatnonzero(row == self.tokenizer.begin)
-        return self.tokenizer.decode(row[: ends[0]] if len(ends) else row).decode(
-            'utf-8', 'replace'
-        )
+        tokens = row[: ends[0]] if len(ends) else row
+        return self.tokenizer.decode(tokens).decode('utf-8', 'replace').strip()
 
 
 def _search(model, begin, max_target, params, source, beams, length_penalty):

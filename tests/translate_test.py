@@ -21,7 +21,7 @@ def translated(tmp_path_factory):
     data = tmp_path_factory.mktemp('pairs')
     random = np.random.default_rng(0)
     for split, count in (('train', 200), ('validation', 8), ('test', 10)):
-        rows = [random.choice(list(WORDS), size=random.integers(1, 4)) for _ in range(count)]
+        rows = [random.choice(list(WORDS), size=random.integers(1, 6)) for _ in range(count)]
         (data / f'{split}.en').write_text(''.join(' '.join(row) + '\n' for row in rows))
         lines = (' '.join(WORDS[word] for word in row) + '\n' for row in rows)
         (data / f'{split}.de').write_text(''.join(lines))
@@ -34,17 +34,17 @@ def translated(tmp_path_factory):
     model.vocab_size, model.d_model, model.d_embed, model.d_feed_forward = 16, 32, 32, 64
     model.num_heads, model.head_dim, model.init_std = 2, 16, 0.1
     model.seq2seq = dict(
-        max_source=5, encoder='plain', num_encoder_layers=1, num_tokens=2, shared_layers=False,
+        max_source=6, encoder='plain', num_encoder_layers=1, num_tokens=2, shared_layers=False,
         cross='softmax', cross_slots=0,
     )  # fmt: skip
     config.data.source, config.data.path = 'parallel', str(data)
     config.data.tokenizer.kind = 'words'
-    config.data.pairs = dict(languages=('en', 'de'), max_source=5, max_target=5)
+    config.data.pairs = dict(languages=('en', 'de'), max_source=6, max_target=7)
     config.optimizer.learning_rate, config.optimizer.clip_norm = 1e-2, 1.0
-    config.train.num_steps, config.train.num_lanes, config.train.segment_length = 120, 16, 10
-    config.train.evaluate_every, config.train.loss_weights = 120, dict(label_smoothing=0.1)
-    config.evaluate.segment_length, config.evaluate.num_lanes = 10, 4
-    config.translate.num_lanes, config.checkpoint.every = 4, 120
+    config.train.num_steps, config.train.num_lanes, config.train.segment_length = 150, 16, 13
+    config.train.evaluate_every, config.train.loss_weights = 150, dict(label_smoothing=0.1)
+    config.evaluate.segment_length, config.evaluate.num_lanes = 13, 4
+    config.translate.num_lanes, config.checkpoint.every = 4, 150
     assert checks.find_faults(config, 1) == []
     workdir = prepare_workdir(str(tmp_path_factory.mktemp('run')))
     mesh = sharding.make_mesh(dict(data=1, fsdp=1, tensor=1, memory=1), jax.devices()[:1])
