@@ -54,6 +54,8 @@ def show(progress: Progress, results: dict[str, Result], sample: str, paths: dic
     ]
     if len(results) == 2:
         kept, emptied = (r.bits_per_byte for r in results.values())
+        if not list(results)[1].endswith('emptied'):  # retrieval: the plain model comes first
+            kept, emptied = emptied, kept
         share = (emptied - kept) / emptied if emptied and math.isfinite(emptied) else 0.0
         rows.append(('gain by memory', f'{emptied - kept:.4f}', f'{share:.1%}', ''))
     progress.table('Results', ('evaluation', 'bits/byte', 'nats/token', 'perplexity'), rows)
