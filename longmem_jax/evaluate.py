@@ -30,6 +30,8 @@ LENGTHS = {
     'max_span': 'span ',
     'memory_size': '+ rows ',
     'num_basis': '+ functions ',
+    'num_tokens': '+ memory tokens ',
+    'num_slots': '+ slots ',
 }
 SUMS = ('nll', 'scored', 'tokens', 'num_bytes', 'right', 'answers', 'exact')
 
@@ -96,9 +98,10 @@ class Result:
 
 
 def memory_lengths(model: Any) -> str:
-    """The lengths of memory that a model has, by layer type: 'transformer_xl 512'."""
+    """The lengths of memory that a model has, by kind and layer type: 'transformer_xl 512'."""
     named = []
-    for name in dict.fromkeys(model.attention):
+    kinds = [model.kind] if model.kind != 'language_model' else []
+    for name in (*kinds, *dict.fromkeys(model.attention)):
         fields = model[name].to_dict()
         lengths = [
             f'{LENGTHS[field]}{fields[field]}' for field in LENGTHS if fields.get(field) is not None

@@ -5,10 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax.analysis import memformer_slots
 from longmem_jax.checks import model_faults
+from longmem_jax.config import stack
 from longmem_jax.generate import fresh_state
 from longmem_jax.memory import slots
-from tests.toys import BATCH, LENGTH, VOCAB, model_config, random_segments, run, toy
+from longmem_jax.train import train
+from tests.toys import BATCH, LENGTH, VOCAB, model_config, random_segments, toy
+from tests.toys import run as read
+from tests.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 
 
 def test_slots_have_length_one_and_begin_where_they_end():
@@ -44,9 +49,9 @@ def test_the_past_comes_through_the_encoder():
     """A segment sees the one before it, and through the slots the one before that."""
     model, params = toy('memformer')
     segments = random_segments()
-    logits, _ = run(model, params, segments)
+    logits, _ = read(model, params, segments)
     tokens = segments.tokens.at[0].set((segments.tokens[0] + 1) % VOCAB)
-    other, _ = run(model, params, segments.replace(tokens=tokens))
+    other, _ = read(model, params, segments.replace(tokens=tokens))
     difference = np.abs(logits - other).max(axis=(1, 2, 3))
     assert (difference > 1e-5).all()
 
@@ -78,6 +83,26 @@ def test_bad_fields_are_faults(changes, message):
     model = model_config('memformer')
     model.memformer = dict(model.memformer) | changes
     assert any(message in fault for fault in model_faults(model, LENGTH))
+
+
+def test_a_run_continues_text_and_its_slots_are_drawn(texts, tmp_path):  # noqa: F811
+    config = small_config(texts)
+    del config.model.transformer_xl
+    stack(config.model, 1, 'local')
+    config.model.local = dict(position='none')
+    config.model.kind, config.model.position = 'memformer', 'sinusoidal'
+    config.model.memformer = dict(model_config('memformer').memformer)
+    config.train.remat, config.train.num_steps, config.train.evaluate_every = True, 4, 4
+    config.evaluate.context, config.generate.sample_length = 3, 12
+    run = experiment(config, tmp_path)
+    summary = train(run)
+    assert summary.results['test'].tokens and 'after 3 tokens' in summary.results['test'].protocol
+    assert len(summary.sample) > 0
+    config.evaluate.context = 0
+    rows = memformer_slots.slot_kinds(run, 'test', tmp_path / 'slots.png')
+    assert [row['slots'] for row in rows] == ['mostly themselves', 'mixed', 'tokens']
+    assert sum(row['share'] for row in rows) == pytest.approx(1.0)
+    assert (tmp_path / 'slots.png').stat().st_size > 5000
 
 
 def test_unknown_kinds_are_said():
