@@ -84,6 +84,8 @@ def _run():
     if _DISTRIBUTED.value or _COORDINATOR.value:
         sharding.start_processes(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     checks.require_runnable(config, jax.device_count())
+    if config.model.kind == 'seq2seq':
+        _refuse_for_pairs()
     workdir = prepare_workdir(_WORKDIR.value)
     experiment = Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict()))
     if _MODE.value == 'train':
@@ -120,6 +122,14 @@ def _run():
             save_state=_SAVE_STATE.value,
             load_state=_LOAD_STATE.value,
         )
+
+
+def _refuse_for_pairs():
+    """Refuses what a model of pairs, which remembers nothing, cannot do."""
+    if _MODE.value in ('build_datastore', 'train_spalm'):
+        raise UsageError(f"--mode={_MODE.value}: not for a model of the kind 'seq2seq'.")
+    if _SAVE_STATE.value or _LOAD_STATE.value:
+        raise UsageError("--save_state, --load_state: a model of the kind 'seq2seq' has no memory.")
 
 
 def _reason(error: BaseException) -> str:

@@ -46,13 +46,10 @@ def get_config(path, argument=''):
 def test_config_is_runnable(path, argument):
     config = get_config(path, argument)
     assert checks.find_faults(config, num_devices=4 if not argument else 1) == []
-    both = {
-        make_model(config.model, config.train.segment_length),
-        make_model(checks.evaluation_model(config), config.evaluate.segment_length),
-    }
-    for model in both:
-        shapes = jax.eval_shape(lambda m=model: initial_parameters(m, jax.random.key(0)))
-        assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) > 10_000
+    # The model of evaluation differs by lengths only, and its faults are among those above.
+    model = make_model(config.model, config.train.segment_length)
+    shapes = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) > 10_000
     assert set(config) == set(base())
 
 

@@ -25,6 +25,7 @@ def run(*arguments, code=0, module='longmem_jax.main'):
 
 
 TINY = '--config=configs/quickstart.py:tiny'
+PAIRS = '--config=configs/memsizer_wmt16.py:tiny'
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,9 @@ TINY = '--config=configs/quickstart.py:tiny'
         (['--config=configs/none.py'], 'configs/none.py'),
         (['--config=configs/quickstart.py:large'], 'allowed are tiny'),
         ([TINY, '--config.model.d_modl=3'], 'd_model'),
+        ([PAIRS, '--mode=build_datastore'], "not for a model of the kind 'seq2seq'"),
+        ([PAIRS, '--load_state=FILE'], 'has no memory'),
+        ([PAIRS, '--workdir=/tmp/pairs'], 'where are the pairs'),
         ([TINY, '--config.model.attention=local'], 'config.model.attention'),
         ([TINY, '--mode=fly'], 'fly'),
         ([TINY, '--top_p=3'], 'top_p'),

@@ -72,8 +72,11 @@ def look(model: Any, params: Any, memory: Any, inputs: Batch) -> tuple[Any, tupl
             {'params': params}, segment, memory, train=False, method='hidden'
         )
     nll = model.apply({'params': params}, hidden, inputs.targets, method=nll_of)
-    wide = jnp.float32
-    return memory, (found[0].astype(wide), hidden.astype(wide), nll.astype(wide))
+    wide, keys = jnp.float32, found[0]
+    if keys.shape[1] > hidden.shape[1]:  # memory tokens stand before the segment, and behind it
+        first = model.config.memory_tokens.num_tokens
+        keys = keys[:, first : first + hidden.shape[1]]
+    return memory, (keys.astype(wide), hidden.astype(wide), nll.astype(wide))
 
 
 def nll_of(model: Any, hidden: jax.Array, targets: jax.Array) -> jax.Array:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from longmem_jax.checks import model_faults
+from longmem_jax.data.lanes import Batch
 from longmem_jax.generate import fresh_state
+from longmem_jax.retrieval.reading import look
 from tests.toys import BATCH, LENGTH, VOCAB, model_config, random_segments, run, toy, with_config
 
 
@@ -84,6 +86,22 @@ def test_the_released_positions_differ_only_where_tokens_look_ahead():
             for kind in ('nearest', 'released')
         ]
         assert (np.abs(logits[0] - logits[1]).max() < 1e-6) == same
+
+
+def test_keys_of_a_datastore_are_those_of_the_tokens():
+    model, params = toy('memory_tokens')
+    first = jax.tree.map(lambda leaf: leaf[0], random_segments())
+    batch = Batch(
+        tokens=first.tokens, targets=first.tokens, valid=first.valid, scored=first.valid,
+        start=first.start, num_bytes=None, cursor=None,
+    )  # fmt: skip
+    state = fresh_state(model, params, BATCH)
+    _, (keys, hidden, _) = look(model, params, state, batch)
+    assert keys.shape == hidden.shape
+    changed = first.tokens.at[:, 2].set((first.tokens[:, 2] + 1) % VOCAB)
+    _, (other, _, _) = look(model, params, state, batch.replace(tokens=changed))
+    np.testing.assert_allclose(keys[:, :2], other[:, :2], atol=1e-6)
+    assert np.abs(keys[:, 2] - other[:, 2]).max() > 1e-3
 
 
 @pytest.mark.parametrize(
