@@ -119,7 +119,7 @@ def _language_model(settings, arrays):
     model.memory_tokens = dict(
         num_tokens=settings['num_mem_tokens'],
         at_end=settings['mem_at_end'],
-        carry=settings['carry_memory_tokens'] and settings['mem_at_end'],
+        carry=settings['carry_memory_tokens'],
         gradients=True,
         read_cache=settings['read_mem_from_cache'],
         look_ahead='released',
