@@ -1,5 +1,6 @@
 """The command: each bad input is one message, exit code 2, no traceback; modes work together."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -28,35 +29,81 @@ TINY = '--config=configs/quickstart.py:tiny'
 PAIRS = '--config=configs/memsizer_wmt16.py:tiny'
 
 
-@pytest.mark.parametrize(
-    'arguments, message',
-    [
-        ([], '--config= is missing'),
-        (['--config=configs/none.py'], 'configs/none.py'),
-        (['--config=configs/quickstart.py:large'], 'allowed are tiny'),
-        ([TINY, '--config.model.d_modl=3'], 'd_model'),
-        ([PAIRS, '--mode=build_datastore'], "not for a model of the kind 'seq2seq'"),
-        ([PAIRS, '--load_state=FILE'], 'has no memory'),
-        ([PAIRS, '--workdir=/tmp/pairs'], 'where are the pairs'),
-        ([TINY, '--config.model.attention=local'], 'config.model.attention'),
-        ([TINY, '--mode=fly'], 'fly'),
-        ([TINY, '--top_p=3'], 'top_p'),
-        ([TINY], '--workdir= is missing'),
-        ([TINY, '--workdir=/proc/none'], 'cannot be written'),
-        (['--config=configs/pg19.py', '--workdir={tmp}'], '--config.data.path=FOLDER'),
-        ([TINY, '--workdir={tmp}', '--config.data.source=text', '--config.data.path=/none'],
-         'not there'),
-        ([TINY, '--workdir={tmp}', '--config.model.vocab_size=100'], 'the tokenizer has 257'),
-        ([TINY, '--workdir={tmp}', '--mode=generate', '--prompt=x'], 'train first'),
-        ([TINY, '--workdir={tmp}', '--mode=evaluate', '--split=dev'], 'train, validation, test'),
-        ([TINY, '--mode=compile'], '--topology='),
-        ([TINY, '--workdir={tmp}', '--coordinator=a:1'], 'go together'),
-        ([TINY, 'train'], 'unknown arguments'),
-    ],
-)  # fmt: skip
-def test_bad_input_is_one_message(arguments, message, tmp_path):
-    _, error = run(*(a.format(tmp=tmp_path) for a in arguments), code=2)
-    assert message in error
+BAD = [
+    ([], '--config= is missing'),
+    (['--config=configs/none.py'], 'configs/none.py'),
+    (['--config=configs/quickstart.py:large'], 'allowed are tiny'),
+    ([TINY, '--config.model.d_modl=3'], 'd_model'),
+    ([PAIRS, '--mode=build_datastore'], "not for a model of the kind 'seq2seq'"),
+    ([PAIRS, '--load_state=FILE'], 'has no memory'),
+    ([PAIRS, '--workdir={tmp}'], 'where are the pairs'),
+    ([TINY, '--config.model.attention=local'], 'config.model.attention'),
+    ([TINY, '--mode=fly'], 'fly'),
+    ([TINY, '--top_p=3'], 'top_p'),
+    ([TINY], '--workdir= is missing'),
+    ([TINY, '--workdir=/proc/none'], 'cannot be written'),
+    (['--config=configs/pg19.py', '--workdir={tmp}'], '--config.data.path=FOLDER'),
+    ([TINY, '--workdir={tmp}', '--config.data.source=text', '--config.data.path=/none'],
+     'not there'),
+    ([TINY, '--workdir={tmp}', '--config.model.vocab_size=100'], 'the tokenizer has 257'),
+    ([TINY, '--workdir={tmp}', '--mode=generate', '--prompt=x'], 'train first'),
+    ([TINY, '--workdir={tmp}', '--mode=evaluate', '--split=dev'], 'train, validation, test'),
+    ([TINY, '--mode=compile'], '--topology='),
+    ([TINY, '--workdir={tmp}', '--coordinator=a:1'], 'go together'),
+    ([TINY, 'train'], 'unknown arguments'),
+]  # fmt: skip
+
+# Starting Python with JAX is nearly all of the time: one process does it, a fork of it per command.
+FORKS = """
+import json, os, sys
+from longmem_jax import main
+
+answers = []
+for number, arguments in enumerate(json.loads(sys.argv[1])):
+    path = f'{sys.argv[2]}/{number}'
+    child = os.fork()
+    if not child:
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), 2)
+        sys.argv = ['longmem_jax.main', *arguments]
+        try:
+            main.main()
+        except SystemExit as end:
+            os._exit(end.code or 0)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    answers.append((code, open(path).read()))
+print('ANSWERS' + json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope='module')
+def answers(tmp_path_factory):
+    """(exit code, standard error) of every command of `BAD`."""
+    folder = tmp_path_factory.mktemp('bad')
+    commands = [
+        [argument.format(tmp=folder / f'run{number}') for argument in arguments]
+        for number, (arguments, _) in enumerate(BAD)
+    ]
+    process = subprocess.run(
+        [sys.executable, '-c', FORKS, json.dumps(commands), str(folder)],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(process.stdout.rpartition('ANSWERS')[2])
+
+
+@pytest.mark.parametrize('number', range(len(BAD)), ids=lambda n: ' '.join(BAD[n][0][-1:]))
+def test_bad_input_is_one_message(answers, number):
+    code, error = answers[number]
+    assert code == 2, error
+    assert BAD[number][1] in error
     assert 'Traceback' not in error
 
 
