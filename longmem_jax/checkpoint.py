@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from longmem_jax.errors import UsageError
@@ -33,6 +34,23 @@ def _files(folder: Path) -> dict[str, int]:
         for path in sorted(folder.rglob('*'))
         if path.is_file()
     }
+
+
+def _with_room(leaf: Any) -> Any:
+    """Orbax refuses arrays without elements, such as a window of no vectors: they get some."""
+    if leaf.size:
+        return leaf
+    shape = tuple(max(size, 1) for size in leaf.shape)
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=leaf.sharding)
+    return jnp.zeros(shape, leaf.dtype, device=leaf.sharding)
+
+
+def _without_room(leaf: Any, wanted: Any) -> Any:
+    """The array as it was before `_with_room`."""
+    if wanted.size:
+        return leaf
+    return jnp.zeros(wanted.shape, wanted.dtype, device=wanted.sharding)
 
 
 def differing_fields(saved: Any, given: Any, where: str = '') -> list[str]:
@@ -99,7 +117,8 @@ class Checkpointer:
         self._manager.save(
             step,
             args=ocp.args.Composite(
-                state=ocp.args.StandardSave(state), identity=ocp.args.JsonSave(self._identity)
+                state=ocp.args.StandardSave(jax.tree.map(_with_room, state)),
+                identity=ocp.args.JsonSave(self._identity),
             ),
         )
         self._pending.append(step)
@@ -199,10 +218,11 @@ class Checkpointer:
                         step, args=ocp.args.Composite(identity=ocp.args.JsonRestore())
                     )['identity']
                     self._require_same(identity, step)
+                    wanted = jax.tree.map(_with_room, abstract)
                     state = self._manager.restore(
-                        step, args=ocp.args.Composite(state=ocp.args.StandardRestore(abstract))
+                        step, args=ocp.args.Composite(state=ocp.args.StandardRestore(wanted))
                     )['state']
-                    return state, step
+                    return jax.tree.map(_without_room, state, abstract), step
                 except UsageError:
                     raise
                 except Exception as error:
