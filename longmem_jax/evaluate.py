@@ -104,7 +104,9 @@ def memory_lengths(model: Any) -> str:
     for name in (*kinds, *dict.fromkeys(model.attention)):
         fields = model[name].to_dict()
         lengths = [
-            f'{LENGTHS[field]}{fields[field]}' for field in LENGTHS if fields.get(field) is not None
+            f'{LENGTHS[field]}{fields[field]}'
+            for field in LENGTHS
+            if fields.get(field) is not None and (fields[field] or field != 'num_tokens')
         ]
         named.append(' '.join([name, *lengths]))
     return ', '.join(named)
