@@ -46,7 +46,12 @@ def get_config(path, argument=''):
 def test_config_is_runnable(path, argument):
     config = get_config(path, argument)
     assert checks.find_faults(config, num_devices=4 if not argument else 1) == []
-    # The model of evaluation differs by lengths only, and its faults are among those above.
+    # The model of evaluation differs by lengths only, and its faults are among those above. Layers
+    # of the same kind are alike: one of each is made.
+    model = config.model
+    kinds = dict.fromkeys(zip(model.attention, model.feed_forward, strict=True))
+    model.num_layers = len(kinds)
+    model.attention, model.feed_forward = (tuple(names) for names in zip(*kinds, strict=True))
     model = make_model(config.model, config.train.segment_length)
     shapes = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) > 10_000

@@ -1,6 +1,7 @@
 """Every test runs on 8 virtual CPU devices, and compiled programs are shared between runs."""
 
 import os
+import re
 import sys
 import tempfile
 import zlib
@@ -26,6 +27,29 @@ jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 # A slow machine is no fault of the code: no deadlines. The same examples in every run.
 hypothesis.settings.register_profile('fixed', deadline=None, derandomize=True, max_examples=40)
 hypothesis.settings.load_profile('fixed')
+
+
+def work_unit(nodeid):
+    """Which tests one worker runs one after the other, as they share programs or fixtures."""
+    file, _, test = nodeid.partition('::')
+    if file.endswith('conformance_test.py'):
+        layer = re.search(r'\[([\w:]+)', test)
+        return f'{file}[{layer and layer[1]}]'
+    if file.endswith(('golden_test.py', 'config_test.py')):
+        return nodeid
+    return file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Spreads the units over workers, those of many tests first."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByUnit(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return work_unit(nodeid)
+
+    return ByUnit(config, log)
 
 
 @pytest.fixture(autouse=True, scope='module')
