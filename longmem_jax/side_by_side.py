@@ -82,7 +82,12 @@ def put(
         'infini': lambda: baselines.infini(),
         'linear': lambda: baselines.linear('elu', model.head_dim, min(block, 64)),
         'memsizer': lambda: dict(
-            num_slots=slots, bias=True, chunk=min(block, 64), carry=True, gradients=True
+            # Its sums over the square root of the tokens grow on long documents if carried on.
+            num_slots=slots,
+            bias=True,
+            chunk=min(block, 64),
+            carry=False,
+            gradients=True,
         ),
         'memory_tokens': lambda: baselines.memory_tokens(tokens, reach, name == 'recurrent'),
     }[layer]()
