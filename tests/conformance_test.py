@@ -182,8 +182,8 @@ def test_decode_is_forward(name):
             chex.assert_trees_all_close(stream.state, before, atol=2e-5)
 
 
-def test_bounded(name):
-    model, params = toy(name)
+def test_bounded(layer):
+    model, params = toy(layer)
     segments = random_segments()
     _, states = run(model, params, segments)
     first, last = (jax.tree.map(lambda leaf, n=n: leaf[n], states) for n in (0, -1))
@@ -201,8 +201,8 @@ def test_sharded_over_lanes_is_unsharded(layer):
     check_sharded(layer, dict(data=8))
 
 
-def test_sharded_over_all_axes_is_unsharded(name):
-    check_sharded(name, dict(data=2, fsdp=2, tensor=2))
+def test_sharded_over_all_axes_is_unsharded(layer):
+    check_sharded(layer, dict(data=2, fsdp=2, tensor=2))
 
 
 def check_sharded(name, sizes):
@@ -263,7 +263,8 @@ def test_gradients_are_finite_and_right(name):
         np.testing.assert_allclose(slope, (high - low) / (2 * step), rtol=1e-5)
 
 
-def test_bfloat16_keeps_states_and_stays_close(name):
+def test_bfloat16_keeps_states_and_stays_close(layer):
+    name = layer
     _, params = toy(name)
     changes = {}
     # Which rows are nearest is no matter of closeness: all are taken.
