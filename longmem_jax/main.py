@@ -99,7 +99,9 @@ def _run():
     elif _MODE.value == 'evaluate' and config.model.kind == 'seq2seq':
         translate.evaluate(experiment, _SPLIT.value or 'test')
     elif _MODE.value == 'generate' and config.model.kind == 'seq2seq':
-        translate.translate_prompt(experiment, generate_mode.read_prompt(_PROMPT.value).decode())
+        translate.translate_prompt(
+            experiment, generate_mode.read_prompt(_PROMPT.value).decode('utf-8', 'replace')
+        )
     elif _MODE.value == 'evaluate':
         evaluate_mode.evaluate(
             experiment,
