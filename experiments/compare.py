@@ -5,7 +5,9 @@ python -m experiments.compare --config=configs/NAME.py --output=DIR --seeds=3 \
 
 Trains every run with every seed, one after the other; flags behind `--` go to all of them. What has
 finished is not run again. A row gives mean (least - greatest) over seeds on the test set; `emptied`
-is with the memory emptied before every segment. `--figure=FILE.png` draws validation by step.
+is with the memory emptied before every segment; translations have BLEU instead. `--contexts=512,4096`
+adds tokens per second of generation behind so many tokens (experiments/generation.py).
+`--figure=FILE.png` draws validation by step, and generation by context where it was measured.
 """
 
 import argparse
@@ -22,6 +24,9 @@ import matplotlib.figure
 TASK = {'exact_match': 'exact match, %', 'accuracy': 'accuracy, %'}
 TEXT = {'bits_per_byte': 'bits/byte'}
 WORDS = {'perplexity': 'perplexity'}
+
+
+STYLES = ('-', '--', ':')
 
 
 def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -> dict:
@@ -50,7 +55,8 @@ def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -
     rates = [line['steps_per_s'] for line in lines if line['group'] == 'speed']
     numbers = {
         'test': results['test'],
-        'emptied': results['test, memory emptied'],
+        'emptied': results.get('test, memory emptied'),
+        'bleu': results.get('bleu'),
         'parameters': results['parameters'],
         'state_bytes': results['state_bytes_per_lane'],
         'memory_size': statistics.mean(sizes),
@@ -64,6 +70,22 @@ def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -
     }
     found.write_text(json.dumps(numbers, indent=1))
     return numbers
+
+
+def generation(
+    config: str, variants: str, flags: list[str], folder: Path, contexts: str
+) -> dict[str, float]:
+    """Tokens per second of a finished run by context, also written to `generation.json`."""
+    found = folder / 'generation.json'
+    command = [
+        sys.executable, '-m', 'experiments.generation', f'--config={config}:{variants}',
+        f'--workdir={folder}', f'--contexts={contexts}', f'--output={found}', *flags,
+    ]  # fmt: skip
+    if not found.exists() or list(json.loads(found.read_text())['tokens_per_s']) != contexts.split(
+        ','
+    ):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return json.loads(found.read_text())['tokens_per_s']
 
 
 def _metrics(result: dict) -> dict[str, str]:
@@ -83,17 +105,22 @@ def _span(values: list[float]) -> str:
 def table(runs: dict[str, list[dict]]) -> str:
     """Markdown; `runs` are the numbers of each label's seeds."""
     shown = _metrics(next(iter(runs.values()))[0]['test'])
+    first = next(iter(runs.values()))[0]
+    emptied = [f'{name}, emptied' for name in shown.values()] if first['emptied'] else ['BLEU']
+    contexts = first.get('tokens_per_s', {})
     heads = [
-        'run', *shown.values(), *(f'{name}, emptied' for name in shown.values()), 'parameters',
-        'memory size', 'state, kB per lane', 'ms/step', 'peak MB',
+        'run', *shown.values(), *emptied, 'parameters', 'memory size', 'state, kB per lane',
+        'ms/step', 'peak MB', *(f'tokens/s after {int(context):,}' for context in contexts),
     ]  # fmt: skip
     lines = [f'| {" | ".join(heads)} |', f'|{"---|" * len(heads)}']
     for label, seeds in runs.items():
         cells = [label]
-        for split in ('test', 'emptied'):
+        for split in ('test', 'emptied') if first['emptied'] else ('test',):
             for name in shown:
                 scale = 100 if name in TASK else 1
                 cells.append(_span([scale * numbers[split][name] for numbers in seeds]))
+        if not first['emptied']:
+            cells.append(_span([numbers['bleu'] for numbers in seeds]))
         mean = {
             name: statistics.mean(numbers[name] for numbers in seeds)
             for name in ('parameters', 'memory_size', 'state_bytes', 'ms_per_step', 'peak_mb')
@@ -101,30 +128,42 @@ def table(runs: dict[str, list[dict]]) -> str:
         cells += [f'{mean["parameters"]:,.0f}', f'{mean["memory_size"]:,.0f}']
         cells += [f'{mean["state_bytes"] / 1000:,.0f}', f'{mean["ms_per_step"]:.0f}']
         cells.append(f'{mean["peak_mb"]:,.0f}')
+        for context in contexts:
+            speeds = [numbers['tokens_per_s'][context] for numbers in seeds]
+            cells.append(f'{statistics.mean(speeds):,.0f}')
         lines.append(f'| {" | ".join(cells)} |')
     return '\n'.join(lines)
 
 
 def draw(runs: dict[str, list[dict]], path: Path) -> None:
-    """Validation by step: the mean over seeds, and from the least to the greatest."""
-    figure = matplotlib.figure.Figure(figsize=(7, 4), dpi=120, layout='constrained')
+    """Validation by step, the mean over seeds and from the least to the greatest; and generation."""
+    first = next(iter(runs.values()))[0]
+    panels = 2 if 'tokens_per_s' in first else 1
+    figure = matplotlib.figure.Figure(figsize=(6 * panels + 2, 4.5), dpi=110, layout='constrained')
     matplotlib.backends.backend_agg.FigureCanvasAgg(figure)
-    own = figure.subplots()
-    name, heading = list(_metrics(next(iter(runs.values()))[0]['test']).items())[-1]
+    (by_step,), *rest = figure.subplots(1, panels, squeeze=False).T
+    name, heading = list(_metrics(first['test']).items())[-1]
     scale = 100 if name in TASK else 1
-    for label, seeds in runs.items():
+    for number, (label, seeds) in enumerate(runs.items()):
         steps = [line['step'] for line in seeds[0]['validation']]
         values = [[scale * line[name] for line in numbers['validation']] for numbers in seeds]
         columns = list(zip(*values, strict=True))
-        (drawn,) = own.plot(
-            steps, [statistics.mean(column) for column in columns], marker='o', label=label
+        style = dict(color=f'C{number % 10}', linestyle=STYLES[number // 10 % len(STYLES)])
+        by_step.plot(
+            steps, [statistics.mean(column) for column in columns], marker='o', label=label, **style
         )
         least, greatest = ([f(column) for column in columns] for f in (min, max))
-        own.fill_between(steps, least, greatest, color=drawn.get_color(), alpha=0.15)
-    own.set_xlabel('step')
-    own.set_ylabel(f'validation {heading}')
-    own.grid(alpha=0.3)
-    own.legend(fontsize=8)
+        by_step.fill_between(steps, least, greatest, color=style['color'], alpha=0.15)
+        for (own,) in rest:
+            speeds = seeds[0]['tokens_per_s']
+            own.loglog([int(context) for context in speeds], speeds.values(), marker='o', **style)
+            own.set_xlabel('tokens of context')
+            own.set_ylabel('tokens per second')
+    by_step.set_xlabel('step')
+    by_step.set_ylabel(f'validation {heading}')
+    for (own,) in ((by_step,), *rest):
+        own.grid(alpha=0.3)
+    figure.legend(loc='outside right upper', fontsize=8)
     figure.savefig(path)
 
 
@@ -140,6 +179,7 @@ def main() -> None:
     parser.add_argument('--seeds', type=int, default=3)
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--figure', type=Path)
+    parser.add_argument('--contexts')
     options = parser.parse_args(given[:cut])
     found = {}
     for text in options.runs:
@@ -147,7 +187,12 @@ def main() -> None:
         variants, *flags = (rest or label).split()
         for seed in range(options.seeds):
             folder = options.output / label.replace(' ', '_').replace('/', '_') / str(seed)
-            numbers = run(options.config, variants, flags + given[cut + 1 :], seed, folder)
+            every = flags + given[cut + 1 :]
+            numbers = run(options.config, variants, every, seed, folder)
+            if options.contexts:
+                numbers['tokens_per_s'] = generation(
+                    options.config, variants, every, folder, options.contexts
+                )
             found.setdefault(label, []).append(numbers)
             print(f'{label}, seed {seed}: {numbers["test"]["protocol"]}', flush=True)
     print(table(found))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from longmem_jax.data.lanes import Batch, batches
+from longmem_jax.data.lanes import Batch, in_order
 from longmem_jax.data.windows import Windows
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import read_segments, select_lanes
@@ -191,16 +191,8 @@ class Evaluator:
         total = dict.fromkeys(SUMS, 0.0)
         segments, whole = 0, True
         per_step = min(SEGMENTS_PER_STEP, max_segments) if max_segments else SEGMENTS_PER_STEP
-        for batch in batches(
-            corpus,
-            lanes=lanes,
-            num_lanes=config.num_lanes,
-            segment_length=config.segment_length,
-            segments_per_batch=per_step,
-            seed=0,
-            shuffle=False,
-            num_epochs=1,
-            cursor=None,
+        for batch in in_order(
+            corpus, config.num_lanes, config.segment_length, per_step, lanes=lanes
         ):
             batch = from_processes(self.mesh, batch.replace(cursor=()), 1)
             memory, wrong, sums = self._step(params, initial, memory, wrong, batch, emptied=emptied)

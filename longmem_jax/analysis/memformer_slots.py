@@ -21,7 +21,7 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from longmem_jax import checks, sharding
-from longmem_jax.data.lanes import batches
+from longmem_jax.data.lanes import in_order
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.generate import fresh_state
@@ -61,17 +61,7 @@ def kept_shares(experiment: Experiment, split: str) -> tuple[np.ndarray, np.ndar
 
     state = fresh_state(model, params, config.num_lanes)
     age, found, number = np.zeros((config.num_lanes,), np.int64), [], 0
-    for batch in batches(
-        experiment.corpus(split),
-        lanes=range(config.num_lanes),
-        num_lanes=config.num_lanes,
-        segment_length=config.segment_length,
-        segments_per_batch=1,
-        seed=0,
-        shuffle=False,
-        num_epochs=1,
-        cursor=None,
-    ):
+    for batch in in_order(experiment.corpus(split), config.num_lanes, config.segment_length):
         tokens, valid, start = (part[0] for part in (batch.tokens, batch.valid, batch.start))
         kept, state = step(state, *(jnp.asarray(part) for part in (tokens, valid, start)))
         age = np.where(start, 0, age + 1)

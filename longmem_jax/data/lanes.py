@@ -261,3 +261,26 @@ def batches(
     return iter(
         grain.experimental.ThreadPrefetchIterDataset(dataset, prefetch_buffer_size=PREFETCHED)
     )
+
+
+def in_order(
+    corpus: Corpus,
+    num_lanes: int,
+    segment_length: int,
+    segments_per_batch: int = 1,
+    *,
+    lanes: range | None = None,
+    cursor: Cursor | None = None,
+) -> Iterator[Batch]:
+    """Batches of a corpus read once in its own order, as `batches` has them; `lanes`: None = all."""
+    return batches(
+        corpus,
+        lanes=range(num_lanes) if lanes is None else lanes,
+        num_lanes=num_lanes,
+        segment_length=segment_length,
+        segments_per_batch=segments_per_batch,
+        seed=0,
+        shuffle=False,
+        num_epochs=1,
+        cursor=cursor,
+    )

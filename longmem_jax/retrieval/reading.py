@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.data.lanes import Batch, batches
+from longmem_jax.data.lanes import Batch, in_order
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generate import fresh_state
@@ -115,17 +115,7 @@ class Reader:
         """The parts of the split, each scored token once; stops after `max_segments` per lane."""
         lanes, length = self._config.num_lanes, self._config.segment_length
         read = 0
-        for batch in batches(
-            self._corpus,
-            lanes=range(lanes),
-            num_lanes=lanes,
-            segment_length=length,
-            segments_per_batch=SEGMENTS,
-            seed=0,
-            shuffle=False,
-            num_epochs=1,
-            cursor=self.cursor,
-        ):
+        for batch in in_order(self._corpus, lanes, length, SEGMENTS, cursor=self.cursor):
             cursor, batch = batch.cursor, batch.replace(cursor=())
             self.memory, found = self._step(self._params, self.memory, batch)
             documents = np.cumsum(np.asarray(batch.start), axis=0) + self.ordinals[None]

@@ -1,0 +1,64 @@
+"""The table and the figure of runs side by side."""
+
+import itertools
+
+import pytest
+
+from experiments import compare
+
+
+def numbers(seed: int, **changes):
+    """What a run leaves behind."""
+    result = {'bits_per_byte': 2.0 + seed, 'perplexity': 4.0, 'num_bytes': 10.0, 'answers': 0.0}
+    return {
+        'test': result,
+        'emptied': {**result, 'bits_per_byte': 3.0},
+        'bleu': None,
+        'parameters': 1000,
+        'state_bytes': 2000,
+        'memory_size': 5.0,
+        'ms_per_step': 10.0,
+        'peak_mb': 100.0,
+        'validation': [{'step': 1, 'bits_per_byte': 2.0}, {'step': 2, 'bits_per_byte': 1.0 + seed}],
+        **changes,
+    }
+
+
+def cells(table: str) -> list[list[str]]:
+    """Cells by line, without the line below the headings."""
+    lines = table.splitlines()
+    return [[cell.strip() for cell in line.strip('|').split('|')] for line in lines[:1] + lines[2:]]
+
+
+def test_seeds_are_joined():
+    rows = cells(compare.table({'one': [numbers(0), numbers(1)]}))
+    assert rows[0][:3] == ['run', 'bits/byte', 'bits/byte, emptied']
+    assert rows[1][:3] == ['one', '2.500 (2.000 - 3.000)', '3.000 (3.000 - 3.000)']
+    assert len(rows[0]) == len(rows[1])
+
+
+def test_translations_have_bleu():
+    rows = cells(compare.table({'one': [numbers(0, emptied=None, bleu=17.25)]}))
+    assert rows[0][:3] == ['run', 'bits/byte', 'BLEU'] and rows[1][:3] == ['one', '2.000', '17.250']
+    assert len(rows[0]) == len(rows[1])
+
+
+@pytest.mark.parametrize('speeds', [{}, {'tokens_per_s': {'512': 1000.0, '4096': 10.0}}])
+def test_every_run_has_a_look_of_its_own(tmp_path, monkeypatch, speeds):
+    """More runs than colours; generation is drawn where it was measured."""
+    runs = {f'run {n}': [numbers(0, **speeds), numbers(1, **speeds)] for n in range(14)}
+    seen = []
+    figure = compare.matplotlib.figure.Figure
+    monkeypatch.setattr(
+        compare.matplotlib.figure, 'Figure', lambda **how: seen.append(figure(**how)) or seen[-1]
+    )
+    compare.draw(runs, tmp_path / 'figure.png')
+    assert (tmp_path / 'figure.png').stat().st_size
+    panels = seen[0].axes
+    assert len(panels) == 1 + bool(speeds)
+    for panel in panels:
+        looks = [(line.get_color(), line.get_linestyle()) for line in panel.lines]
+        assert len(looks) == 14
+        assert all(one != other for one, other in itertools.combinations(looks, 2))
+    heads = cells(compare.table(runs))[0]
+    assert ('tokens/s after 4,096' in heads) == bool(speeds)
