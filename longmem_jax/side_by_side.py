@@ -9,9 +9,16 @@ from longmem_jax.memory.registry import LAYERS
 
 MEMORIES = (
     'local', 'transformer_xl', 'adaptive_span', 'compressive', 'expire_span', 'infinity_former',
-    'infini', 'memorizing', 'linear', 'memsizer', 'product_key', 'memory_tokens', 'recurrent',
-    'memformer',
+    'infini', 'memorizing', 'linear', 'rfa', 't2r', 'memsizer', 'product_key', 'memory_tokens',
+    'recurrent', 'memformer',
 )  # fmt: skip
+# Names that are not those of a layer, and theirs.
+NAMED = {
+    'product_key': 'transformer_xl',
+    'recurrent': 'memory_tokens',
+    'rfa': 'linear',
+    't2r': 'linear',
+}
 
 
 def put(
@@ -33,7 +40,8 @@ def put(
 
     'memorizing' is in the last layer but one, 'product_key' replaces a feed-forward layer in the
     middle of a Transformer-XL, 'memformer' has half of the layers as its encoder; 'memory_tokens'
-    are fresh in every segment and stand beside a cache, 'recurrent' ones are carried without one.
+    are fresh in every segment and stand beside a cache, 'recurrent' ones are carried without one;
+    'linear' has ELU features, 'rfa' random and 't2r' learned ones.
 
     Args:
       config: the whole configuration; changed in place.
@@ -68,7 +76,7 @@ def put(
     if name == 'memformer':
         _memformer(model, layers, slots)
         return
-    layer = {'product_key': 'transformer_xl', 'recurrent': 'memory_tokens'}.get(name, name)
+    layer = NAMED.get(name, name)
     stack(model, layers, layer)
     model[layer] = {
         'local': lambda: dict(position='rotary'),
@@ -80,7 +88,9 @@ def put(
             block, block, num_basis=basis, widths=widths, num_samples=samples, sticky='quantile'
         ),
         'infini': lambda: baselines.infini(),
-        'linear': lambda: baselines.linear('elu', model.head_dim, min(block, 64)),
+        'linear': lambda: baselines.linear(
+            {'linear': 'elu'}.get(name, name), model.head_dim, min(block, 64)
+        ),
         'memsizer': lambda: dict(
             # Its sums over the square root of the tokens grow on long documents if carried on.
             num_slots=slots,
@@ -99,7 +109,7 @@ def put(
         weights.kl = 1e-6
     if name == 'infini':
         config.optimizer.groups = (('attention/gate$', 5.0, False),)
-    if name in ('linear', 'memsizer'):
+    if layer in ('linear', 'memsizer'):
         model.position = 'sinusoidal'
     if name == 'product_key':
         names = list(model.feed_forward)
