@@ -37,8 +37,8 @@ def get_config(arg=''):
         num_encoder_layers=6,
         num_tokens=0,
         shared_layers=False,
-        cross='memsizer',
-        cross_slots=32,
+        cross='softmax',
+        cross_slots=0,
     )
 
     config.data.source = 'parallel'
@@ -70,8 +70,9 @@ def get_config(arg=''):
         for layer in ('memsizer', 'linear', 'local'):
             if layer in model:
                 del model[layer]
-        model.seq2seq.cross = 'memsizer' if name == 'memsizer' else 'softmax'
-        if name == 'memsizer':
+        own = name == 'memsizer'
+        model.seq2seq.cross, model.seq2seq.cross_slots = ('memsizer', 32) if own else ('softmax', 0)
+        if own:
             stack(model, model.num_layers, 'memsizer')
             model.memsizer = dict(num_slots=4, bias=True, chunk=64, carry=False, gradients=True)
         elif name == 'softmax':
