@@ -127,7 +127,7 @@ def translate_split(experiment: Experiment, params: Any, split: str, progress: P
     if jax.process_index() == 0:
         workdir = experiment.workdir
         lines = ''.join(' '.join(text.splitlines()) + '\n' for text in translations)
-        (workdir / f'translations.{split}.txt').write_text(lines)
+        (workdir / f'translations.{split}.txt').write_text(lines, encoding='utf-8')
         (workdir / f'bleu.{split}.json').write_text(json.dumps(result, indent=1) + '\n')
     progress.say(f'{split}: BLEU {score:.2f} of {number:,} sentences ({signature})')
     for i in range(min(3, number)):

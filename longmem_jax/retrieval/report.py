@@ -89,10 +89,10 @@ class Gains:
                 f'{"".join(cells)}</table>'
             )
         paths = {'neighbours': folder / 'retrieval.txt', 'the same': folder / 'retrieval.html'}
-        paths['neighbours'].write_text('\n'.join(lines) + '\n')
+        paths['neighbours'].write_text('\n'.join(lines) + '\n', encoding='utf-8')
         style = 'body{font-family:monospace} td{padding:0 1em} .right{background:#dfd}'
         page = (
             f'<!doctype html><meta charset="utf-8"><title>Neighbours</title><style>{style}</style>'
         )
-        paths['the same'].write_text(page + ''.join(rows))
+        paths['the same'].write_text(page + ''.join(rows), encoding='utf-8')
         return paths
