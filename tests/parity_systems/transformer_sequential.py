@@ -37,18 +37,21 @@ def checker(system):
         model = make_model(config, length)
         train = bool(settings.get('training', False))
 
-        def read(params, number, state):
-            tokens = jnp.asarray(arrays[f'in/tokens_{number}'], jnp.int32)
-            segment = Segment(tokens, jnp.ones(tokens.shape, bool), jnp.zeros((batch,), bool))
+        def given(number):
+            """Tokens of a segment, its weight in the loss, and what the reference drew for it."""
             noise = arrays.get(f'in/block_span_noise_{number}', np.ones(()))
-            skips = iter(arrays.get(f'in/skip_layer_{number}', np.zeros(config.num_layers)))
+            skips = arrays.get(f'in/skip_layer_{number}', np.zeros(config.num_layers))
+            tokens, weight = (arrays[f'in/{name}_{number}'] for name in ('tokens', 'loss_weight'))
+            return tokens.astype(np.int32), weight, noise.astype(np.float32), skips > 0
+
+        @jax.jit
+        def read(params, given, state):
+            tokens, weight, noise, skips = given
+            segment = Segment(tokens, jnp.ones(tokens.shape, bool), jnp.zeros((batch,), bool))
+            skips = iter(skips)
             with (
-                mock.patch.object(
-                    expire_span, 'draw_shortening', lambda key: jnp.asarray(noise, jnp.float32)
-                ),
-                mock.patch.object(
-                    block_module, 'draw_skipped', lambda key, rate: jnp.asarray(next(skips) > 0)
-                ),
+                mock.patch.object(expire_span, 'draw_shortening', lambda key: noise),
+                mock.patch.object(block_module, 'draw_skipped', lambda key, rate: next(skips)),
             ):
                 logits, state, aux = model.apply(
                     {'params': params},
@@ -59,13 +62,13 @@ def checker(system):
                 )
             log_probs = jax.nn.log_softmax(logits)
             loss = sum((value * settings[LOSSES[name]] for name, value in aux.losses.items()), 0.0)
-            value = (log_probs * jnp.asarray(arrays[f'in/loss_weight_{number}'])).sum()
+            value = (log_probs * weight).sum()
             return value + 100.0 * loss, (log_probs, loss, state)
 
         state = model.apply({'params': params}, batch, method='initial_state')
         for number in numbers:
             before = state
-            _, (log_probs, loss, state) = read(params, number, state)
+            _, (log_probs, loss, state) = read(params, given(number), state)
             yield f'out/log_probs_{number}', log_probs, arrays[f'out/log_probs_{number}']
             for name in (f'out/aux_loss_{number}', f'out/span_loss_{number}'):
                 if name in arrays:
@@ -74,7 +77,8 @@ def checker(system):
                 for name, ours in _hidden_states(state, number):
                     if name in arrays:
                         yield name, ours[:, -arrays[name].shape[1] :], arrays[name]
-        gradient = jax.grad(lambda params: read(params, numbers[-1], before)[0])(params)
+        last = given(numbers[-1])
+        gradient = jax.jit(jax.grad(lambda params: read(params, last, before)[0]))(params)
         for name in sorted(arrays):
             if name.startswith('grad/'):
                 path = name[len('grad/') :]
