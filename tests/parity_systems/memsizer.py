@@ -72,18 +72,26 @@ def check(settings, arrays):
     @functools.partial(jax.jit, static_argnames=('chunk', 'pieces'))
     def causal(theirs, x, chunk=3, pieces=length):
         parameters = {'maps': _maps(theirs, 'decoder.self_attn', heads)}
-        bound, parts, states = layer(chunk).bind({'params': parameters}), [], []
-        state = bound.initial_state(x.shape[0])
-        for start in range(0, x.shape[1], pieces):
-            part = x[:, start : start + pieces]
+        bound = layer(chunk).bind({'params': parameters})
+
+        def read(state, part):
             segment = Segment(
                 jnp.zeros(part.shape[:2], jnp.int32), jnp.ones(part.shape[:2], bool),
                 jnp.zeros(part.shape[:1], bool),
             )  # fmt: skip
             y, state, _ = bound(part, state, segment, train=False)
-            parts.append(y)
-            states.append(state)
-        return jnp.concatenate(parts, axis=1), states
+            return state, (y, state)
+
+        batch, width = x.shape[0], x.shape[2]
+        whole = x.shape[1] // pieces
+        parts = x[:, : whole * pieces].reshape(batch, whole, pieces, width).swapaxes(0, 1)
+        state, (y, states) = jax.lax.scan(read, bound.initial_state(batch), parts)
+        y = y.swapaxes(0, 1).reshape(batch, whole * pieces, width)
+        if whole * pieces < x.shape[1]:
+            state, (rest, _) = read(state, x[:, whole * pieces :])
+            y = jnp.concatenate([y, rest], axis=1)
+            states = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), states, state)
+        return y, states
 
     def cross(theirs, name, slots, queries, source, valid):
         maps = memsizer.SlotProjections(_host(settings, length), slots, True)
@@ -132,9 +140,9 @@ def check(settings, arrays):
     y, states = causal(theirs, x)
     yield 'out/causal', last(y), arrays['out/causal']
     yield 'out/causal_recurrent', last(causal(theirs, x, 1, 1)[0]), arrays['out/causal_recurrent']
-    for i, state in enumerate(states, 1):
-        yield f'state/s_{i}', state.pairs.matrix[:, 0], arrays[f'state/s_{i}']
-        yield f'state/n_{i}', state.count, np.asarray(arrays[f'state/n_{i}'])
+    for i in range(len(states.count)):
+        yield f'state/s_{i + 1}', states.pairs.matrix[i, :, 0], arrays[f'state/s_{i + 1}']
+        yield f'state/n_{i + 1}', states.count[i], np.asarray(arrays[f'state/n_{i + 1}'])
     queries, every = x[:, :length], jnp.ones_like(valid)
     for name, counted in (('nopad', every), ('padded', valid)):
         found = cross(theirs, 'decoder.encoder_attn', slots, queries, source, counted)

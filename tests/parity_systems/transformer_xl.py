@@ -1,7 +1,5 @@
 """Whole small Transformer-XL language models: losses, hidden vectors, memories and gradients."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,30 +27,32 @@ def check(settings, arrays):
     batch, length = arrays['in/tokens_0'].shape
     model = make_model(config, length)
 
-    def reorder(per_token, targets):
-        if not len(config.cutoffs) or settings.get('nll_order') == 'token':
-            return per_token
-        index = jnp.asarray(np.arange(per_token.size).reshape(per_token.shape))
-        index = grouped_by_cluster(np.asarray(index), targets, config.cutoffs, config.vocab_size)
-        return per_token.reshape(-1)[index.reshape(-1)].reshape(per_token.shape)
+    def given(number):
+        """Tokens, targets, weight in the loss, and the order that the reference has losses in."""
+        tokens, targets, weight = (
+            arrays[f'in/{name}_{number}'] for name in ('tokens', 'targets', 'loss_weight')
+        )
+        targets = targets.astype(np.int32)
+        order = np.arange(targets.size).reshape(targets.shape)
+        if len(config.cutoffs) and settings.get('nll_order') != 'token':
+            order = grouped_by_cluster(order, targets, config.cutoffs, config.vocab_size)
+        return tokens.astype(np.int32), targets, weight, order.reshape(targets.shape)
 
-    @functools.partial(jax.jit, static_argnums=1)
-    def read(params, number, state):
-        tokens = jnp.asarray(arrays[f'in/tokens_{number}'], jnp.int32)
-        targets = arrays[f'in/targets_{number}'].astype(np.int32)
+    @jax.jit
+    def read(params, given, state):
+        tokens, targets, weight, order = given
         segment = Segment(tokens, jnp.ones(tokens.shape, bool), jnp.zeros((batch,), bool))
         hidden, _, _ = model.apply({'params': params}, segment, state, train=False, method='hidden')
         (nll, _, _), state, _ = model.apply(
-            {'params': params}, segment, jnp.asarray(targets), state, train=False, method='nll'
+            {'params': params}, segment, targets, state, train=False, method='nll'
         )
-        nll = reorder(nll, targets)
-        value = (nll * jnp.asarray(arrays[f'in/loss_weight_{number}'])).sum()
-        return value, (nll, hidden, state)
+        nll = nll.reshape(-1)[order]
+        return (nll * weight).sum(), (nll, hidden, state)
 
     state = model.apply({'params': params}, batch, method='initial_state')
     for number in numbers:
         before = state
-        _, (nll, hidden, state) = read(params, number, state)
+        _, (nll, hidden, state) = read(params, given(number), state)
         if f'out/nll_{number}' in arrays:
             yield f'out/nll_{number}', nll, arrays[f'out/nll_{number}']
         if f'out/hidden_{number}' in arrays:
@@ -62,7 +62,8 @@ def check(settings, arrays):
             if name in arrays:
                 filled = int(block.attention.count[0])
                 yield name, block.attention.hidden[:, -filled:], arrays[name]
-    gradient = jax.jit(jax.grad(lambda params: read(params, numbers[-1], before)[0]))(params)
+    last = given(numbers[-1])
+    gradient = jax.jit(jax.grad(lambda params: read(params, last, before)[0]))(params)
     for name in sorted(arrays):
         if name.startswith('grad/'):
             ours = transformer_xl.export_gradient(gradient, name[len('grad/') :], config)
