@@ -13,7 +13,7 @@ from longmem_jax.baselines import Comparison, infinity_former
 from longmem_jax.config import base, stack
 from longmem_jax.errors import UsageError
 from longmem_jax.models.kinds import make_model
-from longmem_jax.side_by_side import MEMORIES
+from longmem_jax.side_by_side import MEMORIES, NAMED
 from longmem_jax.train_step import initial_parameters
 
 FOUR = ('transformer_xl', 'adaptive_span', 'compressive', 'expire_span')
@@ -233,8 +233,10 @@ def test_every_memory_stands_in_the_same_model(stem):
         for argument in (f'memory={memory}', f'tiny,memory={memory}', f'memory={memory},tiny'):
             config = get_config(path, argument)
             assert checks.find_faults(config, 1) == [], argument
-            if memory not in ('recurrent', 'memformer', 'product_key'):
-                assert memory in config.model.attention
+            if memory == 'memformer':
+                assert config.model.kind == memory
+            else:
+                assert NAMED.get(memory, memory) in config.model.attention
     with pytest.raises(UsageError, match='memory'):
         get_config(path, 'memory=lstm')
 

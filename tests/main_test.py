@@ -12,12 +12,21 @@ from tests.processes import environment
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.fixture(scope='module', autouse=True)
+def compiled(tmp_path_factory):
+    """Processes of this file, one after the other, share what they compile."""
+    PROCESS.update(environment(cache=tmp_path_factory.mktemp('compiled')))
+
+
+PROCESS = {}
+
+
 def run(*arguments, code=0, module='longmem_jax.main'):
     """Runs the command in a process of its own; returns stdout and stderr."""
     process = subprocess.run(
         [sys.executable, '-m', module, *arguments],
         cwd=ROOT,
-        env=environment(),
+        env=PROCESS,
         capture_output=True,
         text=True,
     )

@@ -21,9 +21,16 @@ def config_of(texts, size, **changes):  # noqa: F811
     return config
 
 
-def test_a_memory_is_added_and_grows(texts, tmp_path, capsys):  # noqa: F811
-    train(experiment(config_of(texts, 0), tmp_path / 'none'))
-    start = str(tmp_path / 'none')
+@pytest.fixture(scope='module')
+def start(texts, tmp_path_factory):  # noqa: F811
+    """The folder of a run without a memory."""
+    folder = tmp_path_factory.mktemp('none')
+    train(experiment(config_of(texts, 0), folder))
+    return str(folder)
+
+
+def test_a_memory_is_added_and_grows(texts, tmp_path, capsys, start):  # noqa: F811
+    capsys.readouterr()
     added = experiment(config_of(texts, 32, start_from=start), tmp_path / 'added')
     train(added)
     said = ' '.join(capsys.readouterr().out.split())
@@ -40,11 +47,9 @@ def test_a_memory_is_added_and_grows(texts, tmp_path, capsys):  # noqa: F811
         np.testing.assert_array_equal(old, new)
 
 
-def test_what_does_not_fit_is_said(texts, tmp_path):  # noqa: F811
+def test_what_does_not_fit_is_said(texts, tmp_path, start):  # noqa: F811
     with pytest.raises(UsageError, match='there is no config.json'):
         train(experiment(config_of(texts, 0, start_from=str(tmp_path)), tmp_path / 'a'))
-    train(experiment(config_of(texts, 0), tmp_path / 'none'))
-    start = str(tmp_path / 'none')
     wider = config_of(texts, 0, start_from=start)
     wider.model.d_feed_forward = 64
     with pytest.raises(UsageError, match=r'is \(48, 32\), that of this model \(64, 32\)'):

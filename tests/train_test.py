@@ -207,27 +207,28 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def test_two_processes_are_one(texts, tmp_path):
+@pytest.fixture(scope='module')
+def start_two(texts, tmp_path_factory):
+    """Starts two processes on one workdir; each keeps what it compiled for the next time."""
+    caches = [tmp_path_factory.mktemp('process') for _ in range(2)]
+
+    def start_on(workdir):
+        port = free_port()
+        flags = [f'--coordinator=127.0.0.1:{port}', '--num_processes=2']
+        return [
+            start(command(workdir, texts, *flags, f'--process_id={number}'), cache=caches[number])
+            for number in range(2)
+        ]
+
+    return start_on
+
+
+def test_two_processes_are_one(texts, tmp_path, start_two):
     """Two processes with gloo train and evaluate to the numbers of one with two devices."""
-    one = start(
-        command(tmp_path / 'one', texts),
-        devices=2,
-    )
+    one = start(command(tmp_path / 'one', texts), devices=2)
     out = one.communicate()[0]
     assert one.returncode == 0, out
-    port = free_port()
-    pair = [
-        start(
-            command(
-                tmp_path / 'two',
-                texts,
-                f'--coordinator=127.0.0.1:{port}',
-                '--num_processes=2',
-                f'--process_id={number}',
-            )  # fmt: skip
-        )
-        for number in range(2)
-    ]
+    pair = start_two(tmp_path / 'two')
     outs = [process.communicate()[0] for process in pair]
     assert [process.returncode for process in pair] == [0, 0], '\n'.join(outs)
     a, b = (training_lines(tmp_path / name) for name in ('one', 'two'))
@@ -240,31 +241,15 @@ def test_two_processes_are_one(texts, tmp_path):
     assert a['test']['tokens'] == b['test']['tokens']
 
 
-def test_two_processes_stop_together_and_go_on(texts, tmp_path):
+def test_two_processes_stop_together_and_go_on(tmp_path, start_two):
     """SIGTERM to one of two: both save the same step and end; both go on from it."""
-
-    def pair():
-        port = free_port()
-        return [
-            start(
-                command(
-                    tmp_path / 'run',
-                    texts,
-                    f'--coordinator=127.0.0.1:{port}',
-                    '--num_processes=2',
-                    f'--process_id={number}',
-                )
-            )  # fmt: skip
-            for number in range(2)
-        ]
-
-    processes = pair()
+    processes = start_two(tmp_path / 'run')
     until(processes[0], 'step 6/20')
     processes[1].send_signal(signal.SIGTERM)
     outs = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], '\n'.join(outs)
     assert 'saved at step' in outs[0]
-    processes = pair()
+    processes = start_two(tmp_path / 'run')
     outs = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], '\n'.join(outs)
     assert 'Resuming at step' in outs[0]
