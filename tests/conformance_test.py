@@ -137,7 +137,7 @@ def test_scan_is_loop(layer):
 
     The first is memory replay back-propagation (Memformer), the second plain.
     """
-    model, params = toy(layer)
+    model, params = toy(layer, layers=1)
     segments = random_segments(segments=3)
     state = fresh_state(model, params, BATCH)
 
@@ -225,9 +225,9 @@ def test_gradients_are_finite_and_right(name):
     The function differentiated is the loss of the last segment as a function of the parameters,
     with the memories before it held fixed: what a paper detaches is so on both sides.
     """
-    _, params = toy(name)  # outside: it is kept for other tests, which want float32
+    _, params = toy(name, layers=1)  # outside: it is kept for other tests, which want float32
     with jax.enable_x64(True):
-        model = with_config(name, dtype='float64')
+        model = with_config(name, layers=1, dtype='float64')
         params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), params)
         segments = random_segments(segments=3)
 

@@ -35,8 +35,8 @@ def every_layer():
     yield from (*MODELS, *MORE)
 
 
-def model_config(name, **changes):
-    """`config.model` of a two-layer toy whose layers of type `name` are as in the registry."""
+def model_config(name, layers=2, **changes):
+    """`config.model` of a toy whose layers of type `name` are as in the registry."""
     whole = name
     name, _, more = name.partition(':')
     model = base().model
@@ -47,7 +47,7 @@ def model_config(name, **changes):
         attention, feed_forward, more = 'local', 'dense', ''
         model.kind, model.position = name, 'sinusoidal'
         model[name] = MODELS[name] | MORE.get(whole, {})
-    stack(model, 2, attention, feed_forward)
+    stack(model, layers, attention, feed_forward)
     for used in (attention, feed_forward):
         model[used] = dict(LAYERS[used].example)
     if more:
@@ -58,15 +58,15 @@ def model_config(name, **changes):
     return model
 
 
-def with_config(name, **changes):
+def with_config(name, layers=2, **changes):
     """The toy's model with other fields of `config.model`, for the same parameters."""
-    return make_model(model_config(name, **changes), LENGTH)
+    return make_model(model_config(name, layers, **changes), LENGTH)
 
 
 @functools.cache
-def toy(name):
+def toy(name, layers=2):
     """(model, parameters) of the toy; cached."""
-    model = with_config(name)
+    model = with_config(name, layers)
     params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
     return model, params
 
