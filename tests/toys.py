@@ -83,6 +83,12 @@ def random_segments(seed=0, segments=SEGMENTS, batch=BATCH, length=LENGTH):
     )
 
 
+@functools.partial(jax.jit, static_argnums=0, static_argnames=('train', 'method'))
+def apply(model, params, *inputs, train=False, method=None):
+    """`model.apply` of a method with `train`, compiled: operation by operation takes far longer."""
+    return model.apply({'params': params}, *inputs, train=train, method=method)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def run(model, params, segments, state=None):
     """Reads segments in order; returns the logits of all and the states after each."""

@@ -120,7 +120,7 @@ def test_gradients_of_blocks_and_streams_are_those_of_the_plain_path(name):
 
         floats = {k: data[k] for k in ('queries', 'keys', 'values', 'relative', 'short',
                                        'distance_bias', 'bias')}  # fmt: skip
-        return jax.grad(value)(jax.tree.map(jnp.asarray, floats))
+        return jax.jit(jax.grad(value))(jax.tree.map(jnp.asarray, floats))
 
     plain = gradient(M - N)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(plain))

@@ -94,9 +94,10 @@ def test_only_the_compression_learns_from_reconstruction(kind):
     if kind == 'attention':
         _, params = toy('compressive')
     else:
-        params = unbox(initial_parameters(model, jax.random.key(1)))
+        params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
     segments = random_segments()
-    loss, gradient = jax.value_and_grad(lambda p: losses(model, p, segments))(params)
+    read = jax.jit(jax.value_and_grad(lambda params: losses(model, params, segments)))
+    loss, gradient = read(params)
     assert loss > 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
         name = jax.tree_util.keystr(path)

@@ -169,7 +169,7 @@ def test_the_gate_learns_from_the_segment_that_first_reads():
     def value(params):
         return model.apply({'params': params}, segment, state, train=False)[0].std()
 
-    gradient = jax.grad(value)(params)['block_0']['attention']['memory']
+    gradient = jax.jit(jax.grad(value))(params)['block_0']['attention']['memory']
     for name in ('gate_kernel', 'gate_bias', 'mu_kernel', 'sigma_kernel'):
         assert np.any(gradient[name]), name
 

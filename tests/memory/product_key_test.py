@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from longmem_jax.analysis import slot_usage as analysis
 from longmem_jax.memory import product_key, slot_usage
 from longmem_jax.train import train
-from tests.toys import random_segments, toy
+from tests.toys import apply, random_segments, toy
 from tests.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 
 
@@ -47,8 +47,7 @@ def test_padding_does_not_enter_the_statistics():
 
     def statistics(tokens):
         part = segment.replace(tokens=tokens, valid=valid)
-        _, _, aux = model.apply({'params': params}, part, state, train=True)
-        return aux.statistics
+        return apply(model, params, part, state, train=True)[2].statistics
 
     found = statistics(segment.tokens)
     assert {path.rpartition('/')[2] for path in found} == {'running_mean', 'running_var'}

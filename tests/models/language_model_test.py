@@ -11,7 +11,7 @@ from longmem_jax.generate import fresh_state
 from longmem_jax.models.stream import open_stream, read_token
 from longmem_jax.segment import Segment
 from longmem_jax.train_step import initial_parameters, unbox
-from tests.toys import BATCH, LENGTH, VOCAB, random_segments, run, with_config
+from tests.toys import BATCH, LENGTH, VOCAB, apply, random_segments, run, with_config
 
 SMALL = dict(cutoffs=(8, 16), tie_projections=(False, True, False))
 OPTIONS = {
@@ -84,15 +84,13 @@ def test_nll_is_that_of_the_logits(name):
     model, params = made(name)
     segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
     state = fresh_state(model, params, BATCH)
-    logits, _, _ = model.apply({'params': params}, segment, state, train=False)
+    logits, _, _ = apply(model, params, segment, state)
     probabilities = jax.nn.softmax(logits)
     np.testing.assert_allclose(probabilities.sum(-1), 1.0, rtol=1e-5)
     if 'adaptive' in name:  # they are log-probabilities as they are
         np.testing.assert_allclose(jnp.exp(logits).sum(-1), 1.0, rtol=1e-5)
     targets = (segment.tokens * 5 + 3) % VOCAB
-    (nll, _, _), _, _ = model.apply(
-        {'params': params}, segment, targets, state, train=False, method='nll'
-    )
+    (nll, _, _), _, _ = apply(model, params, segment, targets, state, method='nll')
     wanted = -jnp.log(jnp.take_along_axis(probabilities, targets[..., None], -1))[..., 0]
     np.testing.assert_allclose(nll, wanted, rtol=2e-5)
 
@@ -101,14 +99,8 @@ def test_nll_of_padding_is_zero():
     model, params = made('rotary')
     segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
     segment = segment.replace(valid=segment.valid.at[0, 1].set(False))
-    (nll, log_z, _), _, _ = model.apply(
-        {'params': params},
-        segment,
-        segment.tokens,
-        fresh_state(model, params, BATCH),
-        train=False,
-        method='nll',
-    )
+    state = fresh_state(model, params, BATCH)
+    (nll, log_z, _), _, _ = apply(model, params, segment, segment.tokens, state, method='nll')
     assert nll[0, 1] == 0 and log_z[0, 1] == 0 and (np.asarray(nll) > 0).sum() == nll.size - 1
 
 
@@ -148,7 +140,7 @@ def test_no_gradient_reaches_the_memory():
         _, state, _ = model.apply({'params': memory_params}, first, state, train=False)
         return model.apply({'params': params}, second, state, train=False)[0].sum()
 
-    for leaf in jax.tree.leaves(jax.grad(value)(params)):
+    for leaf in jax.tree.leaves(jax.jit(jax.grad(value))(params)):
         np.testing.assert_array_equal(leaf, 0.0)
 
 
@@ -159,10 +151,8 @@ def test_segment_order_is_given_back():
     tokens = random_segments().tokens[0]
     start = jnp.ones((BATCH,), bool)
     state = fresh_state(model, params, BATCH)
-    logits, _, _ = model.apply(
-        {'params': params}, Segment(tokens, valid, start), state, train=False
-    )
+    logits, _, _ = apply(model, params, Segment(tokens, valid, start), state)
     packed = jnp.asarray(np.asarray(tokens)[:, [0, 2, 3, 1, 4]])
     front = jnp.asarray([[True, True, True, False, False]] * BATCH)
-    other, _, _ = model.apply({'params': params}, Segment(packed, front, start), state, train=False)
+    other, _, _ = apply(model, params, Segment(packed, front, start), state)
     np.testing.assert_allclose(logits[:, [0, 2, 3]], other[:, :3], atol=1e-6)

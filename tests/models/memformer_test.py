@@ -11,7 +11,7 @@ from longmem_jax.config import stack
 from longmem_jax.generate import fresh_state
 from longmem_jax.memory import slots
 from longmem_jax.train import train
-from tests.toys import BATCH, LENGTH, VOCAB, model_config, random_segments, toy
+from tests.toys import BATCH, LENGTH, VOCAB, apply, model_config, random_segments, toy
 from tests.toys import run as read
 from tests.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 
@@ -61,11 +61,11 @@ def test_slots_are_written_only_by_tokens(name):
     model, params = toy(name)
     state = fresh_state(model, params, BATCH)
     segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
-    _, first, _ = model.apply({'params': params}, segment, state, train=False)
+    _, first, _ = apply(model, params, segment, state)
     # Nothing had been read when the first segment began.
     np.testing.assert_array_equal(first.slots, state.slots)
     again = segment.replace(start=jnp.zeros((BATCH,), bool))
-    _, second, _ = model.apply({'params': params}, again, first, train=False)
+    _, second, _ = apply(model, params, again, first)
     assert np.abs(second.slots - first.slots).max() > 1e-4
     np.testing.assert_array_equal(second.tokens, segment.tokens)
 

@@ -11,6 +11,7 @@ from longmem_jax.models.kinds import make_model
 from longmem_jax.models.seq2seq import NOTHING
 from longmem_jax.segment import Segment
 from longmem_jax.train_step import initial_parameters, unbox
+from tests.toys import apply
 
 SOURCE, TARGET, VOCAB, BATCH = 5, 6, 23, 3
 # encoder, memory tokens, shared layers, decoder's attention, cross-attention
@@ -124,10 +125,8 @@ def test_losses_are_those_of_the_logits():
     model = make('transformer')
     params, segment = parameters(model), pairs()
     targets = jnp.asarray(np.random.default_rng(4).integers(0, VOCAB, segment.tokens.shape))
-    (nll, _, right), state, aux = model.apply(
-        {'params': params}, segment, targets, (), train=False, method='nll'
-    )
-    logits, _, _ = model.apply({'params': params}, segment, (), train=False)
+    (nll, _, right), state, aux = apply(model, params, segment, targets, (), method='nll')
+    logits, _, _ = apply(model, params, segment, ())
     log = jax.nn.log_softmax(logits[:, SOURCE:])
     valid = segment.valid[:, SOURCE:]
     wanted = -jnp.take_along_axis(log, targets[:, SOURCE:, None], axis=-1)[..., 0]
@@ -151,6 +150,6 @@ def test_memory_tokens_learn():
             {'params': params}, segment, segment.tokens % VOCAB, (), train=False, method='nll'
         )[0][0].sum()
 
-    gradient = jax.grad(loss)(params)['encoder']
+    gradient = jax.jit(jax.grad(loss))(params)['encoder']
     for name in ('tokens', 'memory_0', 'memory_1', 'sequence_0', 'sequence_1'):
         assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(gradient[name])) > 0, name
