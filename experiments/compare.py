@@ -156,9 +156,11 @@ def draw(runs: dict[str, list[dict]], path: Path) -> None:
         by_step.fill_between(steps, least, greatest, color=style['color'], alpha=0.15)
         for (own,) in rest:
             speeds = seeds[0]['tokens_per_s']
-            own.loglog([int(context) for context in speeds], speeds.values(), marker='o', **style)
+            own.semilogx([int(context) for context in speeds], speeds.values(), marker='o', **style)
             own.set_xlabel('tokens of context')
             own.set_ylabel('tokens per second')
+    for (own,) in rest:
+        own.set_ylim(bottom=0)  # last: it fixes the upper end, too
     by_step.set_xlabel('step')
     by_step.set_ylabel(f'validation {heading}')
     for (own,) in ((by_step,), *rest):
