@@ -24,8 +24,6 @@ import matplotlib.figure
 TASK = {'exact_match': 'exact match, %', 'accuracy': 'accuracy, %'}
 TEXT = {'bits_per_byte': 'bits/byte'}
 WORDS = {'perplexity': 'perplexity'}
-
-
 STYLES = ('-', '--', ':')
 
 
@@ -73,19 +71,30 @@ def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -
 
 
 def generation(
-    config: str, variants: str, flags: list[str], folder: Path, contexts: str
+    config: str, variants: str, flags: list[str], folder: Path, contexts: list[int]
 ) -> dict[str, float]:
     """Tokens per second of a finished run by context, also written to `generation.json`."""
     found = folder / 'generation.json'
+    wanted = [str(context) for context in contexts]
+    if found.exists():
+        speeds = json.loads(found.read_text())['tokens_per_s']
+        if list(speeds) == wanted:
+            return speeds
     command = [
         sys.executable, '-m', 'experiments.generation', f'--config={config}:{variants}',
-        f'--workdir={folder}', f'--contexts={contexts}', f'--output={found}', *flags,
+        f'--workdir={folder}', f'--contexts={",".join(wanted)}', f'--output={found}', *flags,
     ]  # fmt: skip
-    if not found.exists() or list(json.loads(found.read_text())['tokens_per_s']) != contexts.split(
-        ','
-    ):
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
+        raise SystemExit(f'failed: {" ".join(command)}')
     return json.loads(found.read_text())['tokens_per_s']
+
+
+def whole_numbers(text: str) -> list[int]:
+    """'512,4096' to numbers; raises `ValueError`, which argparse turns into its message."""
+    numbers = [int(part) for part in text.split(',')]
+    if min(numbers) < 1:
+        raise ValueError(text)
+    return numbers
 
 
 def _metrics(result: dict) -> dict[str, str]:
@@ -104,8 +113,8 @@ def _span(values: list[float]) -> str:
 
 def table(runs: dict[str, list[dict]]) -> str:
     """Markdown; `runs` are the numbers of each label's seeds."""
-    shown = _metrics(next(iter(runs.values()))[0]['test'])
     first = next(iter(runs.values()))[0]
+    shown = _metrics(first['test'])
     emptied = [f'{name}, emptied' for name in shown.values()] if first['emptied'] else ['BLEU']
     contexts = first.get('tokens_per_s', {})
     heads = [
@@ -181,7 +190,7 @@ def main() -> None:
     parser.add_argument('--seeds', type=int, default=3)
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--figure', type=Path)
-    parser.add_argument('--contexts')
+    parser.add_argument('--contexts', type=whole_numbers)
     options = parser.parse_args(given[:cut])
     found = {}
     for text in options.runs:

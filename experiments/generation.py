@@ -65,10 +65,14 @@ def _main(argv):
             raise UsageError(
                 '--config= is missing: for example --config=configs/comparison.py:tiny'
             )
-        contexts = [int(text) for text in _CONTEXTS.value if text.isdigit() and int(text)]
+        contexts = [int(text) for text in _CONTEXTS.value if text.isdecimal() and int(text)]
         if len(contexts) != len(_CONTEXTS.value):
             raise UsageError(
                 f'--contexts={",".join(_CONTEXTS.value)}: whole numbers from 1 on are needed.'
+            )
+        if _CONFIG.value.model.kind == 'seq2seq':
+            raise UsageError(
+                "config.model.kind = 'seq2seq': pairs have no context to generate behind."
             )
         allocator.keep_pages()
         checks.require_runnable(_CONFIG.value, jax.device_count())

@@ -1,10 +1,14 @@
-"""The table and the figure of runs side by side."""
+"""The table and the figure of runs side by side, and updates whose speed is compared."""
 
 import itertools
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from experiments import compare
+from experiments.layer_memories import speed
 
 
 def numbers(seed: int, **changes):
@@ -62,3 +66,30 @@ def test_every_run_has_a_look_of_its_own(tmp_path, monkeypatch, speeds):
         assert all(one != other for one, other in itertools.combinations(looks, 2))
     heads = cells(compare.table(runs))[0]
     assert ('tokens/s after 4,096' in heads) == bool(speeds)
+
+
+@pytest.mark.parametrize('text', ['512,x', '', '0', '512,-4'])
+def test_contexts_are_refused_before_anything_runs(text, tmp_path, monkeypatch, capsys):
+    given = ['compare', 'a', '--config=c', f'--output={tmp_path}', f'--contexts={text}']
+    monkeypatch.setattr(compare.sys, 'argv', given)
+    monkeypatch.setattr(compare, 'run', lambda *given: pytest.fail('a run began'))
+    with pytest.raises(SystemExit):
+        compare.main()
+    assert '--contexts' in capsys.readouterr().err
+
+
+def test_updates_of_rows_are_those_of_the_table():
+    """Where nothing was read, moments and values stand still."""
+    random = np.random.default_rng(0)
+    tables = [random.random((50, 4)).astype(np.float32) for _ in range(3)]
+    slots = jnp.asarray(random.integers(0, 30, (40,)), jnp.int32)
+    rows = jnp.asarray(random.normal(size=(40, 4)), jnp.float32)
+    dense, some = (
+        update(tuple(jnp.asarray(table) for table in tables), slots, rows)
+        for update in (speed.dense_update, speed.rows_update)
+    )
+    read = np.isin(np.arange(50), slots)
+    for old, whole, part in zip(tables, dense, some, strict=True):
+        np.testing.assert_allclose(part[read], whole[read], rtol=1e-5, atol=1e-7)
+        np.testing.assert_array_equal(part[~read], old[~read])
+    assert jax.tree.all(jax.tree.map(lambda a: np.isfinite(a).all(), some))
