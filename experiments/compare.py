@@ -90,11 +90,11 @@ def generation(
 
 
 def whole_numbers(text: str) -> list[int]:
-    """'512,4096' to numbers; raises `ValueError`, which argparse turns into its message."""
-    numbers = [int(part) for part in text.split(',')]
-    if min(numbers) < 1:
-        raise ValueError(text)
-    return numbers
+    """'512,4096' to numbers."""
+    parts = text.split(',')
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise argparse.ArgumentTypeError(f'{text!r}: whole numbers from 1 on, such as 512,4096')
+    return [int(part) for part in parts]
 
 
 def _metrics(result: dict) -> dict[str, str]:
