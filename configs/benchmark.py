@@ -1,6 +1,6 @@
 """The shape that speeds are compared at: 4 layers of 256, segment 128, 4 lanes, float32.
 
-python -m longmem_jax.bench --config=configs/benchmark.py
+python -m longmem_jax.commands.bench --config=configs/benchmark.py
 Transformer-XL with a memory of 1,024, or `:memory=adaptive_span|compressive|expire_span` with spans of
 1,024 (`--fill=12` fills them first). `:alive=N` is Expire-Span with N memories alive in a capacity of
 4,096 (`--fill=40`). `:fixed` is Adaptive-Span that sees all of its span. `:infini` is Infini-attention
@@ -8,9 +8,15 @@ with the delta rule; `:memorizing=N` keeps N memories in the third layer (0 = no
 8,192).
 """
 
-from longmem_jax.baselines import Comparison, adaptive_span, expire_span, infini, with_memory
-from longmem_jax.config import base, stack, transformer_xl
-from longmem_jax.variants import variant, whole_number
+from longmem_jax.config.base import base, stack, transformer_xl
+from longmem_jax.config.recipes import (
+    Comparison,
+    adaptive_span,
+    expire_span,
+    infini,
+    with_memory,
+)
+from longmem_jax.config.variants import variant, whole_number
 
 CAPACITY, RAMP = 4096, 16
 

@@ -8,9 +8,9 @@ Published error, 1 - accuracy: 52.2 %, 36.7 %, 26.7 %; Transformer-XL 1k 73.3 %,
 The data is generated.
 """
 
-from longmem_jax.baselines import Comparison
-from longmem_jax.config import base
-from longmem_jax.variants import variant, whole_number
+from longmem_jax.config.base import base
+from longmem_jax.config.recipes import Comparison
+from longmem_jax.config.variants import variant, whole_number
 
 
 def get_config(arg=''):

@@ -7,9 +7,9 @@ python -m longmem_jax.main --config=configs/comparison.py:memory=infini --config
 `results.json`, so that numbers can be compared for what they cost.
 """
 
-from longmem_jax import side_by_side
-from longmem_jax.config import base
-from longmem_jax.variants import variant
+from longmem_jax.config import side_by_side
+from longmem_jax.config.base import base
+from longmem_jax.config.variants import variant
 
 
 def get_config(arg=''):

@@ -8,9 +8,9 @@ optimizer, which the paper does not give, are those of collision.
 tokens, for two cores. The data is generated.
 """
 
-from longmem_jax.baselines import Comparison
-from longmem_jax.config import base
-from longmem_jax.variants import variant, whole_number
+from longmem_jax.config.base import base
+from longmem_jax.config.recipes import Comparison
+from longmem_jax.config.variants import variant, whole_number
 
 
 def get_config(arg=''):

@@ -5,8 +5,8 @@ Published: 1.06 bits/byte. Data: the one file of 100 MB, cut by position 90/5/5.
 `:tiny` trains in minutes on two cores on any smaller file of the same kind.
 """
 
-from longmem_jax.config import base, stack, transformer_xl
-from longmem_jax.variants import variant
+from longmem_jax.config.base import base, stack, transformer_xl
+from longmem_jax.config.variants import variant
 
 
 def get_config(arg=''):

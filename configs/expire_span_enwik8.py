@@ -7,9 +7,9 @@ with `--config.train.num_steps=110000 --config.optimizer.learning_rate=7e-5`).
 `:memory=transformer_xl|adaptive_span|compressive` are the baselines; `:tiny` is for two cores.
 """
 
-from longmem_jax.baselines import Comparison
-from longmem_jax.config import base
-from longmem_jax.variants import variant
+from longmem_jax.config.base import base
+from longmem_jax.config.recipes import Comparison
+from longmem_jax.config.variants import variant
 
 
 def get_config(arg=''):

@@ -6,9 +6,9 @@ python -m longmem_jax.main --config=configs/expire_span_pg19.py --config.data.pa
 `:memory=transformer_xl|adaptive_span|compressive` are the baselines; `:tiny` is for two cores.
 """
 
-from longmem_jax.baselines import Comparison
-from longmem_jax.config import base
-from longmem_jax.variants import variant
+from longmem_jax.config.base import base
+from longmem_jax.config.recipes import Comparison
+from longmem_jax.config.variants import variant
 
 
 def get_config(arg=''):

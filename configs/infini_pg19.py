@@ -7,11 +7,11 @@ rate of the model they hardly move. `:memory=transformer_xl` is the baseline; `:
 two cores. Published with another vocabulary: perplexity 9.67 per token, linear 9.65.
 """
 
-from longmem_jax.baselines import infini
-from longmem_jax.config import base, stack, transformer_xl
+from longmem_jax.config.base import base, stack, transformer_xl
+from longmem_jax.config.recipes import infini
+from longmem_jax.config.variants import variant
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.memory.associative import RULES
-from longmem_jax.variants import variant
+from longmem_jax.layers.associative import RULES
 
 MEMORIES = ('infini', 'transformer_xl')
 

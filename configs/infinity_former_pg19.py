@@ -7,11 +7,11 @@ vectors, as the released code does; `:memory=transformer_xl` is the baseline; `:
 two cores.
 """
 
-from longmem_jax.baselines import infinity_former
-from longmem_jax.config import base, stack, transformer_xl
+from longmem_jax.config.base import base, stack, transformer_xl
+from longmem_jax.config.recipes import infinity_former
+from longmem_jax.config.variants import variant
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.memory.continuous import STICKY
-from longmem_jax.variants import variant
+from longmem_jax.memory.infinity_former.continuous import STICKY
 
 MEMORIES = ('infinity_former', 'transformer_xl')
 

@@ -7,9 +7,9 @@ Span 64 %, Expire-Span 74 % of instructions executed:
 execution. `:tiny` has a mean of 60, for two cores.
 """
 
-from longmem_jax.baselines import Comparison
-from longmem_jax.config import base
-from longmem_jax.variants import variant
+from longmem_jax.config.base import base
+from longmem_jax.config.recipes import Comparison
+from longmem_jax.config.variants import variant
 
 
 def get_config(arg=''):

@@ -8,8 +8,8 @@ every segment, carried on, no cache, gradients through 4 segments; `:tokens=25` 
 `:tiny` is for two cores.
 """
 
-from longmem_jax.config import base, stack
-from longmem_jax.variants import variant, whole_number
+from longmem_jax.config.base import base, stack
+from longmem_jax.config.variants import variant, whole_number
 
 
 def get_config(arg=''):

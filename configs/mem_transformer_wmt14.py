@@ -9,10 +9,10 @@ width nor optimizer: they are those of the base Transformer. `:tiny` is for two 
 """
 
 from configs import memsizer_wmt16
-from longmem_jax.config import stack
+from longmem_jax.config.base import stack
+from longmem_jax.config.variants import variant, whole_number
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.memory.memory_encoder import VARIANTS
-from longmem_jax.variants import variant, whole_number
+from longmem_jax.models.encoders.memory_tokens import VARIANTS
 
 
 def get_config(arg=''):

@@ -9,8 +9,8 @@ temperature, no vocabulary size and no number of summary tokens: 0.25, 32,000 an
 `:tiny` is for two cores.
 """
 
-from longmem_jax.config import base, stack
-from longmem_jax.variants import variant, whole_number
+from longmem_jax.config.base import base, stack
+from longmem_jax.config.variants import variant, whole_number
 
 
 def get_config(arg=''):

@@ -9,10 +9,10 @@ the rows of a lane as well. `:tiny` reads bytes on two cores. Published with ano
 perplexity per token: 11.93 (8k), 11.62 (65k), 12.34 without.
 """
 
-from longmem_jax.baselines import with_memory
-from longmem_jax.config import base, stack
+from longmem_jax.config.base import base, stack
+from longmem_jax.config.recipes import with_memory
+from longmem_jax.config.variants import variant
 from longmem_jax.errors import UsageError
-from longmem_jax.variants import variant
 
 
 def get_config(arg=''):

@@ -8,10 +8,10 @@ python -m longmem_jax.main --config=configs/memsizer_wikitext103.py --config.dat
 the last 256 of 512 tokens are scored. `:tiny` is for two cores.
 """
 
-from longmem_jax.baselines import linear
-from longmem_jax.config import base, stack
+from longmem_jax.config.base import base, stack
+from longmem_jax.config.recipes import linear
+from longmem_jax.config.variants import variant
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.variants import variant
 
 ATTENTIONS = ('memsizer', 'elu', 'rfa', 't2r')
 

@@ -8,10 +8,10 @@ and `:attention=t2r` are what it is compared with. Beam 5, length penalty 1, as 
 `:tiny` is for two cores and for 29,000 pairs of captions.
 """
 
-from longmem_jax.baselines import linear
-from longmem_jax.config import base, stack
+from longmem_jax.config.base import base, stack
+from longmem_jax.config.recipes import linear
+from longmem_jax.config.variants import variant
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.variants import variant
 
 ATTENTIONS = ('memsizer', 'softmax', 'elu', 'rfa', 't2r')
 

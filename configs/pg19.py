@@ -7,8 +7,8 @@ Published with another vocabulary: perplexity 11.88 per token (Munkhdalai et al.
 `:tiny` reads bytes and trains in minutes on two cores.
 """
 
-from longmem_jax.config import base, stack, transformer_xl
-from longmem_jax.variants import variant
+from longmem_jax.config.base import base, stack, transformer_xl
+from longmem_jax.config.variants import variant
 
 
 def get_config(arg=''):

@@ -7,9 +7,9 @@ Values learn at four times the rate of the model. The paper's data, CC-News, is 
 will do. `:tiny` reads bytes on two cores.
 """
 
-from longmem_jax.config import base, stack
+from longmem_jax.config.base import base, stack
+from longmem_jax.config.variants import variant, whole_number
 from longmem_jax.errors import UsageError
-from longmem_jax.variants import variant, whole_number
 
 PLACES = {12: (6,), 16: (6, 12), 24: (12,)}  # layers that hold a memory, from 1 on
 

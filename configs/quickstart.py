@@ -4,8 +4,8 @@ python -m longmem_jax.main --config=configs/quickstart.py --workdir=/tmp/longmem
 Segments are short (32 bytes), so most of what helps to predict a byte is in the memory.
 """
 
-from longmem_jax.config import base, stack, transformer_xl
-from longmem_jax.variants import variant
+from longmem_jax.config.base import base, stack, transformer_xl
+from longmem_jax.config.variants import variant
 
 
 def get_config(arg=''):

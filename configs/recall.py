@@ -8,11 +8,11 @@ other distances with `--config.data.task.distances='(4096, 1000000)'`. `:memory=
 models. The data is generated.
 """
 
-from longmem_jax import side_by_side
-from longmem_jax.config import base
+from longmem_jax.config import side_by_side
+from longmem_jax.config.base import base
+from longmem_jax.config.variants import variant
 from longmem_jax.data.tasks.recall import KINDS
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.variants import variant
 
 
 def get_config(arg=''):

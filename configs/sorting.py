@@ -8,11 +8,11 @@ memories of the paper's Figure 3: `:memory=transformer_xl` (2,048), `:memory=com
 for two cores. The data is generated.
 """
 
-from longmem_jax import baselines
-from longmem_jax.config import base, stack, transformer_xl
+from longmem_jax.config import recipes as baselines
+from longmem_jax.config.base import base, stack, transformer_xl
+from longmem_jax.config.variants import variant, whole_number
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.memory.continuous import STICKY
-from longmem_jax.variants import variant, whole_number
+from longmem_jax.memory.infinity_former.continuous import STICKY
 
 MEMORIES = ('infinity_former', 'transformer_xl', 'compressive')
 

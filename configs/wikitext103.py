@@ -5,8 +5,8 @@ Published: perplexity 24.0. Data: a folder with train.txt validation.txt test.tx
 renamed so). The vocabulary is learnt from the training split, by falling frequency.
 """
 
-from longmem_jax.config import base, stack, transformer_xl
-from longmem_jax.variants import variant
+from longmem_jax.config.base import base, stack, transformer_xl
+from longmem_jax.config.variants import variant
 
 
 def get_config(arg=''):

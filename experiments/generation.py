@@ -20,11 +20,12 @@ import numpy as np
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from longmem_jax import allocator, checks, sharding
-from longmem_jax.bench import state_bytes
+from longmem_jax.commands.bench import state_bytes
+from longmem_jax.config import checks
+from longmem_jax.devices import allocator, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
-from longmem_jax.generate import Reader, fresh_state
+from longmem_jax.generation.reader import Reader, fresh_state
 
 if __name__ == '__main__':
     _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')

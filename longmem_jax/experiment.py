@@ -10,15 +10,16 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from longmem_jax import checks, train_step
-from longmem_jax.checkpoint import Checkpointer
+from longmem_jax.config import checks
 from longmem_jax.data import load
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.language_model import LanguageModel
-from longmem_jax.optimizer import make_optimizer, make_schedule
+from longmem_jax.training import step as train_step
+from longmem_jax.training.checkpoint import Checkpointer
+from longmem_jax.training.optimizer import make_optimizer, make_schedule
 
 
 def prepare_workdir(workdir: str) -> Path:

@@ -12,20 +12,23 @@ import jax
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from longmem_jax import (
-    allocator,
-    checks,
+from longmem_jax.commands import (
     compile,
-    evaluate_mode,
-    generate_mode,
-    sharding,
     translate,
 )
+from longmem_jax.commands import (
+    evaluate as evaluate_mode,
+)
+from longmem_jax.commands import (
+    generate as generate_mode,
+)
+from longmem_jax.commands.train import train
+from longmem_jax.config import checks
+from longmem_jax.devices import allocator, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.retrieval import datastore, spalm
 from longmem_jax.retrieval import evaluate as retrieval_evaluate
-from longmem_jax.train import train
 
 _CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'configs/NAME.py[:variant]', lock_config=True

@@ -164,7 +164,7 @@ def test_generation_reads_a_saved_memory_and_goes_on(trained, tmp_path):
 def test_bench_prints_json():
     import json
 
-    out, _ = run(TINY, '--repeats=2', '--config.mesh.data=1', module='longmem_jax.bench')
+    out, _ = run(TINY, '--repeats=2', '--config.mesh.data=1', module='longmem_jax.commands.bench')
     report = json.loads(out)
     for part in ('train', 'evaluation', 'generation'):
         assert report[part]['ms_min'] <= report[part]['ms_median'] <= report[part]['ms_max']
@@ -176,10 +176,14 @@ def test_bench_prints_json():
 def test_training_a_tokenizer_is_one_command(tmp_path):
     out, _ = run(
         TINY, '--kind=bpe', '--size=300', f'--output={tmp_path / "bpe.json"}',
-        module='longmem_jax.data.train_tokenizer',
+        module='longmem_jax.commands.train_tokenizer',
     )  # fmt: skip
     assert (tmp_path / 'bpe.json').stat().st_size > 1000
     _, error = run(
-        '--kind=bpe', '--size=300', '--output=x', module='longmem_jax.data.train_tokenizer', code=2
+        '--kind=bpe',
+        '--size=300',
+        '--output=x',
+        module='longmem_jax.commands.train_tokenizer',
+        code=2,
     )
     assert '--config=' in error

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.config import base, stack
+from longmem_jax.config.base import base, stack
 from longmem_jax.memory.registry import ATTENTION, LAYERS
 from longmem_jax.models.kinds import make_model
 from longmem_jax.segment import Segment, read_segments
-from longmem_jax.train_step import initial_parameters, unbox
+from longmem_jax.training.step import initial_parameters, unbox
 
 BATCH, LENGTH, SEGMENTS, VOCAB = 2, 5, 4, 24
 # Kinds of model that keep the contract as a whole, with the sections of their toys.

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from longmem_jax.config import base
+from longmem_jax.config.base import base
+from longmem_jax.devices.sharding import make_mesh
 from longmem_jax.retrieval import datastore
 from longmem_jax.retrieval.search import make_index
-from longmem_jax.sharding import make_mesh
 
 
 def random_keys(random, directions, number):

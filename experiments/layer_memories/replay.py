@@ -15,10 +15,10 @@ import numpy as np
 
 from configs import memformer_wikitext103
 from longmem_jax.data.lanes import Batch
-from longmem_jax.generate import fresh_state
+from longmem_jax.generation.reader import fresh_state
 from longmem_jax.models.kinds import make_model
 from longmem_jax.segment import read_segments
-from longmem_jax.train_step import initial_parameters, score_segment, unbox
+from longmem_jax.training.step import initial_parameters, score_segment, unbox
 
 REPEATS = 5
 

@@ -14,10 +14,10 @@ import time
 import jax
 import jax.numpy as jnp
 
-from longmem_jax import allocator
+from longmem_jax.contract import Host, identity
+from longmem_jax.devices import allocator
+from longmem_jax.layers import associative, feature_maps, linear_kernel
 from longmem_jax.layers.attention import attend
-from longmem_jax.memory import associative, feature_maps, linear_kernel
-from longmem_jax.memory.contract import Host, identity
 from longmem_jax.memory.product_key import ProductKeyMemory
 from longmem_jax.segment import Segment
 

@@ -19,7 +19,7 @@ import numpy as np
 from absl import app, flags
 
 from longmem_jax.errors import UsageError
-from longmem_jax.memory import associative
+from longmem_jax.layers import associative
 
 if __name__ == '__main__':
     _OUTPUT = flags.DEFINE_string('output', 'capacity.png', 'The figure.')

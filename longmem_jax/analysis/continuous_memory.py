@@ -24,15 +24,16 @@ import numpy as np
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from longmem_jax import checks, sharding
 from longmem_jax.analysis import continuous_figures as figures
 from longmem_jax.analysis import memory_places
+from longmem_jax.commands.generate import read_prompt
+from longmem_jax.config import checks
+from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
-from longmem_jax.generate import fresh_state
-from longmem_jax.generate_mode import read_prompt
-from longmem_jax.memory import continuous
-from longmem_jax.memory.infinity_former import InfinityFormer, InfinityFormerState
+from longmem_jax.generation.reader import fresh_state
+from longmem_jax.memory.infinity_former import continuous
+from longmem_jax.memory.infinity_former.layer import InfinityFormer, InfinityFormerState
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import Segment
 

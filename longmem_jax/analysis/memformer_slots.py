@@ -20,11 +20,12 @@ import numpy as np
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from longmem_jax import checks, sharding
+from longmem_jax.config import checks
 from longmem_jax.data.lanes import in_order
+from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
-from longmem_jax.generate import fresh_state
+from longmem_jax.generation.reader import fresh_state
 from longmem_jax.segment import Segment
 
 if __name__ == '__main__':

@@ -10,7 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.memory import continuous
+from longmem_jax.memory.infinity_former import continuous
 
 
 def wanted_places(mass: np.ndarray, num_samples: int, sticky: bool) -> np.ndarray:

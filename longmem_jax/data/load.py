@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from longmem_jax.commands.train_tokenizer import LEARNT, SUFFIX, learn
 from longmem_jax.data import hubs
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.documents import Pieces, Source
@@ -12,7 +13,6 @@ from longmem_jax.data.stdlib import StandardLibrary
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.data.tokenizers import KINDS, Bytes, Tokenizer, load_tokenizer
-from longmem_jax.data.train_tokenizer import LEARNT, SUFFIX, learn
 from longmem_jax.errors import UsageError, unknown
 
 SOURCES = ('stdlib', 'text', 'tfds', 'huggingface', 'parallel', *TASKS)

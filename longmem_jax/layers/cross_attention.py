@@ -6,9 +6,9 @@ import flax.linen as nn
 import flax.struct
 import jax
 
+from longmem_jax.contract import Host
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
-from longmem_jax.memory.contract import Host
 
 
 @flax.struct.dataclass

@@ -7,7 +7,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from longmem_jax.memory.contract import Host, NoState
+from longmem_jax.contract import Host, NoState
 from longmem_jax.segment import Aux, Segment, no_aux
 
 # name -> (activation, gated): a gated layer multiplies the activation by a second projection.

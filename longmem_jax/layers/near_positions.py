@@ -11,8 +11,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.contract import Host
 from longmem_jax.layers.attention_products import dot
-from longmem_jax.memory.contract import Host
 
 
 class NearPositions(nn.Module):

@@ -10,10 +10,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.contract import Host
 from longmem_jax.layers import positions
 from longmem_jax.layers.attention import RelativeTable
 from longmem_jax.layers.projections import HeadsIn
-from longmem_jax.memory.contract import Host
 
 POSITIONS = ('transformer_xl', 'learned_relative', 'rotary', 'alibi', 't5', 'none')
 T5_BUCKETS, T5_DISTANCE = 32, 128

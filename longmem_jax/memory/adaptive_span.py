@@ -15,19 +15,19 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.contract import STARTS, Host
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.layers.self_attention import put
-from longmem_jax.memory.contract import STARTS, Host
-from longmem_jax.memory.recent import push
-from longmem_jax.memory.switching import (
+from longmem_jax.layers.switching import (
     as_function,
     kept_by_column,
     per_device,
     sizes_below,
     switch,
 )
+from longmem_jax.layers.window import push
 from longmem_jax.segment import Aux, Segment
 
 PER = ('head', 'layer', 'none')

@@ -13,12 +13,12 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.contract import Host
+from longmem_jax.layers import associative
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
 from longmem_jax.layers.self_attention import put
-from longmem_jax.memory import associative
-from longmem_jax.memory.contract import Host
 from longmem_jax.segment import Aux, Segment
 
 

@@ -13,9 +13,9 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.contract import Host
+from longmem_jax.layers import associative, feature_maps, linear_kernel
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
-from longmem_jax.memory import associative, feature_maps, linear_kernel
-from longmem_jax.memory.contract import Host
 from longmem_jax.segment import Aux, Segment
 
 FEATURES = ('elu', 'rfa', 't2r')

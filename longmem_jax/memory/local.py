@@ -6,8 +6,8 @@ from typing import Any
 import flax.linen as nn
 import jax
 
+from longmem_jax.contract import Host, NoState
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention
-from longmem_jax.memory.contract import Host, NoState
 from longmem_jax.segment import Aux, Segment, no_aux
 
 

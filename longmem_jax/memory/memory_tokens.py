@@ -16,9 +16,9 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.contract import Host
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
-from longmem_jax.memory.contract import Host
 from longmem_jax.memory.transformer_xl import (
     TransformerXLCache,
     TransformerXLState,

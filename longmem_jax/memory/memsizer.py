@@ -13,10 +13,10 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.contract import Host
+from longmem_jax.layers import associative, linear_kernel
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn
-from longmem_jax.memory import associative, linear_kernel
-from longmem_jax.memory.contract import Host
 from longmem_jax.segment import Aux, Segment
 
 

@@ -12,9 +12,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.contract import Host, NoState
+from longmem_jax.layers.nearest import top_k
 from longmem_jax.layers.norms import Norm
-from longmem_jax.memory.contract import Host, NoState
-from longmem_jax.memory.nearest import top_k
 from longmem_jax.segment import Aux, Segment, no_aux
 
 KEYS = ('product', 'flat')

@@ -8,24 +8,25 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from longmem_jax.layers import feed_forward, normalized_attention
+from longmem_jax.layers import feed_forward
 from longmem_jax.layers.near_positions import shared_table
 from longmem_jax.layers.relative_position import RelativeBiases
 from longmem_jax.memory import (
     adaptive_span,
-    compressive_transformer,
-    expire_span,
     infini,
-    infinity_former,
     linear_attention,
     local,
-    memorizing,
     memory_tokens,
     memsizer,
-    normalized_xl,
     product_key,
     transformer_xl,
 )
+from longmem_jax.memory.compressive import layer as compressive_transformer
+from longmem_jax.memory.expire_span import layer as expire_span
+from longmem_jax.memory.infinity_former import layer as infinity_former
+from longmem_jax.memory.memorizing import layer as memorizing
+from longmem_jax.memory.memorizing import normalized_attention
+from longmem_jax.memory.memorizing import without_memory as normalized_xl
 
 # Attributes that the model gives; all others are fields of the sub-config.
 GIVEN = ('host', 'normalize', 'shared', 'parent', 'name')

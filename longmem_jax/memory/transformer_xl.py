@@ -12,9 +12,9 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.contract import Host
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
-from longmem_jax.memory.contract import Host
-from longmem_jax.memory.recent import push
+from longmem_jax.layers.window import push
 from longmem_jax.segment import Aux, Segment
 
 

@@ -7,9 +7,9 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.contract import Host, identity
 from longmem_jax.layers.embedding import Embedding
 from longmem_jax.layers.norms import Norm
-from longmem_jax.memory.contract import Host, identity
 from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
 from longmem_jax.segment import merge_aux
 

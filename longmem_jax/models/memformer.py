@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.layers.cross_attention import CrossAttention
-from longmem_jax.memory.joint_slots import JointEncoder
-from longmem_jax.memory.slots import SlotEncoder
 from longmem_jax.models.block import BlockState, rate
+from longmem_jax.models.encoders.joint_slots import JointEncoder
+from longmem_jax.models.encoders.slot_attention import SlotEncoder
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import Aux, Segment, merge_aux, select_lanes
 

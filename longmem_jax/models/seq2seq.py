@@ -2,7 +2,8 @@
 
 A pair is one segment: its first `max_source` places hold the source, padded with `NOTHING`; behind
 them the target, read from its begin token on and scored to its end token. The encoder may have memory
-tokens (`memory/memory_encoder.py`); the decoder is `config.attention` and `config.feed_forward`, so
+tokens (`models/encoders/memory_tokens.py`); the decoder is `config.attention` and
+`config.feed_forward`, so
 any memory of the library serves as its self-attention, with cross-attention by softmax or MemSizer.
 """
 
@@ -12,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.layers.cross_attention import CrossAttention
-from longmem_jax.memory.memory_encoder import VARIANTS, MemoryEncoder
 from longmem_jax.memory.memsizer import CrossMemSizer
 from longmem_jax.models.block import rate
+from longmem_jax.models.encoders.memory_tokens import VARIANTS, MemoryEncoder
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import Aux, Segment, merge_aux
 

@@ -21,9 +21,9 @@ from safetensors.numpy import load_file, save_file
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
-from longmem_jax.progress import Progress
+from longmem_jax.generation.memory_file import fingerprint
+from longmem_jax.reporting.progress import Progress
 from longmem_jax.retrieval.reading import Part, Reader
-from longmem_jax.state_file import fingerprint
 
 FORMAT = 'longmem_jax datastore 1'
 CONTEXT = 8

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from longmem_jax.evaluate import Result
+from longmem_jax.evaluation.evaluator import Result
 from longmem_jax.experiment import Experiment
-from longmem_jax.progress import Progress
-from longmem_jax.results import show
+from longmem_jax.reporting.progress import Progress
+from longmem_jax.reporting.results import show
 from longmem_jax.retrieval import report, spalm
 from longmem_jax.retrieval.cache import Cache
 from longmem_jax.retrieval.datastore import Datastore, identity

@@ -16,7 +16,7 @@ import numpy as np
 from longmem_jax.data.lanes import Batch, in_order
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
-from longmem_jax.generate import fresh_state
+from longmem_jax.generation.reader import fresh_state
 from longmem_jax.segment import Segment, read_segments
 
 SEGMENTS = 8  # read per call

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from longmem_jax.errors import UsageError
-from longmem_jax.memory.nearest import top_k
+from longmem_jax.layers.nearest import top_k
 from longmem_jax.retrieval.datastore import Datastore
 
 QUERIES = 4096  # searched at once

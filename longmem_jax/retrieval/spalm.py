@@ -17,15 +17,15 @@ from safetensors import SafetensorError
 from safetensors.flax import load_file, save_file
 
 from longmem_jax.errors import UsageError
-from longmem_jax.evaluate import Result
+from longmem_jax.evaluation.evaluator import Result
 from longmem_jax.experiment import Experiment
-from longmem_jax.optimizer import parameter_path
-from longmem_jax.progress import Progress
-from longmem_jax.results import show
+from longmem_jax.reporting.progress import Progress
+from longmem_jax.reporting.results import show
 from longmem_jax.retrieval.datastore import Datastore, identity
 from longmem_jax.retrieval.reading import SEGMENTS, Part, Reader, nll_of
 from longmem_jax.retrieval.search import make_index, require_k
 from longmem_jax.segment import Segment
+from longmem_jax.training.optimizer import parameter_path
 
 
 def combine(hidden: jax.Array, embedded: jax.Array, gate: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import pytest
 from longmem_jax.analysis import continuous_figures, continuous_memory, memory_places
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
-from longmem_jax.memory import continuous
+from longmem_jax.memory.infinity_former import continuous
 from tests.toys import LENGTH, VOCAB, toy
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from longmem_jax.config import base
+from longmem_jax.config.base import base
 from longmem_jax.data import tokenizers as kinds
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.documents import Document, cut

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from longmem_jax.config import base
+from longmem_jax.config.base import base
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.load import load, load_source
 from longmem_jax.data.parallel import PairCorpus

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longmem_jax.config import base
+from longmem_jax.config.base import base
 from longmem_jax.data.documents import Document, Pieces, cut, split_seeded
 from longmem_jax.data.load import load_source
 from longmem_jax.errors import UsageError

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longmem_jax.config import base
+from longmem_jax.commands.train_tokenizer import learn
+from longmem_jax.config.base import base
 from longmem_jax.data.load import load, make_tokenizer
 from longmem_jax.data.tokenizers import Bytes, Characters, Words, load_tokenizer
-from longmem_jax.data.train_tokenizer import learn
 from longmem_jax.errors import UsageError
 
 TEXT = 'the cat sat on the mat\nthe dog sat\n\nz\u00f6e sat on a caf\u00e9 \u2603 the end\n' * 20

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longmem_jax.layers.compression import most_used
-from longmem_jax.memory.compressive_sliding import shift_right
-from longmem_jax.memory.evicting import CompressiveState, evict
+from longmem_jax.memory.compressive.compression import most_used
+from longmem_jax.memory.compressive.evicting import CompressiveState, evict
+from longmem_jax.memory.compressive.sliding import shift_right
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.train_step import initial_parameters, unbox
+from longmem_jax.training.step import initial_parameters, unbox
 from tests.toys import BATCH, LENGTH, random_segments, run, toy, with_config
 
 

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longmem_jax.memory import expire_span, expiring
+from longmem_jax.devices.sharding import make_mesh
+from longmem_jax.layers.switching import kept_by_column, sizes_below, smallest
+from longmem_jax.memory.expire_span import layer as expire_span
+from longmem_jax.memory.expire_span import spans as expiring
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.memory.switching import kept_by_column, sizes_below, smallest
 from longmem_jax.models import block as block_module
 from longmem_jax.segment import read_segments
-from longmem_jax.sharding import make_mesh
 from tests.toys import BATCH, LENGTH, random_segments, run, toy, with_config
 
 

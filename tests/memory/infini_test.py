@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.memory import associative
+from longmem_jax.layers import associative
 from longmem_jax.segment import read_segments
 from tests.toys import random_segments, run, toy, with_config
 

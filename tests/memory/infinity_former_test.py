@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.memory import continuous
-from longmem_jax.memory.infinity_former import spacing
+from longmem_jax.memory.infinity_former import continuous
+from longmem_jax.memory.infinity_former.layer import spacing
 from longmem_jax.memory.registry import LAYERS
 from tests.toys import BATCH, LENGTH, random_segments, run, toy, with_config
 

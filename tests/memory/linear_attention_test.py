@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longmem_jax.memory import associative, feature_maps, linear_kernel
+from longmem_jax.layers import associative, feature_maps, linear_kernel
 from tests.toys import random_segments, run, toy, with_config
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longmem_jax.memory import nearest
-from longmem_jax.sharding import make_mesh, memory_shardings
+from longmem_jax.devices.sharding import make_mesh, memory_shardings
+from longmem_jax.layers import nearest
 from tests.toys import random_segments, run, toy, with_config
 
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.checks import model_faults
+from longmem_jax.config.checks import model_faults
 from longmem_jax.data.lanes import Batch
-from longmem_jax.generate import fresh_state
+from longmem_jax.generation.reader import fresh_state
 from longmem_jax.retrieval.reading import look
 from tests.toys import BATCH, LENGTH, VOCAB, model_config, random_segments, run, toy, with_config
 

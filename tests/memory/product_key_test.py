@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longmem_jax.analysis import slot_statistics as slot_usage
 from longmem_jax.analysis import slot_usage as analysis
-from longmem_jax.memory import product_key, slot_usage
-from longmem_jax.train import train
+from longmem_jax.commands.train import train
+from longmem_jax.memory import product_key
 from tests.toys import apply, random_segments, toy
-from tests.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
+from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 
 
 @given(st.integers(0, 9), st.integers(1, 5), st.booleans())

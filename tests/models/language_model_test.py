@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from longmem_jax.config import transformer_xl
-from longmem_jax.generate import fresh_state
-from longmem_jax.models.stream import open_stream, read_token
+from longmem_jax.config.base import transformer_xl
+from longmem_jax.generation.reader import fresh_state
+from longmem_jax.generation.stream import open_stream, read_token
 from longmem_jax.segment import Segment
-from longmem_jax.train_step import initial_parameters, unbox
+from longmem_jax.training.step import initial_parameters, unbox
 from tests.toys import BATCH, LENGTH, VOCAB, apply, random_segments, run, with_config
 
 SMALL = dict(cutoffs=(8, 16), tie_projections=(False, True, False))

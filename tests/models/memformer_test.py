@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from longmem_jax.analysis import memformer_slots
-from longmem_jax.checks import model_faults
-from longmem_jax.config import stack
-from longmem_jax.generate import fresh_state
-from longmem_jax.memory import slots
-from longmem_jax.train import train
+from longmem_jax.commands.train import train
+from longmem_jax.config.base import stack
+from longmem_jax.config.checks import model_faults
+from longmem_jax.generation.reader import fresh_state
+from longmem_jax.models.encoders import slot_attention as slots
 from tests.toys import BATCH, LENGTH, VOCAB, apply, model_config, random_segments, toy
 from tests.toys import run as read
-from tests.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
+from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 
 
 def test_slots_have_length_one_and_begin_where_they_end():

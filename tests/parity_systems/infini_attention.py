@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.memory import associative
-from longmem_jax.memory.contract import Host, identity
+from longmem_jax.contract import Host, identity
+from longmem_jax.layers import associative
 from longmem_jax.memory.infini import InfiniAttention, InfiniState
 from longmem_jax.segment import Segment
 

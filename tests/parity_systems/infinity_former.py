@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.memory import continuous
-from longmem_jax.memory.continuous_layer import ContinuousMemory
-from longmem_jax.memory.contract import Host
+from longmem_jax.contract import Host
+from longmem_jax.memory.infinity_former import continuous
+from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
 
 
 def _layer(settings):

@@ -5,8 +5,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from longmem_jax.devices.sharding import make_mesh
 from longmem_jax.retrieval import knn_lm, search
-from longmem_jax.sharding import make_mesh
 
 
 class Store:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.memory import associative, feature_maps, linear_kernel
+from longmem_jax.layers import associative, feature_maps, linear_kernel
 
 
 def _heads(x, theirs, name, heads):

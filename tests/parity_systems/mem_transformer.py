@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from longmem_jax.config import base, stack
-from longmem_jax.interop import transformer_xl
-from longmem_jax.memory.contract import Host
-from longmem_jax.memory.memory_encoder import MemoryEncoder
+from longmem_jax.config.base import base, stack
+from longmem_jax.contract import Host
+from longmem_jax.models.encoders.memory_tokens import MemoryEncoder
 from longmem_jax.models.kinds import make_model
+from longmem_jax.pretrained import transformer_xl
 from longmem_jax.segment import Segment
 
 VARIANTS = {'plain': 'plain', 'memctrl': 'ctrl', 'membottleneck': 'bottleneck'}

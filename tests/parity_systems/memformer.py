@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import unflatten_dict
 
+from longmem_jax.contract import Host, identity
 from longmem_jax.layers.cross_attention import CrossAttention
-from longmem_jax.memory import slots
-from longmem_jax.memory.contract import Host, identity
-from longmem_jax.memory.joint_slots import JointEncoder
+from longmem_jax.models.encoders import slot_attention as slots
+from longmem_jax.models.encoders.joint_slots import JointEncoder
 
 
 def _host(settings):

@@ -3,8 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.memory.contract import Host
-from longmem_jax.memory.memorizing import Memorizing
+from longmem_jax.contract import Host
+from longmem_jax.memory.memorizing.layer import Memorizing
 from longmem_jax.segment import Segment, select_lanes
 
 

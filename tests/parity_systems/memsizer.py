@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from longmem_jax.contract import Host, identity
 from longmem_jax.memory import memsizer
-from longmem_jax.memory.contract import Host, identity
 from longmem_jax.segment import Segment
 
 

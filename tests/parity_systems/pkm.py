@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.memory import slot_usage
-from longmem_jax.memory.contract import Host, identity
+from longmem_jax.analysis import slot_statistics as slot_usage
+from longmem_jax.contract import Host, identity
 from longmem_jax.memory.product_key import ProductKeyMemory
 from longmem_jax.segment import Segment
-from longmem_jax.train_step import average_in
+from longmem_jax.training.step import average_in
 
 
 def _names(settings):

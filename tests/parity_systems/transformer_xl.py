@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.interop import transformer_xl
 from longmem_jax.models.kinds import make_model
+from longmem_jax.pretrained import transformer_xl
 from longmem_jax.segment import Segment
 
 

@@ -7,14 +7,15 @@ import jax
 import numpy as np
 import pytest
 
-from longmem_jax import checks, sharding
+from longmem_jax.commands.train import train
+from longmem_jax.config import checks
+from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
-from longmem_jax.evaluate import Evaluator
+from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
 from longmem_jax.retrieval import cache, datastore, evaluate, knn_lm, reading, search, spalm
-from longmem_jax.train import train
 from tests.parity_systems.knn_lm import Store
-from tests.train_test import small_config, texts  # noqa: F401  (a fixture)
+from tests.commands.train_test import small_config, texts  # noqa: F401  (a fixture)
 
 
 @pytest.fixture(scope='module')

@@ -1,0 +1,194 @@
+"""Timings as JSON: `python -m longmem_jax.commands.bench --config=configs/NAME.py[:variant]`.
+
+Median, least and greatest milliseconds per step, tokens/s, compile seconds, peak memory and state
+bytes of the training step, of evaluation, and of generation token by token. Random tokens: no data.
+"""
+
+import json
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl import app, flags
+from ml_collections import config_flags
+
+from longmem_jax.commands.train import lower_step, step_flops, to_devices
+from longmem_jax.config import checks
+from longmem_jax.data.lanes import Batch, Cursor
+from longmem_jax.devices import allocator, sharding
+from longmem_jax.errors import UsageError
+from longmem_jax.evaluation.evaluator import Evaluator
+from longmem_jax.experiment import Experiment
+from longmem_jax.generation.stream import open_stream, read_token
+
+if __name__ == '__main__':
+    _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')
+    _REPEATS = flags.DEFINE_integer('repeats', 10, 'Timed calls.')
+    _FILL = flags.DEFINE_integer('fill', 2, 'Calls before them, such as fill the memories.')
+
+
+def measure(call: Callable[[], Any], repeats: int, tokens: int, fill: int = 2) -> dict[str, float]:
+    """Times `call`, which returns arrays to wait for, after `fill` calls that are not timed.
+
+    Returns:
+      `ms_median`, `ms_min`, `ms_max` per call and `tokens_per_s` at the median.
+    """
+    times = []
+    for number in range(fill + repeats):
+        began = time.perf_counter()
+        jax.block_until_ready(call())
+        if number >= fill:
+            times.append(time.perf_counter() - began)
+    middle = statistics.median(times)
+    return {
+        'ms_median': 1e3 * middle,
+        'ms_min': 1e3 * min(times),
+        'ms_max': 1e3 * max(times),
+        'tokens_per_s': tokens / middle,
+    }
+
+
+def state_bytes(state: Any) -> int:
+    """Bytes of all leaves of a state."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
+
+def random_batch(config: Any, section: Any, segments: int) -> Batch:
+    """A batch of random tokens [segments, lanes, segment_length], one long document per lane."""
+    shape = (segments, section.num_lanes, section.segment_length)
+    tokens = np.random.default_rng(0).integers(0, config.model.vocab_size, shape, dtype=np.int32)
+    place = np.zeros((section.num_lanes,), np.int32)
+    return Batch(
+        tokens=tokens,
+        targets=np.roll(tokens, -1, axis=-1),
+        valid=np.ones(shape, bool),
+        scored=np.ones(shape, np.uint8),
+        start=np.zeros(shape[:2], bool),
+        num_bytes=np.full(shape[:2], section.segment_length, np.float32),
+        cursor=Cursor(document=place, offset=place),
+    )
+
+
+def bench_train(experiment: Experiment, repeats: int, fill: int) -> dict[str, Any]:
+    """The whole training step, optimizer included, and what the memories hold at the end."""
+    config = experiment.config
+    began = time.perf_counter()
+    compiled = lower_step(experiment).compile()
+    seconds = time.perf_counter() - began
+    state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
+    size = state_bytes(state.memory)
+    batch = to_devices(
+        experiment, random_batch(config, config.train, config.train.segments_per_step)
+    )
+    holder = [state]
+
+    last = {}
+
+    def call():
+        holder[0], metrics = compiled(holder[0], batch)
+        last.update(metrics)
+        return metrics
+
+    tokens = batch.tokens.size
+    return {
+        **measure(call, repeats, tokens, fill),
+        **{name: float(last[name]) for name in last if name.startswith('memory/')},
+        'tokens_per_step': tokens,
+        'compile_s': seconds,
+        'flops_per_device': step_flops(compiled, config.train.segments_per_step),
+        'state_bytes': size,
+        'parameters': sum(leaf.size for leaf in jax.tree.leaves(holder[0].params)),
+    }
+
+
+def bench_evaluation(
+    experiment: Experiment, params: Any, repeats: int, fill: int
+) -> dict[str, Any]:
+    """Scoring of one segment per lane."""
+    config = experiment.config
+    evaluator = Evaluator(experiment.evaluation_model, experiment.mesh, config)
+    batch = random_batch(config, config.evaluate, 1).replace(cursor=())
+    batch = sharding.from_processes(experiment.mesh, batch, 1)
+    initial = evaluator.initial_state(params, config.evaluate.num_lanes)
+    holder = [jax.tree.map(jnp.copy, initial)]
+    began = time.perf_counter()
+    call = lambda: evaluator.step(holder, params, initial, batch)  # noqa: E731
+    jax.block_until_ready(call())
+    seconds = time.perf_counter() - began
+    return {
+        **measure(call, repeats, batch.tokens.size, fill),
+        'tokens_per_step': batch.tokens.size,
+        'compile_s': seconds,
+        'state_bytes': state_bytes(initial),
+    }
+
+
+def bench_generation(experiment: Experiment, params: Any, repeats: int) -> dict[str, Any]:
+    """One token of one lane."""
+    model = experiment.evaluation_model
+    state = model.apply({'params': params}, 1, method='initial_state')
+    size = state_bytes(state)
+    began = time.perf_counter()
+    stream = jax.jit(lambda params, state: open_stream(model, params, state, 1))(params, state)
+    step = jax.jit(
+        lambda params, token, stream: read_token(model, params, token, stream), donate_argnums=2
+    )
+    holder, token = [stream], jnp.zeros((1,), jnp.int32)
+
+    def call():
+        logits, holder[0] = step(params, token, holder[0])
+        return logits
+
+    jax.block_until_ready(call())
+    seconds = time.perf_counter() - began
+    return {**measure(call, 8 * repeats, 1), 'compile_s': seconds, 'state_bytes': size}
+
+
+def bench(config: Any, repeats: int, fill: int = 2) -> dict[str, Any]:
+    """All timings of a configuration.
+
+    Raises:
+      UsageError: faults of the configuration.
+    """
+    allocator.keep_pages()
+    checks.require_runnable(config, jax.device_count())
+    mesh = sharding.make_mesh(config.mesh.to_dict())
+    experiment = Experiment(config, None, mesh)
+    report = {
+        'devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
+        'jax': jax.__version__,
+        'train': bench_train(experiment, repeats, fill),
+    }
+    params = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)().params
+    report['evaluation'] = bench_evaluation(experiment, params, repeats, fill)
+    report['generation'] = bench_generation(experiment, params, repeats)
+    report['peak_memory'] = peak_memory()
+    return report
+
+
+def peak_memory() -> dict[str, int]:
+    """Peak bytes of this process, and of the first device where it keeps count."""
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    device = (jax.devices()[0].memory_stats() or {}).get('peak_bytes_in_use', 0)
+    scale = 1 if sys.platform == 'darwin' else 1024
+    return {'host_bytes': host * scale, 'device_bytes': device}
+
+
+def _main(argv):
+    try:
+        if _CONFIG.value is None:
+            raise UsageError('--config= is missing: for example --config=configs/quickstart.py')
+        print(json.dumps(bench(_CONFIG.value, _REPEATS.value, _FILL.value), indent=1))
+    except UsageError as error:
+        print(f'UsageError: {error}', file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == '__main__':
+    app.run(_main)

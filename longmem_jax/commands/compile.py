@@ -1,0 +1,126 @@
+"""`--mode=compile`: the training step compiled ahead of time for a TPU slice, without a TPU.
+
+Prints what one chip would hold and compute, and whether it fits. Needs the extra `[tpu-aot]`
+(libtpu), which nothing else imports.
+"""
+
+import dataclasses
+import os
+import time
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from longmem_jax.commands.train import lower_step, step_flops
+from longmem_jax.config import checks
+from longmem_jax.devices import hardware, sharding
+from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """What a compiled step needs per chip.
+
+    Attributes:
+      chips: devices of the slice, as JAX counts them.
+      kind: their name.
+      arguments, temporaries, output, aliased, code: bytes; `aliased` output lies in the memory of
+        donated arguments.
+      flops: operations of one step.
+      capacity: bytes of memory; 0 = unknown.
+      seconds: time to compile.
+    """
+
+    chips: int
+    kind: str
+    arguments: int
+    temporaries: int
+    output: int
+    aliased: int
+    code: int
+    flops: float
+    capacity: float
+    seconds: float
+
+    @property
+    def total(self) -> int:
+        """Bytes in use at the peak."""
+        return self.arguments + self.temporaries + self.output - self.aliased + self.code
+
+
+def find_topology(name: str) -> Any:
+    """The devices of a TPU slice such as 'v5e:4x4', none of which need be here.
+
+    Raises:
+      UsageError: no name, no libtpu, or a slice that it does not know.
+    """
+    if not name:
+        raise UsageError('--mode=compile needs --topology=, such as v5e:4x4 or v5p:2x2x1.')
+    # libtpu otherwise asks the cloud's metadata server, which is not there.
+    os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
+    os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
+    try:
+        import libtpu  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            "--mode=compile needs libtpu: pip install 'longmem_jax[tpu-aot]' "
+            "(in this folder: pip install -e '.[tpu-aot]')."
+        ) from error
+    try:
+        return topologies.get_topology_desc(name, platform='tpu')
+    except (RuntimeError, ValueError, jax.errors.JaxRuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f'--topology={name}: not a slice that libtpu knows ({reason}).') from error
+
+
+def compile_step(config: Any, topology: str) -> Fit:
+    """Compiles the training step of a configuration for a TPU slice.
+
+    Args:
+      config: the whole configuration.
+      topology: slice, such as 'v5e:4x4'.
+
+    Raises:
+      UsageError: faults of the configuration for that many chips, or of the topology.
+    """
+    devices = find_topology(topology).devices
+    checks.require_runnable(config, len(devices))
+    mesh = sharding.make_mesh(config.mesh.to_dict(), devices)
+    began = time.monotonic()
+    with jax.set_mesh(mesh):
+        compiled = lower_step(Experiment(config, None, mesh)).compile()
+    seconds = time.monotonic() - began
+    memory = compiled.memory_analysis()
+    return Fit(
+        chips=len(devices),
+        kind=devices[0].device_kind,
+        arguments=memory.argument_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        output=memory.output_size_in_bytes,
+        aliased=memory.alias_size_in_bytes,
+        code=memory.generated_code_size_in_bytes,
+        flops=step_flops(compiled, config.train.segments_per_step),
+        capacity=hardware.memory_bytes(devices[0]),
+        seconds=seconds,
+    )
+
+
+def compile_for(config: Any, topology: str) -> Fit:
+    """Compiles and prints the table; see `compile_step`."""
+    fit = compile_step(config, topology)
+    train = config.train
+    tokens = train.num_lanes * train.segment_length * train.segments_per_step
+    print(f'Training step for {fit.chips} x {fit.kind} ({topology}), {tokens:,} tokens per step')
+    for name in ('arguments', 'temporaries', 'output', 'aliased', 'code', 'total'):
+        print(f'  {name:<12}{getattr(fit, name) / 2**30:9.3f} GiB per chip')
+    print(f'  {"operations":<12}{fit.flops:9.3e} per chip and step')
+    print(f'  compiled in {fit.seconds:.0f} s')
+    if not fit.capacity:
+        print('  The memory of this chip is not known here.')
+    else:
+        share = fit.total / fit.capacity
+        verdict = 'fits' if share <= 1 else 'DOES NOT FIT'
+        print(f'  {verdict}: {share:.0%} of {fit.capacity / 2**30:.1f} GiB')
+    return fit

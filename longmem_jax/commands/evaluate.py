@@ -1,0 +1,86 @@
+"""`--mode=evaluate`: a split with memory and with the memory emptied, from the newest checkpoint."""
+
+import jax
+import numpy as np
+
+from longmem_jax.commands.recall_by_distance import by_distance
+from longmem_jax.errors import UsageError
+from longmem_jax.evaluation.evaluator import Evaluator, Result
+from longmem_jax.experiment import Experiment
+from longmem_jax.generation import memory_file as state_file
+from longmem_jax.generation.reader import Reader
+from longmem_jax.reporting.progress import Progress
+from longmem_jax.reporting.results import show
+
+SPLITS = ('train', 'validation', 'test')
+
+
+def evaluate(
+    experiment: Experiment, split: str, *, save_state: str = '', load_state: str = ''
+) -> dict[str, Result]:
+    """Scores a split and prints the table.
+
+    Args:
+      experiment: a trained experiment.
+      split: 'train', 'validation' or 'test'.
+      save_state: file to write the memory of the last document to (one lane only).
+      load_state: file with the memory that every document starts from.
+
+    Returns:
+      'SPLIT' and 'SPLIT, memory emptied' to their results.
+
+    Raises:
+      UsageError: an unknown split, no checkpoint, a state that does not fit, or several lanes
+        where one is needed.
+    """
+    config = experiment.config.evaluate
+    if split not in SPLITS:
+        raise UsageError(f'--split={split}: allowed are {", ".join(SPLITS)}.')
+    if save_state and config.num_lanes != 1:
+        raise UsageError(
+            f'--save_state with config.evaluate.num_lanes = {config.num_lanes}: which lane is '
+            'meant? Set --config.evaluate.num_lanes=1.'
+        )
+    progress = Progress(0, log_every=0)
+    params, step = experiment.restore_parameters()
+    progress.say(f'Evaluating step {step:,} of {experiment.workdir}.')
+    model = experiment.evaluation_model
+    plain = model.config.to_dict() | {'segment_length': model.segment_length}
+    evaluator = Evaluator(model, experiment.mesh, experiment.config)
+    corpus, results = experiment.corpus(split), {}
+    initial = evaluator.initial_state(params, config.num_lanes)
+    if load_state:
+        one = jax.tree.map(lambda leaf: leaf[:1], initial)
+        state, pending = state_file.load(load_state, one, plain, params)
+        state = _finish_segment(model, params, state, pending)
+        initial = jax.tree.map(
+            lambda leaf, like: jax.device_put(
+                np.broadcast_to(np.asarray(leaf), like.shape), like.sharding
+            ),
+            state,
+            initial,
+        )
+    for name, emptied in ((split, False), (f'{split}, memory emptied', True)):
+        results[name], memory = evaluator.evaluate(
+            params,
+            corpus,
+            split,
+            emptied=emptied,
+            initial=None if emptied else initial,
+            max_segments=config.max_test_segments,
+        )
+        if save_state and not emptied:
+            size = state_file.save(save_state, memory, np.zeros((1, 0), np.int32), plain, params)
+            progress.say(f'memory saved: {save_state}, {size:,} bytes')
+    paths = {}
+    if experiment.config.data.source == 'recall':
+        by_distance(experiment, evaluator, params, split, progress)
+        paths = {'by distance': experiment.workdir / 'recall.png'}
+    progress.close()
+    show(progress, results, '', paths)
+    return results
+
+
+def _finish_segment(model, params, state, pending):
+    """Writes the tokens of an open segment to the memory, as a short segment."""
+    return Reader(model, params, state, pending).close()

@@ -1,0 +1,94 @@
+"""`--mode=generate`: reads the whole prompt into memory, then streams text as it is drawn."""
+
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+import jax
+import numpy as np
+
+from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment
+from longmem_jax.generation import memory_file as state_file
+from longmem_jax.generation.reader import Reader, TextStream, fresh_state
+
+
+def read_prompt(prompt: str) -> bytes:
+    """The bytes of a prompt; '@FILE' is the text of a file.
+
+    Raises:
+      UsageError: the file cannot be read.
+    """
+    if not prompt.startswith('@'):
+        return prompt.encode()
+    try:
+        return Path(prompt[1:]).read_bytes()
+    except OSError as error:
+        raise UsageError(f'--prompt={prompt}: cannot be read ({error}).') from error
+
+
+def generate(
+    experiment: Experiment,
+    prompt: str,
+    options: dict[str, Any],
+    *,
+    save_state: str = '',
+    load_state: str = '',
+    out: TextIO | None = None,
+) -> str:
+    """Continues a prompt with the newest parameters of the workdir.
+
+    Args:
+      experiment: a trained experiment.
+      prompt: text, or '@FILE'; read whole, however long.
+      options: overrides of `config.generate`: length, temperature, top_k, top_p, seed.
+      save_state: file to write the memory to when the text is done.
+      load_state: file to take the memory from; the prompt then goes on where that text ended.
+      out: where the text is written as it comes; default stdout.
+
+    Returns:
+      The text written, without the prompt.
+
+    Raises:
+      UsageError: several processes, no checkpoint, or a state that does not fit.
+    """
+    if jax.process_count() > 1:
+        raise UsageError('--mode=generate runs in one process.')
+    out = sys.stdout if out is None else out
+    settings = experiment.config.generate.to_dict() | options
+    params, step = experiment.restore_parameters()
+    tokenizer = experiment.tokenizer
+    model = experiment.evaluation_model
+    plain = model.config.to_dict() | {'segment_length': model.segment_length}
+    fresh = fresh_state(model, params, 1)
+    tokens = tokenizer.encode(read_prompt(prompt))
+    if load_state:
+        state, pending = state_file.load(load_state, fresh, plain, params)
+        reader = Reader(model, params, state, pending)
+    else:
+        reader = Reader(model, params, fresh, np.zeros((1, 0), np.int32))
+        tokens = np.concatenate([[tokenizer.begin], tokens])
+    if tokens.size:
+        reader.read(tokens[None].astype(np.int32))
+    print(f'[step {step}, {tokens.size} prompt tokens read]', file=sys.stderr, flush=True)
+    stream, written = TextStream(tokenizer), []
+
+    def emit(text):
+        written.append(text)
+        out.write(text)
+        out.flush()
+
+    for part in reader.write(
+        settings['length'],
+        temperature=settings['temperature'],
+        top_k=settings['top_k'],
+        top_p=settings['top_p'],
+        seed=settings['seed'],
+    ):
+        emit(stream.text(part[0]))
+    emit(stream.text(np.zeros((0,), np.int32), final=True))
+    out.write('\n')
+    if save_state:
+        size = state_file.save(save_state, reader.state, reader.pending, plain, params)
+        print(f'[memory saved: {save_state}, {size:,} bytes]', file=sys.stderr)
+    return ''.join(written)

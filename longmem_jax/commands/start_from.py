@@ -1,0 +1,78 @@
+"""Beginning with the parameters of another run: another memory size, or a memory where none was."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_collections
+
+from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment
+from longmem_jax.training.optimizer import parameter_path
+
+# Memory tokens: a model may be given more of them, which begin as they would in a new one.
+GROWING = ('memory_tokens/tokens', 'encoder/tokens')
+
+
+def parameters_of(experiment: Experiment) -> Any:
+    """Parameters of the newest checkpoint of the run that `experiment` begins with.
+
+    Raises:
+      UsageError: no such run, or one with another vocabulary.
+    """
+    workdir = experiment.config.train.start_from
+    path = Path(workdir).expanduser()
+    if not (path / 'config.json').exists():
+        raise UsageError(
+            f'config.train.start_from = {workdir}: there is no config.json; give the workdir of a run.'
+        )
+    config = ml_collections.ConfigDict(json.loads((path / 'config.json').read_text()))
+    other = Experiment(config, path, experiment.mesh)
+    if other.tokenizer.fingerprint() != experiment.tokenizer.fingerprint():
+        raise UsageError(
+            f'config.train.start_from = {workdir}: that run has another vocabulary; set '
+            'config.data.tokenizer to its own (a learnt one is in its workdir).'
+        )
+    return other.restore_parameters()[0]
+
+
+def graft(own: Any, other: Any, source: str, report: Callable[[str], None]) -> Any:
+    """`own` parameters with those of `other` that have the same path and shape; memory tokens may grow.
+
+    Args:
+      own: parameters of the run that begins.
+      other: of the run that it begins with.
+      source: where those are from, for messages.
+      report: gets a line that names what is new.
+
+    Raises:
+      UsageError: a parameter of another shape, or none in common.
+    """
+    flat, _ = jax.tree_util.tree_flatten_with_path(other)
+    known = {parameter_path(path): leaf for path, leaf in flat}
+    new: list[str] = []
+
+    def take(path, leaf):
+        name = parameter_path(path)
+        found = known.get(name)
+        if found is None:
+            new.append(name)
+            return leaf
+        if name.endswith(GROWING) and found.shape[0] < leaf.shape[0]:
+            new.append(f'rows {found.shape[0]} .. {leaf.shape[0] - 1} of {name}')
+            return leaf.at[: found.shape[0]].set(found.astype(leaf.dtype))
+        if found.shape != leaf.shape:
+            raise UsageError(
+                f'config.train.start_from = {source}: its {name} is {found.shape}, that of this '
+                f'model {leaf.shape}; only what a memory adds may differ.'
+            )
+        return jax.device_put(found.astype(leaf.dtype), leaf.sharding)
+
+    grafted = jax.tree_util.tree_map_with_path(take, own)
+    if len(new) == len(jax.tree.leaves(own)):
+        raise UsageError(f'config.train.start_from = {source}: no parameter in common.')
+    added = f'; new: {", ".join(new)}' if new else ''
+    report(f'Began with the parameters of {source}{added}.')
+    return grafted

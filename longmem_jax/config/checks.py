@@ -1,0 +1,311 @@
+"""Every rule that a configuration must keep, checked before anything compiles; all faults at once."""
+
+from typing import Any
+
+from longmem_jax.config import retrieval
+from longmem_jax.data.tasks.registry import TASKS
+from longmem_jax.devices.sharding import mesh_sizes
+from longmem_jax.errors import UsageError, unknown
+from longmem_jax.layers import embedding, norms, relative_position
+from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
+from longmem_jax.models.kinds import KINDS
+
+TYPES = {'int': int, 'bool': bool, 'float': (int, float), 'str': str}
+
+
+def _stack(model, name, registry):
+    """Faults of one layer stack, spelled out in the config."""
+    given = tuple(model[name])
+    faults = []
+    if len(given) != model.num_layers:
+        faults.append(
+            f'config.model.{name} = {given}: {model.num_layers} names are needed, one per layer '
+            '(config.model.num_layers)'
+        )
+    for layer in sorted(set(given)):
+        if layer not in registry:
+            faults.append(unknown(f'config.model.{name}', layer, sorted(registry)))
+    return faults
+
+
+def _types(where, given, wanted):
+    """Faults of the names and types of a section's fields."""
+    faults = [
+        unknown(f'a field of {where}', field, sorted(wanted))
+        for field in given
+        if field not in wanted
+    ]
+    for field, kind in wanted.items():
+        kind = getattr(kind, '__name__', str(kind))
+        if field not in given:
+            faults.append(f'{where}.{field} is missing')
+        elif kind in TYPES:
+            value = given[field]
+            right = isinstance(value, TYPES[kind])
+            if not right or (isinstance(value, bool) and kind != 'bool'):
+                faults.append(f'{where}.{field} = {value!r}: a {kind} is needed')
+            elif kind == 'int' and value < 0:
+                faults.append(f'{where}.{field} = {value}: must not be negative')
+    return faults
+
+
+def _kind(model, segment_length):
+    """Faults of the kind of model and of its section."""
+    if model.kind not in KINDS:
+        return [unknown('config.model.kind', model.kind, sorted(KINDS))]
+    kind, where = KINDS[model.kind], f'config.model.{model.kind}'
+    if not kind.fields:
+        return []
+    if model.kind not in model:
+        return [f'{where} is missing: the fields are {", ".join(kind.fields)}']
+    faults = _types(where, model[model.kind], kind.fields)
+    if not faults and set(model.attention) <= set(ATTENTION):
+        faults = [f'{where}.{fault}' for fault in kind.faults(model, segment_length)]
+    return faults
+
+
+def _fields(model, name, segment_length):
+    """Faults of the sub-config of one layer type, for segments of so many tokens."""
+    where = f'config.model.{name}'
+    if name not in model:
+        wanted = ', '.join(LAYERS[name].fields())
+        return [f'{where} is missing: {name!r} is in the stack and needs the fields {wanted}']
+    entry, wanted = LAYERS[name], LAYERS[name].fields()
+    faults = _types(where, model[name], wanted)
+    if not faults and 'position' in wanted:
+        if model[name].position not in relative_position.POSITIONS:
+            allowed = relative_position.POSITIONS
+            faults.append(unknown(f'{where}.position', model[name].position, allowed))
+        elif model[name].position == 'rotary' and model.head_dim % 2:
+            faults.append(f'config.model.head_dim = {model.head_dim}: rotary needs an even number')
+    if not faults and entry.check is not None:
+        faults += [f'{where}.{fault}' for fault in entry.check(model[name], model, segment_length)]
+    return faults
+
+
+def _clusters(model):
+    """Faults of the adaptive embedding and softmax."""
+    faults, cutoffs = [], tuple(model.cutoffs)
+    edges = (0, *cutoffs, model.vocab_size)
+    if any(low >= high for low, high in zip(edges, edges[1:], strict=False)):
+        faults.append(
+            f'config.model.cutoffs = {cutoffs}: must rise and lie between 0 and '
+            f'vocab_size = {model.vocab_size}'
+        )
+    if model.div_val < 1 or model.d_embed // model.div_val ** len(cutoffs) < 1:
+        faults.append(
+            f'config.model.div_val = {model.div_val}: d_embed = {model.d_embed} divided by it '
+            f'{len(cutoffs)} times must leave at least 1'
+        )
+    if len(model.tie_projections) != len(cutoffs) + 1:
+        faults.append(
+            f'config.model.tie_projections = {tuple(model.tie_projections)}: '
+            f'{len(cutoffs) + 1} booleans are needed, one per cluster'
+        )
+    return faults
+
+
+def model_faults(model: Any, segment_length: int) -> list[str]:
+    """Faults of `config.model`, for segments of so many tokens."""
+    faults = []
+    sizes = ('vocab_size', 'num_layers', 'd_model', 'd_embed', 'num_heads', 'head_dim')
+    for name in (*sizes, 'd_feed_forward'):
+        if model[name] < 1:
+            faults.append(f'config.model.{name} = {model[name]}: must be at least 1')
+    faults += _kind(model, segment_length)
+    faults += _stack(model, 'attention', ATTENTION)
+    faults += _stack(model, 'feed_forward', FEED_FORWARD)
+    for name in sorted({*model.attention, *model.feed_forward} & set(LAYERS)):
+        faults += _fields(model, name, segment_length)
+    if model.norm not in norms.KINDS:
+        faults.append(unknown('config.model.norm', model.norm, norms.KINDS))
+    if model.position not in embedding.ABSOLUTE:
+        faults.append(unknown('config.model.position', model.position, embedding.ABSOLUTE))
+    for name in ('dropout', 'attention_dropout', 'layer_drop'):
+        if not 0 <= model[name] < 1:
+            faults.append(f'config.model.{name} = {model[name]}: must lie in [0, 1)')
+    for name in ('residual_dropout', 'embedding_dropout'):
+        if model[name] != -1 and not 0 <= model[name] < 1:
+            faults.append(
+                f'config.model.{name} = {model[name]}: must lie in [0, 1), or be -1 (as dropout)'
+            )
+    if model.dtype not in ('float32', 'bfloat16', 'float64'):
+        faults.append(unknown('config.model.dtype', model.dtype, ('float32', 'bfloat16')))
+    return faults + _clusters(model)
+
+
+def _divisions(config, sizes):
+    """Faults of what is spread over devices."""
+    faults, model = [], config.model
+    lanes = sizes['data'] * sizes['fsdp']
+    for section in ('train', 'evaluate'):
+        if config[section].num_lanes % lanes:
+            faults.append(
+                f'config.{section}.num_lanes = {config[section].num_lanes}: must be a multiple of '
+                f'{lanes}, the devices that lanes are spread over (config.mesh data x fsdp)'
+            )
+    for name, axis in (('num_heads', 'tensor'), ('d_feed_forward', 'tensor'), ('d_model', 'fsdp')):
+        if model[name] % sizes[axis]:
+            faults.append(
+                f'config.model.{name} = {model[name]}: must be a multiple of '
+                f'config.mesh.{axis} = {sizes[axis]}'
+            )
+    if model.vocab_size % sizes['tensor']:
+        faults.append(
+            f'config.model.vocab_size = {model.vocab_size}: must be a multiple of config.mesh.tensor '
+            f'= {sizes["tensor"]}; a vocabulary may be larger than the tokenizer needs'
+        )
+    return faults
+
+
+def _positive(config):
+    faults = []
+    least = {
+        'train': ('num_steps', 'num_lanes', 'segment_length', 'segments_per_step', 'log_every'),
+        'evaluate': ('num_lanes', 'segment_length'),
+        'checkpoint': ('every', 'keep'),
+        'optimizer': ('learning_rate', 'accumulate_steps'),
+    }
+    for section, names in least.items():
+        for name in names:
+            if config[section][name] <= 0:
+                faults.append(f'config.{section}.{name} = {config[section][name]}: must be above 0')
+    return faults
+
+
+def _loss_weights(config):
+    """Auxiliary losses of the layers that have no weight, and weights that no layer has."""
+    model, faults = config.model, []
+    used = {*model.attention, *model.feed_forward} & set(LAYERS) & set(model)
+    names = set()
+    for layer in used:
+        if set(LAYERS[layer].fields()) <= set(model[layer]):
+            names.update(LAYERS[layer].losses(model[layer]))
+    if model.kind in KINDS:
+        names.update(KINDS[model.kind].losses)
+    given = set(config.train.loss_weights)
+    for name in sorted(names - given):
+        faults.append(f'config.train.loss_weights.{name} is missing: a weight for this loss')
+    for name in sorted(given - names):
+        faults.append(unknown('a loss in config.train.loss_weights', name, sorted(names)))
+    return faults
+
+
+def _optimizer(config):
+    """Settings that the optimizer chosen would ignore."""
+    settings, faults = config.optimizer, []
+    if settings.weight_decay and settings.name in ('adam', 'sgd'):
+        faults.append(
+            f'config.optimizer.weight_decay = {settings.weight_decay}: {settings.name!r} has none; '
+            "use 'adamw'"
+        )
+    if settings.momentum and settings.name != 'sgd':
+        faults.append(f"config.optimizer.momentum = {settings.momentum}: belongs to 'sgd' only")
+    return faults
+
+
+def _pairs(config):
+    """Faults of data in pairs and of the model that reads them."""
+    pairs, faults = config.data.pairs, []
+    paired = config.data.source == 'parallel'
+    if paired != (config.model.kind == 'seq2seq'):
+        return [
+            f'config.data.source = {config.data.source!r}, config.model.kind = '
+            f"{config.model.kind!r}: 'parallel' and 'seq2seq' belong together"
+        ]
+    if not paired or 'seq2seq' not in config.model:
+        return []
+    if len(pairs.languages) != 2 or not all(pairs.languages):
+        faults.append(
+            f'config.data.pairs.languages = {tuple(pairs.languages)}: source and target are '
+            "needed, such as ('en', 'de')"
+        )
+    if pairs.max_source != config.model.seq2seq.max_source:
+        faults.append(
+            f'config.data.pairs.max_source = {pairs.max_source}: must be '
+            f'config.model.seq2seq.max_source = {config.model.seq2seq.max_source}'
+        )
+    for section in ('train', 'evaluate'):
+        if config[section].segment_length != pairs.max_source + pairs.max_target:
+            faults.append(
+                f'config.{section}.segment_length = {config[section].segment_length}: must be '
+                'config.data.pairs.max_source + max_target = '
+                f'{pairs.max_source} + {pairs.max_target}'
+            )
+    for name in ('beams', 'num_lanes'):
+        if config.translate[name] < 1:
+            faults.append(f'config.translate.{name} = {config.translate[name]}: must be above 0')
+    if config.retrieval.kind != 'none':
+        faults.append(f"config.retrieval.kind = {config.retrieval.kind!r}: not for 'seq2seq'")
+    return faults
+
+
+def _context(config):
+    """Faults of overlapping windows."""
+    context, length = config.evaluate.context, config.evaluate.segment_length
+    if not 0 <= context < length:
+        return [
+            f'config.evaluate.context = {context}: must lie between 0 and '
+            f'config.evaluate.segment_length = {length}'
+        ]
+    if context and (config.data.source in TASKS or config.data.source == 'parallel'):
+        return [f'config.evaluate.context = {context}: windows are for texts']
+    return []
+
+
+def find_faults(config: Any, num_devices: int) -> list[str]:
+    """Every fault of a configuration for that many devices, one line each."""
+    faults = model_faults(config.model, config.train.segment_length)
+    try:
+        evaluated = model_faults(evaluation_model(config), config.evaluate.segment_length)
+        faults += [f'in evaluation, {fault}' for fault in evaluated if fault not in faults]
+    except UsageError as error:
+        faults.append(str(error))
+    if config.data.source in TASKS:
+        faults += TASKS[config.data.source][1](config.data.task)
+    faults += _positive(config) + _optimizer(config) + _loss_weights(config) + _pairs(config)
+    faults += retrieval.check(config.retrieval) + _context(config)
+    if config.train.segment_length != config.evaluate.segment_length and (
+        config.model.position == 'learned'
+    ):
+        faults.append(
+            f'config.evaluate.segment_length = {config.evaluate.segment_length}: learned positions '
+            f'need config.train.segment_length = {config.train.segment_length}'
+        )
+    try:
+        faults += _divisions(config, mesh_sizes(config.mesh.to_dict(), num_devices))
+    except UsageError as error:
+        faults.append(str(error))
+    return faults
+
+
+def require_runnable(config: Any, num_devices: int) -> None:
+    """Raises one `UsageError` with all faults; nothing has been compiled by then."""
+    faults = find_faults(config, num_devices)
+    if faults:
+        count = '1 problem' if len(faults) == 1 else f'{len(faults)} problems'
+        raise UsageError(f'{count} in the configuration:\n  ' + '\n  '.join(faults))
+
+
+def evaluation_model(config: Any) -> Any:
+    """`config.model` as evaluation uses it: with the overrides of `config.evaluate.model`.
+
+    Raises:
+      UsageError: an override of a field that is not there.
+    """
+    model = config.model.copy_and_resolve_references()
+    for name, value in config.evaluate.model.items():
+        fields = value.items() if hasattr(value, 'items') else None
+        if name not in model or (
+            fields is not None and any(f not in model[name] for f, _ in fields)
+        ):
+            raise UsageError(
+                f'config.evaluate.model.{name} = {value}: not a field of config.model, or one of '
+                'its fields is not.'
+            )
+        if fields is None:
+            model[name] = value
+        else:
+            for field, new in fields:
+                model[name][field] = new
+    return model

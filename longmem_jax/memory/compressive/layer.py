@@ -1,0 +1,307 @@
+"""Compressive Transformer: old memories are compressed, not dropped (Rae et al., 2020).
+
+Each layer keeps its last `memory_length` input vectors; what leaves them is compressed by `rate` and
+kept in a second memory of `compressed_length` slots. A segment attends to slots, memory and itself
+in one softmax with relative positions, where a slot is one place. All memories are detached; the
+compression learns from its own reconstruction loss alone.
+
+`reading = 'sliding'` is the baseline of the Expire-Span paper instead; see `compressive_sliding.py`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.contract import STARTS, Host
+from longmem_jax.layers.near_positions import shared_table
+from longmem_jax.layers.relative_position import RelativeBiases
+from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
+from longmem_jax.layers.switching import as_function
+from longmem_jax.layers.window import push
+from longmem_jax.memory.compressive.compression import (
+    COMPRESSIONS,
+    RECONSTRUCTIONS,
+    Compressor,
+    attention_reconstruction,
+    autoencoding,
+)
+from longmem_jax.memory.compressive.evicting import CompressiveState, evict
+from longmem_jax.memory.compressive.sliding import SlidingReading
+from longmem_jax.segment import Aux, Segment
+
+READINGS = ('segment', 'sliding')
+
+
+@flax.struct.dataclass
+class CompressiveCache:
+    """What an open segment reads and will write.
+
+    Attributes:
+      attention: keys and values of slots, memory and the tokens so far.
+      hidden: [batch, segment_length, d_model], inputs of this layer so far.
+      filled: int32 [batch], slots and memory vectors that are filled.
+      usage: 'most_used' only, float32 [batch, memory_length], attention received in this segment.
+    """
+
+    attention: KeyValues
+    hidden: jax.Array
+    filled: jax.Array
+    usage: Any = None
+
+
+def check(fields, model, segment_length: int) -> list[str]:
+    """Faults of a sub-config."""
+    faults, rate = [], fields['rate']
+    for name, allowed in (
+        ('compression', COMPRESSIONS),
+        ('reading', READINGS),
+        ('reconstruction', RECONSTRUCTIONS),
+        ('start', STARTS),
+    ):
+        if fields[name] not in allowed:
+            faults.append(f'{name} = {fields[name]!r}: allowed are {", ".join(allowed)}')
+    for name in ('memory_length', 'compressed_length'):
+        if fields[name] < 1:
+            faults.append(f'{name} = {fields[name]}: must be at least 1')
+    if rate < 2:
+        faults.append(f'rate = {rate}: must be at least 2 vectors per slot')
+    if faults:
+        return faults
+    for name, length in (('segment', segment_length), ('memory', fields['memory_length'])):
+        if length % rate:
+            faults.append(f'rate = {rate}: must divide the {name} length {length}')
+    learned = fields['compression'] == 'convolution'
+    if fields['reading'] == 'sliding':
+        if fields['compression'] not in ('mean', 'max') or fields['reconstruction'] != 'none':
+            faults.append(
+                f"reading = 'sliding': compresses by 'mean' or 'max' and has no reconstruction loss; "
+                f'given were {fields["compression"]!r} and {fields["reconstruction"]!r}'
+            )
+        if fields['position'] != 'none':
+            faults.append(
+                f"position = {fields['position']!r}: 'sliding' has its own table; give 'none'"
+            )
+    elif fields['start'] == 'zeros':
+        faults.append("start = 'zeros': belongs to reading = 'sliding' only")
+    elif learned and fields['reconstruction'] == 'none':
+        faults.append(
+            "reconstruction = 'none': a convolution learns from nothing else; use 'attention' or "
+            "'autoencoding', or another compression"
+        )
+    if not learned and fields['reconstruction'] != 'none':
+        faults.append(
+            f'reconstruction = {fields["reconstruction"]!r}: compression = '
+            f"{fields['compression']!r} has no parameters to learn; give 'none'"
+        )
+    return faults
+
+
+def shared(fields):
+    """`Entry.shared`: the sliding table, or the biases of Transformer-XL."""
+    if fields['reading'] == 'sliding':
+        number = fields['memory_length'] + fields['compressed_length'] + 1
+        return shared_table({'number': number}, 'number')
+    return RelativeBiases if fields['position'] == 'transformer_xl' else None
+
+
+class SegmentReading(nn.Module):
+    """The paper's layer; attributes as in `CompressiveTransformer`."""
+
+    host: Host
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    memory_length: int
+    compressed_length: int
+    rate: int
+    compression: str
+    position: str
+    reconstruction: str
+
+    def setup(self):
+        self.attention = SelfAttention(
+            host=self.host,
+            normalize=self.normalize,
+            shared=self.shared,
+            position=self.position,
+            memory_length=self.compressed_length + self.memory_length,
+        )
+        self.compress = Compressor(
+            kind=self.compression,
+            rate=self.rate,
+            d_model=self.host.d_model,
+            decodes=self.reconstruction == 'autoencoding',
+            init_std=self.host.init_std,
+        )
+
+    def _counts_usage(self):
+        return self.compression == 'most_used'
+
+    def initial_state(self, batch_size: int) -> CompressiveState:
+        """Empty memories."""
+
+        def rows(number):
+            return jnp.zeros((batch_size, number, self.host.d_model), self.host.dtype)
+
+        none = jnp.zeros((batch_size,), jnp.int32)
+        width = self.rate - 1 + self.memory_length
+        return CompressiveState(
+            hidden=rows(self.memory_length),
+            count=none,
+            compressed=rows(self.compressed_length),
+            compressed_count=none,
+            pending=rows(self.rate - 1),
+            pending_count=none,
+            usage=jnp.zeros((batch_size, width), jnp.float32) if self._counts_usage() else None,
+        )
+
+    def _memory(self, state):
+        """Slots and memory together, and how many of them are filled."""
+        both = jnp.concatenate([state.compressed, state.hidden], axis=1)
+        return both, state.compressed_count + state.count
+
+    def _write(self, state, hidden, num_valid, received):
+        """The new state, what was compressed, and the slots before they were detached."""
+        hidden, state = jax.lax.stop_gradient((hidden, state))
+        state, evicted = evict(state, hidden, num_valid, received, self.rate)
+        slots = self.compress(evicted.rows, evicted.usage, evicted.groups)
+        rows, count = push(
+            state.compressed, state.compressed_count, jax.lax.stop_gradient(slots), evicted.groups
+        )
+        return state.replace(compressed=rows, compressed_count=count), evicted, slots
+
+    def _loss(self, x, evicted, slots, num_valid):
+        """The reconstruction loss; nothing but the compression learns from it (Algorithm 2)."""
+        number = evicted.groups * self.rate
+        if self.reconstruction == 'autoencoding':
+            return {'compression': autoencoding(evicted.rows, self.compress.decode(slots), number)}
+        stop = jax.lax.stop_gradient
+
+        # Through detached parameters, but not through a detached argument: `slots` must learn.
+        def detached(part):
+            function, variables = as_function(part)
+            return lambda x: function(stop(variables), x)
+
+        parts = (self.normalize, self.attention.key, self.attention.value)
+        normalize, key, value = (detached(part) for part in parts)
+        queries = stop(self.attention.query(self.normalize(x)))
+        old, new = (
+            (key(rows), value(rows)) for rows in (normalize(evicted.rows), normalize(slots))
+        )
+        loss = attention_reconstruction(queries, stop(old), new, number, evicted.groups, num_valid)
+        return {'compression': loss}
+
+    def __call__(self, x, state, segment, *, train):
+        memory, filled = self._memory(state)
+        y = self.attention(x, memory, filled, train=train)
+        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
+        received = None
+        if self._counts_usage():
+            received = self.attention.usage(x, memory, filled, num_valid)
+            received = received[:, self.compressed_length : -x.shape[1]]
+        new, evicted, slots = self._write(state, x, num_valid, received)
+        losses = {}
+        if self.reconstruction != 'none' and train:
+            losses = self._loss(x, evicted, slots, num_valid)
+        metrics = {
+            'memory_size': state.count.astype(jnp.float32).mean(),
+            'compressed_size': state.compressed_count.astype(jnp.float32).mean(),
+        }
+        return y, new, Aux(losses=losses, metrics=metrics)
+
+    def open_segment(self, state, batch_size):
+        memory, filled = self._memory(state)
+        host = self.host
+        usage = None
+        if self._counts_usage():
+            usage = jnp.zeros((batch_size, self.memory_length), jnp.float32)
+        return CompressiveCache(
+            self.attention.open(memory, batch_size),
+            jnp.zeros((batch_size, host.segment_length, host.d_model), host.dtype),
+            filled,
+            usage,
+        )
+
+    def extend(self, x, cache, index):
+        y, attention = self.attention.extend(x, cache.attention, index, cache.filled)
+        usage = cache.usage
+        if usage is not None:
+            received = self.attention.usage_of_tokens(x, attention, index, cache.filled)
+            start = self.compressed_length
+            usage = usage + received[:, start : start + self.memory_length]
+        hidden = put(cache.hidden, x, index, 1)
+        return y, cache.replace(attention=attention, hidden=hidden, usage=usage)
+
+    def close_segment(self, state, cache, count):
+        return self._write(state, cache.hidden, count, cache.usage)[0]
+
+
+class CompressiveTransformer(nn.Module):
+    """Two memories: recent vectors, and slots of `rate` vectors each.
+
+    `Aux.losses['compression']` is the reconstruction loss of a training step.
+
+    Attributes:
+      memory_length: hidden vectors kept per layer.
+      compressed_length: slots kept per layer.
+      rate: hidden vectors per slot.
+      compression: 'convolution', 'mean', 'max' or 'most_used'.
+      reading: 'segment', as in the paper, or 'sliding'.
+      position: position scheme of 'segment'; the paper's is 'transformer_xl'.
+      reconstruction: loss of the convolution: 'attention', 'autoencoding' or 'none'.
+      start: 'empty', or 'zeros' that are attended to ('sliding' only).
+    """
+
+    host: Host
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    memory_length: int
+    compressed_length: int
+    rate: int
+    compression: str
+    reading: str
+    position: str
+    reconstruction: str
+    start: str
+
+    def setup(self):
+        given = dict(
+            host=self.host,
+            normalize=self.normalize,
+            shared=self.shared,
+            memory_length=self.memory_length,
+            compressed_length=self.compressed_length,
+            rate=self.rate,
+            compression=self.compression,
+        )
+        if self.reading == 'sliding':
+            self.layer = SlidingReading(start=self.start, **given)
+        else:
+            self.layer = SegmentReading(
+                position=self.position, reconstruction=self.reconstruction, **given
+            )
+
+    def initial_state(self, batch_size: int) -> Any:
+        """Empty memories, or zeros; `CompressiveState` or `SlidingState`."""
+        return self.layer.initial_state(batch_size)
+
+    def __call__(
+        self, x: jax.Array, state: Any, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, Any, Aux]:
+        """Attends to slots, memory and segment, then writes; x, y are [batch, length, d_model]."""
+        return self.layer(x, state, segment, train=train)
+
+    def open_segment(self, state: Any, batch_size: int) -> Any:
+        """Projects slots and memory once for all tokens of the segment."""
+        return self.layer.open_segment(state, batch_size)
+
+    def extend(self, x: jax.Array, cache: Any, index: jax.Array):
+        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        return self.layer.extend(x, cache, index)
+
+    def close_segment(self, state: Any, cache: Any, count: jax.Array) -> Any:
+        """Writes the first `count` tokens of the open segment."""
+        return self.layer.close_segment(state, cache, count)

@@ -1,0 +1,362 @@
+"""Expire-Span: every memory says how long it is kept, and is really deleted (Sukhbaatar et al., 2021).
+
+The last `position_length` tokens of a lane are kept as they come, in a window; what leaves it and
+has not expired is kept in a buffer of fixed capacity, live memories in front. Attention and writing
+run in one of a few static sizes, the smallest that holds what is alive in the device's lanes, so a
+step costs what is alive, not what might be.
+
+As in the authors' code, spans are computed anew in every segment from the vectors kept and the
+present weights, and a query never attends to itself.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.contract import STARTS, Host
+from longmem_jax.layers import near_positions
+from longmem_jax.layers.attention_products import dot, mix
+from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.self_attention import put
+from longmem_jax.layers.switching import (
+    as_function,
+    kept_by_column,
+    per_device,
+    sizes_below,
+    switch,
+)
+from longmem_jax.memory.expire_span.spans import (
+    ExpireSpanState,
+    expire_spans,
+    masks,
+    write,
+)
+from longmem_jax.segment import Aux, Segment
+
+
+@flax.struct.dataclass
+class ExpireSpanCache:
+    """What an open segment reads and will write.
+
+    Attributes:
+      old_keys, old_values: [batch, heads, capacity - position_length, head_dim].
+      old_spans: float32 [batch, capacity - position_length].
+      keys, values: [batch, heads, position_length + segment_length, head_dim].
+      spans: float32 [batch, position_length + segment_length].
+      hidden: [batch, segment_length, d_model], inputs of this layer so far.
+      distance, count, window_count: as in the state.
+    """
+
+    old_keys: jax.Array
+    old_values: jax.Array
+    old_spans: jax.Array
+    keys: jax.Array
+    values: jax.Array
+    spans: jax.Array
+    hidden: jax.Array
+    distance: jax.Array
+    count: jax.Array
+    window_count: jax.Array
+
+
+def draw_shortening(key: jax.Array | None) -> jax.Array:
+    """The share of `max_span` that spans are cut to in a training step (Sec. 4.3), in [0, 1)."""
+    if key is None:
+        raise ValueError("shorten = True draws in training: pass rngs={'memory': key}")
+    return jax.random.uniform(key)
+
+
+def check(fields, model, segment_length: int) -> list[str]:
+    """Faults of a sub-config."""
+    faults, capacity = [], fields['capacity']
+    for name in ('max_span', 'ramp', 'position_length', 'num_sizes'):
+        if fields[name] < 1:
+            faults.append(f'{name} = {fields[name]}: must be at least 1')
+    if capacity < segment_length:
+        faults.append(
+            f'capacity = {capacity}: must be at least the segment length {segment_length}; the last '
+            'segment is always kept'
+        )
+    if fields['position_length'] >= capacity:
+        faults.append(
+            f'position_length = {fields["position_length"]}: must be below capacity = {capacity}, '
+            'which holds the window of so many tokens and the memories behind it'
+        )
+    if fields['max_span'] > capacity:
+        faults.append(
+            f'max_span = {fields["max_span"]}: beyond capacity = {capacity}; raise the capacity '
+            '(max_span + ramp never overflows) or lower the span'
+        )
+    if not 0 < fields['initial_share'] < 1:
+        faults.append(f'initial_share = {fields["initial_share"]}: must lie between 0 and 1')
+    if fields['pre_div'] <= 0:
+        faults.append(f'pre_div = {fields["pre_div"]}: must be above 0')
+    if fields['start'] not in STARTS:
+        faults.append(f'start = {fields["start"]!r}: allowed are {", ".join(STARTS)}')
+    return faults
+
+
+class ExpireSpan(nn.Module):
+    """Attention to memories that have not expired.
+
+    Gradients reach the span parameters through present spans of kept vectors; the vectors
+    themselves are detached. `Aux.losses['expire_span']` is `ramp_loss`, averaged over lanes; its
+    weight alpha is `config.train.loss_weights.expire_span`.
+
+    Attributes:
+      max_span: L, the longest span.
+      ramp: R, tokens over which the mask falls.
+      capacity: memories per layer and lane that there is room for, those of the window included;
+        max_span + ramp never overflows.
+      position_length: distances with a position term, and tokens that are kept whatever their span.
+      pre_div: Eq. 8's divisor of the hidden vector; 1 is Eq. 3.
+      initial_share: all spans begin at this share of max_span.
+      shorten: cut spans to a random share of max_span in every training step.
+      start: a document begins with 'empty' memory, or with `position_length` 'zeros' vectors that
+        are attended to, as in the authors' code.
+      num_sizes: sizes of the buffer that there is a branch for, each half of the next.
+    """
+
+    host: Host
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    max_span: int
+    ramp: int
+    capacity: int
+    position_length: int
+    pre_div: float
+    initial_share: float
+    shorten: bool
+    start: str
+    num_sizes: int
+
+    def setup(self):
+        host = self.host
+        init = nn.initializers.normal(host.init_std)
+        heads = dict(
+            num_heads=host.num_heads, head_dim=host.head_dim, dtype=host.dtype, kernel_init=init
+        )
+        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
+        self.out = HeadsOut(d_model=host.d_model, dtype=host.dtype, kernel_init=init)
+        self.span_kernel = self.param(
+            'span_kernel',
+            nn.with_logical_partitioning(nn.initializers.zeros, ('norm',)),
+            (host.d_model,),
+        )
+        bias = -math.log(1 / self.initial_share - 1)
+        self.span_bias = self.param('span_bias', nn.initializers.constant(bias), ())
+        self.sizes = sizes_below(self.capacity - self.position_length, self.num_sizes)
+
+    def _spans(self, hidden):
+        return expire_spans(hidden, self.span_kernel, self.span_bias, self.max_span, self.pre_div)
+
+    def spans(self, x: jax.Array) -> jax.Array:
+        """Spans of the layer's inputs [batch, n, d_model] in tokens, float32 [batch, n]."""
+        return self._spans(self.normalize(x))
+
+    def initial_state(self, batch_size: int) -> ExpireSpanState:
+        """Nothing, or zero vectors in the window."""
+        dtype, width = self.host.dtype, self.position_length
+        room = self.capacity - width
+        filled = width if self.start == 'zeros' else 0
+        return ExpireSpanState(
+            window=jnp.zeros((batch_size, width, self.host.d_model), dtype),
+            window_count=jnp.full((batch_size,), filled, jnp.int32),
+            buffer=jnp.zeros((batch_size, room, self.host.d_model), dtype),
+            distance=jnp.zeros((batch_size, room), jnp.int32),
+            count=jnp.zeros((batch_size,), jnp.int32),
+            dropped=jnp.zeros((batch_size,), jnp.int32),
+        )
+
+    def __call__(
+        self, x: jax.Array, state: ExpireSpanState, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, ExpireSpanState, Aux]:
+        """Attends to memories and segment, then writes; x, y are [batch, length, d_model]."""
+        host, length, width = self.host, x.shape[1], self.position_length
+        normal = self.normalize(x)
+        queries = self.query(normal) * jnp.asarray(host.head_dim**-0.5, host.dtype)
+        rate = host.attention_dropout if train else 0.0
+        limit = jnp.ones((), jnp.float32)
+        if train and self.shorten:
+            limit = draw_shortening(segment.key)
+        functions, variables = {}, {}
+        given = dict(
+            queries=queries,
+            keys=self.key(normal),
+            values=self.value(normal),
+            spans=self._spans(normal),
+        )
+        laned = dict(
+            given=given,
+            state=jax.lax.stop_gradient(state),
+            hidden=jax.lax.stop_gradient(x),
+            num_valid=segment.valid.sum(axis=1, dtype=jnp.int32),
+        )
+        for name in ('normalize', 'key', 'value'):
+            functions[name], variables[name] = as_function(getattr(self, name))
+        whole = dict(
+            variables=variables,
+            kernel=self.span_kernel,
+            bias=self.span_bias,
+            table=self.shared(),
+            limit=limit * self.max_span,
+        )
+        if rate:
+            laned['dropout'] = jax.random.split(self.make_rng('dropout'), x.shape[0])
+
+        def read(size, fixed, moving):
+            (laned, limit), (whole, given) = fixed, moving
+            state = laned['state']
+            memory = jnp.concatenate([state.buffer[:, :size], state.window], axis=1)
+            memory = functions['normalize'](whole['variables']['normalize'], memory)
+            spans = expire_spans(
+                memory, whole['kernel'], whole['bias'], self.max_span, self.pre_div
+            )
+            keys, values = (
+                jnp.concatenate(
+                    [functions[name](whole['variables'][name], memory), given[many]], axis=2
+                )
+                for name, many in (('key', 'keys'), ('value', 'values'))
+            )
+            near = near_positions.whole_segment(given['queries'], whole['table'], width)
+            scores = dot(given['queries'], keys)
+            scores = scores + jnp.pad(near, [(0, 0)] * 3 + [(size, 0)]).astype(scores.dtype)
+            places = jnp.arange(length, dtype=jnp.int32)[None, :, None]
+            old = state.distance[:, None, :size] + places
+            recent = width + places - jnp.arange(width + length, dtype=jnp.int32)[None, None]
+            recent = jnp.broadcast_to(recent, (old.shape[0], *recent.shape[1:]))
+            soft, loss = masks(
+                jnp.concatenate([old, recent], axis=2),
+                jnp.minimum(
+                    jnp.concatenate([spans, given['spans']], axis=1),
+                    limit.astype(spans.dtype),
+                ),
+                size,
+                width,
+                state.count,
+                state.window_count,
+                laned['num_valid'],
+                self.ramp,
+            )
+            kept = None
+            if rate:
+                kept = kept_by_column(rate, laned['dropout'], scores, size, self.sizes[0])
+            soft = soft[:, None].astype(scores.dtype)
+            out = mix(scores, values, soft > 0, soft, kept)
+            full = jnp.pad(spans[:, :size], [(0, 0), (0, self.sizes[-1] - size)])
+            return out, loss, jax.lax.stop_gradient((full, spans[:, size:]))
+
+        def both(whole, laned):
+            laned, limit = dict(laned), whole['limit']
+            given, state = laned.pop('given'), laned['state']
+            whole = {name: part for name, part in whole.items() if name != 'limit'}
+            out, loss, (old_spans, spans) = switch(
+                read, self.sizes, state.count.max(), (laned, limit), (whole, given)
+            )
+            spans = jnp.concatenate([spans, jax.lax.stop_gradient(given['spans'])], axis=1)
+            new = write(
+                self.sizes, self.ramp, state, laned['hidden'], laned['num_valid'], old_spans, spans
+            )
+            return out, loss, new
+
+        out, loss, new = per_device(both, whole, laned)
+        valid = segment.valid.astype(jnp.float32)
+        present = jax.lax.stop_gradient(given['spans']).astype(jnp.float32) * valid
+        metrics = {
+            'memory_size': (state.count + state.window_count).astype(jnp.float32).mean(),
+            'span_mean': present.sum() / jnp.maximum(valid.sum(), 1.0),
+            'span_max': present.max(),
+            'dropped': (new.dropped - state.dropped).astype(jnp.float32).mean(),
+        }
+        return self.out(out), new, Aux(losses={'expire_span': loss.mean()}, metrics=metrics)
+
+    def open_segment(self, state: ExpireSpanState, batch_size: int) -> ExpireSpanCache:
+        """Projects what is alive, once for all tokens of the segment."""
+        host = self.host
+        window = self.normalize(state.window)
+        keys, values, spans = self.key(window), self.value(window), self._spans(window)
+        functions, variables = zip(
+            *(as_function(part) for part in (self.normalize, self.key, self.value)), strict=True
+        )
+        room = self.sizes[-1]
+
+        def project(size, fixed, _):
+            (norm, key, value), kernel, bias, rows = fixed
+            rows = functions[0](norm, rows[:, :size])
+            more = [(0, 0), (0, room - size)]
+            spans = expire_spans(rows, kernel, bias, self.max_span, self.pre_div)
+            return (
+                jnp.pad(functions[1](key, rows), [(0, 0), *more, (0, 0)]),
+                jnp.pad(functions[2](value, rows), [(0, 0), *more, (0, 0)]),
+                jnp.pad(spans, more),
+            )
+
+        old = switch(
+            project,
+            self.sizes,
+            state.count.max(),
+            (variables, self.span_kernel, self.span_bias, state.buffer),
+            (),
+        )
+        more = [(0, 0), (0, host.segment_length)]
+        return ExpireSpanCache(
+            *old,
+            keys=jnp.pad(keys, [(0, 0), *more, (0, 0)]),
+            values=jnp.pad(values, [(0, 0), *more, (0, 0)]),
+            spans=jnp.pad(spans, more),
+            hidden=jnp.zeros((batch_size, host.segment_length, host.d_model), host.dtype),
+            distance=state.distance,
+            count=state.count,
+            window_count=state.window_count,
+        )
+
+    def extend(self, x: jax.Array, cache: ExpireSpanCache, index: jax.Array):
+        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        host, width = self.host, self.position_length
+        normal = self.normalize(x)
+        queries = self.query(normal) * jnp.asarray(host.head_dim**-0.5, host.dtype)
+        cache = cache.replace(
+            keys=put(cache.keys, self.key(normal), width + index, 2),
+            values=put(cache.values, self.value(normal), width + index, 2),
+            spans=put(cache.spans, self._spans(normal), width + index, 1),
+            hidden=put(cache.hidden, x, index, 1),
+        )
+        places = (index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None])[..., None]
+        recent = width + places - jnp.arange(cache.keys.shape[2], dtype=jnp.int32)[None, None]
+        near = near_positions.at_distances(queries, self.shared(), recent)
+        everything = jnp.full(index.shape, cache.keys.shape[2] - width, jnp.int32)
+
+        def read(size, fixed, _):
+            cache, queries, near, recent, places = fixed
+            keys = jnp.concatenate([cache.old_keys[:, :, :size], cache.keys], axis=2)
+            values = jnp.concatenate([cache.old_values[:, :, :size], cache.values], axis=2)
+            scores = dot(queries, keys)
+            scores = scores + jnp.pad(near, [(0, 0)] * 3 + [(size, 0)]).astype(scores.dtype)
+            soft, _ = masks(
+                jnp.concatenate([cache.distance[:, None, :size] + places, recent], axis=2),
+                jnp.concatenate([cache.old_spans[:, :size], cache.spans], axis=1),
+                size,
+                width,
+                cache.count,
+                cache.window_count,
+                everything,
+                self.ramp,
+            )
+            soft = soft[:, None].astype(scores.dtype)
+            return mix(scores, values, soft > 0, soft, None)
+
+        out = switch(
+            read, self.sizes, cache.count.max(), (cache, queries, near, recent, places), ()
+        )
+        return self.out(out), cache
+
+    def close_segment(self, state, cache: ExpireSpanCache, count: jax.Array):
+        """Writes the first `count` tokens of the open segment."""
+        return write(
+            self.sizes, self.ramp, state, cache.hidden, count, cache.old_spans, cache.spans
+        )

@@ -1,0 +1,134 @@
+"""The parameters of a continuous memory, for any host layer: it takes the host's queries and vectors.
+
+Infinity-former (Martins et al., 2022), one memory of one layer: gate and fit (write), expectation of
+the basis under the densities of the queries (read). Stateless: coefficients go in and come out.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.contract import Host
+from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.memory.infinity_former import continuous
+
+
+class ContinuousMemory(nn.Module):
+    """Writes vectors into coefficients `B` and reads them with a density per query.
+
+    All in float32 at least. Nothing flows into old coefficients or places; new vectors, gate and
+    projections learn from the segment that first reads them.
+
+    Attributes:
+      host: sizes of the model.
+      num_basis: N, basis functions.
+      widths: their standard deviations; N is a multiple of their number.
+      num_samples: M, places at which the old signal is read before it is contracted.
+      tau: share of [0, 1] that the old signal is contracted to.
+      ridge: penalty of the regression.
+      first_length: vectors of the first fit.
+      write_length: vectors of every later one.
+      sigma_sq_min: least squared width of a query's density.
+      density: 'gaussian' or 'parabola'.
+      padding: pull the signal to zero outside of [0, 1], as the released code does.
+    """
+
+    host: Host
+    num_basis: int
+    widths: tuple[float, ...]
+    num_samples: int
+    tau: float
+    ridge: float
+    first_length: int
+    write_length: int
+    sigma_sq_min: float
+    density: str
+    padding: bool
+
+    def setup(self):
+        host, width = self.host, self.host.d_model
+        self.wide = jnp.promote_types(host.dtype, jnp.float32)
+        init = nn.initializers.normal(host.init_std)
+        heads = dict(
+            num_heads=host.num_heads, head_dim=host.head_dim, dtype=self.wide, kernel_init=init
+        )
+        self.key, self.value = HeadsIn(**heads), HeadsIn(**heads)
+        self.out = HeadsOut(d_model=width, dtype=self.wide, kernel_init=init)
+        axes = nn.with_logical_partitioning
+        bound = (3 * width) ** -0.5  # PyTorch's own, as in the released code
+
+        def uniform(key, shape, dtype=jnp.float32):
+            return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+        self.gate_kernel = self.param(
+            'gate_kernel', axes(uniform, (None, None, 'embed')), (3, width, width)
+        )
+        self.gate_bias = self.param('gate_bias', uniform, (width,))
+        self.mu_kernel = self.param('mu_kernel', init, (self.num_basis,))
+        self.sigma_kernel = self.param('sigma_kernel', init, (self.num_basis,))
+        shape = (self.num_samples, self.tau, self.ridge, self.num_basis, tuple(self.widths))
+        first, _ = continuous.fit_matrices(self.first_length, *shape, self.padding)
+        _, update = continuous.fit_matrices(self.write_length, *shape, self.padding)
+        centres, widths = continuous.gaussian_basis(self.num_basis, tuple(self.widths))
+        self.first_matrix, self.update_matrix = (jnp.asarray(m, self.wide) for m in (first, update))
+        self.centres, self.sizes = (jnp.asarray(part, self.wide) for part in (centres, widths))
+
+    def gate(self, rows: jax.Array) -> jax.Array:
+        """Vectors times their gate (Eq. 18), a convolution over neighbours: [batch, n, d_model]."""
+        rows = rows.astype(self.wide)
+        around = jnp.pad(rows, [(0, 0), (1, 1), (0, 0)])
+        kernel = self.gate_kernel.astype(self.wide)
+        number = rows.shape[1]
+        mixed = sum(around[:, i : i + number] @ kernel[i] for i in range(3))
+        return rows * jax.nn.sigmoid(mixed + self.gate_bias.astype(self.wide).reshape(1, 1, -1))
+
+    def first(self, rows: jax.Array) -> jax.Array:
+        """Coefficients of the first `first_length` vectors: [batch, num_basis, d_model]."""
+        return continuous.fit(self.first_matrix, self.gate(rows))
+
+    def update(self, coefficients: jax.Array, places: jax.Array, rows: jax.Array) -> jax.Array:
+        """Contracts the old signal and adds `write_length` vectors (Eqs. 13-15).
+
+        Args:
+          coefficients: [batch, num_basis, d_model].
+          places: [samples] or [batch, samples], rising, where the old signal is read.
+          rows: [batch, write_length, d_model].
+        """
+        old, places = jax.lax.stop_gradient((coefficients.astype(self.wide), places))
+        basis = continuous.psi(places.astype(self.wide), self.centres, self.sizes)
+        signal = continuous.evaluate(old, basis)
+        both = jnp.concatenate([signal, self.gate(rows)], axis=1)
+        return continuous.fit(self.update_matrix, both)
+
+    def linear_places(self) -> jax.Array:
+        """Places of plain contraction: m / M, [samples]."""
+        return jnp.arange(1, self.num_samples + 1, dtype=self.wide) / self.num_samples
+
+    def project(self, coefficients: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Keys and values of the basis functions, [batch, heads, num_basis, head_dim] each."""
+        coefficients = coefficients.astype(self.wide)
+        return self.key(coefficients), self.value(coefficients)
+
+    def read(
+        self, queries: jax.Array, keys: jax.Array, values: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array, Any]:
+        """What every query expects of the signal under its density (Eqs. 6-12).
+
+        Args:
+          queries: [batch, heads, n, head_dim], the host's, not scaled.
+          keys, values: of `project`.
+
+        Returns:
+          [batch, n, d_model]; mu and sigma_sq, [batch, heads, n]; scores [batch, heads, n, num_basis].
+        """
+        queries = queries.astype(self.wide)
+        scores = jnp.einsum('bhqd,bhkd->bhqk', queries, keys)
+        scores = scores * jnp.asarray(self.host.head_dim**-0.5, self.wide)
+        mu = jax.nn.sigmoid(scores @ self.mu_kernel.astype(self.wide))
+        sigma_sq = jax.nn.softplus(scores @ self.sigma_kernel.astype(self.wide))
+        sigma_sq = jnp.maximum(sigma_sq, jnp.asarray(self.sigma_sq_min, self.wide))
+        expected = continuous.expectation(mu, sigma_sq, self.centres, self.sizes, self.density)
+        read = jnp.einsum('bhqk,bhkd->bhqd', expected, values)
+        return self.out(read), mu, sigma_sq, scores

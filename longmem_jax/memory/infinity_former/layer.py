@@ -1,0 +1,380 @@
+"""Infinity-former: a short-term memory and a continuous, unbounded one (Martins et al., 2022).
+
+Tokens that leave the short-term memory wait until there are `write_length` of them; at the start of
+the next segment they are fitted into the continuous memory, whose old signal is contracted to make
+room, and the segment then reads it. So what is written is always earlier than what reads it. With
+sticky memories the old signal is sampled where the last segment looked.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.contract import Host
+from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
+from longmem_jax.layers.window import push
+from longmem_jax.memory.infinity_former import continuous
+from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
+from longmem_jax.segment import Aux, Segment, per_lane, select_lanes
+
+THRESHOLDS = ('fill', 'clear')
+
+
+@flax.struct.dataclass
+class LongTermState:
+    """The continuous memory of one layer.
+
+    Attributes:
+      coefficients: B, float32 [batch, num_basis, d_model].
+      mass: float32 [batch, num_bins], attention of the last segment, for sticky memories.
+      pending: [batch, first_length + write_length, d_model], vectors that wait to be written; the
+        last `pending_count` (int32 [batch]), oldest first.
+      stored: int32 [batch], vectors written since the memory was empty; 0 = nothing to read.
+      writes: int32 [batch], writes in this document.
+    """
+
+    coefficients: jax.Array
+    mass: jax.Array
+    pending: jax.Array
+    pending_count: jax.Array
+    stored: jax.Array
+    writes: jax.Array
+
+
+@flax.struct.dataclass
+class InfinityFormerState:
+    """Memories of one layer.
+
+    Attributes:
+      hidden: [batch, memory_length, d_model], the short-term memory; None where there is none.
+      count: int32 [batch], filled vectors of it, the last ones; None where there is none.
+      long: the continuous memory.
+    """
+
+    hidden: Any
+    count: Any
+    long: LongTermState
+
+
+@flax.struct.dataclass
+class InfinityFormerCache:
+    """What an open segment reads and will write.
+
+    Attributes:
+      attention: keys and values of the short-term memory and of the tokens so far.
+      hidden: [batch, segment_length, d_model], inputs of this layer so far.
+      count: as in the state.
+      long: the continuous memory as this segment reads it; `mass` as it was before.
+      keys, values: [batch, heads, num_basis, head_dim], projected coefficients.
+      mass: float32 [batch, num_bins], attention of this segment so far.
+    """
+
+    attention: KeyValues
+    hidden: jax.Array
+    count: Any
+    long: LongTermState
+    keys: jax.Array
+    values: jax.Array
+    mass: jax.Array
+
+
+def spacing(length: int, num_samples: int, tau: float) -> float:
+    """Greatest distance between neighbouring places of an update."""
+    return max(tau / num_samples, (1 - tau) / length)
+
+
+def check(fields, model, segment_length: int) -> list[str]:
+    """Faults of a sub-config."""
+    faults, widths = [], tuple(fields['widths'])
+    for name in ('num_basis', 'num_samples', 'write_length', 'num_bins'):
+        if fields[name] < 1:
+            faults.append(f'{name} = {fields[name]}: must be at least 1')
+    for name, allowed in (
+        ('sticky', continuous.STICKY),
+        ('density', continuous.DENSITIES),
+        ('kl', ('none', *continuous.KL_KINDS)),
+        ('threshold_kind', THRESHOLDS),
+    ):
+        if fields[name] not in allowed:
+            faults.append(f'{name} = {fields[name]!r}: allowed are {", ".join(allowed)}')
+    if not 0 < fields['tau'] < 1:
+        faults.append(f'tau = {fields["tau"]}: must lie between 0 and 1')
+    if fields['ridge'] <= 0:
+        faults.append(f'ridge = {fields["ridge"]}: must be above 0')
+    if fields['sigma_sq_min'] <= 0 or fields['sigma_0'] <= 0:
+        faults.append('sigma_sq_min and sigma_0: must be above 0')
+    if not widths or min(widths) <= 0:
+        faults.append(f'widths = {widths}: numbers above 0 are needed')
+    elif fields['num_basis'] % len(widths) or fields['num_basis'] // len(widths) < 2:
+        faults.append(
+            f'num_basis = {fields["num_basis"]}: must be a multiple of the {len(widths)} widths, with '
+            'at least 2 centres'
+        )
+    if faults:
+        return faults
+    step = spacing(fields['write_length'], fields['num_samples'], fields['tau'])
+    if min(widths) < step:
+        faults.append(
+            f'widths = {widths}: the narrowest is below {step:.4f}, the distance between fitted '
+            'vectors, max(tau / num_samples, (1 - tau) / write_length); a basis function with no '
+            'vector near it grows without bound. Use wider functions or more samples'
+        )
+    if fields['num_samples'] > 8 * fields['num_basis']:
+        faults.append(
+            f'num_samples = {fields["num_samples"]}: more than 8 per basis function tell nothing new; '
+            f'at most {8 * fields["num_basis"]}'
+        )
+    if segment_length > fields['write_length']:
+        faults.append(
+            f'write_length = {fields["write_length"]}: must be at least the segment length '
+            f'{segment_length}; one write per segment must keep up'
+        )
+    threshold = fields['memory_threshold']
+    if threshold and threshold < fields['write_length']:
+        faults.append(
+            f'memory_threshold = {threshold}: 0 for none, or at least write_length = '
+            f'{fields["write_length"]}'
+        )
+    return faults
+
+
+class InfinityFormer(nn.Module):
+    """Short-term attention plus what the queries expect of the continuous memory.
+
+    `Aux.losses['kl']` is the KL term, averaged over lanes, heads and queries.
+
+    Attributes:
+      memory_length: short-term memory of hidden vectors, as in Transformer-XL; 0 = none.
+      position: position scheme of the short-term attention.
+      num_basis, widths, num_samples, tau, ridge, sigma_sq_min, density, padding: as in
+        `ContinuousMemory`.
+      write_length: vectors per write, at least a segment.
+      memory_threshold: 0, or vectors that 'fill' up before the first fit, or that 'clear' the
+        memory when so many were written, as the released GPT-2 code does.
+      threshold_kind: 'fill' or 'clear'.
+      sticky: 'none', 'sampled' places as in the paper, or their 'quantile's, without chance.
+      num_bins: of the histogram of attention.
+      kl: 'true', 'paper_eq21', 'as_released' or 'none'.
+      sigma_0: width that the KL term pulls densities to.
+    """
+
+    host: Host
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    memory_length: int
+    position: str
+    num_basis: int
+    widths: tuple
+    num_samples: int
+    tau: float
+    ridge: float
+    sigma_sq_min: float
+    density: str
+    padding: bool
+    write_length: int
+    memory_threshold: int
+    threshold_kind: str
+    sticky: str
+    num_bins: int
+    kl: str
+    sigma_0: float
+
+    def setup(self):
+        self.attention = SelfAttention(
+            host=self.host,
+            normalize=self.normalize,
+            shared=self.shared,
+            position=self.position,
+            memory_length=self.memory_length,
+        )
+        fills = self.memory_threshold and self.threshold_kind == 'fill'
+        self.first_length = self.memory_threshold if fills else self.write_length
+        self.memory = ContinuousMemory(
+            host=self.host,
+            num_basis=self.num_basis,
+            widths=tuple(self.widths),
+            num_samples=self.num_samples,
+            tau=self.tau,
+            ridge=self.ridge,
+            first_length=self.first_length,
+            write_length=self.write_length,
+            sigma_sq_min=self.sigma_sq_min,
+            density=self.density,
+            padding=self.padding,
+        )
+
+    def initial_state(self, batch_size: int) -> InfinityFormerState:
+        """Nothing, in either memory."""
+        host = self.host
+        none = jnp.zeros((batch_size,), jnp.int32)
+        wide = jnp.promote_types(host.dtype, jnp.float32)
+        room = self.first_length + self.write_length
+        long = LongTermState(
+            coefficients=jnp.zeros((batch_size, self.num_basis, host.d_model), wide),
+            mass=jnp.zeros((batch_size, self.num_bins), jnp.float32),
+            pending=jnp.zeros((batch_size, room, host.d_model), host.dtype),
+            pending_count=none,
+            stored=none,
+            writes=none,
+        )
+        if not self.memory_length:
+            return InfinityFormerState(None, None, long)
+        shape = (batch_size, self.memory_length, host.d_model)
+        return InfinityFormerState(jnp.zeros(shape, host.dtype), none, long)
+
+    def _places(self, long, key):
+        """Where the old signal is read: [samples] or [batch, samples]."""
+        if self.sticky == 'none':
+            return self.memory.linear_places()
+        probabilities = continuous.bin_probabilities(long.mass)
+        if self.sticky == 'quantile':
+            return continuous.quantile_places(probabilities, self.num_samples)
+        key = jax.random.key(0) if key is None else key
+        lanes = jnp.arange(long.writes.shape[0], dtype=jnp.int32)
+        keys = jax.vmap(lambda lane: jax.random.fold_in(key, lane))(lanes)
+        keys = jax.vmap(jax.random.fold_in)(keys, long.writes)
+        bins = continuous.sampled_bins(keys, probabilities, self.num_samples)
+        return continuous.sampled_places(bins, self.num_bins)
+
+    def _write(self, long: LongTermState, key) -> LongTermState:
+        """Fits what waits into the memory, in lanes where enough does; B carries gradients."""
+        empty = long.stored == 0
+        if self.memory_threshold and self.threshold_kind == 'clear':
+            empty = empty | (long.stored >= self.memory_threshold)
+        needed = jnp.where(empty, self.first_length, self.write_length)
+        ready = long.pending_count >= needed
+        start = long.pending.shape[1] - long.pending_count
+
+        def oldest(number):
+            take = jax.vmap(lambda lane, at: jax.lax.dynamic_slice_in_dim(lane, at, number))
+            return jax.lax.stop_gradient(take(long.pending, start))
+
+        first = self.memory.first(oldest(self.first_length))
+        later = self.memory.update(
+            long.coefficients, self._places(long, key), oldest(self.write_length)
+        )
+        written = jnp.where(per_lane(empty, later), first, later)
+        return long.replace(
+            coefficients=jnp.where(per_lane(ready, written), written, long.coefficients),
+            pending_count=jnp.where(ready, long.pending_count - needed, long.pending_count),
+            stored=jnp.where(ready, jnp.where(empty, 0, long.stored) + needed, long.stored),
+            writes=long.writes + ready.astype(jnp.int32),
+        )
+
+    def _queries(self, x):
+        return self.attention.query(self.normalize(x))
+
+    def _read(self, x, keys, values, stored, counted):
+        """What the memory gives, its attention by bin, and the densities; zeros where it is empty."""
+        y, mu, sigma_sq, _ = self.memory.read(self._queries(x), keys, values)
+        filled = stored > 0
+        y = jnp.where(per_lane(filled, y), y, jnp.zeros_like(y)).astype(x.dtype)
+        mass = jnp.zeros((x.shape[0], self.num_bins), jnp.float32)
+        if self.sticky != 'none':
+            mass = continuous.attention_mass(
+                *jax.lax.stop_gradient((mu, sigma_sq)),
+                self.num_bins,
+                self.density,
+                counted & filled[:, None],
+            )
+        return y, mass, mu, sigma_sq
+
+    def _remember(self, state, long, mass, hidden, num_valid):
+        """Writes a segment to the short-term memory; what leaves that waits for the long-term one."""
+        hidden = jax.lax.stop_gradient(hidden)
+        rows, leaving = hidden, num_valid
+        recent, count = state.hidden, state.count
+        if self.memory_length:
+            joined = jnp.concatenate([recent, hidden.astype(recent.dtype)], axis=1)
+            leaving = jnp.maximum(count + num_valid - self.memory_length, 0)
+            take = jax.vmap(
+                lambda lane, at: jax.lax.dynamic_slice_in_dim(lane, at, hidden.shape[1])
+            )
+            rows = take(joined, self.memory_length - count)
+            recent, count = push(recent, count, hidden, num_valid)
+        pending, pending_count = push(long.pending, long.pending_count, rows, leaving)
+        stay = jnp.arange(pending.shape[1], dtype=jnp.int32)[None]
+        stay = stay >= pending.shape[1] - pending_count[:, None]
+        long = long.replace(
+            coefficients=jax.lax.stop_gradient(long.coefficients),
+            mass=jax.lax.stop_gradient(mass),
+            pending=jnp.where(stay[..., None], pending, jnp.zeros_like(pending)),
+            pending_count=pending_count,
+        )
+        # A lane without tokens has not read, and so has not written either.
+        long = select_lanes(num_valid > 0, long, state.long)
+        return InfinityFormerState(recent, count, long)
+
+    def __call__(
+        self, x: jax.Array, state: InfinityFormerState, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, InfinityFormerState, Aux]:
+        """Writes what waits, attends to both memories, remembers; x, y are [batch, length, d_model]."""
+        state = jax.lax.stop_gradient(state)
+        long = self._write(state.long, segment.key if train else None)
+        keys, values = self.memory.project(long.coefficients)
+        recent = (state.hidden, state.count) if self.memory_length else ()
+        y = self.attention(x, *recent, train=train)
+        read, mass, mu, sigma_sq = self._read(x, keys, values, long.stored, segment.valid)
+        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
+        losses = {}
+        if self.kl != 'none':
+            divergence = continuous.kl_divergence(mu, sigma_sq, self.sigma_0, self.kl)
+            counts = (segment.valid & (long.stored > 0)[:, None])[:, None]
+            losses['kl'] = jnp.where(counts, divergence, jnp.zeros_like(divergence)).mean()
+        metrics = {
+            'memory_size': long.stored.astype(jnp.float32).mean(),
+            'density_width': jnp.sqrt(sigma_sq).mean().astype(jnp.float32),
+        }
+        new = self._remember(state, long, mass, x, num_valid)
+        return y + read, new, Aux(losses=losses, metrics=metrics)
+
+    def attention_to_memory(
+        self, x: jax.Array, state: InfinityFormerState, segment: Segment, num_bins: int
+    ) -> jax.Array:
+        """Where every token looks, the sum over heads, float32 [batch, length, num_bins].
+
+        Arguments as in `__call__`; zeros at padding and where the memory is empty.
+        """
+        long = self._write(state.long, None)
+        _, mu, sigma_sq, _ = self.memory.read(
+            self._queries(x), *self.memory.project(long.coefficients)
+        )
+        counted = segment.valid & (long.stored > 0)[:, None]
+
+        def token(mu, sigma_sq, counted):
+            parts = (mu[..., None], sigma_sq[..., None])
+            return continuous.attention_mass(*parts, num_bins, self.density, counted[:, None])
+
+        return jax.vmap(token, (2, 2, 1), 1)(mu, sigma_sq, counted)
+
+    def open_segment(self, state: InfinityFormerState, batch_size: int) -> InfinityFormerCache:
+        """Writes what waits and projects both memories, once for all tokens of the segment."""
+        host = self.host
+        long = self._write(state.long, None)
+        keys, values = self.memory.project(long.coefficients)
+        return InfinityFormerCache(
+            attention=self.attention.open(state.hidden, batch_size),
+            hidden=jnp.zeros((batch_size, host.segment_length, host.d_model), host.dtype),
+            count=state.count,
+            long=long,
+            keys=keys,
+            values=values,
+            mass=jnp.zeros((batch_size, self.num_bins), jnp.float32),
+        )
+
+    def extend(self, x: jax.Array, cache: InfinityFormerCache, index: jax.Array):
+        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        recent = (cache.count,) if self.memory_length else ()
+        y, attention = self.attention.extend(x, cache.attention, index, *recent)
+        counted = jnp.ones(x.shape[:2], bool)
+        read, mass, _, _ = self._read(x, cache.keys, cache.values, cache.long.stored, counted)
+        hidden = put(cache.hidden, x, index, 1)
+        return y + read, cache.replace(attention=attention, hidden=hidden, mass=cache.mass + mass)
+
+    def close_segment(self, state, cache: InfinityFormerCache, count: jax.Array):
+        """Remembers the first `count` tokens of the open segment."""
+        return self._remember(state, cache.long, cache.mass, cache.hidden, count)

@@ -1,0 +1,201 @@
+"""Memorizing Transformer: attention to the nearest of very many past keys (Wu et al., 2022).
+
+Per lane and head the last `memory_size` keys and values are kept as they were computed. Every query
+reads the k nearest (normalised inner product), and a gate per head mixes that with local attention.
+A segment is read before it is written; a document starts with an empty memory.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.contract import Host
+from longmem_jax.layers.nearest import (
+    DTYPES,
+    SEARCHES,
+    Rows,
+    nearest,
+    no_rows,
+    write,
+)
+from longmem_jax.layers.self_attention import KeyValues
+from longmem_jax.memory.memorizing import normalized_attention
+from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
+from longmem_jax.segment import Aux, Segment
+
+UNWRITTEN = ('masked', 'zeros')
+
+
+@flax.struct.dataclass
+class MemorizingState:
+    """Memories of one layer.
+
+    Attributes:
+      recent: keys and values of the last tokens, for local attention.
+      rows: the large memory.
+    """
+
+    recent: RecentKeys
+    rows: Rows
+
+
+@flax.struct.dataclass
+class MemorizingCache:
+    """What an open segment reads and will write.
+
+    Attributes:
+      attention: recent keys and values and those of the tokens so far.
+      state: memories before the segment.
+    """
+
+    attention: KeyValues
+    state: MemorizingState
+
+
+def check(fields, model, segment_length: int) -> list[str]:
+    """Faults of a sub-config."""
+    faults = normalized_attention.check(fields, model, segment_length)
+    size, k = fields['memory_size'], fields['top_k']
+    for name, allowed in (
+        ('search', SEARCHES),
+        ('cache_dtype', DTYPES),
+        ('unwritten', UNWRITTEN),
+    ):
+        if fields[name] not in allowed:
+            faults.append(f'{name} = {fields[name]!r}: allowed are {", ".join(allowed)}')
+    for name in ('memory_size', 'top_k', 'block_size'):
+        if fields[name] < 1:
+            faults.append(f'{name} = {fields[name]}: must be at least 1')
+    if k > size:
+        faults.append(
+            f'top_k = {k}: more than the memory_size of {size} rows; lower one or raise the other'
+        )
+    if fields['search'] == 'bucketed' and not faults and size % k:
+        faults.append(f"memory_size = {size}: search='bucketed' needs a multiple of top_k = {k}")
+    if size > fields['block_size'] > 0 and size % fields['block_size']:
+        faults.append(
+            f'memory_size = {size}: must be a multiple of block_size = {fields["block_size"]}, the '
+            'rows searched at once'
+        )
+    if not 0 < fields['recall_target'] <= 1:
+        faults.append(f'recall_target = {fields["recall_target"]}: must be in (0, 1]')
+    return faults
+
+
+class Memorizing(nn.Module):
+    """Local attention with recent keys, and the nearest of `memory_size` older ones.
+
+    Attributes:
+      position, memory_length, window, attend_self, start, scale_init: of the local attention, see
+        `NormalizedAttention`; the memory has no positions.
+      memory_size: keys and values kept per lane and head, oldest out first.
+      top_k: rows that a query reads.
+      search: see `nearest.nearest`.
+      recall_target: of search='approximate'.
+      block_size: rows searched at once.
+      cache_dtype: of the rows: 'float32', 'bfloat16', or 'int8' with a scale per row.
+      unwritten: 'masked', or 'zeros': where fewer than k rows are filled, zero rows take part with
+        a score of zero, as in the released code.
+      gate_init: b_g at the start; the memory's weight is sigmoid(b_g).
+    """
+
+    host: Host
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    position: str
+    memory_length: int
+    window: int
+    attend_self: bool
+    start: str
+    scale_init: float
+    memory_size: int
+    top_k: int
+    search: str
+    recall_target: float
+    block_size: int
+    cache_dtype: str
+    unwritten: str
+    gate_init: float
+
+    def setup(self):
+        self.attention = NormalizedAttention(
+            host=self.host,
+            position=self.position,
+            memory_length=self.memory_length,
+            window=self.window,
+            attend_self=self.attend_self,
+            start=self.start,
+            scale_init=self.scale_init,
+        )
+        constant = nn.with_logical_partitioning(
+            nn.initializers.constant(self.gate_init), ('heads',)
+        )
+        self.gate = self.param('gate', constant, (self.host.num_heads,))
+
+    def initial_state(self, batch_size: int) -> MemorizingState:
+        """Nothing, in either memory."""
+        host = self.host
+        dtype = self.cache_dtype
+        if dtype == 'float32':
+            dtype = jnp.promote_types(host.dtype, jnp.float32)
+        rows = no_rows(batch_size, host.num_heads, self.memory_size, host.head_dim, dtype)
+        return MemorizingState(self.attention.initial(batch_size), rows)
+
+    def retrieve(self, queries: jax.Array, rows: Rows) -> jax.Array:
+        """What queries (times their scale) read of the memory: [batch, heads, n, head_dim]."""
+        # The scale is positive, so it changes no order.
+        keys, values, found = nearest(
+            rows, queries, self.top_k, self.search, self.recall_target, self.block_size
+        )
+        wide = jnp.promote_types(queries.dtype, jnp.float32)
+        scores = jnp.einsum('bhnd,bhnkd->bhnk', queries, keys, preferred_element_type=wide)
+        counted = found if self.unwritten == 'masked' else jnp.ones_like(found)
+        scores = jnp.where(counted, scores, jnp.asarray(-1e30, wide))
+        weights = jax.nn.softmax(scores, axis=-1)
+        weights = jnp.where(counted, weights, jnp.zeros_like(weights)).astype(values.dtype)
+        return jnp.einsum('bhnk,bhnkd->bhnd', weights, values)
+
+    def _mix(self, local, retrieved):
+        gate = jax.nn.sigmoid(self.gate)[None, :, None, None].astype(local.dtype)
+        return self.attention.out(local * (1 - gate) + retrieved * gate)
+
+    def _remember(self, state, keys, values, num_valid):
+        recent = self.attention.remember(state.recent, keys, values, num_valid)
+        return MemorizingState(recent, write(state.rows, keys, values, num_valid))
+
+    def __call__(
+        self, x: jax.Array, state: MemorizingState, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, MemorizingState, Aux]:
+        """Reads both memories, then writes both; x, y are [batch, length, d_model]."""
+        state = jax.lax.stop_gradient(state)
+        queries, keys, values, local = self.attention.whole(self.normalize(x), state.recent, train)
+        y = self._mix(local, self.retrieve(queries, state.rows))
+        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
+        filled = jnp.minimum(state.rows.count, self.memory_size)
+        metrics = {
+            'memory_size': filled.astype(jnp.float32).mean(),
+            'gate': jax.nn.sigmoid(self.gate).mean(),
+        }
+        new = self._remember(state, keys, values, num_valid)
+        return y, new, Aux(losses={}, metrics=metrics)
+
+    def open_segment(self, state: MemorizingState, batch_size: int) -> MemorizingCache:
+        """Room for the segment behind the recent keys."""
+        return MemorizingCache(self.attention.open(state.recent, batch_size), state)
+
+    def extend(self, x: jax.Array, cache: MemorizingCache, index: jax.Array):
+        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        queries, local, attention = self.attention.tokens(
+            self.normalize(x), cache.attention, cache.state.recent.count, index
+        )
+        y = self._mix(local, self.retrieve(queries, cache.state.rows))
+        return y, cache.replace(attention=attention)
+
+    def close_segment(self, state: MemorizingState, cache: MemorizingCache, count: jax.Array):
+        """Writes the first `count` tokens of the open segment."""
+        keys, values = self.attention.segment_of(cache.attention)
+        return self._remember(state, keys, values, count)

@@ -1,0 +1,192 @@
+"""Attention with normalised queries and keys, a scale per head, and the last keys and values kept.
+
+The local attention of the Memorizing Transformer (Wu et al., 2022, as released): keys and queries of
+length one, scores and position biases times a learned scale, a Transformer-XL cache that keeps keys
+and values as the parameters of their step made them.
+"""
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.contract import STARTS, Host
+from longmem_jax.layers.attention import attend
+from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.relative_position import RelativePosition
+from longmem_jax.layers.self_attention import KeyValues, put
+from longmem_jax.layers.window import push
+
+POSITIONS = ('t5', 'alibi', 'none')
+
+
+@flax.struct.dataclass
+class RecentKeys:
+    """Keys and values of the last tokens.
+
+    Attributes:
+      keys, values: [batch, heads, memory_length, head_dim]; the last `count` are filled.
+      count: int32 [batch].
+    """
+
+    keys: jax.Array
+    values: jax.Array
+    count: jax.Array
+
+
+def check(fields, model, segment_length: int) -> list[str]:
+    """Faults of the fields of `NormalizedAttention`."""
+    faults = []
+    for name, allowed in (('position', POSITIONS), ('start', STARTS)):
+        if fields[name] not in allowed:
+            faults.append(f'{name} = {fields[name]!r}: allowed are {", ".join(allowed)}')
+    if fields['scale_init'] <= 0:
+        faults.append(f'scale_init = {fields["scale_init"]}: must be above 0')
+    for name in ('memory_length', 'window'):
+        if fields[name] < 0:
+            faults.append(f'{name} = {fields[name]}: must be at least 0')
+    return faults
+
+
+def unit(x: jax.Array) -> jax.Array:
+    """Vectors of the last axis at length one, in float32 at least; same dtype."""
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    square = jnp.sum(wide * wide, axis=-1, keepdims=True)
+    return (wide * jax.lax.rsqrt(square + jnp.asarray(1e-6, wide.dtype))).astype(x.dtype)
+
+
+class NormalizedAttention(nn.Module):
+    """Projections, local attention and the cache of recent keys; not a layer by itself.
+
+    Attributes:
+      host: sizes of the model.
+      position: 't5', 'alibi' or 'none'.
+      memory_length: keys kept of the last tokens; 0 = none.
+      window: greatest distance that is seen; 0 = no limit.
+      attend_self: queries see themselves; the released code's do not.
+      start: 'empty', or documents begin with zero vectors that are attended to ('zeros').
+      scale_init: of the scales at the start; 1 as released, which begins nearly even over all keys
+        and takes an optimizer of relative steps, such as Adafactor, to leave it.
+    """
+
+    host: Host
+    position: str
+    memory_length: int
+    window: int
+    attend_self: bool
+    start: str
+    scale_init: float
+
+    def setup(self):
+        host = self.host
+        init = nn.initializers.normal(host.init_std)
+        heads = dict(
+            num_heads=host.num_heads, head_dim=host.head_dim, dtype=host.dtype, kernel_init=init
+        )
+        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
+        self.out = HeadsOut(d_model=host.d_model, dtype=host.dtype, kernel_init=init)
+        constant = nn.initializers.constant(self.scale_init)
+        constant = nn.with_logical_partitioning(constant, ('heads',))
+        self.scale = self.param('scale', constant, (host.num_heads,))
+        self.relation = RelativePosition(
+            host=host,
+            shared=None,
+            kind=self.position,
+            num_distances=self.memory_length + host.segment_length,
+            clamp_length=0,
+        )
+
+    def initial(self, batch_size: int) -> RecentKeys:
+        """No keys."""
+        host = self.host
+        shape = (batch_size, host.num_heads, self.memory_length, host.head_dim)
+        room = jnp.zeros(shape, host.dtype)
+        return RecentKeys(room, room, jnp.zeros((batch_size,), jnp.int32))
+
+    def queries(self, x: jax.Array) -> jax.Array:
+        """Queries of `x` [batch, n, d_model] times their scale: [batch, heads, n, head_dim]."""
+        scale = jnp.abs(self.scale)[None, :, None, None]
+        return unit(self.query(x)) * scale.astype(self.host.dtype)
+
+    def key_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Keys and values of `x`, [batch, heads, n, head_dim] each."""
+        return unit(self.key(x)), self.value(x)
+
+    def local(self, queries, keys, values, offset, count, train) -> jax.Array:
+        """Attention to the recent keys and the segment: [batch, heads, n, head_dim].
+
+        Args:
+          queries: of `queries`, the first on key index `offset` (int, or int32 [batch]).
+          keys, values: [batch, heads, memory_length + m, head_dim].
+          count: int32 [batch], filled recent keys.
+          train: dropout on or off.
+        """
+        num_queries, num_keys = queries.shape[2], keys.shape[2]
+        first, mask, bias = None, None, None
+        if self.memory_length and self.start == 'empty':
+            first = self.memory_length - count
+        if not self.attend_self:
+            places = jnp.asarray(offset, jnp.int32).reshape(-1, 1, 1)
+            places = places + jnp.arange(num_queries, dtype=jnp.int32)[None, :, None]
+            mask = (places != jnp.arange(num_keys, dtype=jnp.int32)[None, None])[:, None]
+        _, extra = self.relation.relate(queries, offset, num_keys, train=train)
+        if extra:
+            bias = extra['distance_bias'] * jnp.abs(self.scale)[:, None]
+        rate = self.host.attention_dropout if train else 0.0
+        return attend(
+            queries,
+            keys,
+            values,
+            offset=offset,
+            first=first,
+            mask=mask,
+            window=self.window and self.window + 1,
+            distance_bias=bias,
+            scale=1.0,
+            dropout_rate=rate,
+            dropout_key=self.make_rng('dropout') if rate else None,
+        )
+
+    def whole(self, x, recent: RecentKeys, train: bool):
+        """A whole segment `x`, normalised: queries, keys and values of it, and what it reads locally."""
+        queries, (keys, values) = self.queries(x), self.key_values(x)
+        joined = [
+            jnp.concatenate([old, new], axis=2)
+            for old, new in ((recent.keys, keys), (recent.values, values))
+        ]
+        local = self.local(queries, *joined, self.memory_length, recent.count, train)
+        return queries, keys, values, local
+
+    def open(self, recent: RecentKeys, batch_size: int) -> KeyValues:
+        """Recent keys and values with room for the segment behind them."""
+        host = self.host
+        shape = (batch_size, host.num_heads, host.segment_length, host.head_dim)
+        room = jnp.zeros(shape, host.dtype)
+        parts = (recent.keys, recent.values)
+        return KeyValues(*(jnp.concatenate([part, room], axis=2) for part in parts))
+
+    def tokens(self, x, cache: KeyValues, count, index):
+        """The next tokens of an open segment: queries, what they read locally, the cache with them."""
+        queries, (keys, values) = self.queries(x), self.key_values(x)
+        offset = self.memory_length + index
+        cache = KeyValues(put(cache.keys, keys, offset, 2), put(cache.values, values, offset, 2))
+        return queries, self.local(queries, *_pair(cache), offset, count, False), cache
+
+    def segment_of(self, cache: KeyValues) -> tuple[jax.Array, jax.Array]:
+        """Keys and values of the open segment alone."""
+        return tuple(part[:, :, self.memory_length :] for part in _pair(cache))
+
+    def remember(self, recent: RecentKeys, keys, values, num_valid) -> RecentKeys:
+        """Writes the first `num_valid` (int32 [batch]) keys and values, detached."""
+        if not self.memory_length:
+            return recent
+        written = []
+        for rows, new in ((recent.keys, keys), (recent.values, values)):
+            rows, new = jnp.swapaxes(rows, 1, 2), jnp.swapaxes(jax.lax.stop_gradient(new), 1, 2)
+            window, count = push(rows, recent.count, new, num_valid)
+            written.append(jnp.swapaxes(window, 1, 2))
+        return RecentKeys(*written, count)
+
+
+def _pair(cache):
+    return cache.keys, cache.values

@@ -1,0 +1,87 @@
+"""Transformer-XL as the Memorizing Transformer has it in all other layers (Wu et al., 2022).
+
+Normalised queries and keys, T5 biases, and a cache of the last keys and values. Its parameters are
+those of `memorizing` without the gate, so that a memory can be added to a trained model.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.contract import Host
+from longmem_jax.layers.self_attention import KeyValues
+from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
+from longmem_jax.segment import Aux, Segment
+
+
+@flax.struct.dataclass
+class NormalizedXLCache:
+    """What an open segment reads and will write.
+
+    Attributes:
+      attention: recent keys and values and those of the tokens so far.
+      recent: the state before the segment.
+    """
+
+    attention: KeyValues
+    recent: RecentKeys
+
+
+class NormalizedXL(nn.Module):
+    """Local attention with recent keys and nothing more; attributes as in `NormalizedAttention`."""
+
+    host: Host
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    position: str
+    memory_length: int
+    window: int
+    attend_self: bool
+    start: str
+    scale_init: float
+
+    def setup(self):
+        self.attention = NormalizedAttention(
+            host=self.host,
+            position=self.position,
+            memory_length=self.memory_length,
+            window=self.window,
+            attend_self=self.attend_self,
+            start=self.start,
+            scale_init=self.scale_init,
+        )
+
+    def initial_state(self, batch_size: int) -> RecentKeys:
+        """No keys."""
+        return self.attention.initial(batch_size)
+
+    def __call__(
+        self, x: jax.Array, state: RecentKeys, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, RecentKeys, Aux]:
+        """Attends, then writes; x, y are [batch, length, d_model]."""
+        state = jax.lax.stop_gradient(state)
+        _, keys, values, local = self.attention.whole(self.normalize(x), state, train)
+        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
+        new = self.attention.remember(state, keys, values, num_valid)
+        metrics = {'memory_size': state.count.astype(jnp.float32).mean()}
+        return self.attention.out(local), new, Aux(losses={}, metrics=metrics)
+
+    def open_segment(self, state: RecentKeys, batch_size: int) -> NormalizedXLCache:
+        """Room for the segment behind the recent keys."""
+        return NormalizedXLCache(self.attention.open(state, batch_size), state)
+
+    def extend(self, x: jax.Array, cache: NormalizedXLCache, index: jax.Array):
+        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        _, local, attention = self.attention.tokens(
+            self.normalize(x), cache.attention, cache.recent.count, index
+        )
+        return self.attention.out(local), cache.replace(attention=attention)
+
+    def close_segment(self, state: RecentKeys, cache: NormalizedXLCache, count: jax.Array):
+        """Writes the first `count` tokens of the open segment."""
+        keys, values = self.attention.segment_of(cache.attention)
+        return self.attention.remember(state, keys, values, count)

@@ -1,0 +1,214 @@
+"""The slots of Memformer: reading, slot attention that writes, and forgetting (Wu et al., 2020).
+
+Slots are vectors of length one that all layers of an encoder read. Behind the last layer each slot
+attends to itself and to the tokens, and to no other slot; how much of its weight stays on itself is
+how much it keeps. A learned vector per slot is then added and the sum brought to length one again:
+what is never refreshed drifts to the vector's direction, where a new document begins.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.contract import Host, NoState, identity
+from longmem_jax.layers.attention import NEVER
+from longmem_jax.layers.cross_attention import CrossAttention
+from longmem_jax.layers.feed_forward import Dense
+from longmem_jax.layers.norms import Norm
+from longmem_jax.layers.projections import HeadsIn
+
+
+def write(
+    slots: jax.Array,
+    queries: jax.Array,
+    own_keys: jax.Array,
+    token_keys: jax.Array,
+    token_values: jax.Array,
+    valid: jax.Array,
+    temperature: float,
+) -> tuple[jax.Array, jax.Array]:
+    """Slot attention (paper, "memory slot attention").
+
+    Args:
+      slots: [batch, slots, width], what a slot keeps of itself, not projected.
+      queries, own_keys: [batch, heads, slots, head_dim], of the slots.
+      token_keys, token_values: [batch, heads, n, head_dim].
+      valid: bool [batch, n].
+      temperature: below 1 it makes slots choose.
+
+    Returns:
+      New slots [batch, slots, width], and the weights [batch, heads, slots, 1 + n], itself first.
+    """
+    batch, heads, number, head_dim = queries.shape
+    scale = jnp.asarray(head_dim**-0.5 / temperature, queries.dtype)
+    own = (queries * own_keys).sum(axis=-1, keepdims=True)
+    others = jnp.einsum('bhkd,bhnd->bhkn', queries, token_keys)
+    others = jnp.where(valid[:, None, None], others * scale, jnp.asarray(NEVER, others.dtype))
+    weights = jax.nn.softmax(jnp.concatenate([own * scale, others], axis=-1), axis=-1)
+    kept = slots.reshape(batch, number, heads, head_dim).swapaxes(1, 2)
+    mixed = weights[..., :1] * kept
+    mixed = mixed + jnp.einsum('bhkn,bhnd->bhkd', weights[..., 1:], token_values)
+    return mixed.swapaxes(1, 2).reshape(slots.shape), weights
+
+
+def on_sphere(vectors: jax.Array) -> jax.Array:
+    """Vectors [..., width] brought to length one."""
+    return vectors * jax.lax.rsqrt(jnp.square(vectors).sum(axis=-1, keepdims=True))
+
+
+def forget(slots: jax.Array, bias: jax.Array) -> jax.Array:
+    """Biased memory normalisation (paper): `bias` [slots, width] is added, length becomes one."""
+    return on_sphere(slots + bias[None].astype(slots.dtype))
+
+
+class SlotWriter(nn.Module):
+    """Projections of slot attention; no biases, one key projection for slots and tokens.
+
+    Attributes:
+      host: sizes of the model.
+      temperature: of the softmax.
+    """
+
+    host: Host
+    temperature: float
+
+    def setup(self):
+        host = self.host
+        heads = dict(
+            num_heads=host.num_heads,
+            head_dim=host.d_model // host.num_heads,
+            dtype=jnp.promote_types(host.dtype, jnp.float32),
+            kernel_init=nn.initializers.normal(host.init_std),
+        )
+        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
+
+    def __call__(
+        self, slots: jax.Array, encoded: jax.Array, valid: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """New slots before forgetting, and the weights; see `write`.
+
+        Args:
+          slots: [batch, slots, d_model].
+          encoded: [batch, n, d_model], the encoder's output.
+          valid: bool [batch, n].
+        """
+        return write(
+            slots,
+            self.query(slots),
+            self.key(slots),
+            self.key(encoded),
+            self.value(encoded),
+            valid,
+            self.temperature,
+        )
+
+
+class ReadingLayer(nn.Module):
+    """Encoder layer: self-attention, the memory reader, and a feed-forward layer.
+
+    Attributes:
+      host: sizes of the model.
+      norm, pre_norm, residual_dropout, dense: as in `memory_encoder.SubLayers`.
+    """
+
+    host: Host
+    norm: str
+    pre_norm: bool
+    residual_dropout: float
+    dense: object
+
+    def setup(self):
+        self.norms = [Norm(self.norm) for _ in range(3)]
+        first, second, third = self.norms if self.pre_norm else (identity,) * 3
+        self.attention = CrossAttention(host=self.host, normalize=first, bias=False)
+        self.reader = CrossAttention(host=self.host, normalize=second, bias=False)
+        self.feed_forward = Dense(host=self.host, normalize=third, shared=None, **self.dense)
+        self.drop = nn.Dropout(self.residual_dropout)
+
+    def __call__(
+        self, x: jax.Array, valid: jax.Array, slots: jax.Array, *, train: bool
+    ) -> jax.Array:
+        """x [batch, n, d_model], valid bool [batch, n], slots [batch, slots, d_model]."""
+
+        def add(x, y, norm):
+            x = x + self.drop(y, deterministic=not train)
+            return x if self.pre_norm else norm(x)
+
+        first, second, third = self.norms
+        seen = first(x) if self.pre_norm else x
+        x = add(x, self.attention(x, self.attention.source(seen, valid), train=train), first)
+        every = jnp.ones(slots.shape[:2], bool)
+        source = self.reader.source(slots.astype(x.dtype), every)
+        x = add(x, self.reader(x, source, train=train), second)
+        return add(x, self.feed_forward(x, NoState(), None, train=train)[0], third)
+
+
+class SlotEncoder(nn.Module):
+    """Memformer's encoder: layers that read the slots, and the writer behind them.
+
+    Attributes:
+      num_layers: layers.
+      num_slots: slots, shared by all layers.
+      num_summaries: learned vectors appended to the tokens, for the writer ("[CLS]"-like).
+      temperature: of the writer.
+      host, norm, pre_norm, residual_dropout, dense: see `ReadingLayer`.
+    """
+
+    host: Host
+    norm: str
+    pre_norm: bool
+    residual_dropout: float
+    dense: object
+    num_layers: int
+    num_slots: int
+    num_summaries: int
+    temperature: float
+
+    def setup(self):
+        host = self.host
+        one = dict(
+            host=host,
+            norm=self.norm,
+            pre_norm=self.pre_norm,
+            residual_dropout=self.residual_dropout,
+            dense=self.dense,
+        )
+        self.layers = [ReadingLayer(**one, name=f'layer_{i}') for i in range(self.num_layers)]
+        self.last = Norm(self.norm) if self.pre_norm else None
+        self.writer = SlotWriter(host, self.temperature)
+        axes = nn.with_logical_partitioning
+        # Directions of length one: where documents begin, and where slots drift to.
+        init = axes(nn.initializers.normal(host.d_model**-0.5), (None, 'embed'))
+        self.bias = self.param('bias', init, (self.num_slots, host.d_model))
+        init = axes(nn.initializers.normal(host.init_std), (None, 'embed'))
+        self.summaries = self.param('summaries', init, (self.num_summaries, host.d_model))
+
+    def initial_slots(self, batch_size: int) -> jax.Array:
+        """[batch, num_slots, d_model], float32: the learned vectors, of length one."""
+        slots = on_sphere(self.bias)[None]
+        slots = slots.astype(jnp.promote_types(self.host.dtype, jnp.float32))
+        return jnp.broadcast_to(slots, (batch_size, *slots.shape[1:]))
+
+    def __call__(self, x: jax.Array, valid: jax.Array, slots: jax.Array, *, train: bool):
+        """Reads a segment and writes it.
+
+        Args:
+          x: [batch, n, d_model], embedded tokens.
+          valid: bool [batch, n]; lanes without any keep their slots.
+          slots: [batch, num_slots, d_model], before the segment.
+          train: dropout on or off.
+
+        Returns:
+          encoded [batch, n + num_summaries, d_model], what of it counts (bool), new slots, and the
+          share of its weight that each slot left on itself, float32 [batch, num_slots].
+        """
+        shape = (x.shape[0], self.num_summaries, x.shape[2])
+        x = jnp.concatenate([x, jnp.broadcast_to(self.summaries[None].astype(x.dtype), shape)], 1)
+        alive = valid.any(axis=1)
+        valid = jnp.concatenate([valid, jnp.ones(shape[:2], bool)], axis=1)
+        for layer in self.layers:
+            x = layer(x, valid, slots, train=train)
+        x = x if self.last is None else self.last(x)
+        raw, weights = self.writer(slots, x.astype(slots.dtype), valid)
+        new = jnp.where(alive[:, None, None], forget(raw, self.bias), slots)
+        return x, valid, new, weights[..., 0].mean(axis=1).astype(jnp.float32)

@@ -1,0 +1,72 @@
+"""What a run ends with: the table of results, and the file that keeps them."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from longmem_jax.evaluation.evaluator import Result
+from longmem_jax.experiment import Experiment
+from longmem_jax.generation.reader import fresh_state
+from longmem_jax.reporting.progress import Progress
+
+
+def write_results(
+    path: Path, experiment: Experiment, params: Any, step: int, results: dict[str, Any]
+) -> None:
+    """Writes sizes and results, with their protocols, as JSON."""
+    one_lane = jax.eval_shape(
+        lambda params: fresh_state(experiment.evaluation_model, params, 1), params
+    )
+    sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one_lane)]
+    whole = {
+        'step': step,
+        'parameters': sum(leaf.size for leaf in jax.tree.leaves(params)),
+        'state_bytes_per_lane': sum(sizes),
+    }
+    for name, result in results.items():
+        known = isinstance(result, Result)
+        whole[name] = {**result.scalars(), 'protocol': result.protocol} if known else result
+    path.write_text(json.dumps(whole, indent=1) + '\n')
+
+
+def in_short(result: Result) -> str:
+    """The one or two numbers of a result that matter most."""
+    if result.answers:
+        return f'exact match {result.exact_match:.2%}, accuracy {result.accuracy:.2%}'
+    return f'{result.bits_per_byte:.4f} bits/byte, perplexity {result.perplexity:,.2f}'
+
+
+def show(progress: Progress, results: dict[str, Result], sample: str, paths: dict[str, Any]):
+    """The closing table: results with their protocol, a sample, and where everything lies."""
+    if any(result.answers for result in results.values()):
+        rows = [
+            (name, f'{r.exact_match:.2%}', f'{r.accuracy:.2%}', f'{r.loss:.4f}')
+            for name, r in results.items()
+        ]
+        progress.table('Results', ('evaluation', 'exact match', 'accuracy', 'nats/token'), rows)
+        return _close(progress, results, sample, paths)
+    rows = [
+        (name, f'{r.bits_per_byte:.4f}', f'{r.loss:.4f}', f'{r.perplexity:,.2f}')
+        for name, r in results.items()
+    ]
+    if len(results) == 2:
+        kept, emptied = (r.bits_per_byte for r in results.values())
+        if not list(results)[1].endswith('emptied'):  # retrieval: the plain model comes first
+            kept, emptied = emptied, kept
+        share = (emptied - kept) / emptied if emptied and math.isfinite(emptied) else 0.0
+        rows.append(('gain by memory', f'{emptied - kept:.4f}', f'{share:.1%}', ''))
+    progress.table('Results', ('evaluation', 'bits/byte', 'nats/token', 'perplexity'), rows)
+    return _close(progress, results, sample, paths)
+
+
+def _close(progress, results, sample, paths):
+    """What stands below the table."""
+    for name, result in results.items():
+        progress.say(f'{name}: {result.protocol}')
+    if sample:
+        progress.say('Sample:\n' + sample)
+    for name, path in paths.items():
+        progress.say(f'{name}: {path}')

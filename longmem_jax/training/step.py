@@ -1,0 +1,264 @@
+"""One training step: several segments in one compiled program, memories carried in the train state."""
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from longmem_jax.data.lanes import Batch, Cursor
+from longmem_jax.devices.sharding import (
+    lanes_sharding,
+    like_parameters,
+    memory_shardings,
+    parameter_shardings,
+    replicated,
+)
+from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.segment import Aux, Segment, read_segments
+from longmem_jax.training.optimizer import parameter_path
+
+MOMENTUM = 0.1  # of running averages
+LN2 = math.log(2.0)
+
+
+@flax.struct.dataclass
+class TrainState:
+    """Everything that a run consists of; a checkpoint is this.
+
+    Attributes:
+      step: int32 scalar, steps taken.
+      params: float32 parameters.
+      optimizer: optax state.
+      memory: memories of all lanes after the last segment read; every leaf [lanes, ...].
+      cursor: position of every lane in the data after the last segment read; [lanes].
+      key: the run's random key; folded with the step, never changed.
+      skipped: int32 scalar, steps in a row that were left out because they were not finite.
+      tokens_seen: float32 [2], millions of tokens and the rest, so that small steps still count.
+    """
+
+    step: jax.Array
+    params: Any
+    optimizer: Any
+    memory: Any
+    cursor: Cursor
+    key: jax.Array
+    skipped: jax.Array
+    tokens_seen: jax.Array
+
+
+def initial_parameters(model: LanguageModel, key: jax.Array) -> Any:
+    """Parameters with their logical axes, as linen boxes them."""
+    segment = Segment(
+        jnp.zeros((1, model.segment_length), jnp.int32),
+        jnp.ones((1, model.segment_length), bool),
+        jnp.ones((1,), bool),
+    )
+
+    def read(module, segment):
+        state = module.initial_state(1)
+        return module.nll(segment, segment.tokens, state, train=False)
+
+    return model.init(key, segment, method=read)['params']
+
+
+def make_initial_state(model: LanguageModel, optimizer: Any, num_lanes: int, seed: int):
+    """A function of no arguments that makes the `TrainState` of step 0, to be jitted or evaluated
+    in the abstract."""
+
+    def make() -> TrainState:
+        key = jax.random.key(seed)
+        params = nn.unbox(initial_parameters(model, jax.random.fold_in(key, 0)))
+        memory = model.apply({'params': params}, num_lanes, method='initial_state')
+        zeros = jnp.zeros((num_lanes,), jnp.int32)
+        return TrainState(
+            step=jnp.zeros((), jnp.int32),
+            params=params,
+            optimizer=optimizer.init(params),
+            memory=memory,
+            cursor=Cursor(document=zeros, offset=zeros),
+            key=jax.random.fold_in(key, 1),
+            skipped=jnp.zeros((), jnp.int32),
+            tokens_seen=jnp.zeros((2,), jnp.float32),
+        )
+
+    return make
+
+
+def state_shardings(mesh: Mesh, model: LanguageModel, abstract: TrainState) -> TrainState:
+    """Where every leaf of the train state lies: parameters by their axes, memories by lanes."""
+    boxed = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
+    params = parameter_shardings(mesh, boxed)
+    lanes, whole = lanes_sharding(mesh), replicated(mesh)
+    return TrainState(
+        step=whole,
+        params=params,
+        optimizer=like_parameters(abstract.optimizer, abstract.params, params, mesh),
+        memory=memory_shardings(mesh, abstract.memory),
+        cursor=jax.tree.map(lambda _: lanes, abstract.cursor),
+        key=whole,
+        skipped=whole,
+        tokens_seen=whole,
+    )
+
+
+def score_segment(
+    model: LanguageModel, params: Any, memory: Any, inputs: Batch, key: jax.Array, *, train: bool
+) -> tuple[Any, tuple[dict[str, jax.Array], jax.Array, Aux]]:
+    """Reads one segment of every lane and scores its targets.
+
+    Args:
+      model, params: the language model.
+      memory: memories before the segment.
+      inputs: a batch without the axis of segments.
+      key: random key of dropout and of memories that draw.
+      train: training or evaluation.
+
+    Returns:
+      The memories after it; sums over scored tokens `nll` (nats), `log_z_squared`, `right` (the
+      target was the likeliest), `scored`; over valid ones `tokens`, `num_bytes`; `wrong`, bool
+      [lanes, length], scored tokens that were not right; and the `Aux`.
+    """
+    segment = Segment(inputs.tokens, inputs.valid, inputs.start)
+    dropout, sampling = jax.random.split(key)
+    (nll, log_z, right), memory, aux = model.apply(
+        {'params': params},
+        segment,
+        inputs.targets,
+        memory,
+        train=train,
+        method='nll',
+        rngs={'dropout': dropout, 'memory': sampling},
+    )
+    scored = inputs.scored > 0
+    factor = scored.astype(nll.dtype)
+    sums = {
+        'nll': (nll * factor).sum(),
+        'log_z_squared': (jnp.square(log_z) * factor).sum(),
+        'right': (right & scored).sum().astype(jnp.float32),
+        'scored': scored.sum().astype(jnp.float32),
+        'tokens': inputs.valid.sum().astype(jnp.float32),
+        'num_bytes': inputs.num_bytes.sum(),
+    }
+    return memory, (sums, scored & ~right, aux)
+
+
+def unbox(params: Any) -> Any:
+    """Parameters without the logical axes that `initial_parameters` boxes them in."""
+    return nn.unbox(params)
+
+
+def _count(seen, tokens):
+    """Adds to [millions, rest]; float32 alone would stop counting at 16 M."""
+    rest = seen[1] + tokens
+    millions = jnp.floor(rest / 1e6)
+    return jnp.stack([seen[0] + millions, rest - millions * 1e6])
+
+
+def average_in(params: Any, statistics: dict[str, jax.Array]) -> Any:
+    """Parameters that are running averages, moved toward the statistics of some segments.
+
+    Args:
+      params: parameters.
+      statistics: path to [segments, ...] values, in the order of the segments.
+    """
+
+    def move(path, leaf):
+        found = statistics.get(parameter_path(path))
+        if found is None:
+            return leaf
+        for number in range(found.shape[0]):
+            leaf = (1 - MOMENTUM) * leaf + MOMENTUM * found[number].astype(leaf.dtype)
+        return leaf
+
+    return jax.tree_util.tree_map_with_path(move, params)
+
+
+def make_train_step(model: LanguageModel, optimizer: Any, schedule: Any, config: Any):
+    """The step `(state, batch) -> (state, metrics)`.
+
+    Args:
+      model: language model for segments of `config.train.segment_length`.
+      optimizer: optax transformation.
+      schedule: learning rate by optimizer update.
+      config: the whole configuration.
+
+    A step whose loss or gradient is not finite changes no parameter, no optimizer state and no
+    memory; it is counted in `skipped`.
+    """
+    train = config.train
+    weights = train.loss_weights.to_dict()
+
+    def loss(params, memory, batch, key):
+        memory, (sums, _, aux) = read_segments(
+            lambda memory, inputs, key: score_segment(
+                model, params, memory, inputs, key, train=True
+            ),
+            memory,
+            batch.replace(cursor=()),
+            key,
+            remat=train.remat,
+        )
+        total = jax.tree.map(lambda part: part.sum(), sums)
+        tokens = jnp.maximum(total['scored'], 1.0)
+        losses = {name: part.mean() for name, part in aux.losses.items()}
+        missing = sorted(set(losses) - set(weights))
+        if missing:
+            raise ValueError(f'config.train.loss_weights has no weight for {missing}')
+        value = total['nll'] / tokens
+        objective = value + train.z_loss * total['log_z_squared'] / tokens
+        for name, part in losses.items():
+            objective = objective + weights[name] * part
+        metrics = {
+            'loss': value,
+            # A task has no bytes, and then no bits per byte.
+            'bits_per_byte': jnp.where(
+                total['num_bytes'] > 0,
+                total['nll'] / LN2 / jnp.maximum(total['num_bytes'], 1.0),
+                0.0,
+            ),
+            'accuracy': total['right'] / tokens,
+            'tokens': total['tokens'],
+            **{f'loss/{name}': part for name, part in losses.items()},
+            **{f'memory/{name}': part.mean() for name, part in aux.metrics.items()},
+        }
+        return objective, (memory, metrics, aux.statistics)
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+        key = jax.random.fold_in(state.key, state.step)
+        (objective, (memory, metrics, statistics)), gradients = jax.value_and_grad(
+            loss, has_aux=True
+        )(state.params, state.memory, batch, key)
+        norm = optax.global_norm(gradients)
+        finite = jnp.isfinite(objective) & jnp.isfinite(norm)
+        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+        params = average_in(optax.apply_updates(state.params, updates), statistics)
+        params, optimizer_state, memory = jax.tree.map(
+            lambda new, old: jnp.where(finite, new, old),
+            (params, optimizer_state, memory),
+            (state.params, state.optimizer, state.memory),
+        )
+        skipped = jnp.where(finite, 0, state.skipped + 1).astype(jnp.int32)
+        tokens_seen = _count(state.tokens_seen, metrics['tokens'])
+        metrics |= {
+            'grad_norm': norm,
+            'skipped': skipped,
+            'learning_rate': schedule(state.step // config.optimizer.accumulate_steps),
+            'tokens_seen': tokens_seen[0] * 1e6 + tokens_seen[1],
+        }
+        return TrainState(
+            step=state.step + 1,
+            params=params,
+            optimizer=optimizer_state,
+            memory=memory,
+            cursor=batch.cursor,
+            key=state.key,
+            skipped=skipped,
+            tokens_seen=tokens_seen,
+        ), metrics
+
+    return step

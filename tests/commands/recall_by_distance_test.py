@@ -1,0 +1,31 @@
+"""Accuracy by distance: what evaluation writes for the recall task."""
+
+import json
+
+from configs import recall
+from longmem_jax.commands import evaluate as evaluate_mode
+from longmem_jax.commands.train import train
+from tests.commands.train_test import experiment
+
+
+def test_every_distance_is_scored_by_itself(tmp_path, capsys):
+    config = recall.get_config('tiny,memory=local,kind=copy')
+    config.data.task.update(eval_documents=16, distances=(2, 40), before=0, answer_length=1)
+    config.model.num_layers = 1
+    config.model.attention, config.model.feed_forward = ('local',), ('dense',)
+    config.train.num_steps = config.checkpoint.every = config.train.evaluate_every = 60
+    config.train.segments_per_step = 2
+    config.data.task.num_pairs = 1
+    run = experiment(config, tmp_path)
+    config.mesh.data = 1
+    train(run)
+    run.config.data.task.distances = (2, 40, 300)
+    evaluate_mode.evaluate(run, 'test')
+    rows = json.loads((tmp_path / 'recall.json').read_text())
+    assert [row['distance'] for row in rows] == [2, 40, 300]
+    # Attention inside segments of 32 tokens: nothing told before can be known.
+    for row in rows:
+        assert row['exact_match'] == row['accuracy']
+    assert rows[1]['exact_match'] == rows[1]['exact_match_emptied'] < 0.5
+    assert (tmp_path / 'recall.png').stat().st_size > 5000
+    assert 'distance 300: exact match' in capsys.readouterr().out

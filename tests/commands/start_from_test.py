@@ -1,0 +1,73 @@
+"""A run that begins with another's parameters: a memory added, or one of another size."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.commands.start_from import graft
+from longmem_jax.commands.train import train
+from longmem_jax.config.recipes import with_memory
+from longmem_jax.errors import UsageError
+from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
+
+
+def config_of(texts, size, **changes):  # noqa: F811
+    config = small_config(texts)
+    del config.model.transformer_xl
+    with_memory(config.model, 2, 16, size, top_k=4)
+    config.train.num_steps, config.checkpoint.every = 2, 2
+    config.train.update(changes)
+    return config
+
+
+@pytest.fixture(scope='module')
+def start(texts, tmp_path_factory):  # noqa: F811
+    """The folder of a run without a memory."""
+    folder = tmp_path_factory.mktemp('none')
+    train(experiment(config_of(texts, 0), folder))
+    return str(folder)
+
+
+def test_a_memory_is_added_and_grows(texts, tmp_path, capsys, start):  # noqa: F811
+    capsys.readouterr()
+    added = experiment(config_of(texts, 32, start_from=start), tmp_path / 'added')
+    train(added)
+    said = ' '.join(capsys.readouterr().out.split())
+    assert f'Began with the parameters of {start}; new: block_1/attention/gate.' in said
+    grown = experiment(
+        config_of(texts, 96, start_from=str(tmp_path / 'added'), num_steps=4), tmp_path / 'grown'
+    )
+    before, _ = added.restore_parameters()
+    grown.config.optimizer.learning_rate = 0.0
+    train(grown)
+    assert '; new:' not in capsys.readouterr().out
+    after, _ = grown.restore_parameters()
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_what_does_not_fit_is_said(texts, tmp_path, start):  # noqa: F811
+    with pytest.raises(UsageError, match='there is no config.json'):
+        train(experiment(config_of(texts, 0, start_from=str(tmp_path)), tmp_path / 'a'))
+    wider = config_of(texts, 0, start_from=start)
+    wider.model.d_feed_forward = 64
+    with pytest.raises(UsageError, match=r'is \(48, 32\), that of this model \(64, 32\)'):
+        train(experiment(wider, tmp_path / 'b'))
+    words = config_of(texts, 0, start_from=start)
+    words.data.tokenizer.update(kind='words', size=20)
+    with pytest.raises(UsageError, match='another vocabulary'):
+        train(experiment(words, tmp_path / 'c'))
+
+
+def test_memory_tokens_grow():
+    own = {'memory_tokens': {'tokens': jnp.zeros((4, 3))}, 'other': jnp.zeros((2,))}
+    other = {'memory_tokens': {'tokens': jnp.ones((2, 3))}, 'other': jnp.ones((2,))}
+    said = []
+    found = graft(own, other, 'RUN', said.append)
+    np.testing.assert_array_equal(
+        found['memory_tokens']['tokens'], np.repeat([1.0, 0.0], 2)[:, None] * np.ones((1, 3))
+    )
+    assert 'rows 2 .. 3 of memory_tokens/tokens' in said[0]
+    with pytest.raises(UsageError, match='only what a memory adds'):
+        graft(other, own, 'RUN', said.append)

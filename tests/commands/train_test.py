@@ -1,0 +1,399 @@
+"""Training as a user sees it: runs, ends, goes on, refuses; and what the step itself promises."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.commands.train import (
+    lower_step,
+    step_flops,
+    to_devices,
+    train,
+)
+from longmem_jax.config.base import base, stack, transformer_xl
+from longmem_jax.data import lanes
+from longmem_jax.devices import sharding
+from longmem_jax.errors import UsageError
+from longmem_jax.evaluation.evaluator import Evaluator
+from longmem_jax.experiment import Experiment
+from longmem_jax.reporting.writers import read_metrics
+from longmem_jax.training import step as train_step
+from tests.processes import environment
+
+ROOT = Path(__file__).parent.parent
+
+
+def small_config(path, **mesh):
+    """A run of 12 steps on the texts in `path`."""
+    config = base()
+    stack(config.model, 2, 'transformer_xl')
+    config.model.d_model = config.model.d_embed = 32
+    config.model.num_heads, config.model.head_dim, config.model.d_feed_forward = 2, 16, 48
+    config.model.transformer_xl = transformer_xl(16)
+    config.model.vocab_size = 264
+    config.model.dropout = 0.1
+    config.data.path = str(path)
+    config.train.num_steps, config.train.num_lanes, config.train.segment_length = 12, 8, 8
+    config.train.segments_per_step, config.train.log_every = 2, 1
+    config.train.evaluate_every = 6
+    config.evaluate.segment_length, config.evaluate.num_lanes = 8, 8
+    config.generate.sample_length = 0
+    config.checkpoint.every = 3
+    config.mesh = mesh or dict(data=1, fsdp=1, tensor=1, memory=1)
+    return config
+
+
+@pytest.fixture(scope='module')
+def texts(tmp_path_factory):
+    path = tmp_path_factory.mktemp('texts')
+    random = np.random.default_rng(0)
+    for split, count in (('train', 6), ('validation', 3), ('test', 3)):
+        (path / split).mkdir()
+        for i in range(count):
+            words = random.choice(['alpha', 'beta', 'gamma', 'delta'], size=80 + 40 * i)
+            (path / split / f'{i}.txt').write_text(' '.join(words))
+    return path
+
+
+def experiment(config, workdir, devices=None):
+    mesh = sharding.make_mesh(config.mesh.to_dict(), devices or jax.devices()[:1])
+    workdir.mkdir(parents=True, exist_ok=True)
+    return Experiment(config, workdir, mesh)
+
+
+def training_lines(workdir):
+    return [line for line in read_metrics(workdir / 'metrics.jsonl') if line['group'] == 'train']
+
+
+@pytest.fixture(scope='module')
+def finished(texts, tmp_path_factory):
+    """A finished run: (workdir, summary, its metrics)."""
+    workdir = tmp_path_factory.mktemp('finished')
+    summary = train(experiment(small_config(texts), workdir))
+    return workdir, summary, training_lines(workdir)
+
+
+def test_a_run_leaves_what_it_says(finished, capsys):
+    workdir, summary, lines = finished
+    assert summary.finished and summary.step == 12
+    assert [line['step'] for line in lines] == list(range(1, 13))
+    assert lines[-1]['loss'] < lines[0]['loss']
+    results = json.loads((workdir / 'results.json').read_text())
+    assert results['parameters'] > 1000
+    assert results['state_bytes_per_lane'] > 0
+    for name in ('test', 'test, memory emptied'):
+        assert results[name]['bits_per_byte'] == summary.results[name].bits_per_byte
+        assert 'segment 8, memory transformer_xl 16' in results[name]['protocol']
+    assert (workdir / 'learning_curve.png').stat().st_size > 5000
+    config = json.loads((workdir / 'config.json').read_text())
+    assert config['model']['transformer_xl']['memory_length'] == 16
+    assert list((workdir / 'tensorboard').glob('events*'))
+    assert {path.name for path in (workdir / 'checkpoints').iterdir() if path.is_dir()} == {
+        '6', '9', '12',
+    }  # fmt: skip
+
+
+def test_a_finished_run_only_evaluates(finished, texts, capsys):
+    workdir, summary, lines = finished
+    again = train(experiment(small_config(texts), workdir))
+    assert 'Finished already' in capsys.readouterr().out
+    assert training_lines(workdir) == lines
+    assert again.results['test'].nll == summary.results['test'].nll
+
+
+def test_broken_checkpoint_falls_back_and_ends_bit_for_bit(finished, texts, tmp_path, capsys):
+    """The newest checkpoint loses bytes; the one before is used; the losses are the same ones."""
+    import shutil
+
+    workdir, _, lines = finished
+    copy = tmp_path / 'copy'
+    shutil.copytree(workdir, copy)
+    largest = max((copy / 'checkpoints' / '12').rglob('*'), key=lambda p: p.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 1
+    largest.write_bytes(content)
+    train(experiment(small_config(texts), copy))
+    out = capsys.readouterr().out
+    assert 'Checkpoint 12 is broken' in out and 'Resuming at step 9' in out
+    assert (copy / 'checkpoints-broken' / '12').is_dir()
+    assert [line['loss'] for line in training_lines(copy)] == [line['loss'] for line in lines]
+
+
+def test_all_broken_is_an_error(finished, texts, tmp_path):
+    import shutil
+
+    copy = tmp_path / 'copy'
+    shutil.copytree(finished[0], copy)
+    for folder in (copy / 'checkpoints').iterdir():
+        if folder.is_dir():
+            for path in folder.rglob('*'):
+                if path.is_file():
+                    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UsageError, match='all 3 checkpoints are broken'):
+        train(experiment(small_config(texts), copy))
+
+
+def test_another_model_is_refused_by_field(finished, texts):
+    config = small_config(texts)
+    config.model.d_feed_forward = 64
+    config.model.transformer_xl.memory_length = 24
+    with pytest.raises(UsageError) as caught:
+        train(experiment(config, finished[0]))
+    assert 'model.d_feed_forward: 48 in the checkpoint, 64 given' in str(caught.value)
+    assert 'memory_length: 16 in the checkpoint, 24 given' in str(caught.value)
+
+
+def command(workdir, texts, *more):
+    """A run of `:tiny` as a process of its own."""
+    return [
+        sys.executable, '-m', 'longmem_jax.main', '--config=configs/quickstart.py:tiny',
+        f'--workdir={workdir}', '--config.data.source=text', f'--config.data.path={texts}',
+        '--config.train.log_every=1', '--config.generate.sample_length=0',
+        '--config.checkpoint.every=3', *more,
+    ]  # fmt: skip
+
+
+def start(arguments, **options):
+    return subprocess.Popen(
+        arguments, cwd=ROOT, env=environment(**options), text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def until(process, wanted):
+    """Reads the process's output up to a line with `wanted`."""
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if wanted in line:
+            return
+    raise AssertionError(f'{wanted!r} never came:\n' + ''.join(lines))
+
+
+@pytest.fixture(scope='module')
+def whole(texts, tmp_path_factory):
+    """(workdir, compiled programs) of a run that nothing disturbed."""
+    workdir, cache = tmp_path_factory.mktemp('whole'), tmp_path_factory.mktemp('cache')
+    process = start(command(workdir, texts), cache=cache)
+    out = process.communicate()[0]
+    assert process.returncode == 0, out
+    return workdir, cache
+
+
+@pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
+def test_killed_and_started_again_goes_on_bit_for_bit(texts, tmp_path, whole, number):
+    (whole, cache), cut = whole, tmp_path / 'cut'
+    process = start(command(cut, texts), cache=cache)
+    until(process, 'step 8/20')
+    process.send_signal(number)
+    out = process.communicate()[0]
+    if number == signal.SIGTERM:
+        assert process.returncode == 0 and 'SIGTERM: saved at step' in out
+    else:
+        assert process.returncode == -signal.SIGKILL
+    process = start(command(cut, texts), cache=cache)
+    out = process.communicate()[0]
+    assert process.returncode == 0 and 'Resuming at step' in out, out
+    losses = [[line['loss'] for line in training_lines(path)] for path in (whole, cut)]
+    assert losses[0] == losses[1] and len(losses[0]) == 20
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope='module')
+def start_two(texts, tmp_path_factory):
+    """Starts two processes on one workdir; each keeps what it compiled for the next time."""
+    caches = [tmp_path_factory.mktemp('process') for _ in range(2)]
+
+    def start_on(workdir):
+        port = free_port()
+        flags = [f'--coordinator=127.0.0.1:{port}', '--num_processes=2']
+        return [
+            start(command(workdir, texts, *flags, f'--process_id={number}'), cache=caches[number])
+            for number in range(2)
+        ]
+
+    return start_on
+
+
+def test_two_processes_are_one(texts, tmp_path, start_two):
+    """Two processes with gloo train and evaluate to the numbers of one with two devices."""
+    one = start(command(tmp_path / 'one', texts), devices=2)
+    out = one.communicate()[0]
+    assert one.returncode == 0, out
+    pair = start_two(tmp_path / 'two')
+    outs = [process.communicate()[0] for process in pair]
+    assert [process.returncode for process in pair] == [0, 0], '\n'.join(outs)
+    a, b = (training_lines(tmp_path / name) for name in ('one', 'two'))
+    assert len(a) == len(b) == 20
+    np.testing.assert_allclose(
+        [line['loss'] for line in a], [line['loss'] for line in b], rtol=1e-5
+    )
+    a, b = (json.loads((tmp_path / n / 'results.json').read_text()) for n in ('one', 'two'))
+    np.testing.assert_allclose(a['test']['loss'], b['test']['loss'], rtol=1e-4)
+    assert a['test']['tokens'] == b['test']['tokens']
+
+
+def test_two_processes_stop_together_and_go_on(tmp_path, start_two):
+    """SIGTERM to one of two: both save the same step and end; both go on from it."""
+    processes = start_two(tmp_path / 'run')
+    until(processes[0], 'step 6/20')
+    processes[1].send_signal(signal.SIGTERM)
+    outs = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], '\n'.join(outs)
+    assert 'saved at step' in outs[0]
+    processes = start_two(tmp_path / 'run')
+    outs = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], '\n'.join(outs)
+    assert 'Resuming at step' in outs[0]
+    assert [line['step'] for line in training_lines(tmp_path / 'run')] == list(range(1, 21))
+
+
+def steps(config, workdir, devices, count=3):
+    """Losses and parameters of some steps on `devices`."""
+    made = experiment(config, workdir, devices)
+    compiled = lower_step(made).compile()
+    state = jax.jit(made.make_state, out_shardings=made.state_shardings)()
+    source = lanes.batches(
+        made.corpus('train'), lanes=range(8), num_lanes=8, segment_length=8, segments_per_batch=2,
+        seed=0, shuffle=True, num_epochs=None, cursor=None,
+    )  # fmt: skip
+    losses = []
+    for _ in range(count):
+        state, metrics = compiled(state, to_devices(made, next(source)))
+        losses.append(float(metrics['loss']))
+    return losses, state
+
+
+@pytest.mark.parametrize('mesh', [dict(data=8), dict(data=2, fsdp=2, tensor=2)])
+def test_eight_devices_give_the_numbers_of_one(texts, tmp_path, mesh):
+    one, _ = steps(small_config(texts), tmp_path / 'one', jax.devices()[:1])
+    config = small_config(texts, **mesh)
+    eight, state = steps(config, tmp_path / 'eight', jax.devices())
+    np.testing.assert_allclose(one, eight, rtol=2e-5)
+    kernel = state.params['block_0']['feed_forward']['up']['kernel']
+    parts = mesh.get('fsdp', 1) * mesh.get('tensor', 1)
+    assert kernel.addressable_shards[0].data.size * parts == kernel.size
+    moment = jax.tree.leaves(state.optimizer, is_leaf=lambda x: False)
+    assert any(
+        m.shape == kernel.shape and m.addressable_shards[0].data.size * parts == m.size
+        for m in moment
+    )
+
+
+def test_steps_that_are_not_finite_change_nothing_and_end_the_run(texts, tmp_path):
+    config = small_config(texts)
+    made = experiment(config, tmp_path / 'run')
+    state = jax.jit(made.make_state)()
+    broken = jax.tree.map(lambda leaf: leaf, state.params)
+    broken['embedding']['table_0'] = broken['embedding']['table_0'].at[:].set(jnp.nan)
+    state = state.replace(params=broken)
+    step = jax.jit(train_step.make_train_step(made.model, made.optimizer, made.schedule, config))
+    batch = next(
+        lanes.batches(
+            made.corpus('train'), lanes=range(8), num_lanes=8, segment_length=8,
+            segments_per_batch=2, seed=0, shuffle=True, num_epochs=None, cursor=None,
+        )
+    )  # fmt: skip
+    after, metrics = step(state, batch)
+    assert int(after.skipped) == 1 and int(after.step) == 1
+    for old, new in zip(
+        jax.tree.leaves((state.optimizer, state.memory)),
+        jax.tree.leaves((after.optimizer, after.memory)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(old, new)
+    assert int(step(after, batch)[0].skipped) == 2
+
+    config.optimizer.learning_rate = float('nan')
+    config.train.max_bad_steps = 2
+    with pytest.raises(UsageError, match='2 steps in a row were not finite'):
+        train(experiment(config, tmp_path / 'fatal'))
+
+
+def test_evaluation_does_not_depend_on_lanes_devices_or_padding(finished, texts, tmp_path):
+    workdir, _, _ = finished
+    params, _ = experiment(small_config(texts), workdir).restore_parameters()
+    values = {}
+    for name, num_lanes, mesh in (
+        ('one lane', 1, {}), ('three', 3, {}), ('eight', 8, {}), ('devices', 8, dict(data=8)),
+    ):  # fmt: skip
+        config = small_config(texts, **mesh)
+        config.evaluate.num_lanes = num_lanes
+        made = experiment(config, tmp_path / name, jax.devices() if mesh else None)
+        evaluator = Evaluator(made.evaluation_model, made.mesh, config)
+        here = jax.device_put(params, sharding.replicated(made.mesh))
+        result, _ = evaluator.evaluate(here, made.corpus('test'), 'test')
+        values[name] = result.nll, result.tokens, result.num_bytes
+    nll, tokens, num_bytes = values.pop('one lane')
+    assert tokens == num_bytes == sum(p.stat().st_size for p in (texts / 'test').iterdir())
+    for other in values.values():
+        np.testing.assert_allclose(other[0], nll, rtol=1e-6)
+        assert other[1:] == (tokens, num_bytes)
+
+
+def test_memory_emptied_is_every_segment_by_itself(finished, texts):
+    workdir, _, _ = finished
+    made = experiment(small_config(texts), workdir)
+    params, _ = made.restore_parameters()
+    evaluator = Evaluator(made.evaluation_model, made.mesh, made.config)
+    kept, emptied = (
+        evaluator.evaluate(params, made.corpus('test'), 'test', emptied=flag)[0]
+        for flag in (False, True)
+    )
+    config = small_config(texts)
+    config.evaluate.model = dict(transformer_xl=dict(memory_length=0))
+    bare = experiment(config, workdir)
+    without = Evaluator(bare.evaluation_model, bare.mesh, config).evaluate(
+        params, made.corpus('test'), 'test'
+    )[0]
+    np.testing.assert_allclose(emptied.nll, without.nll, rtol=1e-5)
+    assert abs(kept.nll - emptied.nll) > 1e-5 * kept.nll
+
+
+def test_accumulated_steps_are_one_large_step(texts, tmp_path):
+    """Two half batches, accumulated, move the parameters once, on the second."""
+    config = small_config(texts)
+    config.model.dropout = 0.0
+    config.optimizer.accumulate_steps = 2
+    made = experiment(config, tmp_path / 'run')
+    initial = jax.jit(made.make_state)().params
+    _, state = steps(config, tmp_path / 'run', jax.devices()[:1], count=1)
+    for a, b in zip(jax.tree.leaves(initial), jax.tree.leaves(state.params), strict=True):
+        np.testing.assert_array_equal(a, b)
+    _, state = steps(config, tmp_path / 'run', jax.devices()[:1], count=2)
+    moved = [
+        np.abs(np.asarray(a - b)).max()
+        for a, b in zip(jax.tree.leaves(initial), jax.tree.leaves(state.params), strict=True)
+    ]
+    assert max(moved) > 0
+
+
+def test_tokens_are_counted_beyond_float32():
+    seen = jnp.asarray([20_000.0, 999_999.0])
+    seen = train_step._count(seen, jnp.asarray(3.0))
+    np.testing.assert_array_equal(seen, [20_001.0, 2.0])
+
+
+def test_operations_of_all_segments_are_counted(texts, tmp_path):
+    """XLA's own count has the body of the scan once."""
+    flops = {}
+    for segments in (2, 6):
+        config = small_config(texts)
+        config.train.segments_per_step = segments
+        compiled = lower_step(experiment(config, tmp_path / str(segments))).compile()
+        flops[segments] = step_flops(compiled, segments)
+    np.testing.assert_allclose(flops[6], 3 * flops[2], rtol=0.05)

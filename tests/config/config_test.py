@@ -1,0 +1,347 @@
+"""Every config builds and is runnable, and every fault has one clear line."""
+
+import importlib
+import importlib.util
+import re
+from pathlib import Path
+
+import jax
+import pytest
+
+from longmem_jax.config import checks
+from longmem_jax.config.base import base, stack
+from longmem_jax.config.recipes import Comparison, infinity_former
+from longmem_jax.config.side_by_side import MEMORIES, NAMED
+from longmem_jax.errors import UsageError
+from longmem_jax.models.kinds import make_model
+from longmem_jax.training.step import initial_parameters
+
+FOUR = ('transformer_xl', 'adaptive_span', 'compressive', 'expire_span')
+COMPARED = {
+    'benchmark': FOUR,
+    'collision': FOUR,
+    'copy': FOUR,
+    'expire_span_enwik8': FOUR,
+    'expire_span_pg19': FOUR,
+    'expire_span_wikitext103': FOUR,
+    'instruction': FOUR,
+    'infini_pg19': ('infini', 'transformer_xl'),
+    'infinity_former_pg19': ('transformer_xl', 'infinity_former'),
+    'infinity_former_wikitext103': ('transformer_xl', 'infinity_former'),
+    'sorting': ('transformer_xl', 'compressive', 'infinity_former'),
+}
+FILES = sorted((Path(__file__).parent.parent / 'configs').glob('[a-z]*.py'))
+
+
+def get_config(path, argument=''):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert f'--config=configs/{path.name}' in module.__doc__
+    return module.get_config(argument)
+
+
+@pytest.mark.parametrize('argument', ['', 'tiny'])
+@pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
+def test_config_is_runnable(path, argument):
+    config = get_config(path, argument)
+    assert checks.find_faults(config, num_devices=4 if not argument else 1) == []
+    # The model of evaluation differs by lengths only, and its faults are among those above. Layers
+    # of the same kind are alike: one of each is made.
+    model = config.model
+    kinds = dict.fromkeys(zip(model.attention, model.feed_forward, strict=True))
+    model.num_layers = len(kinds)
+    model.attention, model.feed_forward = (tuple(names) for names in zip(*kinds, strict=True))
+    model = make_model(config.model, config.train.segment_length)
+    shapes = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) > 10_000
+    assert set(config) == set(base())
+
+
+def parameters(path, argument=''):
+    config = get_config(path, argument)
+    model = make_model(config.model, config.train.segment_length)
+    shapes = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+def test_sizes_are_the_papers():
+    """Published: Transformer-XL 41 M (enwik8) and 151 M (WikiText-103); Expire-Span 38 M, 208 M and
+    140 M; Adaptive-Span 39 M."""
+    names = ('enwik8', 'wikitext103', 'quickstart', 'expire_span_enwik8', 'expire_span_wikitext103')
+    sizes = {path.stem: parameters(path) for path in FILES if path.stem in names}
+    assert 40e6 < sizes['enwik8'] < 42e6
+    assert 150e6 < sizes['wikitext103'] < 153e6
+    assert 1e6 < sizes['quickstart'] < 2e6
+    assert 37.5e6 < sizes['expire_span_enwik8'] < 38.5e6
+    assert 135e6 < sizes['expire_span_wikitext103'] < 145e6
+    enwik8 = next(path for path in FILES if path.stem == 'expire_span_enwik8')
+    assert 207.5e6 < parameters(enwik8, 'large') < 208.5e6
+    assert 38.5e6 < parameters(enwik8, 'memory=adaptive_span') < 39.5e6
+
+
+def test_unknown_variant_lists_the_known():
+    with pytest.raises(UsageError, match="did you mean 'tiny'"):
+        get_config(FILES[0], 'tinny')
+
+
+def change(config, path, value):
+    *sections, name = path.split('.')
+    for section in sections:
+        config = config[section]
+    with config.unlocked(), config.ignore_type():
+        config[name] = value
+
+
+@pytest.mark.parametrize(
+    'path, value, message',
+    [
+        ('model.attention', ('transformer_lx',) * 2, "did you mean 'transformer_xl'"),
+        ('model.attention', ('transformer_xl',), '2 names are needed, one per layer'),
+        ('model.feed_forward', ('dense', 'sparse'), 'allowed are dense'),
+        ('model.num_heads', 3, 'must be a multiple of config.mesh.tensor = 2'),
+        ('model.vocab_size', 257, 'vocabulary may be larger'),
+        ('model.norm', 'batchnorm', 'layernorm, rmsnorm'),
+        ('model.position', 'absolute', 'none, sinusoidal, learned'),
+        ('model.dropout', 1.0, r'must lie in \[0, 1\)'),
+        ('model.dtype', 'float16', 'bfloat16'),
+        ('model.cutoffs', (100, 50), 'must rise'),
+        ('model.tie_projections', (), '1 booleans are needed'),
+        ('model.transformer_xl.memory_length', -4, 'must not be negative'),
+        ('model.transformer_xl.memory_length', 'long', 'a int is needed'),
+        ('model.transformer_xl.position', 'rotery', "did you mean 'rotary'"),
+        ('model.transformer_xl.memory_lenght', 5, "did you mean 'memory_length'"),
+        ('model.dense.activation', 'tanh', 'relu, gelu, gelu_exact, swiglu, geglu'),
+        ('train.num_lanes', 3, 'must be a multiple of 4'),
+        ('train.segment_length', 0, 'must be above 0'),
+        ('mesh.data', 3, 'the product must be 8'),
+        ('mesh.data', -2, 'the product must be 8'),
+    ],
+)
+def test_faults_say_what_is_allowed(path, value, message):
+    config = base()
+    config.model.vocab_size = 264
+    config.mesh = dict(data=2, fsdp=2, tensor=2)
+    assert checks.find_faults(config, 8) == []
+    change(config, path, value)
+    with pytest.raises(UsageError, match=message):
+        checks.require_runnable(config, 8)
+
+
+def test_all_faults_come_at_once():
+    config = base()
+    config.model.attention = ('a', 'b')
+    config.model.dropout = -1.0
+    config.train.num_steps = 0
+    with pytest.raises(UsageError, match='4 problems') as caught:
+        checks.require_runnable(config, 1)
+    assert 'num_steps' in str(caught.value) and 'dropout' in str(caught.value)
+
+
+def test_settings_that_would_be_ignored_are_faults():
+    config = base()
+    config.optimizer.weight_decay, config.optimizer.momentum = 0.1, 0.9
+    with pytest.raises(UsageError, match="'adam' has none; use 'adamw'(.|\n)*belongs to 'sgd'"):
+        checks.require_runnable(config, 1)
+
+
+def test_overrides_of_evaluation_are_checked():
+    config = base()
+    config.evaluate.model = dict(transformer_xl=dict(memory_length=9))
+    assert checks.evaluation_model(config).transformer_xl.memory_length == 9
+    assert config.model.transformer_xl.memory_length == 128
+    config.evaluate.model = dict(transformer_xl=dict(memory=9))
+    with pytest.raises(UsageError, match='config.evaluate.model.transformer_xl'):
+        checks.evaluation_model(config)
+
+
+def with_memory(memory, **changes):
+    """A runnable configuration whose layers are of one memory, for segments of 128."""
+    config = base()
+    weights = dict(expire_span=1e-6, adaptive_span=1e-6)
+    choice = Comparison(
+        config, block=128, span=512, ramp=32, xl=128, compressed=512, weights=weights
+    )
+    choice.change(memory=memory)
+    assert checks.find_faults(config, 1) == []
+    with config.unlocked(), config.ignore_type():
+        config.model[memory].update(changes)
+    return config
+
+
+@pytest.mark.parametrize(
+    'memory, changes, message',
+    [
+        ('expire_span', dict(capacity=100, max_span=50, position_length=60), 'the segment length'),
+        ('expire_span', dict(ramp=0), 'ramp = 0: must be at least 1'),
+        ('expire_span', dict(max_span=5000), 'max_span = 5000: beyond capacity = 672'),
+        ('expire_span', dict(position_length=672), 'position_length = 672: must be below'),
+        ('expire_span', dict(initial_share=0.0), 'must lie between 0 and 1'),
+        ('expire_span', dict(pre_div=0.0), 'pre_div = 0.0: must be above 0'),
+        ('expire_span', dict(start='full'), 'allowed are empty, zeros'),
+        ('adaptive_span', dict(ramp=0), 'ramp = 0: must be at least 1'),
+        ('adaptive_span', dict(per='token'), 'allowed are head, layer, none'),
+        ('adaptive_span', dict(initial_share=1.5), 'initial_share = 1.5'),
+        ('compressive', dict(rate=3), 'rate = 3: must divide the segment length 128'),
+        ('compressive', dict(rate=1), 'rate = 1: must be at least 2'),
+        ('compressive', dict(memory_length=130), 'must divide the memory length 130'),
+        ('compressive', dict(compression='sum'), 'convolution, mean, max, most_used'),
+        ('compressive', dict(compression='convolution'), "compresses by 'mean' or 'max'"),
+        ('compressive', dict(reading='segment', start='zeros'), "start = 'zeros': belongs"),
+    ],
+)
+def test_bad_memories_are_one_clear_error(memory, changes, message):
+    faults = [
+        fault
+        for fault in checks.find_faults(with_memory(memory, **changes), 1)
+        if not fault.startswith('in evaluation')
+    ]
+    assert any(re.search(message, fault) for fault in faults), faults
+    if 'rate' not in changes:
+        assert len(faults) == 1, faults
+
+
+def test_a_convolution_that_learns_from_nothing_is_a_fault():
+    config = with_memory('compressive', reading='segment', compression='convolution')
+    assert any("reconstruction = 'none'" in fault for fault in checks.find_faults(config, 1))
+
+
+def test_losses_and_their_weights_belong_together():
+    config = with_memory('expire_span')
+    del config.train.loss_weights['expire_span']
+    config.train.loss_weights['expired'] = 1.0
+    faults = '\n'.join(checks.find_faults(config, 1))
+    assert 'loss_weights.expire_span is missing' in faults
+    assert "did you mean 'expire_span'" in faults
+
+
+@pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
+def test_baselines_are_runnable(path):
+    if path.stem not in {*COMPARED, 'recall', 'comparison'}:
+        assert ':memory=' not in importlib.import_module(f'configs.{path.stem}').__doc__
+    for memory in COMPARED.get(path.stem, ()):
+        for argument in (f'memory={memory}', f'tiny,memory={memory}', f'memory={memory},tiny'):
+            config = get_config(path, argument)
+            assert set(config.model.attention) == {memory}
+            assert checks.find_faults(config, 1 if 'tiny' in argument else 4) == []
+
+
+@pytest.mark.parametrize('stem', ['recall', 'comparison'])
+def test_every_memory_stands_in_the_same_model(stem):
+    path = next(path for path in FILES if path.stem == stem)
+    for memory in MEMORIES:
+        for argument in (f'memory={memory}', f'tiny,memory={memory}', f'memory={memory},tiny'):
+            config = get_config(path, argument)
+            assert checks.find_faults(config, 1) == [], argument
+            if memory == 'memformer':
+                assert config.model.kind == memory
+            else:
+                assert NAMED.get(memory, memory) in config.model.attention
+    with pytest.raises(UsageError, match='memory'):
+        get_config(path, 'memory=lstm')
+
+
+def test_recall_is_runnable_with_every_kind():
+    path = next(path for path in FILES if path.stem == 'recall')
+    module = importlib.import_module('configs.recall')
+    for kind in module.KINDS:
+        config = get_config(path, f'tiny,kind={kind}')
+        assert config.data.task.kind == kind and checks.find_faults(config, 1) == []
+    with pytest.raises(UsageError, match='needle'):
+        get_config(path, 'kind=needle')
+
+
+@pytest.mark.parametrize('name', ['pg19', 'code', 'latex'])
+def test_memories_of_any_size_are_runnable(name):
+    path = next(path for path in FILES if path.stem == f'memorizing_{name}')
+    for size in (0, 8192, 65536, 262144):
+        for argument in (f'size={size}', f'tiny,size={size}', f'size={size},tiny'):
+            config = get_config(path, argument)
+            assert ('memorizing' in config.model.attention) == bool(size)
+            if size:
+                assert config.model.memorizing.memory_size == size
+            assert checks.find_faults(config, 1) == []
+    with pytest.raises(UsageError, match='size=many: a whole number'):
+        get_config(path, 'size=many')
+
+
+def test_memories_inside_the_layers_are_runnable():
+    for stem, arguments in {
+        'pkm_lm': ('layers=12', 'layers=24', 'plain', 'tiny', 'tiny,plain', 'plain,tiny'),
+        'memsizer_wikitext103': tuple(
+            f'{size}attention={name}{more}'
+            for size in ('', 'tiny,')
+            for name in ('memsizer', 'elu', 'rfa', 't2r')
+            for more in ('', ',carry')
+        ),
+    }.items():
+        path = next(path for path in FILES if path.stem == stem)
+        for argument in arguments:
+            config = get_config(path, argument)
+            assert checks.find_faults(config, 1) == [], argument
+            assert ('plain' in argument) == (stem == 'pkm_lm' and 'product_key' not in config.model)
+    with pytest.raises(UsageError, match='the paper has 12, 16, 24'):
+        get_config(next(path for path in FILES if path.stem == 'pkm_lm'), 'layers=3')
+
+
+def test_bad_memories_of_pairs_and_rows_are_said():
+    cases = {
+        'infini_pg19': dict(
+            features='normalized', rule='delta_sequential', position='transformer_xl',
+            num_kv_heads=3, epsilon=0.0,
+        ),
+        'memorizing_pg19': dict(
+            top_k=9000, search='some', cache_dtype='int4', recall_target=2.0, position='rotary',
+        ),
+    }  # fmt: skip
+    for stem, changes in cases.items():
+        path = next(path for path in FILES if path.stem == stem)
+        for field, value in changes.items():
+            config = get_config(path, 'tiny')
+            config.model[stem.split('_')[0]][field] = value
+            found = checks.find_faults(config, 1)
+            assert any(f'{field} = {value!r}' in fault for fault in found), (field, found)
+
+
+def test_spans_and_gaps_are_numbers():
+    path = next(path for path in FILES if path.stem == 'collision')
+    for span, shorten in ((32_768, False), (65_536, True)):
+        model = get_config(path, f'span={span}').model
+        assert model.expire_span.max_span == span and model.expire_span.shorten == shorten
+    with pytest.raises(UsageError, match='span=far: a whole number'):
+        get_config(path, 'span=far')
+    with pytest.raises(UsageError, match="did you mean 'expire_span'"):
+        get_config(path, 'memory=expirespan')
+
+
+def test_a_task_is_checked_with_the_rest():
+    config = get_config(next(path for path in FILES if path.stem == 'copy'), 'tiny')
+    config.data.task.span = 0
+    assert any('config.data.task.span = 0' in fault for fault in checks.find_faults(config, 1))
+
+
+@pytest.mark.parametrize(
+    'changes, message',
+    [
+        (dict(num_basis=151), 'must be a multiple of the 2 widths'),
+        (dict(tau=1.0), 'tau = 1.0: must lie between 0 and 1'),
+        (dict(ridge=0.0), 'ridge = 0.0: must be above 0'),
+        (dict(num_samples=5000), 'tell nothing new'),
+        (dict(widths=(0.001, 0.05)), 'grows without bound'),
+        (dict(widths=(0.0, 0.05)), 'numbers above 0'),
+        (dict(sticky='always'), 'none, sampled, quantile'),
+        (dict(density='uniform'), 'gaussian, parabola'),
+        (dict(kl='mean'), 'true, paper_eq21, as_released'),
+        (dict(write_length=64), 'at least the segment length 128'),
+        (dict(memory_threshold=100), 'at least write_length = 128'),
+    ],
+)
+def test_bad_continuous_memories_are_one_clear_error(changes, message):
+    config = base()
+    stack(config.model, 2, 'infinity_former')
+    config.model.infinity_former = infinity_former(128, 128)
+    config.train.loss_weights.kl = 1e-6
+    assert checks.find_faults(config, 1) == []
+    config.model.infinity_former.update(changes)
+    faults = checks.find_faults(config, 1)
+    assert len(faults) == 1 and re.search(message, faults[0]), faults

@@ -1,0 +1,46 @@
+"""Exact matches of answers, counted across segments."""
+
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longmem_jax.evaluation.evaluator import exact_answers, memory_lengths
+
+
+@given(st.data())
+def test_exact_answers_counts_as_a_loop_does(data):
+    lanes, length, cuts = 2, 12, 3
+    scored = np.asarray(
+        data.draw(st.lists(st.integers(0, 2), min_size=lanes * length, max_size=lanes * length))
+    ).reshape(lanes, length)
+    wrong = (
+        np.asarray(
+            data.draw(st.lists(st.booleans(), min_size=lanes * length, max_size=lanes * length))
+        ).reshape(lanes, length)
+    ) & (scored > 0)
+    wanted = 0
+    for lane in range(lanes):
+        clean = True
+        for place in range(length):
+            clean &= not wrong[lane, place]
+            if scored[lane, place] == 2:
+                wanted += clean
+                clean = True
+    errors, found = jnp.zeros((lanes,), jnp.int32), 0
+    for part in np.split(np.arange(length), cuts):
+        exact, errors = exact_answers(
+            jnp.asarray(wrong[:, part]), jnp.asarray(scored[:, part], jnp.uint8), errors
+        )
+        found += int(exact)
+    assert found == wanted
+
+
+def test_the_protocol_names_every_length():
+    from configs import memformer_wikitext103, memorizing_pg19, sorting
+
+    found = memory_lengths(memorizing_pg19.get_config('tiny').model)
+    assert found == 'normalized_xl 128, memorizing 128 + rows 2048'
+    assert memory_lengths(sorting.get_config('tiny').model) == 'infinity_former 128 + functions 128'
+    memformer = memformer_wikitext103.get_config('tiny').model
+    assert memory_lengths(memformer) == 'memformer + slots 32, local'

@@ -1,0 +1,125 @@
+"""Sampling, streaming of text, and memories as files."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.data.tokenizers import Bytes, Words
+from longmem_jax.errors import UsageError
+from longmem_jax.generation import memory_file as state_file
+from longmem_jax.generation.reader import (
+    Reader,
+    TextStream,
+    filter_logits,
+    fresh_state,
+    sample,
+)
+from tests.toys import LENGTH, random_segments, run, toy
+
+NONE = np.zeros((1, 0), np.int32)
+
+
+def kept(logits):
+    return np.isfinite(np.asarray(logits)).tolist()
+
+
+def test_top_k_and_top_p():
+    logits = jnp.log(jnp.asarray([[0.5, 0.3, 0.15, 0.05]]))
+    assert kept(filter_logits(logits, 2, 1.0)) == [[True, True, False, False]]
+    assert kept(filter_logits(logits, 0, 0.79)) == [[True, True, False, False]]
+    assert kept(filter_logits(logits, 0, 0.81)) == [[True, True, True, False]]
+    assert kept(filter_logits(logits, 0, 0.01)) == [[True, False, False, False]]
+    assert kept(filter_logits(logits, 99, 1.0)) == [[True] * 4]
+
+
+def test_sampling_follows_temperature_and_key():
+    logits = jnp.log(jnp.asarray([[0.6, 0.4]]))
+    assert sample(logits, jax.random.key(0), 0.0, 0, 1.0).tolist() == [0]
+    draw = jax.vmap(lambda key, t: sample(logits, key, t, 0, 1.0)[0], in_axes=(0, None))
+    keys = jax.random.split(jax.random.key(0), 4000)
+    np.testing.assert_allclose(draw(keys, 1.0).mean(), 0.4, atol=0.03)
+    # probabilities to the power of 2: .36 against .16
+    np.testing.assert_allclose(draw(keys, 0.5).mean(), 0.16 / 0.52, atol=0.03)
+
+
+def test_text_comes_whole_characters_and_spaces():
+    text = 'na\u00efve \u2603!'
+    stream, tokens = TextStream(Bytes()), Bytes().encode(text.encode())
+    parts = [stream.text(tokens[i : i + 1]) for i in range(len(tokens))]
+    assert ''.join(parts) == text and '\ufffd' not in ''.join(parts)
+    words = Words(['a', 'b', '<eos>'])
+    stream = TextStream(words)
+    assert ''.join(stream.text(np.asarray([t])) for t in (0, 1, 2, 0)) == 'a b \na '
+    broken = TextStream(Bytes())
+    assert broken.text(np.asarray([0xE2])) == ''
+    assert broken.text(np.zeros((0,), np.int32), final=True) == '\ufffd'
+
+
+@pytest.mark.parametrize('cuts', [(), (3,), (LENGTH,), (2, LENGTH + 1, 2 * LENGTH)])
+def test_reading_in_parts_is_reading_at_once(cuts):
+    model, params = toy('transformer_xl')
+    segments = random_segments(batch=1)
+    logits, _ = run(model, params, segments)
+    tokens = np.asarray(segments.tokens).reshape(1, -1)
+    reader = Reader(model, params, fresh_state(model, params, 1), NONE)
+    for part in np.split(tokens, cuts, axis=1):
+        reader.read(part)
+    np.testing.assert_allclose(reader.logits[0], logits[-1, 0, -1], atol=2e-5)
+
+
+def test_written_tokens_are_read_too():
+    """What is generated is remembered: reading it again gives the same next logits."""
+    model, params = toy('transformer_xl')
+    prompt = np.asarray(random_segments(batch=1).tokens[0])
+    reader = Reader(model, params, fresh_state(model, params, 1), NONE)
+    reader.read(prompt)
+    options = dict(temperature=1.0, top_k=0, top_p=1.0, seed=4)
+    parts = list(reader.write(23, chunk=8, **options))
+    assert [part.shape[1] for part in parts] == [8, 8, 7]
+    again = Reader(model, params, fresh_state(model, params, 1), NONE)
+    again.read(np.concatenate([prompt, *parts], axis=1))
+    np.testing.assert_allclose(reader.logits, again.logits, atol=2e-5)
+    np.testing.assert_array_equal(reader.pending, again.pending)
+    for a, b in zip(jax.tree.leaves(reader.state), jax.tree.leaves(again.state), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5)
+
+
+def test_state_file_gives_the_same_logits_bit_for_bit(tmp_path):
+    model, params = toy('transformer_xl')
+    tokens = np.asarray(random_segments(batch=1).tokens).reshape(1, -1)
+    config = model.config.to_dict()
+    reader = Reader(model, params, fresh_state(model, params, 1), NONE)
+    reader.read(tokens[:, :13])
+    size = state_file.save(tmp_path / 's', reader.state, reader.pending, config, params)
+    assert size == (tmp_path / 's').stat().st_size
+    fresh = fresh_state(model, params, 1)
+    state, pending = state_file.load(tmp_path / 's', fresh, config, params)
+    loaded = Reader(model, params, state, pending)
+    np.testing.assert_array_equal(loaded.logits, reader.logits)
+    for one in (reader, loaded):
+        one.read(tokens[:, 13:])
+    np.testing.assert_array_equal(loaded.logits, reader.logits)
+    # A fork: the file is as it was.
+    again, _ = state_file.load(tmp_path / 's', fresh, config, params)
+    for a, b in zip(jax.tree.leaves(again), jax.tree.leaves(state), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_states_of_others_are_refused(tmp_path):
+    model, params = toy('transformer_xl')
+    fresh, config = fresh_state(model, params, 1), model.config.to_dict()
+    path = tmp_path / 'state'
+    state_file.save(path, fresh, NONE, config, params)
+    with pytest.raises(UsageError, match='d_model: 16 there, 32 here'):
+        state_file.load(path, fresh, config | {'d_model': 32}, params)
+    moved = jax.tree.map(lambda leaf: leaf + 1, params)
+    with pytest.raises(UsageError, match='other parameters'):
+        state_file.load(path, fresh, config, moved)
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(UsageError, match='cannot be read'):
+        state_file.load(path, fresh, config, params)
+    with pytest.raises(UsageError, match='cannot be read'):
+        state_file.load(tmp_path / 'none', fresh, config, params)
+    with pytest.raises(UsageError, match='cannot be written'):
+        state_file.save(tmp_path / 'no' / 'folder', fresh, NONE, config, params)

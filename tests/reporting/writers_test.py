@@ -1,0 +1,124 @@
+"""What a run leaves behind: exact numbers, the file of an uninterrupted run, readable figures."""
+
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+from tensorboardX.proto import event_pb2
+
+from longmem_jax.reporting import writers
+
+
+def read_events(folder):
+    """All values of the event files in `folder`: name to list of values."""
+    found = {}
+    for path in sorted(folder.glob('events*')):
+        data, place = path.read_bytes(), 0
+        while place < len(data):  # length (8 bytes), checksum (4), event, checksum (4)
+            size = int.from_bytes(data[place : place + 8], 'little')
+            event = event_pb2.Event.FromString(data[place + 12 : place + 12 + size])
+            place += 16 + size
+            for value in event.summary.value:
+                found.setdefault(value.tag, []).append((event.step, value))
+    return found
+
+
+def test_numbers_come_back_exactly(tmp_path):
+    values = {'loss': np.float32(1 / 3), 'tiny': 5e-324, 'large': 1.7976931348623157e308}
+    with writers.Writer(tmp_path) as writer:
+        writer.scalars(3, 'train', values)
+        (line,) = writers.read_metrics(tmp_path / 'metrics.jsonl')  # flushed, though still open
+    assert line == {'step': 3, 'group': 'train', **{k: float(v) for k, v in values.items()}}
+    assert np.float32(line['loss']) == values['loss']
+
+
+def test_lines_are_json_even_where_numbers_are_not_finite(tmp_path):
+    with writers.Writer(tmp_path) as writer:
+        writer.scalars(1, 'train', {'loss': math.nan, 'norm': math.inf})
+
+    def refuse(name):
+        raise AssertionError(f'{name} is not JSON')
+
+    text = (tmp_path / 'metrics.jsonl').read_text()
+    assert json.loads(text, parse_constant=refuse) == {
+        'step': 1, 'group': 'train', 'loss': 'nan', 'norm': 'inf',
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize('torn', ['', '{"step": 5, "gro', '{"step": 5, "group": "train"'])
+def test_truncated_file_is_that_of_an_uninterrupted_run(tmp_path, torn):
+    def write(folder, steps):
+        with writers.Writer(folder) as writer:
+            for step in steps:
+                writer.scalars(step, 'train', {'loss': 1 / step})
+
+    whole, resumed = tmp_path / 'whole', tmp_path / 'resumed'
+    whole.mkdir(), resumed.mkdir()
+    write(whole, range(1, 9))
+    write(resumed, range(1, 6))
+    path = resumed / 'metrics.jsonl'
+    path.write_text(path.read_text() + torn)
+    with writers.Writer(resumed) as writer:
+        writer.truncate_after(3)
+    assert [line['step'] for line in writers.read_metrics(path)] == [1, 2, 3]
+    write(resumed, range(4, 9))
+    assert path.read_bytes() == (whole / 'metrics.jsonl').read_bytes()
+    assert not list(resumed.glob('*.partial'))
+
+
+def test_nothing_to_truncate(tmp_path):
+    with writers.Writer(tmp_path) as writer:
+        writer.truncate_after(3)
+    assert not (tmp_path / 'metrics.jsonl').exists()
+    assert writers.read_metrics(tmp_path / 'metrics.jsonl') == []
+
+
+def test_tensorboard_holds_scalars_texts_and_figures(tmp_path):
+    with writers.Writer(tmp_path) as writer:
+        for step in (1, 2):
+            writer.scalars(step, 'train', {'loss': 0.5 * step, 'bits_per_byte': 1.0})
+        writer.text('config', 'a = 1', 0)
+        figure = writers.learning_curve(tmp_path / 'metrics.jsonl', tmp_path / 'empty.png')
+        writer.figure('curve', figure, 2)
+    events = read_events(tmp_path / 'tensorboard')
+    assert [(step, value.simple_value) for step, value in events['train/loss']] == [
+        (1, 0.5),
+        (2, 1.0),
+    ]
+    assert b'a = 1' in events['config/text_summary'][0][1].tensor.string_val[0]
+    image = events['curve'][0][1].image
+    assert (image.height, image.width) == (504, 840)
+
+
+def test_other_processes_write_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, 'process_index', lambda: 1)
+    with writers.Writer(tmp_path) as writer:
+        writer.truncate_after(0)
+        writer.scalars(1, 'train', {'loss': 1.0})
+        writer.text('config', 'a = 1', 0)
+        writer.figure('curve', None, 1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('number', [0, 1, 3000])
+def test_learning_curve_of_few_and_many_points(tmp_path, number):
+    lines = []
+    for step in range(1, number + 1):
+        value = 1.5 + 6 * math.exp(-step / 100)
+        lines.append({'step': step, 'group': 'train', 'bits_per_byte': value})
+        if step % 1000 == 0:
+            lines.append({'step': step, 'group': 'validation', 'bits_per_byte': value + 0.1})
+    lines.append({'step': number + 1, 'group': 'train', 'bits_per_byte': 'nan'})
+    path = tmp_path / 'metrics.jsonl'
+    path.write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    figure = writers.learning_curve(path, tmp_path / 'curve.png')
+    axes = figure.axes[0]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ('step', 'bits per byte')
+    assert len(axes.lines) == (number > 0) + (number >= 1000)
+    if number:
+        assert axes.get_ylim()[0] < 1.5 + 6 * math.exp(-number / 100) <= axes.get_ylim()[1]
+    with Image.open(tmp_path / 'curve.png') as image:
+        assert image.size == (840, 504)

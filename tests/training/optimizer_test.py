@@ -1,0 +1,225 @@
+"""Optimizers and schedules against numbers worked out by hand."""
+
+import itertools
+import math
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from ml_collections import config_dict
+
+from longmem_jax.config.base import base
+from longmem_jax.errors import UsageError
+from longmem_jax.training import optimizer
+
+
+def make_config(**changes):
+    config = base().optimizer
+    config.update(dict(name='adamw', learning_rate=0.5, schedule='constant', clip_norm=0.0))
+    config.update(changes)
+    return config_dict.FrozenConfigDict(config)
+
+
+def make_params():
+    return {
+        'block': {'kernel': jnp.full((2, 3), 2.0), 'bias': jnp.full((3,), 2.0)},
+        'head': {'kernel': jnp.full((3, 2), 2.0)},
+    }
+
+
+def test_shares_of_a_span_stay_shares():
+    params = {'attention': {'span_share': jnp.asarray([0.0, 0.4, 1.0]), 'kernel': jnp.zeros((3,))}}
+    for gradient, wanted in ((1.0, [0.0, 0.0, 0.5]), (-1.0, [0.5, 0.9, 1.0])):
+        chain = optimizer.make_optimizer(make_config(name='sgd'), 10, params)
+        gradients = jax.tree.map(lambda leaf, g=gradient: jnp.full_like(leaf, g), params)
+        updates, _ = chain.update(gradients, chain.init(params), params)
+        new = optax.apply_updates(params, updates)
+        np.testing.assert_allclose(new['attention']['span_share'], wanted, atol=1e-6)
+        np.testing.assert_allclose(new['attention']['kernel'], -0.5 * gradient)
+
+
+def first_update(gradient=1.0, **changes):
+    """One element of every first update, with the same gradient everywhere."""
+    params = make_params()
+    chain = optimizer.make_optimizer(make_config(**changes), 10, params)
+    gradients = jax.tree.map(lambda leaf: jnp.full_like(leaf, gradient), params)
+    updates, _ = chain.update(gradients, chain.init(params), params)
+    return jax.tree.map(lambda leaf: float(np.asarray(leaf).flat[0]), updates)
+
+
+# Peak 0.5, warm-up 4, 14 updates, end at a tenth: half way is update 4 + 5.
+@pytest.mark.parametrize(
+    'name, count, expected',
+    [
+        ('cosine', 0, 0.125),
+        ('cosine', 2, 0.375),
+        ('cosine', 3, 0.5),
+        ('cosine', 4, 0.5),
+        ('cosine', 9, 0.5 * (0.1 + 0.9 / 2)),
+        ('cosine', 14, 0.05),
+        ('cosine', 99, 0.05),
+        ('linear', 9, 0.5 * 0.55),
+        ('linear', 14, 0.05),
+        ('inverse_sqrt', 1, 0.25),
+        ('inverse_sqrt', 4, 0.5),
+        ('inverse_sqrt', 16, 0.25),
+        ('constant', 1, 0.25),
+        ('constant', 12, 0.5),
+    ],
+)
+def test_schedule_values(name, count, expected):
+    config = make_config(schedule=name, warmup_steps=4, final_fraction=0.1)
+    rate = jax.jit(optimizer.make_schedule(config, 14))(jnp.int32(count))
+    np.testing.assert_allclose(rate, expected, rtol=1e-6)
+
+
+def test_schedules_without_warm_up_and_shorter_than_it():
+    for name in ('cosine', 'linear', 'constant'):
+        np.testing.assert_allclose(optimizer.make_schedule(make_config(schedule=name), 8)(0), 0.5)
+    short = optimizer.make_schedule(make_config(schedule='cosine', warmup_steps=100), 10)
+    np.testing.assert_allclose(short(9), 0.5 * 10 / 100, rtol=1e-6)
+
+
+def test_first_updates_by_hand():
+    # The first step of Adam is the sign of the gradient, here with rate 0.5; parameters are 2.
+    # (1 - 0.999 in float32 is exact to 1e-5.)
+    assert first_update(name='adam')['head']['kernel'] == pytest.approx(-0.5, rel=1e-4)
+    decayed = first_update(name='adamw', weight_decay=0.1)
+    assert decayed['head']['kernel'] == pytest.approx(-0.5 * (1 + 0.1 * 2), rel=1e-4)
+    assert decayed['block']['bias'] == pytest.approx(-0.5, rel=1e-4)
+    assert first_update(name='sgd')['block']['bias'] == pytest.approx(-0.5, rel=1e-4)
+    # Adafactor: a unit update, times the root mean square of the parameter.
+    assert first_update(name='adafactor')['block']['bias'] == pytest.approx(-0.5 * 2, rel=1e-4)
+
+
+def test_adafactor_decays_by_the_learning_rate_as_adamw_does():
+    change = dict(weight_decay=0.1, learning_rate=1e-2)
+    factored = first_update(name='adafactor', **change)
+    assert factored['head']['kernel'] == pytest.approx(-1e-2 * 2 - 1e-2 * 0.1 * 2)
+    assert factored['block']['bias'] == pytest.approx(-1e-2 * 2)
+
+
+def test_second_updates_of_adam_and_of_momentum():
+    params = {'w': jnp.zeros(1)}
+    gradients = [{'w': jnp.array([1.0])}, {'w': jnp.array([3.0])}]
+
+    def second(**changes):
+        chain = optimizer.make_optimizer(make_config(**changes), 10, params)
+        _, state = chain.update(gradients[0], chain.init(params), params)
+        return float(chain.update(gradients[1], state, params)[0]['w'][0])
+
+    mean = (0.9 * 0.1 * 1 + 0.1 * 3) / (1 - 0.9**2)
+    square = (0.99 * 0.01 * 1 + 0.01 * 9) / (1 - 0.99**2)
+    expected = -0.5 * mean / (math.sqrt(square) + 1e-8)
+    assert second(name='adam', b1=0.9, b2=0.99) == pytest.approx(expected, rel=1e-4)
+    assert second(name='sgd', momentum=0.9) == pytest.approx(-0.5 * (3 + 0.9))
+
+
+def test_clipping_bounds_the_global_norm():
+    # 15 ones have the norm sqrt(15).
+    clipped = first_update(name='sgd', clip_norm=1.0)['head']['kernel']
+    assert clipped == pytest.approx(-0.5 / math.sqrt(15))
+    assert first_update(name='sgd', clip_norm=9.0)['head']['kernel'] == -0.5
+    assert first_update(name='sgd', gradient=100.0)['head']['kernel'] == -50
+
+
+def test_first_matching_group_decides():
+    groups = (('bias$', 0.0, True), ('^block/', 2.0, False), ('kernel', 3.0, True))
+    updates = first_update(name='adamw', weight_decay=0.1, groups=groups)
+    assert updates['block']['bias'] == 0
+    assert updates['block']['kernel'] == pytest.approx(-0.5 * 2, rel=1e-4)
+    assert updates['head']['kernel'] == pytest.approx(-0.5 * 3 * 1.2, rel=1e-4)
+
+
+def test_a_group_may_have_its_own_optimizer():
+    groups = (('bias$', 1.0, False, 'adam'),)
+    updates = first_update(name='sgd', gradient=100.0, groups=groups)
+    assert updates['block']['bias'] == pytest.approx(-0.5, rel=1e-4)
+    assert updates['block']['kernel'] == -50
+    decayed = first_update(name='adamw', weight_decay=0.1, groups=(('head', 1.0, True, 'sgd'),))
+    assert decayed['head']['kernel'] == -0.5
+    assert decayed['block']['kernel'] == pytest.approx(-0.5 * 1.2, rel=1e-4)
+
+
+@pytest.mark.parametrize('name', optimizer.NAMES)
+def test_accumulation_is_one_step_on_the_mean(name):
+    common = dict(name=name, weight_decay=0.1, clip_norm=1.0, momentum=0.9, schedule='linear')
+    params = {'kernel': jnp.full((2, 3), 2.0)}
+    gradients = [
+        {'kernel': jax.random.normal(key, (2, 3))} for key in jax.random.split(jax.random.key(0), 4)
+    ]
+
+    def run(accumulate, gradients, num_steps):
+        config = make_config(accumulate_steps=accumulate, **common)
+        chain = optimizer.make_optimizer(config, num_steps, params)
+        update, current, state = jax.jit(chain.update), params, chain.init(params)
+        for gradient in gradients:
+            updates, state = update(gradient, state, current)
+            current = optax.apply_updates(current, updates)
+        return current
+
+    means = [jax.tree.map(lambda a, b: (a + b) / 2, *gradients[i : i + 2]) for i in (0, 2)]
+    # The schedule counts updates: 8 steps of which 2 make an update are 4 updates.
+    chex.assert_trees_all_close(run(2, gradients, 8), run(1, means, 4), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    'name, accumulate, groups',
+    itertools.product(
+        optimizer.NAMES, (1, 2), ((), (('bias', 0.5, False),), (('bias', 1.0, False, 'adam'),))
+    ),
+)
+def test_every_combination_is_compiled_and_keeps_its_state(name, accumulate, groups):
+    config = make_config(
+        name=name,
+        accumulate_steps=accumulate,
+        clip_norm=1.0 if groups else 0.0,
+        groups=groups,
+        weight_decay=0.1,
+        momentum=0.9,
+        schedule='cosine',
+        warmup_steps=1,
+    )
+    params = {'table': jnp.ones((128, 130)), 'bias': jnp.ones(3)}
+    chain = optimizer.make_optimizer(config, 10, jax.eval_shape(lambda: params))
+
+    @jax.jit
+    def step(params, state):
+        updates, state = chain.update(jax.tree.map(jnp.ones_like, params), state, params)
+        return optax.apply_updates(params, updates), state
+
+    with jax.numpy_rank_promotion('raise'):
+        start = (params, jax.jit(chain.init)(params))
+        end = start
+        for _ in range(3):
+            end = step(*end)
+    chex.assert_trees_all_equal_shapes_and_dtypes(start, end)
+    assert jax.tree.structure(start) == jax.tree.structure(end)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(end[0]))
+    assert not np.array_equal(params['table'], end[0]['table'])
+    if name == 'adafactor':  # the large matrix is factored
+        size = sum(leaf.size for leaf in jax.tree.leaves(end[1]))
+        assert size < 1000 + (accumulate > 1) * 128 * 130
+
+
+@pytest.mark.parametrize(
+    'changes, message',
+    [
+        (
+            dict(name='adafacto'),
+            r"name = 'adafacto': did you mean 'adafactor'\? allowed are adam, ",
+        ),
+        (dict(schedule='cosin'), r"schedule = 'cosin': did you mean 'cosine'\?"),
+        (dict(groups=(('nothing', 1.0, True),)), r"\['nothing'\].*block/kernel"),
+        (dict(groups=(('(', 1.0, True),)), 'tuples .* are needed'),
+        (dict(groups=(('kernel', 1.0),)), 'tuples .* are needed'),
+        (dict(groups=(('kernel', 1.0, True, 'lion'),)), 'optimizers are adam'),
+        (dict(schedule='inverse_sqrt'), 'warmup_steps = 0'),
+    ],
+)
+def test_faults_are_named(changes, message):
+    with pytest.raises(UsageError, match=message):
+        optimizer.make_optimizer(make_config(**changes), 10, make_params())
