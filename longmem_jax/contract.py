@@ -1,7 +1,7 @@
 """What every layer of a model keeps to, with or without a memory.
 
 A layer is a `flax.linen` module that owns parameters only. What it remembers is a pytree that goes
-in and comes out. `host`, `normalize` and `shared` are given to every layer by the model; all other
+in and comes out. `settings`, `normalize` and `shared` are given to every layer by the model; all other
 attributes of the module are the fields of its sub-config, `config.model.NAME`.
 """
 
@@ -20,7 +20,7 @@ STARTS = ('empty', 'zeros')
 
 
 @dataclasses.dataclass(frozen=True)
-class Host:
+class ModelSettings:
     """The sizes of the model that a layer lives in.
 
     Attributes:
@@ -57,7 +57,7 @@ class MemoryLayer(Protocol):
     are there; both ways give the same numbers.
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
 

@@ -14,7 +14,7 @@ import time
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host, identity
+from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.devices import allocator
 from longmem_jax.layers import associative, feature_maps, linear_kernel
 from longmem_jax.layers.attention import attend
@@ -68,7 +68,7 @@ def linear_attention() -> None:
 
 def product_keys() -> None:
     """Two sizes of the table of values."""
-    host = Host(
+    model_settings = ModelSettings(
         d_model=256, num_heads=4, head_dim=64, d_feed_forward=1024, num_layers=1,
         segment_length=128, dropout=0.0, attention_dropout=0.0, init_std=0.02,
         dtype=jnp.dtype('float32'),
@@ -80,7 +80,8 @@ def product_keys() -> None:
     print('| slots | forward and backward, ms: median (least) |\n|---|---|')
     for number in (128, 256, 512):
         layer = ProductKeyMemory(
-            host=host, normalize=identity, shared=None, num_keys=number, num_heads=4, top_k=32,
+            settings=model_settings, normalize=identity, shared=None, num_keys=number,
+            num_heads=4, top_k=32,
             query_dim=256, query_hidden=(), query_norm='batch', normalize_query=False,
             temperature=1.0, keys='product', chunk=0,
         )  # fmt: skip

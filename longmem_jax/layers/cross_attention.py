@@ -6,7 +6,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 
@@ -29,28 +29,28 @@ class CrossAttention(nn.Module):
     """Multi-head attention from a sequence to a source, without positions (Vaswani et al., 2017).
 
     Attributes:
-      host: sizes of the model.
+      settings: sizes of the model.
       normalize: norm of a pre-norm model, used on the queries' side only.
       bias: biases on the four projections.
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     bias: bool
 
     def setup(self):
-        host = self.host
-        init = nn.initializers.normal(host.init_std)
+        settings = self.settings
+        init = nn.initializers.normal(settings.init_std)
         heads = dict(
-            num_heads=host.num_heads,
-            head_dim=host.head_dim,
-            dtype=host.dtype,
+            num_heads=settings.num_heads,
+            head_dim=settings.head_dim,
+            dtype=settings.dtype,
             kernel_init=init,
             bias=self.bias,
         )
         self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
         self.out = HeadsOut(
-            d_model=host.d_model, dtype=host.dtype, kernel_init=init, bias=self.bias
+            d_model=settings.d_model, dtype=settings.dtype, kernel_init=init, bias=self.bias
         )
 
     def source(self, vectors: jax.Array, valid: jax.Array) -> Source:
@@ -59,7 +59,7 @@ class CrossAttention(nn.Module):
 
     def __call__(self, x: jax.Array, source: Source, *, train: bool) -> jax.Array:
         """Attends from `x` [batch, length, d_model]; the same shape, without the residual."""
-        rate = self.host.attention_dropout if train else 0.0
+        rate = self.settings.attention_dropout if train else 0.0
         out = attend(
             self.query(self.normalize(x)),
             source.keys,

@@ -7,7 +7,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from longmem_jax.contract import Host, NoState
+from longmem_jax.contract import ModelSettings, NoState
 from longmem_jax.segment import Aux, Segment, no_aux
 
 # name -> (activation, gated): a gated layer multiplies the activation by a second projection.
@@ -35,7 +35,7 @@ class Dense(nn.Module):
       bias: biases on the linear maps.
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     activation: str
@@ -43,22 +43,22 @@ class Dense(nn.Module):
 
     def setup(self):
         axes = nn.with_logical_partitioning
-        matrix = nn.initializers.normal(self.host.init_std)
+        matrix = nn.initializers.normal(self.settings.init_std)
 
         def linear(width, kernel_axes):
             return nn.Dense(
                 width,
                 use_bias=self.bias,
-                dtype=self.host.dtype,
+                dtype=self.settings.dtype,
                 kernel_init=axes(matrix, kernel_axes),
                 bias_init=axes(nn.initializers.zeros, kernel_axes[1:]),
             )
 
         self.act, gated = ACTIVATIONS[self.activation]
-        self.up = linear(self.host.d_feed_forward, ('embed', 'mlp'))
-        self.gate = linear(self.host.d_feed_forward, ('embed', 'mlp')) if gated else None
-        self.down = linear(self.host.d_model, ('mlp', 'embed'))
-        self.drop = nn.Dropout(self.host.dropout)
+        self.up = linear(self.settings.d_feed_forward, ('embed', 'mlp'))
+        self.gate = linear(self.settings.d_feed_forward, ('embed', 'mlp')) if gated else None
+        self.down = linear(self.settings.d_model, ('mlp', 'embed'))
+        self.drop = nn.Dropout(self.settings.dropout)
 
     def _apply(self, x, train):
         x = self.normalize(x)

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.attention_products import dot
 
 
@@ -19,16 +19,16 @@ class NearPositions(nn.Module):
     """The table, owned by the model and given to every layer as `shared`.
 
     Attributes:
-      host: sizes of the model.
+      settings: sizes of the model.
       num_distances: distances 1 .. num_distances have a vector.
     """
 
-    host: Host
+    settings: ModelSettings
     num_distances: int
 
     def setup(self):
         init = nn.with_logical_partitioning(nn.initializers.normal(1.0), ('distance', 'head_dim'))
-        self.table = self.param('table', init, (self.num_distances, self.host.head_dim))
+        self.table = self.param('table', init, (self.num_distances, self.settings.head_dim))
 
     def __call__(self) -> jax.Array:
         """float32 [num_distances, head_dim]; row d - 1 belongs to distance d."""
@@ -137,7 +137,7 @@ def at_distances(queries: jax.Array, table: jax.Array, distance: jax.Array) -> j
 def shared_table(fields: Any, name: str):
     """`Entry.shared` of a layer whose field `name` says how many distances are told apart."""
 
-    def make(host: Host, **kwargs: Any) -> NearPositions:
-        return NearPositions(host, fields[name], **kwargs)
+    def make(settings: ModelSettings, **kwargs: Any) -> NearPositions:
+        return NearPositions(settings, fields[name], **kwargs)
 
     return make

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import positions
 from longmem_jax.layers.attention import RelativeTable
 from longmem_jax.layers.projections import HeadsIn
@@ -23,15 +23,15 @@ class RelativeBiases(nn.Module):
     """`u` and `v` of Transformer-XL (Sec. 3.3): global content and position biases.
 
     Attributes:
-      host: sizes of the model.
+      settings: sizes of the model.
     """
 
-    host: Host
+    settings: ModelSettings
 
     def setup(self):
-        shape = (self.host.num_heads, self.host.head_dim)
+        shape = (self.settings.num_heads, self.settings.head_dim)
         init = nn.with_logical_partitioning(
-            nn.initializers.normal(self.host.init_std), ('heads', 'head_dim')
+            nn.initializers.normal(self.settings.init_std), ('heads', 'head_dim')
         )
         self.content = self.param('content', init, shape)
         self.position = self.param('position', init, shape)
@@ -45,41 +45,41 @@ class RelativePosition(nn.Module):
     """One scheme with its parameters.
 
     Attributes:
-      host: sizes of the model.
+      settings: sizes of the model.
       shared: `RelativeBiases` shared by the layers, or None for own ones.
       kind: one of `POSITIONS`.
       num_distances: distances 0 .. num_distances - 1 can occur.
       clamp_length: larger distances are encoded as this one; 0 = no limit.
     """
 
-    host: Host
+    settings: ModelSettings
     shared: Any
     kind: str
     num_distances: int
     clamp_length: int
 
     def setup(self):
-        host = self.host
+        settings = self.settings
         if self.kind == 'transformer_xl':
-            self.biases = self.shared if self.shared is not None else RelativeBiases(host)
+            self.biases = self.shared if self.shared is not None else RelativeBiases(settings)
             self.project = HeadsIn(
-                num_heads=host.num_heads,
-                head_dim=host.head_dim,
-                dtype=host.dtype,
-                kernel_init=nn.initializers.normal(host.init_std),
+                num_heads=settings.num_heads,
+                head_dim=settings.head_dim,
+                dtype=settings.dtype,
+                kernel_init=nn.initializers.normal(settings.init_std),
             )
-            self.drop = nn.Dropout(host.dropout)
+            self.drop = nn.Dropout(settings.dropout)
         if self.kind == 'learned_relative':
             init = nn.with_logical_partitioning(
-                nn.initializers.normal(host.init_std), ('heads', 'distance', 'head_dim')
+                nn.initializers.normal(settings.init_std), ('heads', 'distance', 'head_dim')
             )
-            shape = (host.num_heads, self._reach(), host.head_dim)
+            shape = (settings.num_heads, self._reach(), settings.head_dim)
             self.table = self.param('table', init, shape)
         if self.kind == 't5':
             init = nn.with_logical_partitioning(
-                nn.initializers.normal(host.init_std), ('heads', 'distance')
+                nn.initializers.normal(settings.init_std), ('heads', 'distance')
             )
-            self.buckets = self.param('buckets', init, (host.num_heads, T5_BUCKETS))
+            self.buckets = self.param('buckets', init, (settings.num_heads, T5_BUCKETS))
 
     def _reach(self):
         """Distances told apart: all that occur, or up to `clamp_length`, itself included."""
@@ -113,7 +113,7 @@ class RelativePosition(nn.Module):
             )
             waves = jnp.asarray(
                 positions.sinusoids(
-                    positions.clamped(num_keys, self.clamp_length), self.host.d_model
+                    positions.clamped(num_keys, self.clamp_length), self.settings.d_model
                 ),
                 queries.dtype,
             )
@@ -126,7 +126,7 @@ class RelativePosition(nn.Module):
         if self.kind == 'rotary':
             return positions.rotary(queries, offset), {}
         if self.kind == 'alibi':
-            table = positions.alibi(self.host.num_heads, num_keys)
+            table = positions.alibi(self.settings.num_heads, num_keys)
         elif self.kind == 't5':
             table = positions.t5_table(self.buckets, num_keys, T5_DISTANCE)
         else:

@@ -13,7 +13,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
@@ -45,7 +45,7 @@ class SelfAttention(nn.Module):
     """Multi-head causal self-attention with relative positions.
 
     Attributes:
-      host: sizes of the model.
+      settings: sizes of the model.
       normalize: norm of a pre-norm model, used on the segment and the memory alike.
       shared: module shared by layers (the Transformer-XL biases) or None.
       position: one of `POSITIONS`.
@@ -55,7 +55,7 @@ class SelfAttention(nn.Module):
       block_size: keys per block of the online softmax; 0 = all keys at once.
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     position: str
@@ -65,31 +65,31 @@ class SelfAttention(nn.Module):
     block_size: int = 0
 
     def setup(self):
-        host = self.host
+        settings = self.settings
         heads = dict(
-            num_heads=host.num_heads,
-            head_dim=host.head_dim,
-            dtype=host.dtype,
-            kernel_init=nn.initializers.normal(host.init_std),
+            num_heads=settings.num_heads,
+            head_dim=settings.head_dim,
+            dtype=settings.dtype,
+            kernel_init=nn.initializers.normal(settings.init_std),
         )
         self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
         self.out = HeadsOut(
-            d_model=host.d_model,
-            dtype=host.dtype,
-            kernel_init=nn.initializers.normal(host.init_std),
+            d_model=settings.d_model,
+            dtype=settings.dtype,
+            kernel_init=nn.initializers.normal(settings.init_std),
         )
         self.relation = RelativePosition(
-            host=host,
+            settings=settings,
             shared=self.shared,
             kind=self.position,
-            num_distances=self.memory_length + host.segment_length,
+            num_distances=self.memory_length + settings.segment_length,
             clamp_length=self.clamp_length,
         )
 
     def _read(self, x, keys, values, offset, first, train):
         queries = self.query(x)
         queries, extra = self.relation.relate(queries, offset, keys.shape[2], train=train)
-        rate = self.host.attention_dropout if train else 0.0
+        rate = self.settings.attention_dropout if train else 0.0
         out = attend(
             queries,
             keys,
@@ -176,9 +176,9 @@ class SelfAttention(nn.Module):
 
     def open(self, memory: jax.Array | None, batch_size: int) -> KeyValues:
         """Keys and values of the memory, with room for the segment behind them."""
-        host = self.host
-        shape = (batch_size, host.num_heads, host.segment_length, host.head_dim)
-        room = jnp.zeros(shape, host.dtype)
+        settings = self.settings
+        shape = (batch_size, settings.num_heads, settings.segment_length, settings.head_dim)
+        room = jnp.zeros(shape, settings.dtype)
         if not self.memory_length:
             return KeyValues(room, room)
         keys, values = self._place(self.normalize(memory), 0)

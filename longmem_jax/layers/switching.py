@@ -2,7 +2,7 @@
 
 The branches of one compiled program differ in how much they read. Each is computed again in the
 backward pass, so that nothing of the largest size is kept for the smallest. Under a mesh whose
-lanes are spread over devices, every device chooses for its own lanes, without the host.
+lanes are spread over devices, every device chooses for its own lanes, without the settings.
 """
 
 from collections.abc import Callable

@@ -15,7 +15,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import STARTS, Host
+from longmem_jax.contract import STARTS, ModelSettings
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
@@ -129,7 +129,7 @@ class AdaptiveSpan(nn.Module):
       num_sizes: window sizes that there is a branch for, each half of the next.
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     max_span: int
@@ -141,17 +141,20 @@ class AdaptiveSpan(nn.Module):
     num_sizes: int
 
     def setup(self):
-        host = self.host
-        init = nn.initializers.normal(host.init_std)
+        settings = self.settings
+        init = nn.initializers.normal(settings.init_std)
         heads = dict(
-            num_heads=host.num_heads, head_dim=host.head_dim, dtype=host.dtype, kernel_init=init
+            num_heads=settings.num_heads,
+            head_dim=settings.head_dim,
+            dtype=settings.dtype,
+            kernel_init=init,
         )
         self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
-        self.out = HeadsOut(d_model=host.d_model, dtype=host.dtype, kernel_init=init)
+        self.out = HeadsOut(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init)
         fixed = self.per == 'none'
         self.sizes = sizes_below(self.max_span, 1 if fixed else self.num_sizes)
         if not fixed:
-            axis, number = ('heads', host.num_heads) if self.per == 'head' else (None, 1)
+            axis, number = ('heads', settings.num_heads) if self.per == 'head' else (None, 1)
             self.span_share = self.param(
                 'span_share',
                 nn.with_logical_partitioning(nn.initializers.constant(self.initial_share), (axis,)),
@@ -184,20 +187,20 @@ class AdaptiveSpan(nn.Module):
     def initial_state(self, batch_size: int) -> AdaptiveSpanState:
         """Nothing, or zero vectors."""
         filled = self.max_span if self.start == 'zeros' else 0
-        shape = (batch_size, self.max_span, self.host.d_model)
+        shape = (batch_size, self.max_span, self.settings.d_model)
         return AdaptiveSpanState(
-            jnp.zeros(shape, self.host.dtype), jnp.full((batch_size,), filled, jnp.int32)
+            jnp.zeros(shape, self.settings.dtype), jnp.full((batch_size,), filled, jnp.int32)
         )
 
     def __call__(
         self, x: jax.Array, state: AdaptiveSpanState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, AdaptiveSpanState, Aux]:
         """Attends to memory and segment, then writes; x, y are [batch, length, d_model]."""
-        host, length = self.host, x.shape[1]
+        settings, length = self.settings, x.shape[1]
         normal = self.normalize(x)
-        rate = host.attention_dropout if train else 0.0
+        rate = settings.attention_dropout if train else 0.0
         given = dict(
-            queries=self.query(normal) * jnp.asarray(host.head_dim**-0.5, host.dtype),
+            queries=self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype),
             keys=self.key(normal),
             values=self.value(normal),
         )
@@ -265,7 +268,7 @@ class AdaptiveSpan(nn.Module):
 
     def open_segment(self, state: AdaptiveSpanState, batch_size: int) -> AdaptiveSpanCache:
         """Projects the part of the memory within reach, once for all tokens of the segment."""
-        host = self.host
+        settings = self.settings
         functions, variables = zip(
             *(as_function(part) for part in (self.normalize, self.key, self.value)), strict=True
         )
@@ -273,21 +276,21 @@ class AdaptiveSpan(nn.Module):
         def project(size, fixed, _):
             (norm, key, value), hidden = fixed
             rows = functions[0](norm, hidden[:, self.max_span - size :])
-            room = [(0, 0), (0, 0), (self.max_span - size, host.segment_length), (0, 0)]
+            room = [(0, 0), (0, 0), (self.max_span - size, settings.segment_length), (0, 0)]
             return tuple(
                 jnp.pad(function(part, rows), room)
                 for function, part in zip(functions[1:], (key, value), strict=True)
             )
 
         keys, values = switch(project, self.sizes, self._reach(), (variables, state.hidden), ())
-        hidden = jnp.zeros((batch_size, host.segment_length, host.d_model), host.dtype)
+        hidden = jnp.zeros((batch_size, settings.segment_length, settings.d_model), settings.dtype)
         return AdaptiveSpanCache(keys, values, hidden, state.count)
 
     def extend(self, x: jax.Array, cache: AdaptiveSpanCache, index: jax.Array):
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
-        host, whole = self.host, self.max_span
+        settings, whole = self.settings, self.max_span
         normal = self.normalize(x)
-        queries = self.query(normal) * jnp.asarray(host.head_dim**-0.5, host.dtype)
+        queries = self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype)
         cache = cache.replace(
             keys=put(cache.keys, self.key(normal), whole + index, 2),
             values=put(cache.values, self.value(normal), whole + index, 2),

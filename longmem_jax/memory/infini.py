@@ -13,7 +13,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import associative
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
@@ -103,7 +103,7 @@ class InfiniAttention(nn.Module):
       gradients: through the memories from segment to segment.
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     position: str
@@ -120,31 +120,31 @@ class InfiniAttention(nn.Module):
     gradients: bool
 
     def setup(self):
-        host = self.host
-        init = nn.initializers.normal(host.init_std)
-        self.kv_heads = self.num_kv_heads or host.num_heads
-        heads = dict(head_dim=host.head_dim, dtype=host.dtype, kernel_init=init)
-        self.query = HeadsIn(num_heads=host.num_heads, **heads)
+        settings = self.settings
+        init = nn.initializers.normal(settings.init_std)
+        self.kv_heads = self.num_kv_heads or settings.num_heads
+        heads = dict(head_dim=settings.head_dim, dtype=settings.dtype, kernel_init=init)
+        self.query = HeadsIn(num_heads=settings.num_heads, **heads)
         heads.update(num_heads=self.kv_heads, axis='kv_heads' if self.num_kv_heads else 'heads')
         self.key, self.value = HeadsIn(**heads), HeadsIn(**heads)
-        self.out = HeadsOut(d_model=host.d_model, dtype=host.dtype, kernel_init=init)
+        self.out = HeadsOut(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init)
         self.relation = RelativePosition(
-            host=host,
+            settings=settings,
             shared=None,
             kind=self.position,
-            num_distances=host.segment_length,
+            num_distances=settings.segment_length,
             clamp_length=0,
         )
         constant = nn.with_logical_partitioning(
             nn.initializers.constant(self.gate_init), ('heads',)
         )
-        self.gate = self.param('gate', constant, (host.num_heads,))
-        self.wide = jnp.promote_types(host.dtype, jnp.float32)
+        self.gate = self.param('gate', constant, (settings.num_heads,))
+        self.wide = jnp.promote_types(settings.dtype, jnp.float32)
         self.reading = (self.normalizer, self.guard, self.epsilon)
 
     def initial_state(self, batch_size: int) -> InfiniState:
         """No pairs."""
-        width = self.host.head_dim
+        width = self.settings.head_dim
         pairs = associative.empty(batch_size, self.kv_heads, width, width, self.wide)
         return InfiniState(pairs, jnp.zeros((batch_size,), jnp.int32))
 
@@ -153,10 +153,10 @@ class InfiniAttention(nn.Module):
 
     def _attend(self, x, keys, values, state, offset, train):
         """Local attention, memory and gate; `x` is normalised, its first token at `offset`."""
-        host, group = self.host, self.host.num_heads // self.kv_heads
+        settings, group = self.settings, self.settings.num_heads // self.kv_heads
         plain = self.query(x)
         queries, extra = self.relation.relate(plain, offset, keys.shape[2], train=train)
-        rate = host.attention_dropout if train else 0.0
+        rate = settings.attention_dropout if train else 0.0
         local = attend(
             queries,
             jnp.repeat(keys, group, axis=1),
@@ -205,9 +205,9 @@ class InfiniAttention(nn.Module):
 
     def open_segment(self, state: InfiniState, batch_size: int) -> InfiniCache:
         """Room for the keys and values of the segment."""
-        host = self.host
+        settings = self.settings
         room = jnp.zeros(
-            (batch_size, self.kv_heads, host.segment_length, host.head_dim), host.dtype
+            (batch_size, self.kv_heads, settings.segment_length, settings.head_dim), settings.dtype
         )
         same = self.rotate_memory or self.position != 'rotary'
         return InfiniCache(room, room, None if same else room, state)

@@ -13,7 +13,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import associative, feature_maps, linear_kernel
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.segment import Aux, Segment
@@ -78,7 +78,7 @@ class LinearAttention(nn.Module):
       gradients: through the sums from segment to segment.
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     features: str
@@ -97,47 +97,51 @@ class LinearAttention(nn.Module):
     gradients: bool
 
     def setup(self):
-        host = self.host
-        init = nn.initializers.normal(host.init_std)
+        settings = self.settings
+        init = nn.initializers.normal(settings.init_std)
         heads = dict(
-            num_heads=host.num_heads,
-            head_dim=host.head_dim,
-            dtype=host.dtype,
+            num_heads=settings.num_heads,
+            head_dim=settings.head_dim,
+            dtype=settings.dtype,
             kernel_init=init,
             bias=self.bias,
         )
         self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
         self.out = HeadsOut(
-            d_model=host.d_model, dtype=host.dtype, kernel_init=init, bias=self.bias
+            d_model=settings.d_model, dtype=settings.dtype, kernel_init=init, bias=self.bias
         )
-        self.wide = jnp.promote_types(host.dtype, jnp.float32)
+        self.wide = jnp.promote_types(settings.dtype, jnp.float32)
         axes = nn.with_logical_partitioning
-        shape = (host.num_heads, self.size, host.head_dim)
+        shape = (settings.num_heads, self.size, settings.head_dim)
         if self.features == 'rfa':
             self.fixed = feature_maps.random_matrices(self.seed, *shape, self.random)
         if self.features == 't2r':
-            spread = nn.initializers.normal(host.head_dim**-0.5)
+            spread = nn.initializers.normal(settings.head_dim**-0.5)
             self.matrices = self.param('matrices', axes(spread, ('heads', None, 'head_dim')), shape)
             zeros = axes(nn.initializers.zeros, ('heads', None))
             self.offsets = self.param('offsets', zeros, shape[:2])
         if self.learned_scale and self.features != 'elu':
             ones = axes(nn.initializers.ones, ('heads', 'head_dim'))
-            self.sigma = self.param('sigma', ones, (host.num_heads, host.head_dim))
+            self.sigma = self.param('sigma', ones, (settings.num_heads, settings.head_dim))
         if self.gate:
             kernel = axes(init, ('embed', 'heads'))
-            self.gate_kernel = self.param('gate_kernel', kernel, (host.d_model, host.num_heads))
+            self.gate_kernel = self.param(
+                'gate_kernel', kernel, (settings.d_model, settings.num_heads)
+            )
             # Forget one part in twenty per token to begin with.
             bias = axes(nn.initializers.constant(3.0), ('heads',))
-            self.gate_bias = self.param('gate_bias', bias, (host.num_heads,))
+            self.gate_bias = self.param('gate_bias', bias, (settings.num_heads,))
 
     def _width(self):
-        return {'elu': self.host.head_dim, 'rfa': 2 * self.size, 't2r': self.size}[self.features]
+        return {'elu': self.settings.head_dim, 'rfa': 2 * self.size, 't2r': self.size}[
+            self.features
+        ]
 
     def initial_state(self, batch_size: int) -> LinearState:
         """Empty sums."""
-        host = self.host
+        settings = self.settings
         pairs = associative.empty(
-            batch_size, host.num_heads, self._width(), host.head_dim, self.wide
+            batch_size, settings.num_heads, self._width(), settings.head_dim, self.wide
         )
         return LinearState(pairs, jnp.zeros((batch_size,), jnp.int32))
 
@@ -163,7 +167,7 @@ class LinearAttention(nn.Module):
         """`x` normalised [batch, n, d_model]; `counted` bool [batch, n]; the sums behind it."""
         queries, keys, values = self.query(x), self.key(x), self.value(x)
         if self.features == 't2r':
-            queries = queries * jnp.asarray(self.host.head_dim**-0.5, queries.dtype)
+            queries = queries * jnp.asarray(self.settings.head_dim**-0.5, queries.dtype)
         queries, keys = self._map(queries, key), self._map(keys, key)
         decay = None
         if self.gate:
@@ -176,7 +180,7 @@ class LinearAttention(nn.Module):
             state.pairs, queries, keys, values, chunk=self.chunk, log_decay=decay
         )
         read = associative.divide(read, weight[..., None], self.guard, self.epsilon)
-        y = self.out(read.astype(self.host.dtype))
+        y = self.out(read.astype(self.settings.dtype))
         return y, LinearState(pairs, state.count + counted.sum(axis=1, dtype=jnp.int32))
 
     def _begin(self, state, batch_size):

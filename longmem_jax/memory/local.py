@@ -6,7 +6,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from longmem_jax.contract import Host, NoState
+from longmem_jax.contract import ModelSettings, NoState
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention
 from longmem_jax.segment import Aux, Segment, no_aux
 
@@ -18,14 +18,14 @@ class Local(nn.Module):
       position: position scheme, one of `layers.self_attention.POSITIONS`.
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     position: str
 
     def setup(self):
         self.attention = SelfAttention(
-            host=self.host,
+            settings=self.settings,
             normalize=self.normalize,
             shared=self.shared,
             position=self.position,

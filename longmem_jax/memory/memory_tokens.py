@@ -16,7 +16,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
 from longmem_jax.memory.transformer_xl import (
@@ -65,7 +65,7 @@ class MemoryTokens(nn.Module):
     """The memory tokens themselves: put around a segment, and taken out behind the last layer.
 
     Attributes:
-      host: sizes of the model.
+      settings: sizes of the model.
       num_tokens: how many.
       at_end: also behind the segment.
       carry: those behind a segment go on to the next; otherwise every segment has fresh ones.
@@ -73,7 +73,7 @@ class MemoryTokens(nn.Module):
       std: of their initialisation.
     """
 
-    host: Host
+    settings: ModelSettings
     num_tokens: int
     at_end: bool
     carry: bool
@@ -82,15 +82,15 @@ class MemoryTokens(nn.Module):
 
     def setup(self):
         init = nn.with_logical_partitioning(nn.initializers.normal(self.std), (None, 'embed'))
-        self.tokens = self.param('tokens', init, (self.num_tokens, self.host.d_model))
+        self.tokens = self.param('tokens', init, (self.num_tokens, self.settings.d_model))
 
     def initial_state(self, batch_size: int) -> MemoryTokensState | None:
         """The learned tokens; None where they are not carried."""
         return MemoryTokensState(self._learned(batch_size)) if self.carry else None
 
     def _learned(self, batch_size):
-        shape = (batch_size, self.num_tokens, self.host.d_model)
-        return jnp.broadcast_to(self.tokens[None].astype(self.host.dtype), shape)
+        shape = (batch_size, self.num_tokens, self.settings.d_model)
+        return jnp.broadcast_to(self.tokens[None].astype(self.settings.dtype), shape)
 
     def vectors(self, state: MemoryTokensState | None, batch_size: int) -> jax.Array:
         """What stands before and behind the coming segment, [batch, num_tokens, d_model]."""
@@ -147,9 +147,9 @@ class AroundAttention(SelfAttention):
     def look(self, x, keys, values, offset, mask, bias, *, train):
         """Attends from `x`, normalized, as `mask` [batch, queries, keys] allows."""
         queries, extra = self.relation.relate(self.query(x), offset, keys.shape[2], train=train)
-        rate = self.host.attention_dropout if train else 0.0
+        rate = self.settings.attention_dropout if train else 0.0
         if bias is not None:
-            bias = bias(extra['relative'], self.host.head_dim**-0.5)
+            bias = bias(extra['relative'], self.settings.head_dim**-0.5)
         out = attend(
             queries,
             keys,
@@ -195,7 +195,7 @@ class MemoryTokensLayer(nn.Module):
       position: position scheme; the authors' is 'transformer_xl'.
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     num_tokens: int
@@ -211,7 +211,7 @@ class MemoryTokensLayer(nn.Module):
 
     def setup(self):
         self.attention = AroundAttention(
-            host=dataclasses.replace(self.host, segment_length=self._rows()),
+            settings=dataclasses.replace(self.settings, segment_length=self._rows()),
             normalize=self.normalize,
             shared=self.shared,
             position=self.position,
@@ -221,7 +221,7 @@ class MemoryTokensLayer(nn.Module):
 
     def _rows(self):
         """Rows of a full segment with its memory tokens."""
-        return self.host.segment_length + self.num_tokens * (2 if self.at_end else 1)
+        return self.settings.segment_length + self.num_tokens * (2 if self.at_end else 1)
 
     def _mask(self, first_row, num_rows, end, count):
         """bool [batch, num_rows, memory_length + rows]: what rows `first_row` .. may see.
@@ -279,9 +279,9 @@ class MemoryTokensLayer(nn.Module):
 
     def initial_state(self, batch_size: int) -> TransformerXLState:
         """An empty cache."""
-        shape = (batch_size, self.memory_length, self.host.d_model)
+        shape = (batch_size, self.memory_length, self.settings.d_model)
         return TransformerXLState(
-            jnp.zeros(shape, self.host.dtype), jnp.zeros((batch_size,), jnp.int32)
+            jnp.zeros(shape, self.settings.dtype), jnp.zeros((batch_size,), jnp.int32)
         )
 
     def __call__(
@@ -302,10 +302,10 @@ class MemoryTokensLayer(nn.Module):
 
     def open_segment(self, state: TransformerXLState, batch_size: int) -> TransformerXLCache:
         """Projects the cache once for all rows of the segment."""
-        shape = (batch_size, self._rows(), self.host.d_model)
+        shape = (batch_size, self._rows(), self.settings.d_model)
         return TransformerXLCache(
             self.attention.open(state.hidden, batch_size),
-            jnp.zeros(shape, self.host.dtype),
+            jnp.zeros(shape, self.settings.dtype),
             state.count,
         )
 

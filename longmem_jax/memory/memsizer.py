@@ -13,7 +13,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import associative, linear_kernel
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn
@@ -66,31 +66,31 @@ class SlotProjections(nn.Module):
     """The three maps of MemSizer.
 
     Attributes:
-      host: sizes of the model; its heads are those of the memory keys.
+      settings: sizes of the model; its heads are those of the memory keys.
       num_slots: k.
       bias: biases of the three maps.
     """
 
-    host: Host
+    settings: ModelSettings
     num_slots: int
     bias: bool
 
     def setup(self):
-        host, axes = self.host, nn.with_logical_partitioning
-        init = nn.initializers.normal(host.init_std)
-        self.wide = jnp.promote_types(host.dtype, jnp.float32)
+        settings, axes = self.settings, nn.with_logical_partitioning
+        init = nn.initializers.normal(settings.init_std)
+        self.wide = jnp.promote_types(settings.dtype, jnp.float32)
         self.query = HeadsIn(
-            num_heads=host.num_heads,
+            num_heads=settings.num_heads,
             head_dim=self.num_slots,
-            dtype=host.dtype,
+            dtype=settings.dtype,
             kernel_init=init,
             bias=self.bias,
         )
-        dense = dict(dtype=host.dtype, use_bias=self.bias)
+        dense = dict(dtype=settings.dtype, use_bias=self.bias)
         self.left = nn.Dense(self.num_slots, kernel_init=axes(init, ('embed', None)), **dense)
-        self.right = nn.Dense(host.d_model, kernel_init=axes(init, (None, 'embed')), **dense)
+        self.right = nn.Dense(settings.d_model, kernel_init=axes(init, (None, 'embed')), **dense)
         self.left_norm, self.right_norm = Norm('layernorm'), Norm('layernorm')
-        self.drop = nn.Dropout(host.attention_dropout)
+        self.drop = nn.Dropout(settings.attention_dropout)
 
     def shares(self, x: jax.Array, train: bool) -> jax.Array:
         """How much of each slot the queries of `x` [batch, n, d_model] read: [batch, n, slots]."""
@@ -116,7 +116,7 @@ class MemSizer(nn.Module):
       gradients: through the slots from segment to segment.
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     num_slots: int
@@ -126,12 +126,12 @@ class MemSizer(nn.Module):
     gradients: bool
 
     def setup(self):
-        self.maps = SlotProjections(self.host, self.num_slots, self.bias)
-        self.wide = jnp.promote_types(self.host.dtype, jnp.float32)
+        self.maps = SlotProjections(self.settings, self.num_slots, self.bias)
+        self.wide = jnp.promote_types(self.settings.dtype, jnp.float32)
 
     def initial_state(self, batch_size: int) -> MemSizerState:
         """Empty slots."""
-        pairs = associative.empty(batch_size, 1, self.num_slots, self.host.d_model, self.wide)
+        pairs = associative.empty(batch_size, 1, self.num_slots, self.settings.d_model, self.wide)
         return MemSizerState(pairs, jnp.zeros((batch_size,), jnp.int32))
 
     def _read(self, x, state, counted, train):
@@ -145,7 +145,7 @@ class MemSizer(nn.Module):
         seen = jnp.maximum(seen, 1).astype(self.wide)
         y = read[:, 0] * jax.lax.rsqrt(seen)[..., None]
         new = MemSizerState(pairs, state.count + counted.sum(axis=1, dtype=jnp.int32))
-        return y.astype(self.host.dtype), new
+        return y.astype(self.settings.dtype), new
 
     def _begin(self, state, batch_size):
         return state if self.carry else self.initial_state(batch_size)
@@ -178,19 +178,19 @@ class CrossMemSizer(nn.Module):
     """MemSizer as cross-attention: slots filled once by a source, whatever its length.
 
     Attributes:
-      host: sizes of the model.
+      settings: sizes of the model.
       normalize: norm of a pre-norm model, used on the queries' side only.
       num_slots: k.
       bias: biases of the maps.
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     num_slots: int
     bias: bool
 
     def setup(self):
-        self.maps = SlotProjections(self.host, self.num_slots, self.bias)
+        self.maps = SlotProjections(self.settings, self.num_slots, self.bias)
 
     def source(self, vectors: jax.Array, valid: jax.Array) -> jax.Array:
         """Slots of `vectors` [batch, n, d_model] where `valid`: [batch, num_slots, d_model]."""
@@ -199,4 +199,4 @@ class CrossMemSizer(nn.Module):
     def __call__(self, x: jax.Array, source: jax.Array, *, train: bool) -> jax.Array:
         """Reads from `x` [batch, length, d_model]; the same shape, without the residual."""
         y = read(self.maps.shares(self.normalize(x), train), source)
-        return y.astype(self.host.dtype)
+        return y.astype(self.settings.dtype)

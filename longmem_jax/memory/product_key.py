@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host, NoState
+from longmem_jax.contract import ModelSettings, NoState
 from longmem_jax.layers.nearest import top_k
 from longmem_jax.layers.norms import Norm
 from longmem_jax.segment import Aux, Segment, no_aux
@@ -221,7 +221,7 @@ class ProductKeyMemory(nn.Module):
       chunk: tokens whose values are gathered at once; 0 = all.
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     num_keys: int
@@ -236,8 +236,8 @@ class ProductKeyMemory(nn.Module):
     chunk: int
 
     def setup(self):
-        host, axes = self.host, nn.with_logical_partitioning
-        self.wide = jnp.promote_types(host.dtype, jnp.float32)
+        settings, axes = self.settings, nn.with_logical_partitioning
+        self.wide = jnp.promote_types(settings.dtype, jnp.float32)
         self.network = QueryNetwork(
             tuple(self.query_hidden), self.num_heads * self.query_dim, self.query_norm
         )
@@ -251,8 +251,8 @@ class ProductKeyMemory(nn.Module):
 
         self.key_table = self.param('key_table', uniform, shape)
         self.num_slots = self.num_keys**2 if product else self.num_keys
-        spread = axes(nn.initializers.normal(host.d_model**-0.5), ('slots', None))
-        self.values = self.param('values', spread, (self.num_slots, host.d_model))
+        spread = axes(nn.initializers.normal(settings.d_model**-0.5), ('slots', None))
+        self.values = self.param('values', spread, (self.num_slots, settings.d_model))
 
     def chosen(self, x: jax.Array, counted: jax.Array, *, train: bool):
         """Weights and slots of the tokens of `x` [tokens, d_model], and batch statistics."""
@@ -265,7 +265,7 @@ class ProductKeyMemory(nn.Module):
     def _apply(self, x, valid, train):
         flat, counted = self.normalize(x).reshape(-1, x.shape[-1]), valid.reshape(-1)
         weights, slots, statistics = self.chosen(flat, counted, train=train)
-        values = self.values.astype(self.host.dtype)
+        values = self.values.astype(self.settings.dtype)
         y = read(values, weights.astype(values.dtype), slots, self.chunk)
         return y.reshape(x.shape), statistics
 

@@ -29,7 +29,7 @@ from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing import without_memory as normalized_xl
 
 # Attributes that the model gives; all others are fields of the sub-config.
-GIVEN = ('host', 'normalize', 'shared', 'parent', 'name')
+GIVEN = ('settings', 'normalize', 'shared', 'parent', 'name')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
 from longmem_jax.layers.window import push
 from longmem_jax.segment import Aux, Segment
@@ -77,7 +77,7 @@ class TransformerXL(nn.Module):
       block_size: keys per block of the online softmax for long memories; 0 = all at once.
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     memory_length: int
@@ -89,7 +89,7 @@ class TransformerXL(nn.Module):
 
     def setup(self):
         self.attention = SelfAttention(
-            host=self.host,
+            settings=self.settings,
             normalize=self.normalize,
             shared=self.shared,
             position=self.position,
@@ -101,9 +101,9 @@ class TransformerXL(nn.Module):
 
     def initial_state(self, batch_size: int) -> TransformerXLState:
         """An empty window."""
-        shape = (batch_size, self.memory_length, self.host.d_model)
+        shape = (batch_size, self.memory_length, self.settings.d_model)
         return TransformerXLState(
-            jnp.zeros(shape, self.host.dtype), jnp.zeros((batch_size,), jnp.int32)
+            jnp.zeros(shape, self.settings.dtype), jnp.zeros((batch_size,), jnp.int32)
         )
 
     def __call__(
@@ -117,10 +117,10 @@ class TransformerXL(nn.Module):
 
     def open_segment(self, state: TransformerXLState, batch_size: int) -> TransformerXLCache:
         """Projects the memory once for all tokens of the segment."""
-        shape = (batch_size, self.host.segment_length, self.host.d_model)
+        shape = (batch_size, self.settings.segment_length, self.settings.d_model)
         return TransformerXLCache(
             self.attention.open(state.hidden, batch_size),
-            jnp.zeros(shape, self.host.dtype),
+            jnp.zeros(shape, self.settings.dtype),
             state.count,
         )
 

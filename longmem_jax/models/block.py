@@ -7,7 +7,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host, identity
+from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.layers.embedding import Embedding
 from longmem_jax.layers.norms import Norm
 from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
@@ -41,7 +41,7 @@ class Block(nn.Module):
     training steps; its memories are written all the same, so that they have no gaps.
     """
 
-    host: Host
+    settings: ModelSettings
     norm: str
     pre_norm: bool
     layer_drop: float
@@ -58,13 +58,13 @@ class Block(nn.Module):
         self.attention_norm = Norm(self.norm)
         self.feed_forward_norm = Norm(self.norm)
         self.attention = ATTENTION[self.attention_name].layer(
-            host=self.host,
+            settings=self.settings,
             normalize=self.attention_norm if self.pre_norm else identity,
             shared=self.attention_shared,
             **self.attention_fields,
         )
         self.feed_forward = FEED_FORWARD[self.feed_forward_name].layer(
-            host=self.host,
+            settings=self.settings,
             normalize=self.feed_forward_norm if self.pre_norm else identity,
             shared=self.feed_forward_shared,
             **self.feed_forward_fields,
@@ -73,7 +73,7 @@ class Block(nn.Module):
         if self.cross is not None:
             self.cross_norm = Norm(self.norm)
             self.across = self.cross(
-                host=self.host, normalize=self.cross_norm if self.pre_norm else identity
+                settings=self.settings, normalize=self.cross_norm if self.pre_norm else identity
             )
 
     def source(self, encoded, valid):
@@ -165,9 +165,9 @@ def rate(config: Any, name: str) -> float:
     return config.dropout if config[name] < 0 else config[name]
 
 
-def make_host(config: Any, segment_length: int) -> Host:
+def make_settings(config: Any, segment_length: int) -> ModelSettings:
     """The sizes that every layer is told."""
-    return Host(
+    return ModelSettings(
         d_model=config.d_model,
         num_heads=config.num_heads,
         head_dim=config.head_dim,
@@ -181,8 +181,8 @@ def make_host(config: Any, segment_length: int) -> Host:
     )
 
 
-def make_embedding(config: Any, host: Host) -> Embedding:
-    """Embedding and softmax; `host.segment_length` places, if they are absolute."""
+def make_embedding(config: Any, settings: ModelSettings) -> Embedding:
+    """Embedding and softmax; `settings.segment_length` places, if they are absolute."""
     return Embedding(
         vocab_size=config.vocab_size,
         d_model=config.d_model,
@@ -193,29 +193,29 @@ def make_embedding(config: Any, host: Host) -> Embedding:
         tie_projections=tuple(config.tie_projections),
         scale=config.scale_embedding,
         position=config.position,
-        num_positions=host.segment_length,
+        num_positions=settings.segment_length,
         init_std=config.init_std,
-        dtype=host.dtype,
+        dtype=settings.dtype,
     )
 
 
-def make_blocks(config: Any, host: Host, cross: Any = None) -> list[Block]:
+def make_blocks(config: Any, settings: ModelSettings, cross: Any = None) -> list[Block]:
     """The stack of `config.attention` and `config.feed_forward`, within a module's `setup`.
 
     Args:
       config: `config.model`.
-      host: sizes.
-      cross: `(host=, normalize=) -> module` of cross-attention, for the blocks of a decoder.
+      settings: sizes.
+      cross: `(settings=, normalize=) -> module` of cross-attention, for the blocks of a decoder.
     """
     names = sorted({*config.attention, *config.feed_forward})
     fields = {name: dict(config[name]) for name in names}
     shared = {}
     for name in names:
         kind = LAYERS[name].shared and LAYERS[name].shared(fields[name])
-        shared[name] = kind(host, name=f'shared_{name}') if kind else None
+        shared[name] = kind(settings, name=f'shared_{name}') if kind else None
     return [
         Block(
-            host=host,
+            settings=settings,
             norm=config.norm,
             pre_norm=config.pre_norm,
             layer_drop=config.layer_drop,

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from longmem_jax.layers.norms import Norm
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.models.block import BlockState, make_blocks, make_embedding, make_host, rate
+from longmem_jax.models.block import BlockState, make_blocks, make_embedding, make_settings, rate
 from longmem_jax.segment import Aux, Segment, bring_forward, merge_aux, select_lanes
 
 
@@ -31,22 +31,22 @@ class LanguageModel(nn.Module):
 
     def setup(self):
         config = self.config
-        host = make_host(config, self.segment_length)
-        self.embedding = make_embedding(config, host)
-        self.blocks = make_blocks(config, host, self.make_cross())
-        self.around = self._around(host)
+        settings = make_settings(config, self.segment_length)
+        self.embedding = make_embedding(config, settings)
+        self.blocks = make_blocks(config, settings, self.make_cross())
+        self.around = self._around(settings)
         self.final_norm = Norm(config.norm) if config.final_norm else None
         self.drop = nn.Dropout(rate(config, 'embedding_dropout'))
-        self.prepare(host)
+        self.prepare(settings)
 
     def make_cross(self) -> Any:
         """Cross-attention of the blocks: None, but for models that have an encoder."""
         return None
 
-    def prepare(self, host: Any) -> None:
+    def prepare(self, settings: Any) -> None:
         """Makes what another kind of model has besides."""
 
-    def _around(self, host):
+    def _around(self, settings):
         """The module of rows around every segment, where a kind of attention has one."""
         config = self.config
         name = next((name for name in config.attention if LAYERS[name].around), None)
@@ -55,7 +55,7 @@ class LanguageModel(nn.Module):
         module, wanted = LAYERS[name].around
         scale = config.d_model**0.5 if config.scale_embedding else 1.0
         return module(
-            host=host,
+            settings=settings,
             std=config.init_std * scale,  # as large as the embeddings it stands among
             name=name,
             **{field: config[name][field] for field in wanted},

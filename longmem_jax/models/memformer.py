@@ -103,17 +103,17 @@ class Memformer(LanguageModel):
     def make_cross(self) -> Any:
         """The decoder's cross-attention; see `make_blocks`."""
 
-        def cross(host, normalize):
-            return CrossAttention(host=host, normalize=normalize, bias=False)
+        def cross(settings, normalize):
+            return CrossAttention(settings=settings, normalize=normalize, bias=False)
 
         return cross
 
-    def prepare(self, host) -> None:
+    def prepare(self, settings) -> None:
         """Makes the encoder."""
         config = self.config
         fields = config.memformer
         common = dict(
-            host=host,
+            settings=settings,
             residual_dropout=rate(config, 'residual_dropout'),
             dense=dict(config.dense),
             num_layers=fields.num_encoder_layers,

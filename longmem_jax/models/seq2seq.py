@@ -70,21 +70,21 @@ class Seq2Seq(LanguageModel):
         """The decoder's cross-attention; see `make_blocks`."""
         fields = self.config.seq2seq
 
-        def cross(host, normalize):
+        def cross(settings, normalize):
             if fields.cross == 'memsizer':
                 return CrossMemSizer(
-                    host=host, normalize=normalize, num_slots=fields.cross_slots, bias=True
+                    settings=settings, normalize=normalize, num_slots=fields.cross_slots, bias=True
                 )
-            return CrossAttention(host=host, normalize=normalize, bias=True)
+            return CrossAttention(settings=settings, normalize=normalize, bias=True)
 
         return cross
 
-    def prepare(self, host) -> None:
+    def prepare(self, settings) -> None:
         """Makes the encoder."""
         config, fields = self.config, self.config.seq2seq
         scale = config.d_model**0.5 if config.scale_embedding else 1.0
         self.encoder = MemoryEncoder(
-            host=host,
+            settings=settings,
             norm=config.norm,
             pre_norm=config.pre_norm,
             residual_dropout=rate(config, 'residual_dropout'),

@@ -11,8 +11,8 @@ from longmem_jax.analysis import slot_statistics as slot_usage
 from longmem_jax.analysis import slot_usage as analysis
 from longmem_jax.commands.train import train
 from longmem_jax.memory import product_key
-from tests.toys import apply, random_segments, toy
 from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
+from tests.toys import apply, random_segments, toy
 
 
 @given(st.integers(0, 9), st.integers(1, 5), st.booleans())

@@ -11,9 +11,9 @@ from longmem_jax.config.base import stack
 from longmem_jax.config.checks import model_faults
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.models.encoders import slot_attention as slots
+from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 from tests.toys import BATCH, LENGTH, VOCAB, apply, model_config, random_segments, toy
 from tests.toys import run as read
-from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 
 
 def test_slots_have_length_one_and_begin_where_they_end():

@@ -4,14 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.contract import Host, identity
+from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.memory.compressive.layer import SegmentReading
 from longmem_jax.segment import Segment
 
 
 def _layer(settings):
     width, heads = settings['d_model'], settings['heads']
-    host = Host(
+    model_settings = ModelSettings(
         d_model=width,
         num_heads=heads,
         head_dim=width // heads,
@@ -24,7 +24,7 @@ def _layer(settings):
         dtype=jnp.dtype('float32'),
     )
     return SegmentReading(
-        host=host,
+        settings=model_settings,
         normalize=identity,
         shared=None,
         memory_length=settings['memory_length'],

@@ -4,14 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.contract import Host, identity
+from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.layers import associative
 from longmem_jax.memory.infini import InfiniAttention, InfiniState
 from longmem_jax.segment import Segment
 
 
-def _host(width, heads, length):
-    return Host(
+def _model_settings(width, heads, length):
+    return ModelSettings(
         d_model=width,
         num_heads=heads,
         head_dim=width // heads,
@@ -25,7 +25,7 @@ def _host(width, heads, length):
     )
 
 
-def _layer(host, normalize, **changes):
+def _layer(model_settings, normalize, **changes):
     fields = dict(
         position='rotary',
         num_kv_heads=0,
@@ -40,7 +40,9 @@ def _layer(host, normalize, **changes):
         scale_scores=True,
         gradients=True,
     )
-    return InfiniAttention(host=host, normalize=normalize, shared=None, **(fields | changes))
+    return InfiniAttention(
+        settings=model_settings, normalize=normalize, shared=None, **(fields | changes)
+    )
 
 
 def _heads_in(weight, heads):
@@ -83,7 +85,7 @@ def _whole_model(settings, arrays):
     heads, width = settings['heads'], settings['dim']
     numbers = _numbers(arrays, 'in/tokens_')
     rule = 'delta' if settings['delta_rule'] else 'linear'
-    host = _host(heads * settings['head_dim'], heads, settings['length'])
+    model_settings = _model_settings(heads * settings['head_dim'], heads, settings['length'])
 
     def norm(x, gamma):
         length = jnp.sqrt(jnp.sum(x * x, axis=-1, keepdims=True))
@@ -98,7 +100,7 @@ def _whole_model(settings, arrays):
                 name = f'layers.{depth}.0'
                 params, order = _attention(theirs, name, heads)
                 gamma = theirs[f'{name}.norm.gamma']
-                layer = _layer(host, lambda x, gamma=gamma: norm(x, gamma), rule=rule)
+                layer = _layer(model_settings, lambda x, gamma=gamma: norm(x, gamma), rule=rule)
                 layer = layer.bind({'params': params})
                 if states[depth] is None:
                     states[depth] = layer.initial_state(x.shape[0])
@@ -131,9 +133,9 @@ def _whole_model(settings, arrays):
 def _one_layer(settings, arrays):
     theirs = {k[len('param/') :]: v for k, v in arrays.items() if k.startswith('param/')}
     heads, width = settings['heads'], settings['hidden_size']
-    host = _host(width, heads, settings['length'])
+    model_settings = _model_settings(width, heads, settings['length'])
     layer = _layer(
-        host,
+        model_settings,
         identity,
         rule='delta' if settings['delta_rule'] else 'linear',
         guard='add',

@@ -4,14 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
 
 
 def _layer(settings):
     width = settings['heads'] * settings['head_dim']
-    host = Host(
+    model_settings = ModelSettings(
         d_model=width,
         num_heads=settings['heads'],
         head_dim=settings['head_dim'],
@@ -24,7 +24,7 @@ def _layer(settings):
         dtype=jnp.dtype('float32'),
     )
     return ContinuousMemory(
-        host=host,
+        settings=model_settings,
         num_basis=settings['num_basis'],
         widths=tuple(settings['sigmas']),
         num_samples=settings['nb_samples'],

@@ -6,7 +6,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from longmem_jax.config.base import base, stack
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.models.encoders.memory_tokens import MemoryEncoder
 from longmem_jax.models.kinds import make_model
 from longmem_jax.pretrained import transformer_xl
@@ -54,13 +54,13 @@ def _encoder(settings, arrays):
         else:
             flat[path] = value.T if path[-1] == 'kernel' else value
     params = unflatten_dict({path: jnp.asarray(value) for path, value in flat.items()})
-    host = Host(
+    model_settings = ModelSettings(
         d_model=width, num_heads=heads, head_dim=width // heads, d_feed_forward=settings['ffn'],
         num_layers=settings['layers'], segment_length=settings['length'], dropout=0.0,
         attention_dropout=0.0, init_std=0.02, dtype=jnp.dtype('float32'),
     )  # fmt: skip
     encoder = MemoryEncoder(
-        host=host, norm='layernorm', pre_norm=False, residual_dropout=0.0,
+        settings=model_settings, norm='layernorm', pre_norm=False, residual_dropout=0.0,
         dense=dict(activation='relu', bias=True), variant=VARIANTS[settings['variant']],
         num_tokens=settings['memory_tokens'], num_layers=settings['layers'],
         shared_layers=settings['shared_layers'], final_norm=False, std=1.0,

@@ -4,15 +4,15 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import unflatten_dict
 
-from longmem_jax.contract import Host, identity
+from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.layers.cross_attention import CrossAttention
 from longmem_jax.models.encoders import slot_attention as slots
 from longmem_jax.models.encoders.joint_slots import JointEncoder
 
 
-def _host(settings):
+def _model_settings(settings):
     heads, width = settings['heads'], settings['d_model']
-    return Host(
+    return ModelSettings(
         d_model=width, num_heads=heads, head_dim=width // heads,
         d_feed_forward=settings.get('ffn', 0), num_layers=settings.get('layers', 1),
         segment_length=settings['segment'], dropout=0.0, attention_dropout=0.0, init_std=0.02,
@@ -25,10 +25,10 @@ def _heads_in(weight, heads):
 
 
 def _paper(settings, arrays):
-    host, heads = _host(settings), settings['heads']
+    model_settings, heads = _model_settings(settings), settings['heads']
     theirs = {k[len('param/') :]: jnp.asarray(v) for k, v in arrays.items() if 'param/' in k}
-    reader = CrossAttention(host=host, normalize=identity, bias=False)
-    writer = slots.SlotWriter(host, settings['temperature'])
+    reader = CrossAttention(settings=model_settings, normalize=identity, bias=False)
+    writer = slots.SlotWriter(model_settings, settings['temperature'])
     numbers = range(1, settings['segments'] + 1)
     batch = arrays['in/x_1'].shape[0]
 
@@ -41,7 +41,9 @@ def _paper(settings, arrays):
     def run(theirs, inputs):
         params = project(theirs, 'reader', query='q', key='k', value='v')
         out = theirs['reader.out.weight']
-        params['out'] = {'kernel': out.T.reshape(heads, host.head_dim, host.d_model)}
+        params['out'] = {
+            'kernel': out.T.reshape(heads, model_settings.head_dim, model_settings.d_model)
+        }
         writing = project(theirs, 'writer', query='q', key='k', value='v')
         bias = theirs['bias_vectors']
         memory = jnp.broadcast_to(slots.on_sphere(bias)[None], (batch, *bias.shape))
@@ -107,11 +109,11 @@ def _joint_layout(name):
 
 
 def _joint(settings, arrays):
-    host, heads = _host(settings), settings['heads']
+    model_settings, heads = _model_settings(settings), settings['heads']
     theirs = {k[len('param/') :]: jnp.asarray(v) for k, v in arrays.items() if 'param/' in k}
     approximate = {'gelu': 'gelu_exact', 'relu': 'relu'}[settings['activation']]
     encoder = JointEncoder(
-        host=host, residual_dropout=0.0, dense=dict(activation=approximate, bias=True),
+        settings=model_settings, residual_dropout=0.0, dense=dict(activation=approximate, bias=True),
         num_layers=settings['layers'], num_slots=settings['memory_len'], bias_std=0.01,
     )  # fmt: skip
     numbers = range(1, settings['segments'] + 1)
@@ -123,7 +125,7 @@ def _joint(settings, arrays):
             return value[0]
         if path[-1] == 'kernel' and 'self_attn' in name:
             if 'out_proj' in name:
-                return value.T.reshape(heads, host.head_dim, host.d_model)
+                return value.T.reshape(heads, model_settings.head_dim, model_settings.d_model)
             return _heads_in(value, heads)
         if path[-1] == 'bias' and 'self_attn.' in name and 'out_proj' not in name:
             return value.reshape(heads, -1)
@@ -141,7 +143,7 @@ def _joint(settings, arrays):
             padding = (ids == settings['pad_id'])[..., None]
             x = jnp.where(padding, jax.lax.stop_gradient(x), x)
             if settings['scale_embedding']:
-                x = x * host.d_model**0.5
+                x = x * model_settings.d_model**0.5
             start = settings['position_offset']
             x = x + theirs['embed_positions.weight'][None, start : start + ids.shape[1]]
             reset = jnp.asarray(arrays[f'in/memory_resets_{t}'])[:, None, None]

@@ -3,13 +3,13 @@
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.memory.memorizing.layer import Memorizing
 from longmem_jax.segment import Segment, select_lanes
 
 
 def _layer(settings, normalize):
-    host = Host(
+    model_settings = ModelSettings(
         d_model=settings['d_model'],
         num_heads=settings['heads'],
         head_dim=settings['head_dim'],
@@ -22,7 +22,7 @@ def _layer(settings, normalize):
         dtype=jnp.dtype('float32'),
     )
     return Memorizing(
-        host=host,
+        settings=model_settings,
         normalize=normalize,
         shared=None,
         position=settings['relative_position'] or 'none',

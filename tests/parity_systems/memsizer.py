@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.contract import Host, identity
+from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.memory import memsizer
 from longmem_jax.segment import Segment
 
 
-def _host(settings, length):
-    return Host(
+def _model_settings(settings, length):
+    return ModelSettings(
         d_model=settings['d_model'],
         num_heads=settings['heads'],
         head_dim=settings['d_model'] // settings['heads'],
@@ -65,7 +65,7 @@ def check(settings, arrays):
 
     def layer(chunk):
         return memsizer.MemSizer(
-            host=_host(settings, length), normalize=identity, shared=None,
+            settings=_model_settings(settings, length), normalize=identity, shared=None,
             num_slots=settings['causal_slots'], bias=True, chunk=chunk, carry=True, gradients=True,
         )  # fmt: skip
 
@@ -94,7 +94,7 @@ def check(settings, arrays):
         return y, states
 
     def cross(theirs, name, slots, queries, source, valid):
-        maps = memsizer.SlotProjections(_host(settings, length), slots, True)
+        maps = memsizer.SlotProjections(_model_settings(settings, length), slots, True)
         maps = maps.bind({'params': _maps(theirs, name, heads)})
         filled = memsizer.fill(*maps.written(source), valid)
         return memsizer.read(maps.shares(queries, False), filled)

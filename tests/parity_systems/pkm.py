@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.analysis import slot_statistics as slot_usage
-from longmem_jax.contract import Host, identity
+from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.memory.product_key import ProductKeyMemory
 from longmem_jax.segment import Segment
 from longmem_jax.training.step import average_in
@@ -25,7 +25,7 @@ def _names(settings):
 
 
 def _layer(settings):
-    host = Host(
+    model_settings = ModelSettings(
         d_model=settings['dim'],
         num_heads=1,
         head_dim=settings['dim'],
@@ -38,7 +38,7 @@ def _layer(settings):
         dtype=jnp.dtype('float32'),
     )
     return ProductKeyMemory(
-        host=host,
+        settings=model_settings,
         normalize=identity,
         shared=None,
         num_keys=settings['n_keys'],

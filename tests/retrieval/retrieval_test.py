@@ -14,8 +14,8 @@ from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
 from longmem_jax.retrieval import cache, datastore, evaluate, knn_lm, reading, search, spalm
-from tests.parity_systems.knn_lm import Store
 from tests.commands.train_test import small_config, texts  # noqa: F401  (a fixture)
+from tests.parity_systems.knn_lm import Store
 
 
 @pytest.fixture(scope='module')

@@ -16,7 +16,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import STARTS, Host
+from longmem_jax.contract import STARTS, ModelSettings
 from longmem_jax.layers.near_positions import shared_table
 from longmem_jax.layers.relative_position import RelativeBiases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
@@ -111,7 +111,7 @@ def shared(fields):
 class SegmentReading(nn.Module):
     """The paper's layer; attributes as in `CompressiveTransformer`."""
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     memory_length: int
@@ -123,7 +123,7 @@ class SegmentReading(nn.Module):
 
     def setup(self):
         self.attention = SelfAttention(
-            host=self.host,
+            settings=self.settings,
             normalize=self.normalize,
             shared=self.shared,
             position=self.position,
@@ -132,9 +132,9 @@ class SegmentReading(nn.Module):
         self.compress = Compressor(
             kind=self.compression,
             rate=self.rate,
-            d_model=self.host.d_model,
+            d_model=self.settings.d_model,
             decodes=self.reconstruction == 'autoencoding',
-            init_std=self.host.init_std,
+            init_std=self.settings.init_std,
         )
 
     def _counts_usage(self):
@@ -144,7 +144,7 @@ class SegmentReading(nn.Module):
         """Empty memories."""
 
         def rows(number):
-            return jnp.zeros((batch_size, number, self.host.d_model), self.host.dtype)
+            return jnp.zeros((batch_size, number, self.settings.d_model), self.settings.dtype)
 
         none = jnp.zeros((batch_size,), jnp.int32)
         width = self.rate - 1 + self.memory_length
@@ -214,13 +214,13 @@ class SegmentReading(nn.Module):
 
     def open_segment(self, state, batch_size):
         memory, filled = self._memory(state)
-        host = self.host
+        settings = self.settings
         usage = None
         if self._counts_usage():
             usage = jnp.zeros((batch_size, self.memory_length), jnp.float32)
         return CompressiveCache(
             self.attention.open(memory, batch_size),
-            jnp.zeros((batch_size, host.segment_length, host.d_model), host.dtype),
+            jnp.zeros((batch_size, settings.segment_length, settings.d_model), settings.dtype),
             filled,
             usage,
         )
@@ -255,7 +255,7 @@ class CompressiveTransformer(nn.Module):
       start: 'empty', or 'zeros' that are attended to ('sliding' only).
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     memory_length: int
@@ -269,7 +269,7 @@ class CompressiveTransformer(nn.Module):
 
     def setup(self):
         given = dict(
-            host=self.host,
+            settings=self.settings,
             normalize=self.normalize,
             shared=self.shared,
             memory_length=self.memory_length,

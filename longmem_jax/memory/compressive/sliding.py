@@ -14,7 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, kept_weights, mix
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
@@ -83,7 +83,7 @@ def shift_right(rows: jax.Array, places: jax.Array, at_most: int) -> jax.Array:
 class SlidingReading(nn.Module):
     """Attributes as in `CompressiveTransformer`; all vectors of memories are detached."""
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     memory_length: int
@@ -93,19 +93,22 @@ class SlidingReading(nn.Module):
     start: str
 
     def setup(self):
-        host = self.host
-        init = nn.initializers.normal(host.init_std)
+        settings = self.settings
+        init = nn.initializers.normal(settings.init_std)
         heads = dict(
-            num_heads=host.num_heads, head_dim=host.head_dim, dtype=host.dtype, kernel_init=init
+            num_heads=settings.num_heads,
+            head_dim=settings.head_dim,
+            dtype=settings.dtype,
+            kernel_init=init,
         )
         self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
-        self.out = HeadsOut(d_model=host.d_model, dtype=host.dtype, kernel_init=init)
+        self.out = HeadsOut(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init)
         self.compress = Compressor(
             kind=self.compression,
             rate=self.rate,
-            d_model=host.d_model,
+            d_model=settings.d_model,
             decodes=False,
-            init_std=host.init_std,
+            init_std=settings.init_std,
         )
 
     def initial_state(self, batch_size: int) -> SlidingState:
@@ -113,7 +116,7 @@ class SlidingReading(nn.Module):
         slots, zeros = self.compressed_length + 1, self.start == 'zeros'
 
         def rows(number):
-            return jnp.zeros((batch_size, number, self.host.d_model), self.host.dtype)
+            return jnp.zeros((batch_size, number, self.settings.d_model), self.settings.dtype)
 
         def filled(number):
             return jnp.full((batch_size,), number if zeros else 0, jnp.int32)
@@ -191,7 +194,7 @@ class SlidingReading(nn.Module):
         )
 
     def __call__(self, x, state, segment, *, train):
-        host, length, window = self.host, x.shape[1], self.memory_length
+        settings, length, window = self.settings, x.shape[1], self.memory_length
         state = jax.lax.stop_gradient(state)
         at_most = self._at_most(length)
         rows = state.hidden
@@ -204,7 +207,7 @@ class SlidingReading(nn.Module):
         keys, values = (
             jnp.concatenate([part(memory), part(normal)], axis=2) for part in (self.key, self.value)
         )
-        queries = self.query(normal) * jnp.asarray(host.head_dim**-0.5, host.dtype)
+        queries = self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype)
         scores, seen = self._scores(
             queries,
             keys,
@@ -215,7 +218,7 @@ class SlidingReading(nn.Module):
             state.phase,
             self.compressed_length + 1 + at_most,
         )
-        rate = host.attention_dropout if train else 0.0
+        rate = settings.attention_dropout if train else 0.0
         kept = kept_weights(rate, self.make_rng('dropout') if rate else None, scores)
         y = self.out(mix(scores, values, seen, None, kept))
         metrics = {
@@ -227,30 +230,30 @@ class SlidingReading(nn.Module):
 
     def _slots(self):
         """Columns of slots in a cache: old, new, and room for a write that reaches beyond."""
-        return self.compressed_length + 1 + 2 * (self._at_most(self.host.segment_length) + 1)
+        return self.compressed_length + 1 + 2 * (self._at_most(self.settings.segment_length) + 1)
 
     def open_segment(self, state, batch_size):
-        host = self.host
+        settings = self.settings
         room = self._slots() - state.compressed.shape[1]
         rows = self.normalize(jnp.concatenate([state.compressed, state.hidden], axis=1))
         old = state.compressed.shape[1]
 
         def spread(part):
-            part = jnp.pad(part, [(0, 0), (0, 0), (0, host.segment_length), (0, 0)])
+            part = jnp.pad(part, [(0, 0), (0, 0), (0, settings.segment_length), (0, 0)])
             gap = jnp.zeros((*part.shape[:2], room, part.shape[3]), part.dtype)
             return jnp.concatenate([part[:, :, :old], gap, part[:, :, old:]], axis=2)
 
         return SlidingCache(
             spread(self.key(rows)),
             spread(self.value(rows)),
-            jnp.pad(state.hidden, [(0, 0), (0, host.segment_length), (0, 0)]),
+            jnp.pad(state.hidden, [(0, 0), (0, settings.segment_length), (0, 0)]),
             state.count,
             state.compressed_count,
             state.phase,
         )
 
     def extend(self, x, cache, index):
-        host, window, slots = self.host, self.memory_length, self._slots()
+        settings, window, slots = self.settings, self.memory_length, self._slots()
         hidden = put(cache.hidden, x, window + index, 1)
         # The first slot that these tokens may be the first to see, and those after it. What is not
         # seen yet is pooled of vectors still missing, and pooled again when it is.
@@ -263,7 +266,7 @@ class SlidingReading(nn.Module):
             put(put(part, project(new), place, 2), project(normal), slots + window + index, 2)
             for part, project in ((cache.keys, self.key), (cache.values, self.value))
         )
-        queries = self.query(normal) * jnp.asarray(host.head_dim**-0.5, host.dtype)
+        queries = self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype)
         places = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
         column = jnp.arange(keys.shape[2] - slots, dtype=jnp.int32)[None, None]
         distance = window + places[..., None] - column

@@ -18,7 +18,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import STARTS, Host
+from longmem_jax.contract import STARTS, ModelSettings
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
@@ -122,7 +122,7 @@ class ExpireSpan(nn.Module):
       num_sizes: sizes of the buffer that there is a branch for, each half of the next.
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     max_span: int
@@ -136,17 +136,20 @@ class ExpireSpan(nn.Module):
     num_sizes: int
 
     def setup(self):
-        host = self.host
-        init = nn.initializers.normal(host.init_std)
+        settings = self.settings
+        init = nn.initializers.normal(settings.init_std)
         heads = dict(
-            num_heads=host.num_heads, head_dim=host.head_dim, dtype=host.dtype, kernel_init=init
+            num_heads=settings.num_heads,
+            head_dim=settings.head_dim,
+            dtype=settings.dtype,
+            kernel_init=init,
         )
         self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
-        self.out = HeadsOut(d_model=host.d_model, dtype=host.dtype, kernel_init=init)
+        self.out = HeadsOut(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init)
         self.span_kernel = self.param(
             'span_kernel',
             nn.with_logical_partitioning(nn.initializers.zeros, ('norm',)),
-            (host.d_model,),
+            (settings.d_model,),
         )
         bias = -math.log(1 / self.initial_share - 1)
         self.span_bias = self.param('span_bias', nn.initializers.constant(bias), ())
@@ -161,13 +164,13 @@ class ExpireSpan(nn.Module):
 
     def initial_state(self, batch_size: int) -> ExpireSpanState:
         """Nothing, or zero vectors in the window."""
-        dtype, width = self.host.dtype, self.position_length
+        dtype, width = self.settings.dtype, self.position_length
         room = self.capacity - width
         filled = width if self.start == 'zeros' else 0
         return ExpireSpanState(
-            window=jnp.zeros((batch_size, width, self.host.d_model), dtype),
+            window=jnp.zeros((batch_size, width, self.settings.d_model), dtype),
             window_count=jnp.full((batch_size,), filled, jnp.int32),
-            buffer=jnp.zeros((batch_size, room, self.host.d_model), dtype),
+            buffer=jnp.zeros((batch_size, room, self.settings.d_model), dtype),
             distance=jnp.zeros((batch_size, room), jnp.int32),
             count=jnp.zeros((batch_size,), jnp.int32),
             dropped=jnp.zeros((batch_size,), jnp.int32),
@@ -177,10 +180,10 @@ class ExpireSpan(nn.Module):
         self, x: jax.Array, state: ExpireSpanState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, ExpireSpanState, Aux]:
         """Attends to memories and segment, then writes; x, y are [batch, length, d_model]."""
-        host, length, width = self.host, x.shape[1], self.position_length
+        settings, length, width = self.settings, x.shape[1], self.position_length
         normal = self.normalize(x)
-        queries = self.query(normal) * jnp.asarray(host.head_dim**-0.5, host.dtype)
-        rate = host.attention_dropout if train else 0.0
+        queries = self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype)
+        rate = settings.attention_dropout if train else 0.0
         limit = jnp.ones((), jnp.float32)
         if train and self.shorten:
             limit = draw_shortening(segment.key)
@@ -277,7 +280,7 @@ class ExpireSpan(nn.Module):
 
     def open_segment(self, state: ExpireSpanState, batch_size: int) -> ExpireSpanCache:
         """Projects what is alive, once for all tokens of the segment."""
-        host = self.host
+        settings = self.settings
         window = self.normalize(state.window)
         keys, values, spans = self.key(window), self.value(window), self._spans(window)
         functions, variables = zip(
@@ -303,13 +306,15 @@ class ExpireSpan(nn.Module):
             (variables, self.span_kernel, self.span_bias, state.buffer),
             (),
         )
-        more = [(0, 0), (0, host.segment_length)]
+        more = [(0, 0), (0, settings.segment_length)]
         return ExpireSpanCache(
             *old,
             keys=jnp.pad(keys, [(0, 0), *more, (0, 0)]),
             values=jnp.pad(values, [(0, 0), *more, (0, 0)]),
             spans=jnp.pad(spans, more),
-            hidden=jnp.zeros((batch_size, host.segment_length, host.d_model), host.dtype),
+            hidden=jnp.zeros(
+                (batch_size, settings.segment_length, settings.d_model), settings.dtype
+            ),
             distance=state.distance,
             count=state.count,
             window_count=state.window_count,
@@ -317,9 +322,9 @@ class ExpireSpan(nn.Module):
 
     def extend(self, x: jax.Array, cache: ExpireSpanCache, index: jax.Array):
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
-        host, width = self.host, self.position_length
+        settings, width = self.settings, self.position_length
         normal = self.normalize(x)
-        queries = self.query(normal) * jnp.asarray(host.head_dim**-0.5, host.dtype)
+        queries = self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype)
         cache = cache.replace(
             keys=put(cache.keys, self.key(normal), width + index, 2),
             values=put(cache.values, self.value(normal), width + index, 2),

@@ -1,4 +1,4 @@
-"""The parameters of a continuous memory, for any host layer: it takes the host's queries and vectors.
+"""The parameters of a continuous memory, for any layer that gives it queries and vectors.
 
 Infinity-former (Martins et al., 2022), one memory of one layer: gate and fit (write), expectation of
 the basis under the densities of the queries (read). Stateless: coefficients go in and come out.
@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.memory.infinity_former import continuous
 
@@ -22,7 +22,7 @@ class ContinuousMemory(nn.Module):
     projections learn from the segment that first reads them.
 
     Attributes:
-      host: sizes of the model.
+      settings: sizes of the model.
       num_basis: N, basis functions.
       widths: their standard deviations; N is a multiple of their number.
       num_samples: M, places at which the old signal is read before it is contracted.
@@ -35,7 +35,7 @@ class ContinuousMemory(nn.Module):
       padding: pull the signal to zero outside of [0, 1], as the released code does.
     """
 
-    host: Host
+    settings: ModelSettings
     num_basis: int
     widths: tuple[float, ...]
     num_samples: int
@@ -48,11 +48,14 @@ class ContinuousMemory(nn.Module):
     padding: bool
 
     def setup(self):
-        host, width = self.host, self.host.d_model
-        self.wide = jnp.promote_types(host.dtype, jnp.float32)
-        init = nn.initializers.normal(host.init_std)
+        settings, width = self.settings, self.settings.d_model
+        self.wide = jnp.promote_types(settings.dtype, jnp.float32)
+        init = nn.initializers.normal(settings.init_std)
         heads = dict(
-            num_heads=host.num_heads, head_dim=host.head_dim, dtype=self.wide, kernel_init=init
+            num_heads=settings.num_heads,
+            head_dim=settings.head_dim,
+            dtype=self.wide,
+            kernel_init=init,
         )
         self.key, self.value = HeadsIn(**heads), HeadsIn(**heads)
         self.out = HeadsOut(d_model=width, dtype=self.wide, kernel_init=init)
@@ -117,7 +120,7 @@ class ContinuousMemory(nn.Module):
         """What every query expects of the signal under its density (Eqs. 6-12).
 
         Args:
-          queries: [batch, heads, n, head_dim], the host's, not scaled.
+          queries: [batch, heads, n, head_dim], the settings's, not scaled.
           keys, values: of `project`.
 
         Returns:
@@ -125,7 +128,7 @@ class ContinuousMemory(nn.Module):
         """
         queries = queries.astype(self.wide)
         scores = jnp.einsum('bhqd,bhkd->bhqk', queries, keys)
-        scores = scores * jnp.asarray(self.host.head_dim**-0.5, self.wide)
+        scores = scores * jnp.asarray(self.settings.head_dim**-0.5, self.wide)
         mu = jax.nn.sigmoid(scores @ self.mu_kernel.astype(self.wide))
         sigma_sq = jax.nn.softplus(scores @ self.sigma_kernel.astype(self.wide))
         sigma_sq = jnp.maximum(sigma_sq, jnp.asarray(self.sigma_sq_min, self.wide))

@@ -14,7 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
 from longmem_jax.layers.window import push
 from longmem_jax.memory.infinity_former import continuous
@@ -162,7 +162,7 @@ class InfinityFormer(nn.Module):
       sigma_0: width that the KL term pulls densities to.
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     memory_length: int
@@ -185,7 +185,7 @@ class InfinityFormer(nn.Module):
 
     def setup(self):
         self.attention = SelfAttention(
-            host=self.host,
+            settings=self.settings,
             normalize=self.normalize,
             shared=self.shared,
             position=self.position,
@@ -194,7 +194,7 @@ class InfinityFormer(nn.Module):
         fills = self.memory_threshold and self.threshold_kind == 'fill'
         self.first_length = self.memory_threshold if fills else self.write_length
         self.memory = ContinuousMemory(
-            host=self.host,
+            settings=self.settings,
             num_basis=self.num_basis,
             widths=tuple(self.widths),
             num_samples=self.num_samples,
@@ -209,22 +209,22 @@ class InfinityFormer(nn.Module):
 
     def initial_state(self, batch_size: int) -> InfinityFormerState:
         """Nothing, in either memory."""
-        host = self.host
+        settings = self.settings
         none = jnp.zeros((batch_size,), jnp.int32)
-        wide = jnp.promote_types(host.dtype, jnp.float32)
+        wide = jnp.promote_types(settings.dtype, jnp.float32)
         room = self.first_length + self.write_length
         long = LongTermState(
-            coefficients=jnp.zeros((batch_size, self.num_basis, host.d_model), wide),
+            coefficients=jnp.zeros((batch_size, self.num_basis, settings.d_model), wide),
             mass=jnp.zeros((batch_size, self.num_bins), jnp.float32),
-            pending=jnp.zeros((batch_size, room, host.d_model), host.dtype),
+            pending=jnp.zeros((batch_size, room, settings.d_model), settings.dtype),
             pending_count=none,
             stored=none,
             writes=none,
         )
         if not self.memory_length:
             return InfinityFormerState(None, None, long)
-        shape = (batch_size, self.memory_length, host.d_model)
-        return InfinityFormerState(jnp.zeros(shape, host.dtype), none, long)
+        shape = (batch_size, self.memory_length, settings.d_model)
+        return InfinityFormerState(jnp.zeros(shape, settings.dtype), none, long)
 
     def _places(self, long, key):
         """Where the old signal is read: [samples] or [batch, samples]."""
@@ -353,12 +353,14 @@ class InfinityFormer(nn.Module):
 
     def open_segment(self, state: InfinityFormerState, batch_size: int) -> InfinityFormerCache:
         """Writes what waits and projects both memories, once for all tokens of the segment."""
-        host = self.host
+        settings = self.settings
         long = self._write(state.long, None)
         keys, values = self.memory.project(long.coefficients)
         return InfinityFormerCache(
             attention=self.attention.open(state.hidden, batch_size),
-            hidden=jnp.zeros((batch_size, host.segment_length, host.d_model), host.dtype),
+            hidden=jnp.zeros(
+                (batch_size, settings.segment_length, settings.d_model), settings.dtype
+            ),
             count=state.count,
             long=long,
             keys=keys,

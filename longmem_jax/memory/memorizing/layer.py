@@ -13,7 +13,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.nearest import (
     DTYPES,
     SEARCHES,
@@ -103,7 +103,7 @@ class Memorizing(nn.Module):
       gate_init: b_g at the start; the memory's weight is sigmoid(b_g).
     """
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     position: str
@@ -123,7 +123,7 @@ class Memorizing(nn.Module):
 
     def setup(self):
         self.attention = NormalizedAttention(
-            host=self.host,
+            settings=self.settings,
             position=self.position,
             memory_length=self.memory_length,
             window=self.window,
@@ -134,15 +134,15 @@ class Memorizing(nn.Module):
         constant = nn.with_logical_partitioning(
             nn.initializers.constant(self.gate_init), ('heads',)
         )
-        self.gate = self.param('gate', constant, (self.host.num_heads,))
+        self.gate = self.param('gate', constant, (self.settings.num_heads,))
 
     def initial_state(self, batch_size: int) -> MemorizingState:
         """Nothing, in either memory."""
-        host = self.host
+        settings = self.settings
         dtype = self.cache_dtype
         if dtype == 'float32':
-            dtype = jnp.promote_types(host.dtype, jnp.float32)
-        rows = no_rows(batch_size, host.num_heads, self.memory_size, host.head_dim, dtype)
+            dtype = jnp.promote_types(settings.dtype, jnp.float32)
+        rows = no_rows(batch_size, settings.num_heads, self.memory_size, settings.head_dim, dtype)
         return MemorizingState(self.attention.initial(batch_size), rows)
 
     def retrieve(self, queries: jax.Array, rows: Rows) -> jax.Array:

@@ -10,7 +10,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import STARTS, Host
+from longmem_jax.contract import STARTS, ModelSettings
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.layers.relative_position import RelativePosition
@@ -59,7 +59,7 @@ class NormalizedAttention(nn.Module):
     """Projections, local attention and the cache of recent keys; not a layer by itself.
 
     Attributes:
-      host: sizes of the model.
+      settings: sizes of the model.
       position: 't5', 'alibi' or 'none'.
       memory_length: keys kept of the last tokens; 0 = none.
       window: greatest distance that is seen; 0 = no limit.
@@ -69,7 +69,7 @@ class NormalizedAttention(nn.Module):
         and takes an optimizer of relative steps, such as Adafactor, to leave it.
     """
 
-    host: Host
+    settings: ModelSettings
     position: str
     memory_length: int
     window: int
@@ -78,35 +78,38 @@ class NormalizedAttention(nn.Module):
     scale_init: float
 
     def setup(self):
-        host = self.host
-        init = nn.initializers.normal(host.init_std)
+        settings = self.settings
+        init = nn.initializers.normal(settings.init_std)
         heads = dict(
-            num_heads=host.num_heads, head_dim=host.head_dim, dtype=host.dtype, kernel_init=init
+            num_heads=settings.num_heads,
+            head_dim=settings.head_dim,
+            dtype=settings.dtype,
+            kernel_init=init,
         )
         self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
-        self.out = HeadsOut(d_model=host.d_model, dtype=host.dtype, kernel_init=init)
+        self.out = HeadsOut(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init)
         constant = nn.initializers.constant(self.scale_init)
         constant = nn.with_logical_partitioning(constant, ('heads',))
-        self.scale = self.param('scale', constant, (host.num_heads,))
+        self.scale = self.param('scale', constant, (settings.num_heads,))
         self.relation = RelativePosition(
-            host=host,
+            settings=settings,
             shared=None,
             kind=self.position,
-            num_distances=self.memory_length + host.segment_length,
+            num_distances=self.memory_length + settings.segment_length,
             clamp_length=0,
         )
 
     def initial(self, batch_size: int) -> RecentKeys:
         """No keys."""
-        host = self.host
-        shape = (batch_size, host.num_heads, self.memory_length, host.head_dim)
-        room = jnp.zeros(shape, host.dtype)
+        settings = self.settings
+        shape = (batch_size, settings.num_heads, self.memory_length, settings.head_dim)
+        room = jnp.zeros(shape, settings.dtype)
         return RecentKeys(room, room, jnp.zeros((batch_size,), jnp.int32))
 
     def queries(self, x: jax.Array) -> jax.Array:
         """Queries of `x` [batch, n, d_model] times their scale: [batch, heads, n, head_dim]."""
         scale = jnp.abs(self.scale)[None, :, None, None]
-        return unit(self.query(x)) * scale.astype(self.host.dtype)
+        return unit(self.query(x)) * scale.astype(self.settings.dtype)
 
     def key_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Keys and values of `x`, [batch, heads, n, head_dim] each."""
@@ -132,7 +135,7 @@ class NormalizedAttention(nn.Module):
         _, extra = self.relation.relate(queries, offset, num_keys, train=train)
         if extra:
             bias = extra['distance_bias'] * jnp.abs(self.scale)[:, None]
-        rate = self.host.attention_dropout if train else 0.0
+        rate = self.settings.attention_dropout if train else 0.0
         return attend(
             queries,
             keys,
@@ -159,9 +162,9 @@ class NormalizedAttention(nn.Module):
 
     def open(self, recent: RecentKeys, batch_size: int) -> KeyValues:
         """Recent keys and values with room for the segment behind them."""
-        host = self.host
-        shape = (batch_size, host.num_heads, host.segment_length, host.head_dim)
-        room = jnp.zeros(shape, host.dtype)
+        settings = self.settings
+        shape = (batch_size, settings.num_heads, settings.segment_length, settings.head_dim)
+        room = jnp.zeros(shape, settings.dtype)
         parts = (recent.keys, recent.values)
         return KeyValues(*(jnp.concatenate([part, room], axis=2) for part in parts))
 

@@ -12,7 +12,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
 from longmem_jax.segment import Aux, Segment
@@ -34,7 +34,7 @@ class NormalizedXLCache:
 class NormalizedXL(nn.Module):
     """Local attention with recent keys and nothing more; attributes as in `NormalizedAttention`."""
 
-    host: Host
+    settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     position: str
@@ -46,7 +46,7 @@ class NormalizedXL(nn.Module):
 
     def setup(self):
         self.attention = NormalizedAttention(
-            host=self.host,
+            settings=self.settings,
             position=self.position,
             memory_length=self.memory_length,
             window=self.window,

@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host, NoState, identity
+from longmem_jax.contract import ModelSettings, NoState, identity
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.feed_forward import Dense
 from longmem_jax.layers.norms import Norm
@@ -20,24 +20,24 @@ class JointAttention(nn.Module):
     """One attention over slots and tokens, with projections for each.
 
     Attributes:
-      host: sizes of the model.
+      settings: sizes of the model.
     """
 
-    host: Host
+    settings: ModelSettings
 
     def setup(self):
-        host = self.host
-        init = nn.initializers.normal(host.init_std)
+        settings = self.settings
+        init = nn.initializers.normal(settings.init_std)
         heads = dict(
-            num_heads=host.num_heads,
-            head_dim=host.head_dim,
-            dtype=host.dtype,
+            num_heads=settings.num_heads,
+            head_dim=settings.head_dim,
+            dtype=settings.dtype,
             kernel_init=init,
             bias=True,
         )
         self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
         self.slot_query, self.slot_key, self.slot_value = (HeadsIn(**heads) for _ in range(3))
-        out = dict(d_model=host.d_model, dtype=host.dtype, kernel_init=init, bias=True)
+        out = dict(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init, bias=True)
         self.out, self.slot_out = HeadsOut(**out), HeadsOut(**out)
 
     def __call__(self, slots: jax.Array, x: jax.Array, valid: jax.Array, *, train: bool):
@@ -51,7 +51,7 @@ class JointAttention(nn.Module):
         rows = jnp.concatenate([own, jnp.ones((x.shape[1], number), bool)])[None]
         rows = jnp.broadcast_to(rows, (x.shape[0], *rows.shape[1:]))
         columns = jnp.broadcast_to(valid[:, None], (*rows.shape[:2], x.shape[1]))
-        rate = self.host.attention_dropout if train else 0.0
+        rate = self.settings.attention_dropout if train else 0.0
         out = attend(
             both(self.slot_query, self.query),
             both(self.slot_key, self.key),
@@ -69,18 +69,18 @@ class JointLayer(nn.Module):
     """Post-norm layer with own norms and feed-forward layers for slots and tokens.
 
     Attributes:
-      host: sizes of the model.
+      settings: sizes of the model.
       residual_dropout: of what is added.
       dense: fields of the feed-forward layers.
     """
 
-    host: Host
+    settings: ModelSettings
     residual_dropout: float
     dense: object
 
     def setup(self):
-        self.attention = JointAttention(self.host)
-        one = dict(host=self.host, normalize=identity, shared=None, **self.dense)
+        self.attention = JointAttention(self.settings)
+        one = dict(settings=self.settings, normalize=identity, shared=None, **self.dense)
         self.feed_forward, self.slot_feed_forward = Dense(**one), Dense(**one)
         self.attention_norm, self.slot_attention_norm = Norm('layernorm'), Norm('layernorm')
         self.final_norm, self.slot_final_norm = Norm('layernorm'), Norm('layernorm')
@@ -111,10 +111,10 @@ class JointEncoder(nn.Module):
       num_layers: layers.
       num_slots: slots.
       bias_std: of the slots' bias.
-      host, residual_dropout, dense: see `JointLayer`.
+      settings, residual_dropout, dense: see `JointLayer`.
     """
 
-    host: Host
+    settings: ModelSettings
     residual_dropout: float
     dense: object
     num_layers: int
@@ -122,20 +122,20 @@ class JointEncoder(nn.Module):
     bias_std: float
 
     def setup(self):
-        host, axes = self.host, nn.with_logical_partitioning
-        one = dict(host=host, residual_dropout=self.residual_dropout, dense=self.dense)
+        settings, axes = self.settings, nn.with_logical_partitioning
+        one = dict(settings=settings, residual_dropout=self.residual_dropout, dense=self.dense)
         self.layers = [JointLayer(**one, name=f'layer_{i}') for i in range(self.num_layers)]
         init = axes(nn.initializers.normal(self.bias_std), (None, 'embed'))
-        self.bias = self.param('bias', init, (self.num_slots, host.d_model))
+        self.bias = self.param('bias', init, (self.num_slots, settings.d_model))
         self.embedding_norm, self.slot_norm = Norm('layernorm'), Norm('layernorm')
-        init = axes(nn.initializers.normal(host.init_std), ('embed', None))
-        self.gate_hidden = nn.Dense(host.d_model, dtype=host.dtype, kernel_init=init)
-        self.gate = nn.Dense(1, dtype=host.dtype, kernel_init=init)
+        init = axes(nn.initializers.normal(settings.init_std), ('embed', None))
+        self.gate_hidden = nn.Dense(settings.d_model, dtype=settings.dtype, kernel_init=init)
+        self.gate = nn.Dense(1, dtype=settings.dtype, kernel_init=init)
 
     def initial_slots(self, batch_size: int) -> jax.Array:
         """Zeros, float32 [batch, num_slots, d_model]: all that a new document has is the bias."""
-        wide = jnp.promote_types(self.host.dtype, jnp.float32)
-        return jnp.zeros((batch_size, self.num_slots, self.host.d_model), wide)
+        wide = jnp.promote_types(self.settings.dtype, jnp.float32)
+        return jnp.zeros((batch_size, self.num_slots, self.settings.d_model), wide)
 
     def __call__(self, x: jax.Array, valid: jax.Array, slots: jax.Array, *, train: bool):
         """Reads a segment and writes it; arguments and results as `slots.SlotEncoder`.

@@ -17,7 +17,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host, NoState, identity
+from longmem_jax.contract import ModelSettings, NoState, identity
 from longmem_jax.layers.cross_attention import CrossAttention
 from longmem_jax.layers.feed_forward import Dense
 from longmem_jax.layers.norms import Norm
@@ -29,14 +29,14 @@ class SubLayers(nn.Module):
     """Attention and feed-forward layer with residual connections: sub(A, B).
 
     Attributes:
-      host: sizes of the model.
+      settings: sizes of the model.
       norm: 'layernorm' or 'rmsnorm'.
       pre_norm: norms before the layers or behind the sums.
       residual_dropout: of what is added.
       dense: fields of the feed-forward layer.
     """
 
-    host: Host
+    settings: ModelSettings
     norm: str
     pre_norm: bool
     residual_dropout: float
@@ -46,10 +46,10 @@ class SubLayers(nn.Module):
         self.attention_norm, self.feed_forward_norm = Norm(self.norm), Norm(self.norm)
         pre = self.pre_norm
         self.attention = CrossAttention(
-            host=self.host, normalize=self.attention_norm if pre else identity, bias=True
+            settings=self.settings, normalize=self.attention_norm if pre else identity, bias=True
         )
         self.feed_forward = Dense(
-            host=self.host,
+            settings=self.settings,
             normalize=self.feed_forward_norm if pre else identity,
             shared=None,
             **self.dense,
@@ -81,10 +81,10 @@ class MemoryEncoder(nn.Module):
       shared_layers: all layers have the same parameters.
       final_norm: norm behind the last layer, of a pre-norm model.
       std: of the memory tokens' initialisation.
-      host, norm, pre_norm, residual_dropout, dense: see `SubLayers`.
+      settings, norm, pre_norm, residual_dropout, dense: see `SubLayers`.
     """
 
-    host: Host
+    settings: ModelSettings
     norm: str
     pre_norm: bool
     residual_dropout: float
@@ -99,7 +99,7 @@ class MemoryEncoder(nn.Module):
     def setup(self):
         def stack(name):
             one = dict(
-                host=self.host,
+                settings=self.settings,
                 norm=self.norm,
                 pre_norm=self.pre_norm,
                 residual_dropout=self.residual_dropout,
@@ -114,7 +114,7 @@ class MemoryEncoder(nn.Module):
         self.last = Norm(self.norm) if self.final_norm else None
         if self.variant != 'none':
             init = nn.with_logical_partitioning(nn.initializers.normal(self.std), (None, 'embed'))
-            self.tokens = self.param('tokens', init, (self.num_tokens, self.host.d_model))
+            self.tokens = self.param('tokens', init, (self.num_tokens, self.settings.d_model))
 
     def layers(self, x: jax.Array, valid: jax.Array, *, train: bool):
         """Memory and sequence behind every layer.
@@ -127,7 +127,7 @@ class MemoryEncoder(nn.Module):
         Yields:
           memory [batch, num_tokens, d_model] and sequence [batch, n, d_model].
         """
-        shape = (x.shape[0], self.num_tokens, self.host.d_model)
+        shape = (x.shape[0], self.num_tokens, self.settings.d_model)
         memory = jnp.zeros(shape, x.dtype)
         if self.variant != 'none':
             memory = jnp.broadcast_to(self.tokens[None].astype(x.dtype), shape)

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Host, NoState, identity
+from longmem_jax.contract import ModelSettings, NoState, identity
 from longmem_jax.layers.attention import NEVER
 from longmem_jax.layers.cross_attention import CrossAttention
 from longmem_jax.layers.feed_forward import Dense
@@ -65,20 +65,20 @@ class SlotWriter(nn.Module):
     """Projections of slot attention; no biases, one key projection for slots and tokens.
 
     Attributes:
-      host: sizes of the model.
+      settings: sizes of the model.
       temperature: of the softmax.
     """
 
-    host: Host
+    settings: ModelSettings
     temperature: float
 
     def setup(self):
-        host = self.host
+        settings = self.settings
         heads = dict(
-            num_heads=host.num_heads,
-            head_dim=host.d_model // host.num_heads,
-            dtype=jnp.promote_types(host.dtype, jnp.float32),
-            kernel_init=nn.initializers.normal(host.init_std),
+            num_heads=settings.num_heads,
+            head_dim=settings.d_model // settings.num_heads,
+            dtype=jnp.promote_types(settings.dtype, jnp.float32),
+            kernel_init=nn.initializers.normal(settings.init_std),
         )
         self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
 
@@ -107,11 +107,11 @@ class ReadingLayer(nn.Module):
     """Encoder layer: self-attention, the memory reader, and a feed-forward layer.
 
     Attributes:
-      host: sizes of the model.
+      settings: sizes of the model.
       norm, pre_norm, residual_dropout, dense: as in `memory_encoder.SubLayers`.
     """
 
-    host: Host
+    settings: ModelSettings
     norm: str
     pre_norm: bool
     residual_dropout: float
@@ -120,9 +120,11 @@ class ReadingLayer(nn.Module):
     def setup(self):
         self.norms = [Norm(self.norm) for _ in range(3)]
         first, second, third = self.norms if self.pre_norm else (identity,) * 3
-        self.attention = CrossAttention(host=self.host, normalize=first, bias=False)
-        self.reader = CrossAttention(host=self.host, normalize=second, bias=False)
-        self.feed_forward = Dense(host=self.host, normalize=third, shared=None, **self.dense)
+        self.attention = CrossAttention(settings=self.settings, normalize=first, bias=False)
+        self.reader = CrossAttention(settings=self.settings, normalize=second, bias=False)
+        self.feed_forward = Dense(
+            settings=self.settings, normalize=third, shared=None, **self.dense
+        )
         self.drop = nn.Dropout(self.residual_dropout)
 
     def __call__(
@@ -151,10 +153,10 @@ class SlotEncoder(nn.Module):
       num_slots: slots, shared by all layers.
       num_summaries: learned vectors appended to the tokens, for the writer ("[CLS]"-like).
       temperature: of the writer.
-      host, norm, pre_norm, residual_dropout, dense: see `ReadingLayer`.
+      settings, norm, pre_norm, residual_dropout, dense: see `ReadingLayer`.
     """
 
-    host: Host
+    settings: ModelSettings
     norm: str
     pre_norm: bool
     residual_dropout: float
@@ -165,9 +167,9 @@ class SlotEncoder(nn.Module):
     temperature: float
 
     def setup(self):
-        host = self.host
+        settings = self.settings
         one = dict(
-            host=host,
+            settings=settings,
             norm=self.norm,
             pre_norm=self.pre_norm,
             residual_dropout=self.residual_dropout,
@@ -175,18 +177,18 @@ class SlotEncoder(nn.Module):
         )
         self.layers = [ReadingLayer(**one, name=f'layer_{i}') for i in range(self.num_layers)]
         self.last = Norm(self.norm) if self.pre_norm else None
-        self.writer = SlotWriter(host, self.temperature)
+        self.writer = SlotWriter(settings, self.temperature)
         axes = nn.with_logical_partitioning
         # Directions of length one: where documents begin, and where slots drift to.
-        init = axes(nn.initializers.normal(host.d_model**-0.5), (None, 'embed'))
-        self.bias = self.param('bias', init, (self.num_slots, host.d_model))
-        init = axes(nn.initializers.normal(host.init_std), (None, 'embed'))
-        self.summaries = self.param('summaries', init, (self.num_summaries, host.d_model))
+        init = axes(nn.initializers.normal(settings.d_model**-0.5), (None, 'embed'))
+        self.bias = self.param('bias', init, (self.num_slots, settings.d_model))
+        init = axes(nn.initializers.normal(settings.init_std), (None, 'embed'))
+        self.summaries = self.param('summaries', init, (self.num_summaries, settings.d_model))
 
     def initial_slots(self, batch_size: int) -> jax.Array:
         """[batch, num_slots, d_model], float32: the learned vectors, of length one."""
         slots = on_sphere(self.bias)[None]
-        slots = slots.astype(jnp.promote_types(self.host.dtype, jnp.float32))
+        slots = slots.astype(jnp.promote_types(self.settings.dtype, jnp.float32))
         return jnp.broadcast_to(slots, (batch_size, *slots.shape[1:]))
 
     def __call__(self, x: jax.Array, valid: jax.Array, slots: jax.Array, *, train: bool):
