@@ -27,7 +27,7 @@ from longmem_jax.reporting.writers import read_metrics
 from longmem_jax.training import step as train_step
 from tests.processes import environment
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def small_config(path, **mesh):

@@ -30,7 +30,7 @@ COMPARED = {
     'infinity_former_wikitext103': ('transformer_xl', 'infinity_former'),
     'sorting': ('transformer_xl', 'compressive', 'infinity_former'),
 }
-FILES = sorted((Path(__file__).parent.parent / 'configs').glob('[a-z]*.py'))
+FILES = sorted((Path(__file__).parents[2] / 'configs').glob('[a-z]*.py'))
 
 
 def get_config(path, argument=''):
