@@ -8,8 +8,8 @@ Published error, 1 - accuracy: 52.2 %, 36.7 %, 26.7 %; Transformer-XL 1k 73.3 %,
 The data is generated.
 """
 
-from longmem_jax.config.base import base
-from longmem_jax.config.recipes import Comparison
+from longmem_jax.config.base import base, size, two_cores
+from longmem_jax.config.span_comparison import compared
 from longmem_jax.config.variants import variant, whole_number
 
 
@@ -17,15 +17,16 @@ def get_config(arg=''):
     config = base()
 
     model = config.model
+    size(config, layers=6, width=512, heads=4, feed_forward=1024)
     model.vocab_size = 64  # 44 words, or as many as the 64 answers of `:easy_three`
-    model.num_layers = 6
-    model.d_model = model.d_embed = 512
-    model.num_heads, model.head_dim = 4, 128
-    model.d_feed_forward = 1024
     model.scale_embedding = model.tie_weights = False
     model.dropout = model.attention_dropout = 0.1
     model.residual_dropout = model.embedding_dropout = 0.0
     model.dtype = 'bfloat16'
+    memories = compared(
+        block=256, span=16_384, ramp=128, xl=1024, compressed=8192, expire_loss=2e-6,
+        adaptive_loss=5e-7, initial_share=0.01,
+    )  # fmt: skip
 
     config.data.source = 'collision'
     config.data.task = dict(
@@ -41,81 +42,58 @@ def get_config(arg=''):
         speed=0.5,
         recolour=0.05,
     )
-
     config.optimizer.learning_rate = 1e-4
     config.optimizer.schedule = 'constant'
     config.optimizer.warmup_steps = 1000
     config.optimizer.clip_norm = 0.1
-
     config.train.num_steps = 100_000
     config.train.num_lanes = 512
     config.train.segment_length = 256
     config.train.log_every = 200
     config.train.evaluate_every = 4000
-    config.evaluate.segment_length = 256
     config.evaluate.num_lanes = 64
     config.evaluate.max_segments = 500
     config.generate.sample_length = 0
-    config.checkpoint.every = 4000
-
-    choice = Comparison(
-        config,
-        block=256,
-        span=16_384,
-        ramp=128,
-        xl=1024,
-        compressed=8192,
-        weights=dict(expire_span=2e-6, adaptive_span=5e-7),
-        initial_share=0.01,
-    )
-
-    def span(config, value):
-        span = whole_number('span', value)
-        choice.change(span=span, changes=dict(shorten=span >= 65_536))
-
-    def easy(config, question):
-        config.data.task.question = question
 
     def tiny(config):
         """2 layers of 64, a world of 4 x 4 cells and one colour, some minutes on two cores."""
-        model.num_layers = 2
-        model.d_model = model.d_embed = 64
-        model.num_heads, model.head_dim = 4, 16
-        model.d_feed_forward = 128
-        model.dropout = model.attention_dropout = 0.0
-        model.dtype = 'float32'
-        task = config.data.task
-        task.documents, task.steps = 32, 20_000
-        task.eval_documents, task.eval_steps = 16, 1000
-        task.size, task.num_colours = 4, 1
+        size(config, layers=2, width=64, heads=4, feed_forward=128)
+        two_cores(config, steps=1000, lanes=32, segment=64)
+        config.data.task.update(
+            documents=32, steps=20_000, eval_documents=16, eval_steps=1000, size=4, num_colours=1
+        )
         config.optimizer.learning_rate = 3e-3
-        config.optimizer.schedule = 'cosine'
         config.optimizer.warmup_steps = 100
         config.optimizer.clip_norm = 0.5
-        config.train.num_steps = 1000
-        config.train.num_lanes = 32
-        config.train.segment_length = 64
         config.train.log_every = 50
         config.train.evaluate_every = 500
-        config.evaluate.segment_length = 64
         config.evaluate.num_lanes = 16
         config.evaluate.max_segments = 32
-        config.checkpoint.every = 500
-        choice.change(
-            span=512,
-            block=64,
-            ramp=32,
-            xl=64,
-            compressed=512,
-            weights=dict(expire_span=1e-4, adaptive_span=1e-5),
-            changes=dict(initial_share=0.1, num_sizes=4),
-        )
+        memories.update(
+            compared(
+                block=64, span=512, ramp=32, xl=64, compressed=512,
+                expire_loss=1e-4, adaptive_loss=1e-5, num_sizes=4,
+            )
+        )  # fmt: skip
+
+    def span(config, value):
+        span = whole_number('span', value)
+        memories['expire_span'].fields.update(max_span=span, shorten=span >= 65_536)
+        memories['adaptive_span'].fields.update(max_span=span)
+
+    def easy(config):
+        config.data.task.question = 'last'
+
+    def easy_three(config):
+        config.data.task.question = 'last_three'
 
     return variant(
         config,
         arg,
+        memory='expire_span',
+        memories=memories,
         tiny=tiny,
-        easy=lambda config: easy(config, 'last'),
-        easy_three=lambda config: easy(config, 'last_three'),
-        **choice.variants() | dict(span=span),
+        span=span,
+        easy=easy,
+        easy_three=easy_three,
     )

@@ -8,8 +8,8 @@ optimizer, which the paper does not give, are those of collision.
 tokens, for two cores. The data is generated.
 """
 
-from longmem_jax.config.base import base
-from longmem_jax.config.recipes import Comparison
+from longmem_jax.config.base import base, size, two_cores
+from longmem_jax.config.span_comparison import compared
 from longmem_jax.config.variants import variant, whole_number
 
 
@@ -17,78 +17,55 @@ def get_config(arg=''):
     config = base()
 
     model = config.model
+    size(config, layers=6, width=512, heads=4, feed_forward=1024)
     model.vocab_size = 16  # 5 words
-    model.num_layers = 6
-    model.d_model = model.d_embed = 512
-    model.num_heads, model.head_dim = 4, 128
-    model.d_feed_forward = 1024
     model.scale_embedding = model.tie_weights = False
     model.dropout = model.attention_dropout = 0.1
     model.residual_dropout = model.embedding_dropout = 0.0
     model.dtype = 'bfloat16'
+    memories = compared(
+        block=256, span=16_384, ramp=128, xl=2048, compressed=8192, expire_loss=2e-6,
+        adaptive_loss=5e-7, initial_share=0.01,
+    )  # fmt: skip
 
     config.data.source = 'copy'
     config.data.task = dict(documents=1_000_000, eval_documents=512, span=16_384, max_count=4)
-
     config.optimizer.learning_rate = 1e-4
     config.optimizer.schedule = 'constant'
     config.optimizer.warmup_steps = 1000
     config.optimizer.clip_norm = 0.1
-
     config.train.num_steps = 100_000
     config.train.num_lanes = 512
     config.train.segment_length = 256
     config.train.log_every = 200
     config.train.evaluate_every = 4000
-    config.evaluate.segment_length = 256
     config.evaluate.num_lanes = 64
     config.generate.sample_length = 0
-    config.checkpoint.every = 4000
 
-    choice = Comparison(
-        config,
-        block=256,
-        span=16_384,
-        ramp=128,
-        xl=2048,
-        compressed=8192,
-        weights=dict(expire_span=2e-6, adaptive_span=5e-7),
-        initial_share=0.01,
-    )
+    def tiny(config):
+        """2 layers of 64, some minutes on two cores."""
+        size(config, layers=2, width=64, heads=4, feed_forward=128)
+        two_cores(config, steps=1200, lanes=32, segment=32)
+        config.data.task.update(span=192, documents=100_000)
+        config.optimizer.warmup_steps = 100
+        config.optimizer.clip_norm = 0.5
+        config.train.log_every = 50
+        config.evaluate.num_lanes = 16
+        config.checkpoint.every = 600
+        memories.update(
+            compared(
+                block=32, span=256, ramp=32, xl=64, compressed=256,
+                expire_loss=1e-4, adaptive_loss=1e-5, num_sizes=4, initial_share=0.25,
+            )
+        )  # fmt: skip
 
     def gap(config, value):
         config.data.task.span = whole_number('gap', value)
 
-    def tiny(config):
-        """2 layers of 64, some minutes on two cores."""
-        model.num_layers = 2
-        model.d_model = model.d_embed = 64
-        model.num_heads, model.head_dim = 4, 16
-        model.d_feed_forward = 128
-        model.dropout = model.attention_dropout = 0.0
-        model.dtype = 'float32'
-        config.data.task.span = 192
-        config.data.task.documents = 100_000
-        config.optimizer.learning_rate = 2e-3
-        config.optimizer.schedule = 'cosine'
-        config.optimizer.warmup_steps = 100
-        config.optimizer.clip_norm = 0.5
-        config.train.num_steps = 1200
-        config.train.num_lanes = 32
-        config.train.segment_length = 32
-        config.train.log_every = 50
-        config.train.evaluate_every = 400
-        config.evaluate.segment_length = 32
-        config.evaluate.num_lanes = 16
-        config.checkpoint.every = 600
-        choice.change(
-            span=256,
-            block=32,
-            ramp=32,
-            xl=64,
-            compressed=256,
-            weights=dict(expire_span=1e-4, adaptive_span=1e-5),
-            changes=dict(initial_share=0.25, num_sizes=4),
-        )
+    def span(config, value):
+        memories['expire_span'].fields['max_span'] = whole_number('span', value)
+        memories['adaptive_span'].fields['max_span'] = whole_number('span', value)
 
-    return variant(config, arg, tiny=tiny, gap=gap, **choice.variants())
+    return variant(
+        config, arg, memory='expire_span', memories=memories, tiny=tiny, gap=gap, span=span
+    )

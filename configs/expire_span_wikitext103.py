@@ -5,20 +5,17 @@ python -m longmem_jax.main --config=configs/expire_span_wikitext103.py --config.
 `:memory=transformer_xl|adaptive_span|compressive` are the baselines; `:tiny` is for two cores.
 """
 
-from longmem_jax.config.base import base
-from longmem_jax.config.recipes import Comparison
-from longmem_jax.config.variants import variant
+from longmem_jax.config.base import base, size, two_cores
+from longmem_jax.config.span_comparison import compared
+from longmem_jax.config.variants import variant, whole_number
 
 
 def get_config(arg=''):
     config = base()
 
     model = config.model  # 140 M parameters
+    size(config, layers=8, width=1024, heads=8, feed_forward=4096)
     model.vocab_size = 267_744  # 267,735 words; rounded up so that it divides over devices
-    model.num_layers = 8
-    model.d_model = model.d_embed = 1024
-    model.num_heads, model.head_dim = 8, 128
-    model.d_feed_forward = 4096
     model.cutoffs = (20_000, 40_000, 200_000)
     model.div_val = 4
     model.tie_projections = (False, True, True, True)
@@ -26,68 +23,49 @@ def get_config(arg=''):
     model.dropout = model.attention_dropout = 0.3
     model.residual_dropout, model.embedding_dropout = 0.0, 0.2
     model.dtype = 'bfloat16'
+    memories = compared(
+        block=256, span=8192, ramp=128, xl=2048, compressed=4096, expire_loss=1e-6,
+        adaptive_loss=5e-7,
+    )  # fmt: skip
 
     config.data.tokenizer.kind = 'words'
     config.data.pieces = 512
-
     config.optimizer.learning_rate = 7e-4
     config.optimizer.schedule = 'constant'
     config.optimizer.warmup_steps = 8000
     config.optimizer.clip_norm = 0.1
-
     config.train.num_steps = 300_000
     config.train.num_lanes = 512
     config.train.segment_length = 256
     config.train.log_every = 200
     config.train.evaluate_every = 4000
-    config.evaluate.segment_length = 256
     config.evaluate.num_lanes = 16
     config.evaluate.max_segments = 200
-    config.checkpoint.every = 4000
-
-    choice = Comparison(
-        config,
-        block=256,
-        span=8192,
-        ramp=128,
-        xl=2048,
-        compressed=4096,
-        weights=dict(expire_span=1e-6, adaptive_span=5e-7),
-    )
 
     def tiny(config):
         """3 layers of 128, some minutes on two cores."""
+        size(config, layers=3, width=128, heads=4, feed_forward=512)
+        two_cores(config, steps=400, lanes=8, segment=64)
         model.vocab_size = 8192
-        model.num_layers = 3
-        model.d_model = model.d_embed = 128
-        model.num_heads, model.head_dim = 4, 32
-        model.d_feed_forward = 512
         model.cutoffs, model.div_val, model.tie_projections = (2000,), 4, (False, True)
         model.dropout = model.attention_dropout = model.embedding_dropout = 0.1
         model.pre_norm = model.final_norm = True
-        model.dtype = 'float32'
         config.data.tokenizer.size = 8000
         config.data.pieces = 1
-        config.optimizer.learning_rate = 2e-3
-        config.optimizer.warmup_steps = 50
-        config.train.num_steps = 400
-        config.train.num_lanes = 8
-        config.train.segment_length = 64
-        config.train.log_every = 20
+        config.optimizer.schedule = 'constant'
         config.train.evaluate_every = 200
-        config.evaluate.segment_length = 64
         config.evaluate.num_lanes = 1
         config.evaluate.max_segments = 100
         config.evaluate.max_test_segments = 500
-        config.checkpoint.every = 200
-        choice.change(
-            span=1024,
-            block=64,
-            ramp=32,
-            xl=256,
-            compressed=512,
-            weights=dict(expire_span=1e-4, adaptive_span=1e-5),
-            changes=dict(num_sizes=5),
-        )
+        memories.update(
+            compared(
+                block=64, span=1024, ramp=32, xl=256, compressed=512,
+                expire_loss=1e-4, adaptive_loss=1e-5, num_sizes=5,
+            )
+        )  # fmt: skip
 
-    return variant(config, arg, tiny=tiny, **choice.variants())
+    def span(config, value):
+        memories['expire_span'].fields['max_span'] = whole_number('span', value)
+        memories['adaptive_span'].fields['max_span'] = whole_number('span', value)
+
+    return variant(config, arg, memory='expire_span', memories=memories, tiny=tiny, span=span)

@@ -2,29 +2,23 @@
 
 python -m longmem_jax.main --config=configs/recall.py:kind=needles,memory=infini --workdir=DIR
 then the same with `--mode=evaluate`: accuracy by distance as a table, `recall.json` and `recall.png`;
-other distances with `--config.data.task.distances='(4096, 1000000)'`. `:memory=` is one of those in
-`longmem_jax/side_by_side.py`, such as transformer_xl, infini, memorizing, recurrent, memformer;
+other distances with `--config.data.task.distances='(4096, 1000000)'`. `:memory=` is any memory
+of the library, such as transformer_xl, infini, memorizing, recurrent, memformer;
 `:tiny` has distances of 16 to 256, for two cores. No published numbers: the papers test large
 models. The data is generated.
 """
 
-from longmem_jax.config import side_by_side
-from longmem_jax.config.base import base
-from longmem_jax.config.variants import variant
+from longmem_jax.config.base import base, size, two_cores
+from longmem_jax.config.variants import one_of, variant
 from longmem_jax.data.tasks.recall import KINDS
-from longmem_jax.errors import UsageError, unknown
 
 
 def get_config(arg=''):
     config = base()
 
-    model = config.model
-    del model.transformer_xl
-    model.vocab_size = 128
-    model.d_model = model.d_embed = 512
-    model.num_heads, model.head_dim = 8, 64
-    model.d_feed_forward = 2048
-    model.dtype = 'bfloat16'
+    size(config, layers=6, width=512, heads=8, feed_forward=2048)
+    config.model.vocab_size = 128
+    config.model.dtype = 'bfloat16'
     config.data.source = 'recall'
     config.data.task = dict(
         kind='passkey',
@@ -47,36 +41,19 @@ def get_config(arg=''):
     config.train.remat = True
     config.train.log_every = 100
     config.train.evaluate_every = 2500
-    config.evaluate.segment_length = 256
     config.evaluate.num_lanes = 64
     config.evaluate.max_segments = 64
     config.generate.sample_length = 0
-    config.checkpoint.every = 2500
-    sizes = dict(
-        block=256, reach=2048, memories=65_536, basis=512, samples=512, widths=(0.01, 0.05),
-        slots=64, tokens=20, keys=128,
-    )  # fmt: skip
-    chosen = dict(memory='infini', layers=6)
-
-    def change(**changes):
-        chosen.update(changes)
-        side_by_side.put(config, chosen['memory'], layers=chosen['layers'], **sizes)
-
-    def memory(config, name):
-        change(memory=name)
+    scale = dict(reach=2048, memories=65_536, basis=512, samples=512, widths=(0.01, 0.05))
 
     def kind(config, name):
-        if name not in KINDS:
-            raise UsageError(unknown('kind', name, KINDS))
-        config.data.task.kind = name
+        config.data.task.kind = one_of('kind', name, KINDS)
 
     def tiny(config):
         """2 layers of 64, some minutes on two cores."""
-        model.vocab_size = 32
-        model.d_model = model.d_embed = 64
-        model.num_heads, model.head_dim = 2, 32
-        model.d_feed_forward = 128
-        model.dtype = 'float32'
+        size(config, layers=2, width=64, heads=2, feed_forward=128)
+        two_cores(config, steps=500, lanes=16, segment=32)
+        config.model.vocab_size = 32
         config.data.task.update(
             eval_documents=64,
             distances=(16, 64, 256),
@@ -86,22 +63,13 @@ def get_config(arg=''):
             before=32,
         )
         config.optimizer.learning_rate = 3e-3
-        config.optimizer.warmup_steps = 50
-        config.train.num_steps = 500
-        config.train.num_lanes = 16
-        config.train.segment_length = 32
         config.train.remat = False
         config.train.log_every = 50
         config.train.evaluate_every = 250
-        config.evaluate.segment_length = 32
         config.evaluate.num_lanes = 16
         config.evaluate.max_segments = 0
-        config.checkpoint.every = 250
-        sizes.update(
-            block=32, reach=128, memories=2048, basis=64, samples=64, widths=(0.02, 0.05), slots=16,
-            tokens=8, keys=32,
-        )  # fmt: skip
-        change(layers=2)
+        scale.update(
+            reach=128, memories=2048, basis=64, samples=64, widths=(0.02, 0.05), slots=16
+        )
 
-    change()
-    return variant(config, arg, tiny=tiny, memory=memory, kind=kind)
+    return variant(config, arg, memory='infini', scale=scale, tiny=tiny, kind=kind)

@@ -5,7 +5,8 @@ Published: perplexity 24.0. Data: a folder with train.txt validation.txt test.tx
 renamed so). The vocabulary is learnt from the training split, by falling frequency.
 """
 
-from longmem_jax.config.base import base, stack, transformer_xl
+from longmem_jax.config.base import base, size, two_cores
+from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant
 
 
@@ -13,69 +14,48 @@ def get_config(arg=''):
     config = base()
 
     model = config.model  # 151 M parameters, 110 M of them the tied embedding
-    stack(model, 16, 'transformer_xl')
+    size(config, layers=16, width=410, heads=10, feed_forward=2100)
     model.vocab_size = 267_744  # 267,735 words; rounded up so that it divides over devices
-    model.d_model = model.d_embed = 410
-    model.num_heads, model.head_dim = 10, 41
-    model.d_feed_forward = 2100
-    model.transformer_xl = transformer_xl(150)
     model.pre_norm = model.final_norm = False
     model.cutoffs = (20_000, 40_000, 200_000)
     model.tie_projections = (False, True, True, True)
     model.dropout = 0.1
     model.dtype = 'bfloat16'
+    # Evaluated at length 64 with 640 memories, distances clamped at 400, equal context lengths.
+    xl = given(
+        memory_length=150, evaluate=dict(memory_length=640, clamp_length=400, same_length=True)
+    )
+    memories = dict(transformer_xl=xl)
 
     config.data.tokenizer.kind = 'words'
     config.data.pieces = 64
-
     config.optimizer.learning_rate = 2.5e-4
     config.optimizer.schedule = 'cosine'
     config.optimizer.clip_norm = 0.25
-
     config.train.num_steps = 200_000
     config.train.num_lanes = 64  # 60 in the script: a multiple of 16 divides over devices
     config.train.segment_length = 150
     config.train.log_every = 200
     config.train.evaluate_every = 4000
-
-    # Evaluated at length 64 with 640 memories, distances clamped at 400, equal context lengths.
     config.evaluate.segment_length = 64
     config.evaluate.num_lanes = 16
     config.evaluate.max_segments = 200
-    config.evaluate.model = dict(
-        transformer_xl=transformer_xl(640, clamp_length=400, same_length=True)
-    )
     config.generate.sample_length = 100
-    config.checkpoint.every = 4000
-    return variant(config, arg, tiny=tiny)
 
+    def tiny(config):
+        """4 layers of 128, two tails of the softmax, some minutes on two cores."""
+        size(config, layers=4, width=128, heads=4, feed_forward=512)
+        two_cores(config, steps=500, lanes=16, segment=64)
+        model.vocab_size = 20_480
+        model.pre_norm = model.final_norm = True
+        model.cutoffs, model.div_val = (2000, 8000), 2
+        model.tie_projections = (False, True, True)
+        model.dropout = 0.1
+        xl.fields.update(memory_length=64)
+        xl.evaluate.update(memory_length=128, clamp_length=96)
+        config.data.pieces = 16
+        config.train.evaluate_every = 100
+        config.evaluate.num_lanes = 1
+        config.evaluate.max_segments = 0
 
-def tiny(config):
-    """4 layers of 128, two tails of the softmax, some minutes on two cores."""
-    model = config.model
-    stack(model, 4, 'transformer_xl')
-    model.vocab_size = 20_480
-    model.d_model = model.d_embed = 128
-    model.num_heads, model.head_dim = 4, 32
-    model.d_feed_forward = 512
-    model.transformer_xl.memory_length = 64
-    model.pre_norm = model.final_norm = True
-    model.cutoffs = (2000, 8000)
-    model.div_val = 2
-    model.tie_projections = (False, True, True)
-    model.dropout = 0.1
-    model.dtype = 'float32'
-    config.data.pieces = 16
-    config.optimizer.learning_rate = 2e-3
-    config.optimizer.warmup_steps = 50
-    config.train.num_steps = 500
-    config.train.num_lanes = 16
-    config.train.segment_length = 64
-    config.train.log_every = 20
-    config.train.evaluate_every = 100
-    config.evaluate.num_lanes = 1
-    config.evaluate.max_segments = 0
-    config.evaluate.model = dict(
-        transformer_xl=transformer_xl(128, clamp_length=96, same_length=True)
-    )
-    config.checkpoint.every = 100
+    return variant(config, arg, memory='transformer_xl', memories=memories, tiny=tiny)

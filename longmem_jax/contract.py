@@ -2,7 +2,9 @@
 
 A layer is a `flax.linen` module that owns parameters only. What it remembers is a pytree that goes
 in and comes out. `settings`, `normalize` and `shared` are given to every layer by the model; all other
-attributes of the module are the fields of its sub-config, `config.model.NAME`.
+attributes of the module are the fields of its sub-config, `config.model.NAME`, and their defaults are
+the paper's values. Everything else that the library must know of a layer stands in its `Entry`, at the
+end of its file.
 """
 
 import dataclasses
@@ -87,3 +89,116 @@ class NoState:
 def identity(x: jax.Array) -> jax.Array:
     """`normalize` of a post-norm model."""
     return x
+
+
+# Attributes that the model gives; all others are fields of the sub-config.
+GIVEN = ('settings', 'normalize', 'shared', 'parent', 'name')
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """The sizes that recipes derive a memory's fields from; see `config.recipes.scale_of`.
+
+    Attributes:
+      segment: tokens per segment.
+      layers, d_model, num_heads, head_dim: of the model.
+      reach: tokens that windows of hidden vectors go back.
+      memories: entries of a memory of keys and values.
+      basis, samples, widths: of a continuous memory.
+      slots: of memories of a fixed number of vectors.
+      tokens: memory tokens.
+      keys: product keys per half.
+    """
+
+    segment: int
+    layers: int
+    d_model: int
+    num_heads: int
+    head_dim: int
+    reach: int
+    memories: int
+    basis: int
+    samples: int
+    widths: tuple[float, ...]
+    slots: int
+    tokens: int
+    keys: int
+
+    def position(self) -> tuple[str, tuple[str, ...]]:
+        """A relative position scheme for heads of this width, and a note where it is not 'rotary'."""
+        if self.head_dim % 2 == 0:
+            return 'rotary', ()
+        note = f"position = 't5': 'rotary' turns pairs, and head_dim = {self.head_dim} is odd"
+        return 't5', (note,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How a memory is put into a model so that it can learn.
+
+    Attributes:
+      sections: layer name to the fields that differ from the layer's defaults.
+      attention, feed_forward: names per layer; () = the memory in every layer, and 'dense'.
+      model: other fields of `config.model`.
+      loss_weights: of `config.train.loss_weights`.
+      groups: of `config.optimizer.groups`.
+      notes: what had to be chosen otherwise than in the paper, and why; they stand in `config.notes`.
+    """
+
+    sections: dict[str, dict[str, Any]]
+    attention: tuple[str, ...] = ()
+    feed_forward: tuple[str, ...] = ()
+    model: dict[str, Any] = dataclasses.field(default_factory=dict)
+    loss_weights: dict[str, float] = dataclasses.field(default_factory=dict)
+    groups: tuple[tuple, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One layer type of the registry.
+
+    Attributes:
+      name: what `config.model.attention` or `config.model.feed_forward` calls it.
+      layer: its linen module, see `MemoryLayer`.
+      toy: fields that differ from the defaults in the small layer of the conformance suite.
+      variants: further changes of the toy, by name, that the suite runs too.
+      recipes: names of `:memory=NAME` to `(scale) -> Recipe`.
+      check: `(fields, config.model, segment_length) -> problems` of a sub-config; None = nothing to
+        check.
+      losses: `fields -> names` in its `Aux.losses`, each with a weight in
+        `config.train.loss_weights`.
+      shared: `fields -> module class` of parameters shared by all layers of this type, or None.
+      lengths: fields that say how far it remembers, with a word each for tables of results.
+      bounded: names of parameters that the optimizer keeps in [0, 1].
+      nearest: field that says how many nearest entries are read: where that is few, rounding to
+        bfloat16 chooses others, and outputs differ by more.
+    """
+
+    name: str
+    layer: type
+    toy: dict[str, Any]
+    variants: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    recipes: dict[str, Callable[[Scale], Recipe]] = dataclasses.field(default_factory=dict)
+    check: Callable[[Any, Any, int], list[str]] | None = None
+    losses: Callable[[Any], tuple[str, ...]] = lambda fields: ()
+    shared: Callable[[Any], Any] | None = None
+    lengths: dict[str, str] = dataclasses.field(default_factory=dict)
+    bounded: tuple[str, ...] = ()
+    nearest: str = ''
+    around: tuple[type, tuple[str, ...]] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Names and types of the fields of the sub-config."""
+        return {field.name: field.type for field in self._fields()}
+
+    def defaults(self) -> dict[str, Any]:
+        """The sub-config with the paper's values."""
+        return {field.name: field.default for field in self._fields()}
+
+    def small(self, variant: str = '') -> dict[str, Any]:
+        """The sub-config of the conformance suite, or of one of its variants."""
+        return self.defaults() | self.toy | (self.variants[variant] if variant else {})
+
+    def _fields(self):
+        return [field for field in dataclasses.fields(self.layer) if field.name not in GIVEN]

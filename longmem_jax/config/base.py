@@ -1,12 +1,15 @@
 """The fields of every configuration, with neutral values; a file in `configs/` sets its experiment's.
 
-All fields live here or in the config file: code reads them and has no defaults of its own.
+All fields live here, but for those of layers: their defaults, the papers' values, stand in the
+layers' own files, and `config.recipes` writes them into the config. Code reads the config only.
 """
 
 from typing import Any
 
 import ml_collections
 from ml_collections import config_dict
+
+from longmem_jax.config.recipes import section
 
 
 def base() -> ml_collections.ConfigDict:
@@ -23,8 +26,8 @@ def base() -> ml_collections.ConfigDict:
         d_feed_forward=512,
         attention=('transformer_xl',) * 2,  # one name per layer; see memory/registry.py
         feed_forward=('dense',) * 2,
-        transformer_xl=transformer_xl(128),
-        dense=dict(activation='relu', bias=True),
+        transformer_xl=section('transformer_xl', memory_length=128),
+        dense=section('dense'),
         norm='layernorm',  # or 'rmsnorm'
         pre_norm=True,
         final_norm=True,
@@ -87,7 +90,7 @@ def base() -> ml_collections.ConfigDict:
         loss_weights=config_dict.create(),  # auxiliary losses of memories, by name
     )
     config.evaluate = config_dict.create(
-        segment_length=128,
+        segment_length=0,  # that of training, unless set
         num_lanes=8,
         context=0,  # tokens of a segment read again and not scored: overlapping windows
         max_segments=0,  # validation in training: segments per lane; 0 = all
@@ -127,24 +130,45 @@ def base() -> ml_collections.ConfigDict:
         num_lanes=16,  # sentences at a time
         max_sentences=0,  # of a split that BLEU is computed of; 0 = all
     )
-    config.checkpoint = config_dict.create(every=1000, keep=3)
+    config.checkpoint = config_dict.create(every=0, keep=3)  # at every evaluation, unless set
     config.mesh = config_dict.create(data=-1, fsdp=1, tensor=1, memory=1)  # -1: devices left
+    config.notes = ()  # what a recipe had to choose otherwise than its paper, and why
+    # One-way: setting the right-hand side moves the left one, until that is set itself.
+    config.evaluate.segment_length = config.train.get_oneway_ref('segment_length')
+    config.checkpoint.every = config.train.get_oneway_ref('evaluate_every')
     return config
 
 
-def transformer_xl(memory_length: int, **changes: Any) -> dict[str, Any]:
-    """The sub-config of Transformer-XL as in the authors' PyTorch code."""
-    return (
-        dict(
-            memory_length=memory_length,
-            same_length=False,
-            clamp_length=0,
-            position='transformer_xl',
-            share_biases=True,
-            block_size=0,
-        )
-        | changes
-    )
+def size(config: Any, layers: int, width: int, heads: int, feed_forward: int) -> None:
+    """Sets the sizes of the model; heads are `width / heads` wide."""
+    model = config.model
+    model.num_layers, model.num_heads = layers, heads
+    model.d_model = model.d_embed = width
+    model.head_dim = width // heads
+    model.d_feed_forward = feed_forward
+
+
+def two_cores(config: Any, *, steps: int, lanes: int, segment: int) -> None:
+    """What every `tiny` variant has in common: float32, no dropout, Adam, three evaluations.
+
+    Args:
+      config: the whole configuration; changed in place.
+      steps, lanes, segment: of training.
+    """
+    model, train = config.model, config.train
+    model.dtype = 'float32'
+    model.dropout = model.attention_dropout = model.layer_drop = 0.0
+    config.optimizer.name, config.optimizer.learning_rate = 'adam', 2e-3
+    config.optimizer.schedule, config.optimizer.warmup_steps = 'cosine', 50
+    train.num_steps, train.num_lanes, train.segment_length = steps, lanes, segment
+    train.log_every = 20
+    train.evaluate_every = max(steps // 3, 1)
+
+
+def read_bytes(config: Any) -> None:
+    """Bytes in place of a learnt vocabulary."""
+    config.model.vocab_size = 257
+    config.data.tokenizer = dict(kind='bytes', path='', size=0)
 
 
 def stack(model: Any, num_layers: int, attention: str, feed_forward: str = 'dense') -> None:

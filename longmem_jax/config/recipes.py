@@ -1,320 +1,154 @@
-"""Memories to compare on equal terms: the same backbone, data and budget, another memory.
+"""Puts any memory into any configuration: its layers, losses, parameter groups, and lengths.
 
-`--config=configs/NAME.py:memory=adaptive_span` puts one of `MEMORIES` in place of the config's own.
+Every memory brings a recipe in its own file (`Entry.recipes`), which derives its fields from the sizes
+of the model and the segment. A config says of a memory only what its paper has otherwise.
 """
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
-from longmem_jax.config.base import stack, transformer_xl
-from longmem_jax.config.variants import whole_number
+from longmem_jax.contract import Recipe, Scale
 from longmem_jax.errors import UsageError, unknown
-
-MEMORIES = ('transformer_xl', 'adaptive_span', 'compressive', 'expire_span')
-
-
-def expire_span(max_span: int, ramp: int, block: int, **changes: Any) -> dict[str, Any]:
-    """The sub-config of Expire-Span that never overflows, for segments of `block` tokens."""
-    return (
-        dict(
-            max_span=max_span,
-            ramp=ramp,
-            capacity=max_span + ramp + block,
-            position_length=block,
-            pre_div=1.0,
-            initial_share=0.1,
-            shorten=False,
-            start='empty',
-            num_sizes=6,
-        )
-        | changes
-    )
+from longmem_jax.memory.registry import LAYERS
+from longmem_jax.models.kinds import KINDS
 
 
-def adaptive_span(max_span: int, ramp: int, **changes: Any) -> dict[str, Any]:
-    """The sub-config of Adaptive-Span, one span per head."""
-    return (
-        dict(
-            max_span=max_span,
-            ramp=ramp,
-            per='head',
-            initial_share=0.5,
-            start='empty',
-            trim_memory=False,
-            num_sizes=6,
-        )
-        | changes
-    )
-
-
-def compressive(memory_length: int, compressed_length: int, rate: int, **changes: Any):
-    """The sub-config of the Compressive Transformer as in its paper: learned convolution."""
-    return (
-        dict(
-            memory_length=memory_length,
-            compressed_length=compressed_length,
-            rate=rate,
-            compression='convolution',
-            reading='segment',
-            position='transformer_xl',
-            reconstruction='attention',
-            start='empty',
-        )
-        | changes
-    )
-
-
-def sliding(span: int, rate: int) -> dict[str, Any]:
-    """The Compressive baseline of the Expire-Span paper: half of a span as it is, half pooled."""
-    return compressive(
-        span // 2,
-        span // 2 // rate,
-        rate,
-        compression='mean',
-        reading='sliding',
-        position='none',
-        reconstruction='none',
-    )
-
-
-def infinity_former(memory_length: int, block: int, **changes: Any) -> dict[str, Any]:
-    """The sub-config of the infinity-former for segments of `block` tokens, as in its papers."""
-    return (
-        dict(
-            memory_length=memory_length,
-            position='transformer_xl',
-            num_basis=150,
-            widths=(0.01, 0.05),
-            num_samples=512,
-            tau=0.5,
-            ridge=0.5,
-            sigma_sq_min=1e-4,
-            density='gaussian',
-            padding=True,
-            write_length=block,
-            memory_threshold=0,
-            threshold_kind='fill',
-            sticky='none',
-            num_bins=128,
-            kl='true',
-            sigma_0=0.05,
-        )
-        | changes
-    )
-
-
-def infini(**changes: Any) -> dict[str, Any]:
-    """The sub-config of Infini-attention as in its paper, with the delta rule."""
-    return (
-        dict(
-            position='rotary',
-            num_kv_heads=0,
-            features='elu',
-            rule='delta',
-            normalizer='sum',
-            guard='clamp',
-            epsilon=1e-6,
-            gate_init=0.0,
-            skip_gate_when_empty=False,
-            rotate_memory=False,
-            scale_scores=True,
-            gradients=True,
-        )
-        | changes
-    )
-
-
-def normalized_xl(memory_length: int, **changes: Any) -> dict[str, Any]:
-    """The sub-config of the Memorizing Transformer's layers without a memory."""
-    return (
-        dict(
-            position='t5',
-            memory_length=memory_length,
-            window=0,
-            attend_self=True,
-            start='empty',
-            scale_init=1.0,
-        )
-        | changes
-    )
-
-
-def memorizing(memory_length: int, memory_size: int, **changes: Any) -> dict[str, Any]:
-    """The sub-config of the Memorizing Transformer's layer with a memory, as in its paper."""
-    return (
-        normalized_xl(memory_length)
-        | dict(
-            memory_size=memory_size,
-            top_k=32,
-            search='exact',
-            recall_target=0.95,
-            block_size=8192,
-            cache_dtype='float32',
-            unwritten='masked',
-            gate_init=0.0,
-        )
-        | changes
-    )
-
-
-def with_memory(
-    model: Any,
-    layer: int,
-    memory_length: int,
-    memory_size: int,
-    scale_init: float = 1.0,
-    **changes: Any,
-):
-    """Puts a Memorizing layer (from 1 on) among `normalized_xl` ones; memory_size 0 = none."""
-    stack(model, model.num_layers, 'normalized_xl', model.feed_forward[0])
-    model.normalized_xl = normalized_xl(memory_length, scale_init=scale_init)
-    if memory_size:
-        names = list(model.attention)
-        names[layer - 1] = 'memorizing'
-        model.attention = tuple(names)
-        model.memorizing = memorizing(memory_length, memory_size, scale_init=scale_init, **changes)
-    elif 'memorizing' in model:
-        del model.memorizing
-
-
-def linear(features: str, size: int, chunk: int, **changes: Any) -> dict[str, Any]:
-    """The sub-config of linear attention, 'elu', 'rfa' or 't2r', as in their released code."""
-    return (
-        dict(
-            features=features,
-            size=size,
-            tau=1.0,
-            random='orthogonal',
-            redraw=False,
-            seed=0,
-            learned_scale=True,
-            gate=False,
-            guard='add' if features == 'elu' else 'clamp',
-            epsilon=dict(elu=1e-6, rfa=1.0, t2r=0.01)[features],
-            bias=True,
-            chunk=chunk,
-            carry=True,
-            gradients=True,
-        )
-        | changes
-    )
-
-
-def memory_tokens(num_tokens: int, memory_length: int, recurrent: bool) -> dict[str, Any]:
-    """The sub-config of memory tokens: fresh ones beside a cache, or carried ones without."""
-    return dict(
-        num_tokens=num_tokens,
-        at_end=recurrent,
-        carry=recurrent,
-        gradients=True,
-        read_cache=False,
-        look_ahead='nearest',
-        memory_length=0 if recurrent else memory_length,
-        same_length=False,
-        clamp_length=0,
-        position='transformer_xl',
-    )
-
-
-def product_key(num_keys: int, query_dim: int) -> dict[str, Any]:
-    """The sub-config of product keys as in their paper, in smaller models with fewer neighbours."""
-    return dict(
-        num_keys=num_keys,
-        num_heads=4,
-        top_k=min(32, num_keys // 4),
-        query_dim=query_dim,
-        query_hidden=(),
-        query_norm='batch',
-        normalize_query=False,
-        temperature=1.0,
-        keys='product',
-        chunk=0,
-    )
-
-
-class Comparison:
-    """Which memory stands in every layer of a configuration, and how far each would look.
-
-    Variants of a config file change one setting after the other, in any order.
+@dataclasses.dataclass
+class Given:
+    """What a config says of one memory, beyond its recipe.
 
     Attributes:
-      config: the whole configuration; changed in place.
-      memory: one of `MEMORIES`.
-      settings: the lengths below.
+      recipe: name of another recipe to begin with; '' = the one of the memory's name.
+      fields: of its sub-config; a field that several layers of the recipe have is set in all.
+      attention, feed_forward: names per layer; () = as in the recipe.
+      evaluate: fields that differ in evaluation, such as longer memories.
+      loss_weights, groups: in place of the recipe's; None = the recipe's.
     """
 
-    def __init__(
-        self,
-        config: Any,
-        *,
-        block: int,
-        span: int,
-        ramp: int,
-        xl: int,
-        compressed: int,
-        weights: dict[str, float],
-        rate: int = 4,
-        **changes: Any,
-    ):
-        """Puts Expire-Span into the configuration.
+    recipe: str = ''
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
+    attention: tuple[str, ...] = ()
+    feed_forward: tuple[str, ...] = ()
+    evaluate: dict[str, Any] = dataclasses.field(default_factory=dict)
+    loss_weights: dict[str, float] | None = None
+    groups: tuple[tuple, ...] | None = None
 
-        Args:
-          config: the whole configuration.
-          block: tokens per segment.
-          span: longest span of Expire-Span and Adaptive-Span.
-          ramp: of both.
-          xl: memory of Transformer-XL.
-          compressed: tokens that the Compressive Transformer reaches back.
-          weights: weights of the losses of Expire-Span and Adaptive-Span, by their names.
-          rate: tokens per slot of the Compressive Transformer.
-          **changes: further fields of Expire-Span.
-        """
-        self.config, self.memory, self.changes = config, 'expire_span', changes
-        self.settings = dict(
-            block=block,
-            span=span,
-            ramp=ramp,
-            xl=xl,
-            compressed=compressed,
-            weights=weights,
-            rate=rate,
-        )
-        self.change()
 
-    def change(self, memory: str | None = None, changes: Any = None, **settings: Any) -> None:
-        """Changes some settings and writes the layers anew; `changes` replaces fields of Expire-Span.
+def given(
+    recipe: str = '',
+    *,
+    attention: tuple[str, ...] = (),
+    feed_forward: tuple[str, ...] = (),
+    evaluate: dict[str, Any] | None = None,
+    loss_weights: dict[str, float] | None = None,
+    groups: tuple[tuple, ...] | None = None,
+    **fields: Any,
+) -> Given:
+    """`Given` with its fields as keywords: `given(memory_length=512)`."""
+    return Given(recipe, fields, attention, feed_forward, evaluate or {}, loss_weights, groups)
 
-        Raises:
-          UsageError: another memory, or a length that is no number.
-        """
-        self.memory = memory or self.memory
-        if self.memory not in MEMORIES:
-            raise UsageError(unknown('memory', self.memory, MEMORIES))
-        self.settings |= settings
-        self.changes = self.changes | (changes or {})
-        given, model = self.settings, self.config.model
-        fields = dict(
-            transformer_xl=lambda: transformer_xl(given['xl']),
-            adaptive_span=lambda: adaptive_span(given['span'], given['ramp']),
-            compressive=lambda: sliding(given['compressed'], given['rate']),
-            expire_span=lambda: expire_span(
-                given['span'], given['ramp'], given['block'], **self.changes
-            ),
-        )
-        for name in MEMORIES:
-            if name in model:
-                del model[name]
-        stack(model, model.num_layers, self.memory, model.feed_forward[0])
-        model[self.memory] = fields[self.memory]()
-        weights = self.config.train.loss_weights
-        for name in list(weights):
-            del weights[name]
-        if self.memory in given['weights']:
-            weights[self.memory] = given['weights'][self.memory]
 
-    def variants(self) -> dict[str, Any]:
-        """`memory=NAME` and `span=TOKENS` for `variants.variant`."""
+def recipes() -> dict[str, Callable[[Scale], Recipe]]:
+    """Every name that `:memory=` may have, to its recipe."""
+    found = {}
+    for owner in (*LAYERS.values(), *KINDS.values()):
+        found |= owner.recipes
+    return found
 
-        return dict(
-            memory=lambda config, name: self.change(memory=name),
-            span=lambda config, value: self.change(span=whole_number('span', value)),
-        )
+
+def scale_of(config: Any, **told: Any) -> Scale:
+    """The sizes that recipes derive fields from; all follow from the segment unless told.
+
+    Args:
+      config: the whole configuration.
+      **told: attributes of `Scale` that are not to follow.
+    """
+    model, segment = config.model, config.train.segment_length
+    reach = told.get('reach', max(2 * segment, 128))
+    basis = max(reach // 4, 2) * 2
+    samples = min(segment, 8 * basis)
+    long = segment >= 256
+    # A basis function narrower than the vectors it is fitted to lie apart would grow without bound.
+    narrowest = 1.28 * 0.5 / min(samples, segment)
+    sizes = dict(
+        segment=segment,
+        layers=model.num_layers,
+        d_model=model.d_model,
+        num_heads=model.num_heads,
+        head_dim=model.head_dim,
+        reach=reach,
+        memories=32 * reach,
+        basis=basis,
+        samples=samples,
+        widths=(max(0.01 if long else 0.02, narrowest), max(0.05, 2 * narrowest)),
+        slots=max(segment // 4, 16),
+        tokens=20 if long else 8,
+        keys=128 if long else 32,
+    )
+    return Scale(**sizes | told)
+
+
+def section(name: str, **changes: Any) -> dict[str, Any]:
+    """The sub-config of layer `name`: its paper's values, with changes.
+
+    Raises:
+      UsageError: a field that the layer has not, with the nearest.
+    """
+    defaults = LAYERS[name].defaults()
+    for field in changes:
+        if field not in defaults:
+            raise UsageError(unknown(f'a field of {name}', field, sorted(defaults)))
+    return defaults | changes
+
+
+def use(config: Any, name: str, changes: Given | None = None, **told: Any) -> None:
+    """Puts a memory into the model, in place of the one that is there.
+
+    Its layers, sub-configs, auxiliary losses, parameter groups and evaluation lengths go in; all of
+    those of the former memory go out. What could not be as in the paper stands in `config.notes`.
+
+    Args:
+      config: the whole configuration; changed in place.
+      name: one of `recipes()`.
+      changes: what the config says of this memory.
+      **told: sizes, see `scale_of`.
+
+    Raises:
+      UsageError: another name, with the nearest; a field that the memory has not.
+    """
+    known, changes = recipes(), changes or Given()
+    if name not in known:
+        raise UsageError(unknown('memory', name, sorted(known)))
+    recipe = known[changes.recipe or name](scale_of(config, **told))
+    model = config.model
+    for other in {*LAYERS, *KINDS} - {'dense'}:
+        if other in model:
+            del model[other]
+    model.kind, model.position = 'language_model', 'none'
+    for field, value in recipe.model.items():
+        model[field] = value
+    own = next(iter(recipe.sections))
+    model.attention = changes.attention or recipe.attention or (own,) * model.num_layers
+    dense = ('dense',) * len(model.attention)
+    model.feed_forward = changes.feed_forward or recipe.feed_forward or dense
+    used = {*model.attention, *model.feed_forward, model.kind}
+    for layer, fields in recipe.sections.items():
+        if layer in used:
+            model[layer] = _section(layer, fields, changes.fields, own)
+    config.evaluate.model = {own: changes.evaluate} if changes.evaluate else {}
+    chosen = changes.loss_weights
+    config.train.loss_weights = dict(recipe.loss_weights if chosen is None else chosen)
+    config.optimizer.groups = recipe.groups if changes.groups is None else changes.groups
+    config.notes = tuple(f'{name}: {note}' for note in recipe.notes)
+
+
+def _section(layer, fields, changes, own):
+    """A layer's sub-config: defaults, recipe, and those of `changes` that it has."""
+    if layer not in LAYERS:
+        for field in changes:
+            if layer == own and field not in fields:
+                raise UsageError(unknown(f'a field of {layer}', field, sorted(fields)))
+        return fields | {field: value for field, value in changes.items() if field in fields}
+    has = LAYERS[layer].defaults()
+    return section(layer, **fields | {k: v for k, v in changes.items() if layer == own or k in has})

@@ -7,7 +7,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from longmem_jax.contract import ModelSettings, NoState
+from longmem_jax.contract import Entry, ModelSettings, NoState
 from longmem_jax.segment import Aux, Segment, no_aux
 
 # name -> (activation, gated): a gated layer multiplies the activation by a second projection.
@@ -38,8 +38,8 @@ class Dense(nn.Module):
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
-    activation: str
-    bias: bool
+    activation: str = 'relu'
+    bias: bool = True
 
     def setup(self):
         axes = nn.with_logical_partitioning
@@ -87,3 +87,6 @@ class Dense(nn.Module):
     def close_segment(self, state: NoState, cache: NoState, count: jax.Array) -> NoState:
         """Nothing is written."""
         return state
+
+
+ENTRY = Entry(name='dense', layer=Dense, check=check, toy={})

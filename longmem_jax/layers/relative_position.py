@@ -132,3 +132,9 @@ class RelativePosition(nn.Module):
         else:
             return queries, {}
         return queries, {'distance_bias': jnp.asarray(table)}
+
+
+def shared_biases(fields: Any) -> type | None:
+    """`Entry.shared` of a layer with Transformer-XL's positions: its biases, if layers share them."""
+    wanted = fields.get('share_biases', True) and fields['position'] == 'transformer_xl'
+    return RelativeBiases if wanted else None

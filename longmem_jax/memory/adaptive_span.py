@@ -15,7 +15,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import STARTS, ModelSettings
+from longmem_jax.contract import STARTS, Entry, ModelSettings, Recipe, Scale
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
@@ -132,13 +132,13 @@ class AdaptiveSpan(nn.Module):
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
-    max_span: int
-    ramp: int
-    per: str
-    initial_share: float
-    start: str
-    trim_memory: bool
-    num_sizes: int
+    max_span: int = 8192
+    ramp: int = 32
+    per: str = 'head'
+    initial_share: float = 0.0
+    start: str = 'empty'
+    trim_memory: bool = False
+    num_sizes: int = 6
 
     def setup(self):
         settings = self.settings
@@ -315,3 +315,23 @@ class AdaptiveSpan(nn.Module):
     def close_segment(self, state, cache: AdaptiveSpanCache, count: jax.Array):
         """Writes the first `count` tokens of the open segment."""
         return remember(state, cache.hidden, count, self._kept())
+
+
+def recipe(scale: Scale) -> Recipe:
+    """Spans up to `scale.reach` that begin at half of it, a ramp of a quarter of a segment."""
+    fields = dict(max_span=scale.reach, ramp=max(scale.segment // 4, 1), initial_share=0.5)
+    return Recipe({'adaptive_span': fields}, loss_weights={'adaptive_span': 1e-6})
+
+
+ENTRY = Entry(
+    name='adaptive_span',
+    layer=AdaptiveSpan,
+    check=check,
+    shared=lambda fields: near_positions.shared_table(fields, 'max_span'),
+    losses=lambda fields: () if fields['per'] == 'none' else ('adaptive_span',),
+    lengths={'max_span': 'span '},
+    bounded=('span_share',),
+    recipes={'adaptive_span': recipe},
+    toy=dict(max_span=8, ramp=3, initial_share=0.3, num_sizes=2),
+    variants=dict(trimmed=dict(start='zeros', per='layer', trim_memory=True)),
+)

@@ -13,7 +13,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings
+from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.layers import associative
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
@@ -106,18 +106,18 @@ class InfiniAttention(nn.Module):
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
-    position: str
-    num_kv_heads: int
-    features: str
-    rule: str
-    normalizer: str
-    guard: str
-    epsilon: float
-    gate_init: float
-    skip_gate_when_empty: bool
-    rotate_memory: bool
-    scale_scores: bool
-    gradients: bool
+    position: str = 'rotary'
+    num_kv_heads: int = 0
+    features: str = 'elu'
+    rule: str = 'delta'
+    normalizer: str = 'sum'
+    guard: str = 'clamp'
+    epsilon: float = 1e-6
+    gate_init: float = 0.0
+    skip_gate_when_empty: bool = False
+    rotate_memory: bool = False
+    scale_scores: bool = True
+    gradients: bool = True
 
     def setup(self):
         settings = self.settings
@@ -227,3 +227,30 @@ class InfiniAttention(nn.Module):
         """Writes the first `count` tokens of the open segment."""
         keys = cache.keys if cache.plain_keys is None else cache.plain_keys
         return self._write(state, keys, cache.values, count)
+
+
+def recipe(scale: Scale) -> Recipe:
+    """The paper's layer; gates learn faster than the rest, at the rate of which they hardly move."""
+    position, notes = scale.position()
+    return Recipe(
+        {'infini': dict(position=position)}, groups=(('attention/gate$', 5.0, False),), notes=notes
+    )
+
+
+ENTRY = Entry(
+    name='infini',
+    layer=InfiniAttention,
+    check=check,
+    recipes={'infini': recipe},
+    toy={},
+    variants=dict(
+        linear_grouped=dict(rule='linear', num_kv_heads=1, rotate_memory=True, gradients=False),
+        sequential=dict(
+            features='normalized',
+            rule='delta_sequential',
+            normalizer='none',
+            position='t5',
+            skip_gate_when_empty=True,
+        ),
+    ),
+)

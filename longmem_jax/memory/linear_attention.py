@@ -5,6 +5,7 @@ memory; carried from segment to segment they see all of the document at constant
 papers' models, reading one segment at a time, do not.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings
+from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.layers import associative, feature_maps, linear_kernel
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.segment import Aux, Segment
@@ -81,20 +82,20 @@ class LinearAttention(nn.Module):
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
-    features: str
-    size: int
-    tau: float
-    random: str
-    redraw: bool
-    seed: int
-    learned_scale: bool
-    gate: bool
-    guard: str
-    epsilon: float
-    bias: bool
-    chunk: int
-    carry: bool
-    gradients: bool
+    features: str = 'elu'
+    size: int = 64
+    tau: float = 1.0
+    random: str = 'orthogonal'
+    redraw: bool = False
+    seed: int = 0
+    learned_scale: bool = True
+    gate: bool = False
+    guard: str = 'add'
+    epsilon: float = 1e-6
+    bias: bool = True
+    chunk: int = 64
+    carry: bool = True
+    gradients: bool = True
 
     def setup(self):
         settings = self.settings
@@ -208,3 +209,33 @@ class LinearAttention(nn.Module):
     def close_segment(self, state: LinearState, cache: LinearState, count: jax.Array):
         """The sums with the tokens of the open segment, which are in them already."""
         return cache if self.carry else state
+
+
+RELEASED = {
+    'elu': dict(features='elu', guard='add', epsilon=1e-6),
+    'rfa': dict(features='rfa', guard='clamp', epsilon=1.0),
+    't2r': dict(features='t2r', guard='clamp', epsilon=0.01),
+}  # as in their released code
+
+
+def recipe(scale: Scale, kind: str = 'elu') -> Recipe:
+    """One of `RELEASED`, with as many features as a head is wide; positions are sinusoidal."""
+    fields = RELEASED[kind] | dict(size=scale.head_dim, chunk=min(scale.segment, 64))
+    return Recipe({'linear': fields}, model=dict(position='sinusoidal'))
+
+
+ENTRY = Entry(
+    name='linear',
+    layer=LinearAttention,
+    check=check,
+    recipes={
+        'linear': recipe,
+        'rfa': functools.partial(recipe, kind='rfa'),
+        't2r': functools.partial(recipe, kind='t2r'),
+    },
+    toy=dict(size=6, random='normal', chunk=3),
+    variants=dict(
+        rfa_gate=dict(features='rfa', random='orthogonal', gate=True, guard='clamp', epsilon=1.0),
+        t2r=dict(features='t2r', guard='clamp', epsilon=0.01, chunk=16, gradients=False),
+    ),
+)

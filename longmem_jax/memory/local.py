@@ -6,7 +6,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from longmem_jax.contract import ModelSettings, NoState
+from longmem_jax.contract import Entry, ModelSettings, NoState, Recipe, Scale
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention
 from longmem_jax.segment import Aux, Segment, no_aux
 
@@ -21,7 +21,7 @@ class Local(nn.Module):
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
-    position: str
+    position: str = 'rotary'
 
     def setup(self):
         self.attention = SelfAttention(
@@ -53,3 +53,12 @@ class Local(nn.Module):
     def close_segment(self, state: NoState, cache: KeyValues, count: jax.Array) -> NoState:
         """Nothing is written."""
         return state
+
+
+def recipe(scale: Scale) -> Recipe:
+    """Attention inside the segment: the floor that every memory is compared with."""
+    position, notes = scale.position()
+    return Recipe({'local': dict(position=position)}, notes=notes)
+
+
+ENTRY = Entry(name='local', layer=Local, toy={}, recipes={'local': recipe})

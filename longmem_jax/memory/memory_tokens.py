@@ -16,8 +16,9 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings
+from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.layers.attention import attend
+from longmem_jax.layers.relative_position import shared_biases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
 from longmem_jax.memory.transformer_xl import (
     TransformerXLCache,
@@ -198,16 +199,16 @@ class MemoryTokensLayer(nn.Module):
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
-    num_tokens: int
-    at_end: bool
-    carry: bool
-    gradients: bool
-    read_cache: bool
-    look_ahead: str
-    memory_length: int
-    same_length: bool
-    clamp_length: int
-    position: str
+    num_tokens: int = 20
+    at_end: bool = False
+    carry: bool = False
+    gradients: bool = True
+    read_cache: bool = False
+    look_ahead: str = 'nearest'
+    memory_length: int = 150
+    same_length: bool = False
+    clamp_length: int = 0
+    position: str = 'transformer_xl'
 
     def setup(self):
         self.attention = AroundAttention(
@@ -333,3 +334,31 @@ class MemoryTokensLayer(nn.Module):
         """Writes the first `count` tokens of the open segment, with the memory tokens."""
         around = self.num_tokens * (2 if self.at_end else 1)
         return remember(state, cache.hidden, jnp.where(count > 0, count + around, 0))
+
+
+def recipe(scale: Scale) -> Recipe:
+    """Fresh tokens before every segment, beside a cache (Burtsev et al., 2020)."""
+    fields = dict(num_tokens=scale.tokens, memory_length=scale.reach)
+    return Recipe({'memory_tokens': fields})
+
+
+def recurrent_recipe(scale: Scale) -> Recipe:
+    """Tokens carried from segment to segment, without a cache (Bulatov et al., 2022)."""
+    fields = dict(num_tokens=scale.tokens, memory_length=0, at_end=True, carry=True)
+    return Recipe({'memory_tokens': fields})
+
+
+ENTRY = Entry(
+    name='memory_tokens',
+    layer=MemoryTokensLayer,
+    check=check,
+    shared=shared_biases,
+    around=(MemoryTokens, ('num_tokens', 'at_end', 'carry', 'gradients')),
+    lengths={'memory_length': '', 'num_tokens': '+ memory tokens '},
+    recipes={'memory_tokens': recipe, 'recurrent': recurrent_recipe},
+    toy=dict(num_tokens=2, at_end=True, carry=True, memory_length=6),
+    variants=dict(
+        leading=dict(at_end=False, carry=False, same_length=True, read_cache=True),
+        recurrent=dict(memory_length=0, position='rotary', gradients=False),
+    ),
+)

@@ -13,7 +13,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings
+from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.layers import associative, linear_kernel
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn
@@ -119,11 +119,11 @@ class MemSizer(nn.Module):
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
-    num_slots: int
-    bias: bool
-    chunk: int
-    carry: bool
-    gradients: bool
+    num_slots: int = 32
+    bias: bool = True
+    chunk: int = 64
+    carry: bool = False
+    gradients: bool = True
 
     def setup(self):
         self.maps = SlotProjections(self.settings, self.num_slots, self.bias)
@@ -200,3 +200,20 @@ class CrossMemSizer(nn.Module):
         """Reads from `x` [batch, length, d_model]; the same shape, without the residual."""
         y = read(self.maps.shares(self.normalize(x), train), source)
         return y.astype(self.settings.dtype)
+
+
+def recipe(scale: Scale) -> Recipe:
+    """Slots of one segment only: sums over the root of the tokens grow on long documents."""
+    fields = dict(num_slots=scale.slots, chunk=min(scale.segment, 64))
+    return Recipe({'memsizer': fields}, model=dict(position='sinusoidal'))
+
+
+ENTRY = Entry(
+    name='memsizer',
+    layer=MemSizer,
+    check=check,
+    lengths={'num_slots': '+ slots '},
+    recipes={'memsizer': recipe},
+    toy=dict(num_slots=4, chunk=3, carry=True),
+    variants=dict(paper=dict(bias=False, chunk=8, gradients=False)),
+)

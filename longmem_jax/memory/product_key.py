@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings, NoState
+from longmem_jax.contract import Entry, ModelSettings, NoState, Recipe, Scale
 from longmem_jax.layers.nearest import top_k
 from longmem_jax.layers.norms import Norm
 from longmem_jax.segment import Aux, Segment, no_aux
@@ -224,16 +224,16 @@ class ProductKeyMemory(nn.Module):
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
-    num_keys: int
-    num_heads: int
-    top_k: int
-    query_dim: int
-    query_hidden: tuple
-    query_norm: str
-    normalize_query: bool
-    temperature: float
-    keys: str
-    chunk: int
+    num_keys: int = 512
+    num_heads: int = 4
+    top_k: int = 32
+    query_dim: int = 512
+    query_hidden: tuple = ()
+    query_norm: str = 'batch'
+    normalize_query: bool = False
+    temperature: float = 1.0
+    keys: str = 'product'
+    chunk: int = 0
 
     def setup(self):
         settings, axes = self.settings, nn.with_logical_partitioning
@@ -297,3 +297,30 @@ class ProductKeyMemory(nn.Module):
     def close_segment(self, state: NoState, cache: NoState, count: jax.Array) -> NoState:
         """Nothing is written."""
         return state
+
+
+def recipe(scale: Scale) -> Recipe:
+    """Slots in place of the feed-forward layer in the middle of a Transformer-XL."""
+    names = ['dense'] * scale.layers
+    names[scale.layers // 2] = 'product_key'
+    width = scale.d_model + scale.d_model % 2
+    fields = dict(num_keys=scale.keys, top_k=max(min(32, scale.keys // 4), 1), query_dim=width)
+    return Recipe(
+        {'product_key': fields, 'transformer_xl': dict(memory_length=scale.reach)},
+        attention=('transformer_xl',) * scale.layers,
+        feed_forward=tuple(names),
+    )
+
+
+ENTRY = Entry(
+    name='product_key',
+    layer=ProductKeyMemory,
+    check=check,
+    lengths={'num_keys': '+ keys '},
+    nearest='top_k',
+    recipes={'product_key': recipe},
+    toy=dict(num_keys=6, num_heads=2, top_k=3, query_dim=8),
+    variants=dict(
+        flat=dict(keys='flat', num_keys=10, query_hidden=(12,), query_norm='layer', chunk=4),
+    ),
+)

@@ -12,7 +12,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings
+from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.layers.relative_position import shared_biases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
 from longmem_jax.layers.window import push
 from longmem_jax.segment import Aux, Segment
@@ -80,12 +81,12 @@ class TransformerXL(nn.Module):
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
-    memory_length: int
-    same_length: bool
-    clamp_length: int
-    position: str
-    share_biases: bool
-    block_size: int
+    memory_length: int = 512
+    same_length: bool = False
+    clamp_length: int = 0
+    position: str = 'transformer_xl'
+    share_biases: bool = True
+    block_size: int = 0
 
     def setup(self):
         self.attention = SelfAttention(
@@ -132,3 +133,19 @@ class TransformerXL(nn.Module):
     def close_segment(self, state, cache: TransformerXLCache, count: jax.Array):
         """Writes the first `count` tokens of the open segment."""
         return remember(state, cache.hidden, count)
+
+
+def recipe(scale: Scale) -> Recipe:
+    """A window of `scale.reach` hidden vectors."""
+    return Recipe({'transformer_xl': dict(memory_length=scale.reach)})
+
+
+ENTRY = Entry(
+    name='transformer_xl',
+    layer=TransformerXL,
+    check=check,
+    shared=shared_biases,
+    lengths={'memory_length': ''},
+    recipes={'transformer_xl': recipe},
+    toy=dict(memory_length=6),
+)

@@ -15,6 +15,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.contract import Recipe, Scale
 from longmem_jax.layers.cross_attention import CrossAttention
 from longmem_jax.models.block import BlockState, rate
 from longmem_jax.models.encoders.joint_slots import JointEncoder
@@ -65,6 +66,28 @@ class MemformerCache:
     tokens: jax.Array
     sources: Any
     blocks: tuple[BlockState, ...]
+
+
+def recipe(scale: Scale) -> Recipe:
+    """Half of the layers read and write the slots, the other half continue the text.
+
+    The paper gives neither the writer's temperature nor the number of summaries: 0.25 and 4 are ours.
+    """
+    encoder = max(scale.layers // 2, 1)
+    fields = dict(
+        encoder='slot_attention',
+        num_encoder_layers=encoder,
+        num_slots=scale.slots,
+        num_summaries=4,
+        temperature=0.25,
+        bias_std=0.01,
+    )
+    decoder = max(scale.layers - encoder, 1)
+    return Recipe(
+        {'memformer': fields, 'local': dict(position='none')},
+        attention=('local',) * decoder,
+        model=dict(kind='memformer', num_layers=decoder, position='sinusoidal'),
+    )
 
 
 def faults(model: Any, segment_length: int) -> list[str]:

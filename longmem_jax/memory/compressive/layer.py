@@ -16,7 +16,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import STARTS, ModelSettings
+from longmem_jax.contract import STARTS, Entry, ModelSettings, Recipe, Scale
 from longmem_jax.layers.near_positions import shared_table
 from longmem_jax.layers.relative_position import RelativeBiases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
@@ -258,14 +258,14 @@ class CompressiveTransformer(nn.Module):
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
-    memory_length: int
-    compressed_length: int
-    rate: int
-    compression: str
-    reading: str
-    position: str
-    reconstruction: str
-    start: str
+    memory_length: int = 512
+    compressed_length: int = 512
+    rate: int = 2
+    compression: str = 'convolution'
+    reading: str = 'segment'
+    position: str = 'transformer_xl'
+    reconstruction: str = 'attention'
+    start: str = 'empty'
 
     def setup(self):
         given = dict(
@@ -305,3 +305,46 @@ class CompressiveTransformer(nn.Module):
     def close_segment(self, state: Any, cache: Any, count: jax.Array) -> Any:
         """Writes the first `count` tokens of the open segment."""
         return self.layer.close_segment(state, cache, count)
+
+
+def _lengths(scale: Scale) -> tuple[dict[str, int], tuple[str, ...]]:
+    """A rate that divides the segment, and memories of half the reach each that it divides too."""
+    rate = next((rate for rate in (4, 3, 2, 5, 6, 7) if scale.segment % rate == 0), scale.segment)
+    half = max(scale.reach // 2 // rate, 1) * rate
+    notes = () if rate == 4 else (f'rate = {rate}: 4 does not divide segments of {scale.segment}',)
+    return dict(memory_length=half, compressed_length=half, rate=rate), notes
+
+
+def recipe(scale: Scale) -> Recipe:
+    """The paper's learned convolution with attention reconstruction."""
+    fields, notes = _lengths(scale)
+    return Recipe({'compressive': fields}, loss_weights={'compression': 1.0}, notes=notes)
+
+
+def sliding_recipe(scale: Scale) -> Recipe:
+    """The baseline of the Expire-Span paper: half of the reach as it is, half of it pooled."""
+    fields, notes = _lengths(scale)
+    fields |= dict(
+        compressed_length=fields['memory_length'] // fields['rate'],
+        compression='mean',
+        reading='sliding',
+        position='none',
+        reconstruction='none',
+    )
+    return Recipe({'compressive': fields}, notes=notes)
+
+
+ENTRY = Entry(
+    name='compressive',
+    layer=CompressiveTransformer,
+    check=check,
+    shared=shared,
+    losses=lambda fields: () if fields['reconstruction'] == 'none' else ('compression',),
+    lengths={'memory_length': '', 'compressed_length': '+ slots '},
+    recipes={'compressive': recipe, 'compressive_sliding': sliding_recipe},
+    toy=dict(memory_length=6, compressed_length=3),
+    variants=dict(
+        sliding=dict(compression='mean', reading='sliding', position='none', reconstruction='none'),
+        most_used=dict(compression='most_used', reconstruction='none', position='rotary'),
+    ),
+)

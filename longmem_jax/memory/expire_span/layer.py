@@ -18,7 +18,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import STARTS, ModelSettings
+from longmem_jax.contract import STARTS, Entry, ModelSettings, Recipe, Scale
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
@@ -71,9 +71,14 @@ def draw_shortening(key: jax.Array | None) -> jax.Array:
     return jax.random.uniform(key)
 
 
+def full_capacity(fields: Any) -> int:
+    """Room for every memory that a layer with these fields can keep: nothing is ever dropped."""
+    return fields['max_span'] + fields['ramp'] + fields['position_length']
+
+
 def check(fields, model, segment_length: int) -> list[str]:
     """Faults of a sub-config."""
-    faults, capacity = [], fields['capacity']
+    faults, capacity = [], fields['capacity'] or full_capacity(fields)
     for name in ('max_span', 'ramp', 'position_length', 'num_sizes'):
         if fields[name] < 1:
             faults.append(f'{name} = {fields[name]}: must be at least 1')
@@ -112,7 +117,7 @@ class ExpireSpan(nn.Module):
       max_span: L, the longest span.
       ramp: R, tokens over which the mask falls.
       capacity: memories per layer and lane that there is room for, those of the window included;
-        max_span + ramp never overflows.
+        0 = max_span + ramp + position_length, which never overflows.
       position_length: distances with a position term, and tokens that are kept whatever their span.
       pre_div: Eq. 8's divisor of the hidden vector; 1 is Eq. 3.
       initial_share: all spans begin at this share of max_span.
@@ -125,15 +130,15 @@ class ExpireSpan(nn.Module):
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
-    max_span: int
-    ramp: int
-    capacity: int
-    position_length: int
-    pre_div: float
-    initial_share: float
-    shorten: bool
-    start: str
-    num_sizes: int
+    max_span: int = 16_384
+    ramp: int = 128
+    capacity: int = 0
+    position_length: int = 512
+    pre_div: float = 1.0
+    initial_share: float = 0.1
+    shorten: bool = False
+    start: str = 'empty'
+    num_sizes: int = 6
 
     def setup(self):
         settings = self.settings
@@ -153,7 +158,9 @@ class ExpireSpan(nn.Module):
         )
         bias = -math.log(1 / self.initial_share - 1)
         self.span_bias = self.param('span_bias', nn.initializers.constant(bias), ())
-        self.sizes = sizes_below(self.capacity - self.position_length, self.num_sizes)
+        fields = dict(max_span=self.max_span, ramp=self.ramp, position_length=self.position_length)
+        self.room = (self.capacity or full_capacity(fields)) - self.position_length
+        self.sizes = sizes_below(self.room, self.num_sizes)
 
     def _spans(self, hidden):
         return expire_spans(hidden, self.span_kernel, self.span_bias, self.max_span, self.pre_div)
@@ -165,7 +172,7 @@ class ExpireSpan(nn.Module):
     def initial_state(self, batch_size: int) -> ExpireSpanState:
         """Nothing, or zero vectors in the window."""
         dtype, width = self.settings.dtype, self.position_length
-        room = self.capacity - width
+        room = self.room
         filled = width if self.start == 'zeros' else 0
         return ExpireSpanState(
             window=jnp.zeros((batch_size, width, self.settings.d_model), dtype),
@@ -365,3 +372,24 @@ class ExpireSpan(nn.Module):
         return write(
             self.sizes, self.ramp, state, cache.hidden, count, cache.old_spans, cache.spans
         )
+
+
+def recipe(scale: Scale) -> Recipe:
+    """Spans of `scale.reach`, a window of one segment, room for all that can be kept."""
+    fields = dict(
+        max_span=scale.reach, ramp=max(scale.segment // 4, 1), position_length=scale.segment
+    )
+    return Recipe({'expire_span': fields}, loss_weights={'expire_span': 1e-6})
+
+
+ENTRY = Entry(
+    name='expire_span',
+    layer=ExpireSpan,
+    check=check,
+    shared=lambda fields: near_positions.shared_table(fields, 'position_length'),
+    losses=lambda fields: ('expire_span',),
+    lengths={'max_span': 'span '},
+    recipes={'expire_span': recipe},
+    toy=dict(max_span=12, ramp=3, capacity=14, position_length=4, initial_share=0.4, num_sizes=2),
+    variants=dict(zeros=dict(start='zeros', capacity=12, pre_div=2.0)),
+)

@@ -14,7 +14,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings
+from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.layers.relative_position import shared_biases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
 from longmem_jax.layers.window import push
 from longmem_jax.memory.infinity_former import continuous
@@ -90,7 +91,8 @@ def spacing(length: int, num_samples: int, tau: float) -> float:
 def check(fields, model, segment_length: int) -> list[str]:
     """Faults of a sub-config."""
     faults, widths = [], tuple(fields['widths'])
-    for name in ('num_basis', 'num_samples', 'write_length', 'num_bins'):
+    write_length = fields['write_length'] or segment_length
+    for name in ('num_basis', 'num_samples', 'num_bins'):
         if fields[name] < 1:
             faults.append(f'{name} = {fields[name]}: must be at least 1')
     for name, allowed in (
@@ -116,7 +118,7 @@ def check(fields, model, segment_length: int) -> list[str]:
         )
     if faults:
         return faults
-    step = spacing(fields['write_length'], fields['num_samples'], fields['tau'])
+    step = spacing(write_length, fields['num_samples'], fields['tau'])
     if min(widths) < step:
         faults.append(
             f'widths = {widths}: the narrowest is below {step:.4f}, the distance between fitted '
@@ -128,16 +130,15 @@ def check(fields, model, segment_length: int) -> list[str]:
             f'num_samples = {fields["num_samples"]}: more than 8 per basis function tell nothing new; '
             f'at most {8 * fields["num_basis"]}'
         )
-    if segment_length > fields['write_length']:
+    if segment_length > write_length:
         faults.append(
-            f'write_length = {fields["write_length"]}: must be at least the segment length '
+            f'write_length = {write_length}: must be at least the segment length '
             f'{segment_length}; one write per segment must keep up'
         )
     threshold = fields['memory_threshold']
-    if threshold and threshold < fields['write_length']:
+    if threshold and threshold < write_length:
         faults.append(
-            f'memory_threshold = {threshold}: 0 for none, or at least write_length = '
-            f'{fields["write_length"]}'
+            f'memory_threshold = {threshold}: 0 for none, or at least write_length = {write_length}'
         )
     return faults
 
@@ -152,7 +153,7 @@ class InfinityFormer(nn.Module):
       position: position scheme of the short-term attention.
       num_basis, widths, num_samples, tau, ridge, sigma_sq_min, density, padding: as in
         `ContinuousMemory`.
-      write_length: vectors per write, at least a segment.
+      write_length: vectors per write, at least a segment; 0 = a segment.
       memory_threshold: 0, or vectors that 'fill' up before the first fit, or that 'clear' the
         memory when so many were written, as the released GPT-2 code does.
       threshold_kind: 'fill' or 'clear'.
@@ -165,23 +166,23 @@ class InfinityFormer(nn.Module):
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
-    memory_length: int
-    position: str
-    num_basis: int
-    widths: tuple
-    num_samples: int
-    tau: float
-    ridge: float
-    sigma_sq_min: float
-    density: str
-    padding: bool
-    write_length: int
-    memory_threshold: int
-    threshold_kind: str
-    sticky: str
-    num_bins: int
-    kl: str
-    sigma_0: float
+    memory_length: int = 150
+    position: str = 'transformer_xl'
+    num_basis: int = 150
+    widths: tuple = (0.01, 0.05)
+    num_samples: int = 512
+    tau: float = 0.5
+    ridge: float = 0.5
+    sigma_sq_min: float = 1e-4
+    density: str = 'gaussian'
+    padding: bool = True
+    write_length: int = 0
+    memory_threshold: int = 0
+    threshold_kind: str = 'fill'
+    sticky: str = 'none'
+    num_bins: int = 128
+    kl: str = 'true'
+    sigma_0: float = 0.05
 
     def setup(self):
         self.attention = SelfAttention(
@@ -192,7 +193,8 @@ class InfinityFormer(nn.Module):
             memory_length=self.memory_length,
         )
         fills = self.memory_threshold and self.threshold_kind == 'fill'
-        self.first_length = self.memory_threshold if fills else self.write_length
+        self.per_write = self.write_length or self.settings.segment_length
+        self.first_length = self.memory_threshold if fills else self.per_write
         self.memory = ContinuousMemory(
             settings=self.settings,
             num_basis=self.num_basis,
@@ -201,7 +203,7 @@ class InfinityFormer(nn.Module):
             tau=self.tau,
             ridge=self.ridge,
             first_length=self.first_length,
-            write_length=self.write_length,
+            write_length=self.per_write,
             sigma_sq_min=self.sigma_sq_min,
             density=self.density,
             padding=self.padding,
@@ -212,7 +214,7 @@ class InfinityFormer(nn.Module):
         settings = self.settings
         none = jnp.zeros((batch_size,), jnp.int32)
         wide = jnp.promote_types(settings.dtype, jnp.float32)
-        room = self.first_length + self.write_length
+        room = self.first_length + self.per_write
         long = LongTermState(
             coefficients=jnp.zeros((batch_size, self.num_basis, settings.d_model), wide),
             mass=jnp.zeros((batch_size, self.num_bins), jnp.float32),
@@ -245,7 +247,7 @@ class InfinityFormer(nn.Module):
         empty = long.stored == 0
         if self.memory_threshold and self.threshold_kind == 'clear':
             empty = empty | (long.stored >= self.memory_threshold)
-        needed = jnp.where(empty, self.first_length, self.write_length)
+        needed = jnp.where(empty, self.first_length, self.per_write)
         ready = long.pending_count >= needed
         start = long.pending.shape[1] - long.pending_count
 
@@ -255,7 +257,7 @@ class InfinityFormer(nn.Module):
 
         first = self.memory.first(oldest(self.first_length))
         later = self.memory.update(
-            long.coefficients, self._places(long, key), oldest(self.write_length)
+            long.coefficients, self._places(long, key), oldest(self.per_write)
         )
         written = jnp.where(per_lane(empty, later), first, later)
         return long.replace(
@@ -380,3 +382,40 @@ class InfinityFormer(nn.Module):
     def close_segment(self, state, cache: InfinityFormerCache, count: jax.Array):
         """Remembers the first `count` tokens of the open segment."""
         return self._remember(state, cache.long, cache.mass, cache.hidden, count)
+
+
+def recipe(scale: Scale) -> Recipe:
+    """A short-term memory of one segment and quantile sticky memories, which draw nothing."""
+    fields = dict(
+        memory_length=scale.segment,
+        num_basis=scale.basis,
+        widths=scale.widths,
+        num_samples=scale.samples,
+        sticky='quantile',
+    )
+    return Recipe({'infinity_former': fields}, loss_weights={'kl': 1e-6})
+
+
+ENTRY = Entry(
+    name='infinity_former',
+    layer=InfinityFormer,
+    check=check,
+    shared=shared_biases,
+    losses=lambda fields: () if fields['kl'] == 'none' else ('kl',),
+    lengths={'memory_length': '', 'num_basis': '+ functions '},
+    recipes={'infinity_former': recipe},
+    toy=dict(
+        memory_length=3,
+        position='rotary',
+        num_basis=8,
+        widths=(0.15, 0.3),
+        num_samples=8,
+        write_length=5,
+        sticky='sampled',
+        num_bins=16,
+    ),
+    variants=dict(
+        no_short_memory=dict(memory_length=0, sticky='quantile', density='parabola'),
+        clearing=dict(memory_threshold=10, threshold_kind='clear', sticky='none', kl='none'),
+    ),
+)

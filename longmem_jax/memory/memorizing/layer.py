@@ -13,7 +13,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings
+from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.layers.nearest import (
     DTYPES,
     SEARCHES,
@@ -106,20 +106,20 @@ class Memorizing(nn.Module):
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
-    position: str
-    memory_length: int
-    window: int
-    attend_self: bool
-    start: str
-    scale_init: float
-    memory_size: int
-    top_k: int
-    search: str
-    recall_target: float
-    block_size: int
-    cache_dtype: str
-    unwritten: str
-    gate_init: float
+    position: str = 't5'
+    memory_length: int = 512
+    window: int = 0
+    attend_self: bool = True
+    start: str = 'empty'
+    scale_init: float = 1.0
+    memory_size: int = 8192
+    top_k: int = 32
+    search: str = 'exact'
+    recall_target: float = 0.95
+    block_size: int = 8192
+    cache_dtype: str = 'float32'
+    unwritten: str = 'masked'
+    gate_init: float = 0.0
 
     def setup(self):
         self.attention = NormalizedAttention(
@@ -199,3 +199,41 @@ class Memorizing(nn.Module):
         """Writes the first `count` tokens of the open segment."""
         keys, values = self.attention.segment_of(cache.attention)
         return self._remember(state, keys, values, count)
+
+
+def recipe(scale: Scale) -> Recipe:
+    """One layer with a memory, the last but one, as in the paper; an XL cache of a segment in all.
+
+    The scales of unit keys begin at 8, not at 1: an optimizer of absolute steps, such as Adam, would
+    take thousands of them to tell keys apart.
+    """
+    local = dict(memory_length=scale.segment, scale_init=8.0)
+    block_size = min(scale.memories, 8192)
+    memory_size = -(-scale.memories // block_size) * block_size
+    notes = ()
+    if memory_size != scale.memories:
+        notes = (f'memory_size = {memory_size}: {scale.memories} in whole blocks of {block_size}',)
+    names = ['normalized_xl'] * scale.layers
+    names[max(scale.layers - 2, 0)] = 'memorizing'
+    memory = dict(memory_size=memory_size, block_size=block_size, top_k=min(32, memory_size))
+    sections = {'memorizing': local | memory}
+    if scale.layers > 1:
+        sections['normalized_xl'] = local
+    return Recipe(sections, attention=tuple(names), notes=notes)
+
+
+ENTRY = Entry(
+    name='memorizing',
+    layer=Memorizing,
+    check=check,
+    lengths={'memory_length': '', 'memory_size': '+ entries '},
+    nearest='top_k',
+    recipes={'memorizing': recipe},
+    toy=dict(memory_length=4, memory_size=12, top_k=3, block_size=4),
+    variants=dict(
+        released=dict(
+            search='bucketed', unwritten='zeros', start='zeros', attend_self=False, window=5
+        ),
+        int8=dict(cache_dtype='int8', memory_length=0, position='none', block_size=12),
+    ),
+)

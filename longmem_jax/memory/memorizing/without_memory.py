@@ -12,8 +12,9 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings
+from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.layers.self_attention import KeyValues
+from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
 from longmem_jax.segment import Aux, Segment
 
@@ -37,12 +38,12 @@ class NormalizedXL(nn.Module):
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
-    position: str
-    memory_length: int
-    window: int
-    attend_self: bool
-    start: str
-    scale_init: float
+    position: str = 't5'
+    memory_length: int = 512
+    window: int = 0
+    attend_self: bool = True
+    start: str = 'empty'
+    scale_init: float = 1.0
 
     def setup(self):
         self.attention = NormalizedAttention(
@@ -85,3 +86,18 @@ class NormalizedXL(nn.Module):
         """Writes the first `count` tokens of the open segment."""
         keys, values = self.attention.segment_of(cache.attention)
         return self.attention.remember(state, keys, values, count)
+
+
+def recipe(scale: Scale) -> Recipe:
+    """The Memorizing Transformer's model without its memory; see `memorizing.layer.recipe`."""
+    return Recipe({'normalized_xl': dict(memory_length=scale.segment, scale_init=8.0)})
+
+
+ENTRY = Entry(
+    name='normalized_xl',
+    layer=NormalizedXL,
+    check=normalized_attention.check,
+    lengths={'memory_length': ''},
+    recipes={'normalized_xl': recipe},
+    toy=dict(memory_length=4),
+)
