@@ -7,110 +7,76 @@ Values learn at four times the rate of the model. The paper's data, CC-News, is 
 will do. `:tiny` reads bytes on two cores.
 """
 
-from longmem_jax.config.base import base, stack
+from longmem_jax.config.base import base, read_bytes, size, two_cores
+from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant, whole_number
 from longmem_jax.errors import UsageError
 
-PLACES = {12: (6,), 16: (6, 12), 24: (12,)}  # layers that hold a memory, from 1 on
+LAYERS = {12: (6,), 16: (6, 12), 24: (12,)}  # layers that hold a memory, counted from 1
 
 
 def get_config(arg=''):
     config = base()
 
     model = config.model
-    del model.transformer_xl
-    stack(model, 16, 'local')
+    size(config, layers=16, width=1024, heads=16, feed_forward=4096)
     model.vocab_size = 60_032
-    model.d_model = model.d_embed = 1024
-    model.num_heads, model.head_dim = 16, 64
-    model.d_feed_forward = 4096
-    model.local = dict(position='none')
-    model.position = 'learned'
     model.dense.activation = 'gelu'
     model.pre_norm = model.final_norm = False
     model.dropout = 0.1
     model.dtype = 'bfloat16'
-    memory = dict(
+    memory = given(
+        'product_key_short',
         num_keys=512,
-        num_heads=4,
         top_k=32,
         query_dim=512,
-        query_hidden=(),
-        query_norm='batch',
-        normalize_query=False,
-        temperature=1.0,
-        keys='product',
         chunk=1024,
+        groups=(('feed_forward/values$', 4.0, False),),
     )
+
+    def hold(number, held):
+        model.num_layers = number
+        names = ('product_key' if i + 1 in held else 'dense' for i in range(number))
+        memory.feed_forward = tuple(names)
+
+    hold(16, LAYERS[16])
 
     config.data.tokenizer.kind = 'bpe'
     config.data.tokenizer.size = 60_000
-
     config.optimizer.learning_rate = 2.5e-4
     config.optimizer.schedule = 'inverse_sqrt'
     config.optimizer.warmup_steps = 10_000
     config.optimizer.clip_norm = 1.0
-
     config.train.num_steps = 300_000
     config.train.num_lanes = 128
     config.train.segment_length = 256
     config.train.log_every = 200
     config.train.evaluate_every = 5000
-    config.evaluate.segment_length = 256
     config.evaluate.num_lanes = 64
     config.evaluate.max_segments = 64
-    config.checkpoint.every = 5000
-    chosen = dict(layers=16, places=PLACES[16])
-
-    def change(**changes):
-        chosen.update(changes)
-        stack(model, chosen['layers'], 'local')
-        names = ['dense'] * chosen['layers']
-        for place in chosen['places']:
-            names[place - 1] = 'product_key'
-        model.feed_forward = tuple(names)
-        if 'product_key' in model:
-            del model['product_key']
-        config.optimizer.groups = ()
-        if chosen['places']:
-            model.product_key = memory
-            config.optimizer.groups = (('feed_forward/values$', 4.0, False),)
-
-    def layers(config, value):
-        number = whole_number('layers', value)
-        if number not in PLACES:
-            raise UsageError(f'layers={value}: the paper has {", ".join(map(str, PLACES))}.')
-        change(layers=number, places=PLACES[number] if chosen['places'] else ())
-
-    def plain(config):
-        """Without memories."""
-        change(places=())
 
     def tiny(config):
         """4 layers of 128, 64 x 64 slots in the third; some minutes on two cores."""
-        model.vocab_size = 257
-        model.d_model = model.d_embed = 128
-        model.num_heads, model.head_dim = 4, 32
-        model.d_feed_forward = 512
+        size(config, layers=4, width=128, heads=4, feed_forward=512)
+        two_cores(config, steps=600, lanes=8, segment=128)
+        read_bytes(config)
         model.pre_norm = model.final_norm = True
-        model.dropout = 0.0
-        model.dtype = 'float32'
-        memory.update(num_keys=64, top_k=16, query_dim=64, chunk=0)
-        config.data.tokenizer = dict(kind='bytes', path='', size=0)
-        config.optimizer.learning_rate = 2e-3
-        config.optimizer.schedule = 'cosine'
-        config.optimizer.warmup_steps = 50
-        config.train.num_steps = 600
-        config.train.num_lanes = 8
-        config.train.segment_length = 128
-        config.train.log_every = 20
-        config.train.evaluate_every = 200
-        config.evaluate.segment_length = 128
+        memory.fields.update(num_keys=64, top_k=16, query_dim=64, chunk=0)
+        hold(4, (3,))
         config.evaluate.num_lanes = 2
         config.evaluate.max_segments = 100
         config.evaluate.max_test_segments = 500
-        config.checkpoint.every = 200
-        change(layers=4, places=(3,) if chosen['places'] else ())
 
-    change()
-    return variant(config, arg, tiny=tiny, layers=layers, plain=plain)
+    def layers(config, value):
+        number = whole_number('layers', value)
+        if number not in LAYERS:
+            raise UsageError(f'layers={value}: the paper has {", ".join(map(str, LAYERS))}.')
+        hold(number, LAYERS[number])
+
+    def plain(config):
+        """Without memories."""
+        hold(model.num_layers, ())
+        memory.groups = ()
+
+    changes = dict(tiny=tiny, layers=layers, plain=plain)
+    return variant(config, arg, memory='product_key', memories=dict(product_key=memory), **changes)

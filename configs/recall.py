@@ -68,8 +68,6 @@ def get_config(arg=''):
         config.train.evaluate_every = 250
         config.evaluate.num_lanes = 16
         config.evaluate.max_segments = 0
-        scale.update(
-            reach=128, memories=2048, basis=64, samples=64, widths=(0.02, 0.05), slots=16
-        )
+        scale.update(reach=128, memories=2048, basis=64, samples=64, widths=(0.02, 0.05), slots=16)
 
     return variant(config, arg, memory='infini', scale=scale, tiny=tiny, kind=kind)

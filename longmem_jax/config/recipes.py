@@ -102,7 +102,7 @@ def section(name: str, **changes: Any) -> dict[str, Any]:
     return defaults | changes
 
 
-def use(config: Any, name: str, changes: Given | None = None, **told: Any) -> None:
+def use(config: Any, name: str, changes: Given | Recipe | None = None, **told: Any) -> None:
     """Puts a memory into the model, in place of the one that is there.
 
     Its layers, sub-configs, auxiliary losses, parameter groups and evaluation lengths go in; all of
@@ -111,7 +111,7 @@ def use(config: Any, name: str, changes: Given | None = None, **told: Any) -> No
     Args:
       config: the whole configuration; changed in place.
       name: one of `recipes()`.
-      changes: what the config says of this memory.
+      changes: what the config says of this memory, or a recipe of its own.
       **told: sizes, see `scale_of`.
 
     Raises:
@@ -120,17 +120,26 @@ def use(config: Any, name: str, changes: Given | None = None, **told: Any) -> No
     known, changes = recipes(), changes or Given()
     if name not in known:
         raise UsageError(unknown('memory', name, sorted(known)))
-    recipe = known[changes.recipe or name](scale_of(config, **told))
+    if isinstance(changes, Recipe):
+        recipe, changes = changes, Given()
+    else:
+        recipe = known[changes.recipe or name](scale_of(config, **told))
     model = config.model
-    for other in {*LAYERS, *KINDS} - {'dense'}:
+    for other in {*LAYERS, *KINDS} - {'dense', 'seq2seq'}:
         if other in model:
             del model[other]
-    model.kind, model.position = 'language_model', 'none'
+    if model.kind == 'seq2seq':  # the memory is the decoder's; the encoder and positions stay
+        if 'kind' in recipe.model:
+            raise UsageError(f'memory={name}: it is a whole model, and no attention of a decoder.')
+    else:
+        model.kind, model.position = 'language_model', recipe.model.get('position', 'none')
     for field, value in recipe.model.items():
-        model[field] = value
+        if field != 'position':
+            model[field] = value
     own = next(iter(recipe.sections))
     model.attention = changes.attention or recipe.attention or (own,) * model.num_layers
-    dense = ('dense',) * len(model.attention)
+    model.num_layers = len(model.attention)
+    dense = ('dense',) * model.num_layers
     model.feed_forward = changes.feed_forward or recipe.feed_forward or dense
     used = {*model.attention, *model.feed_forward, model.kind}
     for layer, fields in recipe.sections.items():
@@ -138,7 +147,12 @@ def use(config: Any, name: str, changes: Given | None = None, **told: Any) -> No
             model[layer] = _section(layer, fields, changes.fields, own)
     config.evaluate.model = {own: changes.evaluate} if changes.evaluate else {}
     chosen = changes.loss_weights
-    config.train.loss_weights = dict(recipe.loss_weights if chosen is None else chosen)
+    kept = {
+        loss: weight
+        for loss, weight in config.train.loss_weights.items()
+        if loss in KINDS[model.kind].losses
+    }
+    config.train.loss_weights = kept | (recipe.loss_weights if chosen is None else chosen)
     config.optimizer.groups = recipe.groups if changes.groups is None else changes.groups
     config.notes = tuple(f'{name}: {note}' for note in recipe.notes)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from longmem_jax.config.recipes import Given, use
+from longmem_jax.contract import Recipe
 from longmem_jax.errors import UsageError, unknown
 
 Variant = Callable[..., None]
@@ -28,7 +29,7 @@ def variant(
     argument: str,
     *,
     memory: str | None,
-    memories: dict[str, Given] | None = None,
+    memories: dict[str, Given | Recipe] | None = None,
     scale: dict[str, Any] | None = None,
     **variants: Variant,
 ) -> Any:
@@ -42,7 +43,7 @@ def variant(
       argument: names separated by commas; `name` or `name=value`, each once. `memory=NAME` is always
         among them: any memory of the library, or one of `memories`.
       memory: the config's own; None = the config has no `memory=` (it is no language model).
-      memories: what the experiment says of a memory, by name, beyond its recipe.
+      memories: what the experiment says of a memory, by name, beyond its recipe; or one of its own.
       scale: sizes for recipes that are not to follow from the segment, see `recipes.scale_of`.
       **variants: name to a function that changes the config: `f(config)` or `f(config, value)`.
 

@@ -312,13 +312,24 @@ def recipe(scale: Scale) -> Recipe:
     )
 
 
+def short_recipe(scale: Scale) -> Recipe:
+    """The paper's own model: no memory but the slots, attention to the segment, learned positions."""
+    whole = recipe(scale)
+    return Recipe(
+        {'product_key': whole.sections['product_key'], 'local': dict(position='none')},
+        attention=('local',) * scale.layers,
+        feed_forward=whole.feed_forward,
+        model=dict(position='learned'),
+    )
+
+
 ENTRY = Entry(
     name='product_key',
     layer=ProductKeyMemory,
     check=check,
     lengths={'num_keys': '+ keys '},
     nearest='top_k',
-    recipes={'product_key': recipe},
+    recipes={'product_key': recipe, 'product_key_short': short_recipe},
     toy=dict(num_keys=6, num_heads=2, top_k=3, query_dim=8),
     variants=dict(
         flat=dict(keys='flat', num_keys=10, query_hidden=(12,), query_norm='layer', chunk=4),
