@@ -1,10 +1,10 @@
 """The shape that speeds are compared at: 4 layers of 256, segment 128, 4 lanes, float32.
 
 python -m longmem_jax.commands.bench --config=configs/benchmark.py
-Transformer-XL with a memory of 1,024, or any other: `:memory=adaptive_span`, `compressive` and `expire_span`
-have spans of 1,024 (`--fill=12` fills them first). `:alive=N` is Expire-Span with N memories alive in a capacity of
-4,096 (`--fill=40`). `:fixed` is Adaptive-Span that sees all of its span. `:memorizing=N` keeps N memories in the third layer (0 = none; `--fill=70` fills
-8,192).
+Transformer-XL with a memory of 1,024, or any other: `:memory=adaptive_span`, `compressive` and
+`expire_span` have spans of 1,024 (`--fill=12` fills them first). `:alive=N` is Expire-Span with N
+memories alive in a capacity of 4,096 (`--fill=40`). `:fixed` is Adaptive-Span that sees all of its
+span. `:memorizing=N` keeps N memories in the third layer (0 = none; `--fill=70` fills 8,192).
 """
 
 from longmem_jax.config.base import base, size

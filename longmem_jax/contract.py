@@ -100,7 +100,8 @@ class Scale:
     """The sizes that recipes derive a memory's fields from; see `config.recipes.scale_of`.
 
     Attributes:
-      segment: tokens per segment.
+      segment: tokens per segment in training.
+      evaluated: tokens per segment in evaluation.
       layers, d_model, num_heads, head_dim: of the model.
       reach: tokens that windows of hidden vectors go back.
       memories: entries of a memory of keys and values.
@@ -111,6 +112,7 @@ class Scale:
     """
 
     segment: int
+    evaluated: int
     layers: int
     d_model: int
     num_heads: int

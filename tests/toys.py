@@ -31,7 +31,7 @@ def every_layer():
     """Names for `toy`: every registered layer, and 'NAME:VARIANT' for its further settings."""
     for name, entry in sorted(LAYERS.items()):
         yield name
-        yield from (f'{name}:{more}' for more in entry.more)
+        yield from (f'{name}:{variant}' for variant in entry.variants)
     yield from (*MODELS, *MORE)
 
 
@@ -49,9 +49,7 @@ def model_config(name, layers=2, **changes):
         model[name] = MODELS[name] | MORE.get(whole, {})
     stack(model, layers, attention, feed_forward)
     for used in (attention, feed_forward):
-        model[used] = dict(LAYERS[used].example)
-    if more:
-        model[name].update(LAYERS[name].more[more])
+        model[used] = LAYERS[used].small(more if used == name else '')
     model.init_std = 0.2
     for field, value in changes.items():
         model[field] = value

@@ -73,6 +73,7 @@ def scale_of(config: Any, **told: Any) -> Scale:
     narrowest = 1.28 * 0.5 / min(samples, segment)
     sizes = dict(
         segment=segment,
+        evaluated=config.evaluate.segment_length,
         layers=model.num_layers,
         d_model=model.d_model,
         num_heads=model.num_heads,

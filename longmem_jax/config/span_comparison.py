@@ -1,4 +1,4 @@
-"""The four memories that Sukhbaatar et al. (2021, Sec. 5) compare, for the configs of their experiments."""
+"""The four memories that Sukhbaatar et al. (2021, Sec. 5) compare, for configs of their experiments."""
 
 from typing import Any
 

@@ -7,15 +7,20 @@ import pytest
 
 from longmem_jax.commands.start_from import graft
 from longmem_jax.commands.train import train
-from longmem_jax.config.recipes import with_memory
+from longmem_jax.config.recipes import given, use
 from longmem_jax.errors import UsageError
 from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 
 
 def config_of(texts, size, **changes):  # noqa: F811
     config = small_config(texts)
-    del config.model.transformer_xl
-    with_memory(config.model, 2, 16, size, top_k=4)
+    local = dict(memory_length=16, scale_init=1.0)
+    if size:
+        names = ('normalized_xl', 'memorizing')
+        memory = given(attention=names, memory_size=size, block_size=8192, top_k=4, **local)
+        use(config, 'memorizing', memory)
+    else:
+        use(config, 'normalized_xl', given(**local))
     config.train.num_steps, config.checkpoint.every = 2, 2
     config.train.update(changes)
     return config

@@ -17,7 +17,8 @@ from longmem_jax.commands.train import (
     to_devices,
     train,
 )
-from longmem_jax.config.base import base, stack, transformer_xl
+from longmem_jax.config.base import base, stack
+from longmem_jax.config.recipes import section
 from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
@@ -36,7 +37,7 @@ def small_config(path, **mesh):
     stack(config.model, 2, 'transformer_xl')
     config.model.d_model = config.model.d_embed = 32
     config.model.num_heads, config.model.head_dim, config.model.d_feed_forward = 2, 16, 48
-    config.model.transformer_xl = transformer_xl(16)
+    config.model.transformer_xl = section('transformer_xl', memory_length=16)
     config.model.vocab_size = 264
     config.model.dropout = 0.1
     config.data.path = str(path)

@@ -6,39 +6,36 @@ import re
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from longmem_jax.config import checks
-from longmem_jax.config.base import base, stack
-from longmem_jax.config.recipes import Comparison, infinity_former
-from longmem_jax.config.side_by_side import MEMORIES, NAMED
+from longmem_jax.config.base import base
+from longmem_jax.config.recipes import given, recipes, scale_of, use
+from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment
 from longmem_jax.models.kinds import make_model
+from longmem_jax.segment import Segment
 from longmem_jax.training.step import initial_parameters
 
-FOUR = ('transformer_xl', 'adaptive_span', 'compressive', 'expire_span')
-COMPARED = {
-    'benchmark': FOUR,
-    'collision': FOUR,
-    'copy': FOUR,
-    'expire_span_enwik8': FOUR,
-    'expire_span_pg19': FOUR,
-    'expire_span_wikitext103': FOUR,
-    'instruction': FOUR,
-    'infini_pg19': ('infini', 'transformer_xl'),
-    'infinity_former_pg19': ('transformer_xl', 'infinity_former'),
-    'infinity_former_wikitext103': ('transformer_xl', 'infinity_former'),
-    'sorting': ('transformer_xl', 'compressive', 'infinity_former'),
-}
 FILES = sorted((Path(__file__).parents[2] / 'configs').glob('[a-z]*.py'))
 
 
-def get_config(path, argument=''):
+QUICKSTART = next(path for path in FILES if path.stem == 'quickstart')
+SCALE = scale_of(base())
+
+
+def load(path):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert f'--config=configs/{path.name}' in module.__doc__
-    return module.get_config(argument)
+    return module
+
+
+def get_config(path, argument=''):
+    return load(path).get_config(argument)
 
 
 @pytest.mark.parametrize('argument', ['', 'tiny'])
@@ -158,11 +155,12 @@ def test_overrides_of_evaluation_are_checked():
 def with_memory(memory, **changes):
     """A runnable configuration whose layers are of one memory, for segments of 128."""
     config = base()
-    weights = dict(expire_span=1e-6, adaptive_span=1e-6)
-    choice = Comparison(
-        config, block=128, span=512, ramp=32, xl=128, compressed=512, weights=weights
+    told = dict(
+        expire_span=given(max_span=512, ramp=32, position_length=128, capacity=672),
+        adaptive_span=given(max_span=512, ramp=32),
+        compressive=given('compressive_sliding', memory_length=256, compressed_length=64),
     )
-    choice.change(memory=memory)
+    use(config, memory, told[memory])
     assert checks.find_faults(config, 1) == []
     with config.unlocked(), config.ignore_type():
         config.model[memory].update(changes)
@@ -215,30 +213,91 @@ def test_losses_and_their_weights_belong_together():
     assert "did you mean 'expire_span'" in faults
 
 
+PAIRS = ('memsizer_wmt16', 'mem_transformer_wmt14')
+
+
 @pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
-def test_baselines_are_runnable(path):
-    if path.stem not in {*COMPARED, 'recall', 'comparison'}:
-        assert ':memory=' not in importlib.import_module(f'configs.{path.stem}').__doc__
-    for memory in COMPARED.get(path.stem, ()):
-        for argument in (f'memory={memory}', f'tiny,memory={memory}', f'memory={memory},tiny'):
-            config = get_config(path, argument)
-            assert set(config.model.attention) == {memory}
-            assert checks.find_faults(config, 1 if 'tiny' in argument else 4) == []
+def test_every_memory_goes_into_every_config(path):
+    """At both sizes, and wherever `memory=` is typed; what a shape forbids is chosen and noted."""
+    module = load(path)
+    for memory in recipes():
+        if path.stem in PAIRS and memory in ('memformer', 'memory_tokens', 'recurrent'):
+            with pytest.raises(UsageError, match='decoder'):
+                module.get_config(f'memory={memory}')
+            continue
+        for argument in (f'memory={memory}', f'tiny,memory={memory}'):
+            config = module.get_config(argument)
+            found = checks.find_faults(config, 1 if 'tiny' in argument else 4)
+            assert found == [], f'{path.stem}:{argument}: mend the recipe of {memory}\n{found}'
+            used = {config.model.kind, *config.model.attention, *config.model.feed_forward}
+            own = next(iter(recipes()[memory](SCALE).sections))
+            assert own in used, f'{path.stem}:{argument}: {own} is not in {used}'
+            assert set(config) == set(base())
+        typed = module.get_config(f'memory={memory},tiny')
+        assert typed.to_dict() == config.to_dict(), 'variants apply as declared, not as typed'
 
 
-@pytest.mark.parametrize('stem', ['recall', 'comparison'])
-def test_every_memory_stands_in_the_same_model(stem):
-    path = next(path for path in FILES if path.stem == stem)
-    for memory in MEMORIES:
-        for argument in (f'memory={memory}', f'tiny,memory={memory}', f'memory={memory},tiny'):
-            config = get_config(path, argument)
-            assert checks.find_faults(config, 1) == [], argument
-            if memory == 'memformer':
-                assert config.model.kind == memory
-            else:
-                assert NAMED.get(memory, memory) in config.model.attention
-    with pytest.raises(UsageError, match='memory'):
-        get_config(path, 'memory=lstm')
+def test_what_a_shape_forbids_is_noted_in_the_config():
+    wikitext = next(path for path in FILES if path.stem == 'wikitext103')
+    notes = {name: get_config(wikitext, f'memory={name}').notes for name in recipes()}
+    assert 'head_dim = 41 is odd' in notes['infini'][0] and "'t5'" in notes['infini'][0]
+    assert 'rate = 2' in notes['compressive'][0]
+    assert 'blocks of 8192' in notes['memorizing'][0]
+    assert notes['transformer_xl'] == ()
+    assert get_config(wikitext, 'memory=infini').model.infini.position == 't5'
+
+
+@pytest.mark.parametrize('memory', recipes())
+def test_a_recipe_takes_a_step(memory, tmp_path):
+    """One training step of every memory in one configuration, at the sizes of its recipe."""
+    config = get_config(QUICKSTART, f'tiny,memory={memory}')
+    run = Experiment(config, tmp_path, sharding.make_mesh({}, jax.devices()[:1]))
+    state, shapes = run.make_state(), run.abstract_state
+    model, length = run.model, config.train.segment_length
+    tokens = jnp.arange(4 * length, dtype=jnp.int32).reshape(4, length) % config.model.vocab_size
+    segment = Segment(tokens, jnp.ones_like(tokens, bool), jnp.ones((4,), bool))
+    assert jax.tree.structure(state.memory) == jax.tree.structure(shapes.memory)
+
+    @jax.jit
+    def loss(params):
+        keys = dict(zip(('dropout', 'memory'), jax.random.split(jax.random.key(0)), strict=True))
+        (nll, _, _), after, aux = model.apply(
+            {'params': params}, segment, tokens, state.memory, train=True, method='nll', rngs=keys
+        )
+        weights = config.train.loss_weights
+        return nll.mean() + sum(weights[name] * part for name, part in aux.losses.items())
+
+    gradient = jax.grad(loss)(state.params)
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient)), memory
+
+
+def test_a_name_that_is_no_memory_gets_the_nearest():
+    with pytest.raises(UsageError, match="did you mean 'infini'"):
+        get_config(QUICKSTART, 'memory=infni')
+
+
+@pytest.mark.parametrize(
+    'argument, message',
+    [
+        ('tiny,tiny', "names 'tiny' twice"),
+        ('memory=infini,memory=local', "names 'memory' twice"),
+        ('memory', 'a value is needed, such as memory=infini'),
+        ('tiny=1', 'takes no value'),
+    ],
+)
+def test_arguments_are_given_once_and_whole(argument, message):
+    with pytest.raises(UsageError, match=message):
+        get_config(QUICKSTART, argument)
+
+
+def test_lengths_follow_until_they_are_set():
+    """Evaluation reads segments as long as training's, checkpoints come with evaluations."""
+    config = base()
+    config.train.segment_length, config.train.evaluate_every = 64, 30
+    assert (config.evaluate.segment_length, config.checkpoint.every) == (64, 30)
+    config.evaluate.segment_length, config.checkpoint.every = 16, 10
+    config.train.segment_length, config.train.evaluate_every = 32, 60
+    assert (config.evaluate.segment_length, config.checkpoint.every) == (16, 10)
 
 
 def test_recall_is_runnable_with_every_kind():
@@ -269,9 +328,9 @@ def test_memories_inside_the_layers_are_runnable():
     for stem, arguments in {
         'pkm_lm': ('layers=12', 'layers=24', 'plain', 'tiny', 'tiny,plain', 'plain,tiny'),
         'memsizer_wikitext103': tuple(
-            f'{size}attention={name}{more}'
+            f'{size}memory={name}{more}'
             for size in ('', 'tiny,')
-            for name in ('memsizer', 'elu', 'rfa', 't2r')
+            for name in ('memsizer', 'linear', 'rfa', 't2r')
             for more in ('', ',carry')
         ),
     }.items():
@@ -338,9 +397,7 @@ def test_a_task_is_checked_with_the_rest():
 )
 def test_bad_continuous_memories_are_one_clear_error(changes, message):
     config = base()
-    stack(config.model, 2, 'infinity_former')
-    config.model.infinity_former = infinity_former(128, 128)
-    config.train.loss_weights.kl = 1e-6
+    use(config, 'infinity_former', given(num_basis=150, num_samples=512, widths=(0.01, 0.05)))
     assert checks.find_faults(config, 1) == []
     config.model.infinity_former.update(changes)
     faults = checks.find_faults(config, 1)

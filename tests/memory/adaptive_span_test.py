@@ -12,7 +12,7 @@ from tests.toys import LENGTH, random_segments, run, toy, with_config
 
 
 def changed(**fields):
-    return with_config('adaptive_span', adaptive_span=LAYERS['adaptive_span'].example | fields)
+    return with_config('adaptive_span', adaptive_span=LAYERS['adaptive_span'].small() | fields)
 
 
 def with_shares(*shares):
@@ -75,7 +75,7 @@ def test_a_fixed_span_sees_exactly_so_many_places():
         num_layers=1,
         attention=('adaptive_span',),
         feed_forward=('dense',),
-        adaptive_span=LAYERS['adaptive_span'].example | dict(per='none', max_span=6),
+        adaptive_span=LAYERS['adaptive_span'].small() | dict(per='none', max_span=6),
     )
     params = {k: v for k, v in with_shares(0.0, 0.0).items() if k != 'block_1'}
     params['shared_adaptive_span'] = {'table': params['shared_adaptive_span']['table'][:6]}

@@ -89,7 +89,7 @@ def losses(model, params, segments):
 
 @pytest.mark.parametrize('kind', ['attention', 'autoencoding'])
 def test_only_the_compression_learns_from_reconstruction(kind):
-    fields = LAYERS['compressive'].example | dict(reconstruction=kind)
+    fields = LAYERS['compressive'].small() | dict(reconstruction=kind)
     model = with_config('compressive', compressive=fields)
     if kind == 'attention':
         _, params = toy('compressive')
@@ -118,7 +118,7 @@ def test_usage_is_the_attention_received():
 
 
 def test_compression_by_max_runs():
-    fields = LAYERS['compressive'].example | dict(compression='max', reconstruction='none')
+    fields = LAYERS['compressive'].small() | dict(compression='max', reconstruction='none')
     model = with_config('compressive', compressive=fields)
     _, params = toy('compressive')
     for block in ('block_0', 'block_1'):

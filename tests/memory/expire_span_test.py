@@ -22,7 +22,7 @@ from tests.toys import BATCH, LENGTH, random_segments, run, toy, with_config
 
 def changed(**fields):
     """The toy with other fields of its Expire-Span layers."""
-    return with_config('expire_span', expire_span=LAYERS['expire_span'].example | fields)
+    return with_config('expire_span', expire_span=LAYERS['expire_span'].small() | fields)
 
 
 def lively():

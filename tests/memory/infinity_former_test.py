@@ -142,7 +142,7 @@ def test_kl_is_zero_at_sigma_0_and_as_written():
 
 def stored(**fields):
     """Vectors in memory after each of 6 segments, one lane."""
-    fields = LAYERS['infinity_former'].example | fields
+    fields = LAYERS['infinity_former'].small() | fields
     model = with_config('infinity_former', infinity_former=fields)
     _, params = toy('infinity_former')
     _, states = run(model, params, random_segments(segments=6))

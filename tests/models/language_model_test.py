@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
-from longmem_jax.config.base import transformer_xl
+from longmem_jax.config.recipes import section
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.stream import open_stream, read_token
 from longmem_jax.segment import Segment
 from longmem_jax.training.step import initial_parameters, unbox
 from tests.toys import BATCH, LENGTH, VOCAB, apply, random_segments, run, with_config
+
+
+def xl(memory_length, **changes):
+    return section('transformer_xl', memory_length=memory_length, **changes)
+
 
 SMALL = dict(cutoffs=(8, 16), tie_projections=(False, True, False))
 OPTIONS = {
@@ -24,19 +29,23 @@ OPTIONS = {
     'adaptive': dict(div_val=2, **SMALL),
     'adaptive, one width, projected': dict(div_val=1, d_embed=12, **SMALL),
     'adaptive, untied': dict(div_val=2, tie_weights=False, **SMALL),
-    'rotary': dict(transformer_xl=transformer_xl(6, position='rotary')),
-    'alibi': dict(transformer_xl=transformer_xl(6, position='alibi')),
-    't5': dict(transformer_xl=transformer_xl(6, position='t5')),
+    'rotary': dict(transformer_xl=xl(6, position='rotary')),
+    'alibi': dict(transformer_xl=xl(6, position='alibi')),
+    't5': dict(transformer_xl=xl(6, position='t5')),
     'learned relative': dict(
-        transformer_xl=transformer_xl(6, position='learned_relative', clamp_length=4)
+        transformer_xl=section(
+            'transformer_xl', memory_length=6, position='learned_relative', clamp_length=4
+        )
     ),
-    'no position': dict(transformer_xl=transformer_xl(6, position='none')),
+    'no position': dict(transformer_xl=xl(6, position='none')),
     'same length, clamped, own biases': dict(
-        transformer_xl=transformer_xl(6, same_length=True, clamp_length=4, share_biases=False)
+        transformer_xl=section(
+            'transformer_xl', memory_length=6, same_length=True, clamp_length=4, share_biases=False
+        )
     ),
-    'blocks': dict(transformer_xl=transformer_xl(9, block_size=4)),
-    'memory shorter than the segment': dict(transformer_xl=transformer_xl(3)),
-    'no memory': dict(transformer_xl=transformer_xl(0)),
+    'blocks': dict(transformer_xl=xl(9, block_size=4)),
+    'memory shorter than the segment': dict(transformer_xl=xl(3)),
+    'no memory': dict(transformer_xl=xl(0)),
 }
 
 
@@ -121,7 +130,10 @@ def test_parameters_follow_the_options():
 
 def test_a_longer_memory_reads_further_with_the_same_parameters():
     model, params = made('rotary')
-    longer = with_config('transformer_xl', transformer_xl=transformer_xl(11, position='rotary'))
+    longer = with_config(
+        'transformer_xl',
+        transformer_xl=xl(11, position='rotary'),
+    )
     segments = random_segments()
     short, _ = run(model, params, segments)
     far, _ = run(longer, params, segments)

@@ -31,7 +31,7 @@ def make(name, **changes):
     model.num_heads, model.head_dim, model.d_feed_forward = 2, 8, 24
     model.position, model.init_std = 'sinusoidal', 0.3
     stack(model, 2, attention)
-    model[attention] = dict(LAYERS[attention].example)
+    model[attention] = LAYERS[attention].small()
     model.seq2seq = dict(
         max_source=SOURCE,
         encoder=encoder,

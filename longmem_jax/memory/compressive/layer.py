@@ -8,6 +8,7 @@ compression learns from its own reconstruction loss alone.
 `reading = 'sliding'` is the baseline of the Expire-Span paper instead; see `compressive_sliding.py`.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -308,10 +309,14 @@ class CompressiveTransformer(nn.Module):
 
 
 def _lengths(scale: Scale) -> tuple[dict[str, int], tuple[str, ...]]:
-    """A rate that divides the segment, and memories of half the reach each that it divides too."""
-    rate = next((rate for rate in (4, 3, 2, 5, 6, 7) if scale.segment % rate == 0), scale.segment)
+    """A rate that divides all segments, and memories of half the reach each that it divides too."""
+    common = math.gcd(scale.segment, scale.evaluated)
+    rate = next((rate for rate in (4, 3, 2, 5, 6, 7) if common % rate == 0), max(common, 2))
     half = max(scale.reach // 2 // rate, 1) * rate
-    notes = () if rate == 4 else (f'rate = {rate}: 4 does not divide segments of {scale.segment}',)
+    notes = ()
+    if rate != 4:
+        segments = ' and '.join(map(str, sorted({scale.segment, scale.evaluated})))
+        notes = (f'rate = {rate}: 4 does not divide segments of {segments}',)
     return dict(memory_length=half, compressed_length=half, rate=rate), notes
 
 
