@@ -314,12 +314,16 @@ def recipe(scale: Scale) -> Recipe:
 
 def short_recipe(scale: Scale) -> Recipe:
     """The paper's own model: no memory but the slots, attention to the segment, learned positions."""
-    whole = recipe(scale)
+    whole, position, notes = recipe(scale), 'learned', ()
+    if scale.segment != scale.evaluated:
+        position = 'sinusoidal'
+        notes = ("position = 'sinusoidal': learned ones need segments of one length",)
     return Recipe(
         {'product_key': whole.sections['product_key'], 'local': dict(position='none')},
         attention=('local',) * scale.layers,
         feed_forward=whole.feed_forward,
-        model=dict(position='learned'),
+        model=dict(position=position),
+        notes=notes,
     )
 
 
