@@ -188,7 +188,6 @@ class Entry:
     lengths: dict[str, str] = dataclasses.field(default_factory=dict)
     bounded: tuple[str, ...] = ()
     nearest: str = ''
-    around: tuple[type, tuple[str, ...]] | None = None
 
     def fields(self) -> dict[str, Any]:
         """Names and types of the fields of the sub-config."""

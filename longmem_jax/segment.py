@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 State = Any
+NOTHING = -1  # in a source text, a position without a token
 
 
 @flax.struct.dataclass
@@ -27,6 +28,27 @@ class Segment:
     valid: jax.Array
     start: jax.Array
     key: jax.Array | None = None
+
+
+@flax.struct.dataclass
+class Packing:
+    """How the tokens of a segment are moved, so that every lane's valid ones come first.
+
+    Attributes:
+      order: int32 [batch, length], where the token of every packed position stands.
+      inverse: int32 [batch, length], where the token of every position is packed.
+    """
+
+    order: jax.Array
+    inverse: jax.Array
+
+    def pack(self, leaf: jax.Array) -> jax.Array:
+        """Moves `leaf` [batch, length, ...] as the tokens are moved."""
+        return jnp.take_along_axis(leaf, per_lane_order(self.order, leaf), axis=1)
+
+    def unpack(self, leaf: jax.Array) -> jax.Array:
+        """Moves packed `leaf` [batch, length, ...] back."""
+        return jnp.take_along_axis(leaf, per_lane_order(self.inverse, leaf), axis=1)
 
 
 @flax.struct.dataclass
@@ -74,19 +96,23 @@ def select_lanes(chosen: jax.Array, new: State, old: State) -> State:
     return jax.tree.map(lambda a, b: jnp.where(per_lane(chosen, a), a, b), new, old)
 
 
-def bring_forward(valid: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The order that puts every lane's valid tokens first, keeping theirs, and its inverse.
+def per_lane_order(order: jax.Array, leaf: jax.Array) -> jax.Array:
+    """Shapes `order` [batch, length] for `take_along_axis` on `leaf` [batch, length, ...]."""
+    return order.reshape(order.shape + (1,) * (leaf.ndim - 2))
 
-    Layers then meet padding only behind the tokens, where causality already hides it.
 
-    Args:
-      valid: bool [batch, length].
+def pack(segment: Segment) -> tuple[Segment, Packing]:
+    """Moves padding to the end of every lane; tokens keep their order.
+
+    Padding then only ever follows the tokens, where causality hides it from them.
 
     Returns:
-      order, inverse: int32 [batch, length] for `jnp.take_along_axis(..., axis=1)`.
+      The segment with valid tokens first, and the way back: `packing.unpack(result)`.
     """
-    order = jnp.argsort(~valid, axis=1, stable=True).astype(jnp.int32)
-    return order, jnp.argsort(order, axis=1).astype(jnp.int32)
+    order = jnp.argsort(~segment.valid, axis=1, stable=True).astype(jnp.int32)
+    packing = Packing(order, jnp.argsort(order, axis=1).astype(jnp.int32))
+    tokens, valid = packing.pack(segment.tokens), packing.pack(segment.valid)
+    return segment.replace(tokens=tokens, valid=valid), packing
 
 
 def read_segments(

@@ -1,6 +1,7 @@
 """The contract, checked for every layer of the registry; DESIGN's suite, in its order.
 
-A layer joins by its line in `longmem_jax/memory/registry.py`. Goldens (11) are in `golden_test.py`.
+A layer joins by its line in `longmem_jax/memory/registry.py`, a kind of model by its toy in
+`longmem_jax/models/kinds.py`. Goldens (11) are in `golden_test.py`.
 """
 
 import chex

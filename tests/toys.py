@@ -1,5 +1,6 @@
 """Small models and segments that the tests share: equal shapes, so that compilations are shared too."""
 
+import copy
 import functools
 
 import jax
@@ -8,48 +9,41 @@ import numpy as np
 
 from longmem_jax.config.base import base, stack
 from longmem_jax.memory.registry import ATTENTION, LAYERS
-from longmem_jax.models.kinds import make_model
+from longmem_jax.models.kinds import KINDS, make_model
 from longmem_jax.segment import Segment, read_segments
 from longmem_jax.training.step import initial_parameters, unbox
 
 BATCH, LENGTH, SEGMENTS, VOCAB = 2, 5, 4, 24
-# Kinds of model that keep the contract as a whole, with the sections of their toys.
-MODELS = {
-    'memformer': dict(
-        encoder='slot_attention',
-        num_encoder_layers=1,
-        num_slots=3,
-        num_summaries=1,
-        temperature=0.5,
-        bias_std=0.1,
-    )
-}
-MORE = {'memformer:joint': dict(encoder='joint')}
 
 
 def every_layer():
-    """Names for `toy`: every registered layer, and 'NAME:VARIANT' for its further settings."""
-    for name, entry in sorted(LAYERS.items()):
+    """Names for `toy`: layers, kinds of model, and 'NAME:VARIANT' for their further settings.
+
+    A layer that belongs to one kind of model is tested with that kind.
+    """
+    owned = {kind.attention for kind in KINDS.values()}
+    layers = {name: entry for name, entry in sorted(LAYERS.items()) if name not in owned}
+    kinds = {name: kind for name, kind in sorted(KINDS.items()) if kind.toy is not None}
+    for name, entry in {**layers, **kinds}.items():
         yield name
         yield from (f'{name}:{variant}' for variant in entry.variants)
-    yield from (*MODELS, *MORE)
 
 
 def model_config(name, layers=2, **changes):
-    """`config.model` of a toy whose layers of type `name` are as in the registry."""
-    whole = name
-    name, _, more = name.partition(':')
+    """`config.model` of a toy with layers of type `name`, or of kind `name`, as registered."""
+    name, _, variant = name.partition(':')
     model = base().model
     model.vocab_size, model.d_model, model.d_embed = VOCAB, 16, 16
     model.num_heads, model.head_dim, model.d_feed_forward = 2, 8, 24
     attention, feed_forward = (name, 'dense') if name in ATTENTION else ('local', name)
-    if name in MODELS:
-        attention, feed_forward, more = 'local', 'dense', ''
-        model.kind, model.position = name, 'sinusoidal'
-        model[name] = MODELS[name] | MORE.get(whole, {})
+    if name in KINDS:
+        attention, feed_forward, model.kind = KINDS[name].attention or 'local', 'dense', name
+        model.update(copy.deepcopy(KINDS[name].toy))
     stack(model, layers, attention, feed_forward)
     for used in (attention, feed_forward):
-        model[used] = LAYERS[used].small(more if used == name else '')
+        model[used] = LAYERS[used].small(variant if used == name else '')
+    if name in KINDS and variant:
+        model.update(KINDS[name].variants[variant])
     model.init_std = 0.2
     for field, value in changes.items():
         model[field] = value

@@ -76,7 +76,7 @@ def draw_predictions(predictions: list[Prediction], path: Path) -> None:
     figure, axes = _figure(rows, 0.6 + 2.2 * rows)
     if not predictions:
         axes[0].set_title('the text is too short: nothing was stored', fontsize=9)
-    for own, found in zip(axes, predictions, strict=False):
+    for own, found in zip(axes[: len(predictions)], predictions, strict=True):
         bins = len(found.attention)
         own.bar((np.arange(bins) + 0.5) / bins, found.attention, width=1 / bins)
         seen = '\n'.join(f'{share:.3f}  {_plain(text)}' for text, share in found.seen)

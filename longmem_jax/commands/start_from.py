@@ -12,9 +12,6 @@ from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.training.optimizer import parameter_path
 
-# Memory tokens: a model may be given more of them, which begin as they would in a new one.
-GROWING = ('memory_tokens/tokens', 'encoder/tokens')
-
 
 def parameters_of(experiment: Experiment) -> Any:
     """Parameters of the newest checkpoint of the run that `experiment` begins with.
@@ -38,14 +35,22 @@ def parameters_of(experiment: Experiment) -> Any:
     return other.restore_parameters()[0]
 
 
-def graft(own: Any, other: Any, source: str, report: Callable[[str], None]) -> Any:
-    """`own` parameters with those of `other` that have the same path and shape; memory tokens may grow.
+def graft(
+    own: Any,
+    other: Any,
+    source: str,
+    report: Callable[[str], None],
+    growing: tuple[str, ...] = (),
+) -> Any:
+    """`own` parameters with those of `other` that have the same path and shape.
 
     Args:
       own: parameters of the run that begins.
       other: of the run that it begins with.
       source: where those are from, for messages.
       report: gets a line that names what is new.
+      growing: endings of paths whose parameters may have more rows in `own`, such as memory tokens;
+        the rows added begin as they would in a new model.
 
     Raises:
       UsageError: a parameter of another shape, or none in common.
@@ -60,7 +65,7 @@ def graft(own: Any, other: Any, source: str, report: Callable[[str], None]) -> A
         if found is None:
             new.append(name)
             return leaf
-        if name.endswith(GROWING) and found.shape[0] < leaf.shape[0]:
+        if name.endswith(growing) and found.shape[0] < leaf.shape[0]:
             new.append(f'rows {found.shape[0]} .. {leaf.shape[0] - 1} of {name}')
             return leaf.at[: found.shape[0]].set(found.astype(leaf.dtype))
         if found.shape != leaf.shape:

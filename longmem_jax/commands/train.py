@@ -18,6 +18,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator, Result
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import sample_text
+from longmem_jax.models.kinds import KINDS
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import in_short, show, write_results
 from longmem_jax.reporting.writers import Writer, learning_curve
@@ -127,9 +128,10 @@ def _start(experiment, saver, progress):
         state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
         source = experiment.config.train.start_from
         if source:
-            state = state.replace(
-                params=graft(state.params, parameters_of(experiment), source, progress.say)
-            )
+            growing = KINDS[experiment.config.model.kind].growing
+            other = parameters_of(experiment)
+            params = graft(state.params, other, source, progress.say, growing)
+            state = state.replace(params=params)
         return state, 0
     progress.say(f'Resuming at step {found[1]:,} from {experiment.workdir / "checkpoints"}.')
     return found

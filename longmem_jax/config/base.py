@@ -16,7 +16,7 @@ def base() -> ml_collections.ConfigDict:
     """A configuration with every section; a small Transformer-XL on no data."""
     config = ml_collections.ConfigDict()
     config.model = config_dict.create(
-        kind='language_model',  # or 'memformer', 'seq2seq', with a section of that name
+        kind='language_model',  # or another of `models.kinds`, with a section of that name
         vocab_size=257,
         num_layers=2,
         d_model=128,

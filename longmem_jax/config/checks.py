@@ -1,5 +1,6 @@
 """Every rule that a configuration must keep, checked before anything compiles; all faults at once."""
 
+import itertools
 from typing import Any
 
 from longmem_jax.config import retrieval
@@ -54,13 +55,28 @@ def _kind(model, segment_length):
     if model.kind not in KINDS:
         return [unknown('config.model.kind', model.kind, sorted(KINDS))]
     kind, where = KINDS[model.kind], f'config.model.{model.kind}'
+    faults = _attention_of_kind(model)
     if not kind.fields:
-        return []
+        return faults
     if model.kind not in model:
-        return [f'{where} is missing: the fields are {", ".join(kind.fields)}']
-    faults = _types(where, model[model.kind], kind.fields)
-    if not faults and set(model.attention) <= set(ATTENTION):
-        faults = [f'{where}.{fault}' for fault in kind.faults(model, segment_length)]
+        return [*faults, f'{where} is missing: the fields are {", ".join(kind.fields)}']
+    wrong = _types(where, model[model.kind], kind.fields)
+    if not wrong and set(model.attention) <= set(ATTENTION):
+        wrong = [f'{where}.{fault}' for fault in kind.faults(model, segment_length)]
+    return faults + wrong
+
+
+def _attention_of_kind(model):
+    """Faults of attention layers that belong to one kind of model."""
+    given = f'config.model.attention = {tuple(model.attention)}'
+    faults = [
+        f'{given}, config.model.kind = {model.kind!r}: {kind.attention!r} needs kind = {name!r}'
+        for name, kind in KINDS.items()
+        if kind.attention in model.attention and name != model.kind
+    ]
+    needed = KINDS[model.kind].attention
+    if needed and set(model.attention) != {needed}:
+        faults.append(f'{given}: {model.kind!r} needs {needed!r} in all layers')
     return faults
 
 
@@ -87,7 +103,7 @@ def _clusters(model):
     """Faults of the adaptive embedding and softmax."""
     faults, cutoffs = [], tuple(model.cutoffs)
     edges = (0, *cutoffs, model.vocab_size)
-    if any(low >= high for low, high in zip(edges, edges[1:], strict=False)):
+    if any(low >= high for low, high in itertools.pairwise(edges)):
         faults.append(
             f'config.model.cutoffs = {cutoffs}: must rise and lie between 0 and '
             f'vocab_size = {model.vocab_size}'

@@ -143,9 +143,17 @@ def use(config: Any, name: str, changes: Given | Recipe | None = None, **told: A
     dense = ('dense',) * model.num_layers
     model.feed_forward = changes.feed_forward or recipe.feed_forward or dense
     used = {*model.attention, *model.feed_forward, model.kind}
-    for layer, fields in recipe.sections.items():
-        if layer in used:
-            model[layer] = _section(layer, fields, changes.fields, own)
+    sections = {
+        part: section(part, **fields) if part in LAYERS else fields
+        for part, fields in recipe.sections.items()
+    }
+    has = sorted({field for fields in sections.values() for field in fields})
+    for field in changes.fields:
+        if field not in has:
+            raise UsageError(unknown(f'a field of {own}', field, has))
+    for part, fields in sections.items():
+        if part in used:
+            model[part] = fields | {k: v for k, v in changes.fields.items() if k in fields}
     config.evaluate.model = {own: changes.evaluate} if changes.evaluate else {}
     chosen = changes.loss_weights
     kept = {
@@ -156,14 +164,3 @@ def use(config: Any, name: str, changes: Given | Recipe | None = None, **told: A
     config.train.loss_weights = kept | (recipe.loss_weights if chosen is None else chosen)
     config.optimizer.groups = recipe.groups if changes.groups is None else changes.groups
     config.notes = tuple(f'{name}: {note}' for note in recipe.notes)
-
-
-def _section(layer, fields, changes, own):
-    """A layer's sub-config: defaults, recipe, and those of `changes` that it has."""
-    if layer not in LAYERS:
-        for field in changes:
-            if layer == own and field not in fields:
-                raise UsageError(unknown(f'a field of {layer}', field, sorted(fields)))
-        return fields | {field: value for field, value in changes.items() if field in fields}
-    has = LAYERS[layer].defaults()
-    return section(layer, **fields | {k: v for k, v in changes.items() if layer == own or k in has})

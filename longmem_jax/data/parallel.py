@@ -17,7 +17,7 @@ from longmem_jax.data.stored_files import PACKED, read_whole
 from longmem_jax.data.text_files import NAMES
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
-from longmem_jax.models.seq2seq import NOTHING
+from longmem_jax.segment import NOTHING
 
 BREAK = re.compile('\r?\n')
 

@@ -6,6 +6,8 @@ projection to the model's width (Baevski and Auli, 2019; Grave et al., 2017). As
 code cluster i is entered through the i-th entry from the end of the head's vector.
 """
 
+import itertools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -92,7 +94,7 @@ class Embedding(nn.Module):
 
     def _sizes(self):
         edges = self._edges()
-        return [high - low for low, high in zip(edges, edges[1:], strict=False)]
+        return [high - low for low, high in itertools.pairwise(edges)]
 
     def _tables(self):
         """(rows, width) of every table: one per cluster, or one for all where the width is one."""

@@ -4,10 +4,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import ml_collections
 
 from longmem_jax.contract import Recipe, Scale
-from longmem_jax.models import memformer, seq2seq
+from longmem_jax.models import memformer, memory_transformer, seq2seq
 from longmem_jax.models.language_model import LanguageModel
 
 
@@ -22,6 +23,12 @@ class Kind:
       losses: names in its `Aux.losses`, besides those of its layers.
       recipes: names of `:memory=NAME` to `(scale) -> Recipe`, where the model itself is the memory.
       lengths: fields that say how much it remembers, with a word each for tables of results.
+      attention: the attention layer that all its blocks have and no other kind's may; '' = any.
+      first_token: `config.model -> position` of a segment's first token in what blocks read.
+      growing: endings of paths of parameters that may get more rows when a run starts from another.
+      toy: fields and sections of `config.model` with which the conformance suite runs; None for a
+        kind that does not read texts.
+      variants: changes of the toy, by name, that the suite runs too: section to fields.
     """
 
     model: type
@@ -30,6 +37,11 @@ class Kind:
     losses: tuple[str, ...] = ()
     recipes: dict[str, Callable[[Scale], Recipe]] = dataclasses.field(default_factory=dict)
     lengths: dict[str, str] = dataclasses.field(default_factory=dict)
+    attention: str = ''
+    first_token: Callable[[Any], int] = lambda model: 0
+    growing: tuple[str, ...] = ()
+    toy: dict[str, Any] | None = None
+    variants: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
 
 KINDS = {
@@ -40,12 +52,53 @@ KINDS = {
         memformer.faults,
         recipes={'memformer': memformer.recipe},
         lengths={'num_slots': '+ slots '},
+        toy=dict(
+            position='sinusoidal',
+            memformer=dict(
+                encoder='slot_attention',
+                num_encoder_layers=1,
+                num_slots=3,
+                num_summaries=1,
+                temperature=0.5,
+                bias_std=0.1,
+            ),
+        ),
+        variants=dict(joint=dict(memformer=dict(encoder='joint'))),
     ),
-    'seq2seq': Kind(seq2seq.Seq2Seq, seq2seq.FIELDS, seq2seq.faults, ('label_smoothing',)),
+    'memory_transformer': Kind(
+        memory_transformer.MemoryTransformer,
+        memory_transformer.FIELDS,
+        memory_transformer.faults,
+        recipes={
+            'memory_tokens': memory_transformer.recipe,
+            'recurrent': memory_transformer.recurrent_recipe,
+        },
+        attention='memory_tokens',
+        first_token=lambda model: model.memory_tokens.num_tokens,
+        growing=('memory_tokens/tokens',),
+        toy=dict(memory_transformer=dict(carry=True, gradients=True)),
+        variants=dict(
+            leading=dict(
+                memory_transformer=dict(carry=False),
+                memory_tokens=dict(at_end=False, same_length=True, read_cache=True),
+            ),
+            recurrent=dict(
+                memory_transformer=dict(gradients=False),
+                memory_tokens=dict(memory_length=0, position='rotary'),
+            ),
+        ),
+    ),
+    'seq2seq': Kind(
+        seq2seq.Seq2Seq,
+        seq2seq.FIELDS,
+        seq2seq.faults,
+        losses=('label_smoothing',),
+        growing=('encoder/tokens',),
+    ),
 }
 
 
-def make_model(config: Any, segment_length: int) -> LanguageModel:
+def make_model(config: Any, segment_length: int) -> nn.Module:
     """The model of `config.model` for segments of `segment_length` tokens."""
     return KINDS[config.kind].model(
         config=ml_collections.FrozenConfigDict(config), segment_length=segment_length

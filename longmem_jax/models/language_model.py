@@ -1,21 +1,19 @@
 """The language model that every memory is a drop-in part of.
 
 Embedding, blocks of one attention and one feed-forward layer each, output. The state is a tuple of
-`BlockState`, one per block; the model resets the lanes in which a document starts and brings valid
-tokens to the front, so that layers need not know of either.
+`BlockState`, one per block. The model moves padding to the end and resets the memories of lanes in
+which a document starts, so that layers can ignore both. Its methods are the interface that all kinds
+of language model share.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
-from longmem_jax.layers.norms import Norm
-from longmem_jax.memory.registry import LAYERS
-from longmem_jax.models.block import BlockState, make_blocks, make_embedding, make_settings, rate
-from longmem_jax.segment import Aux, Segment, bring_forward, merge_aux, select_lanes
+from longmem_jax.models.block import BlockState
+from longmem_jax.models.stack import make_stack, with_key
+from longmem_jax.segment import Aux, Segment, pack, select_lanes
 
 
 class LanguageModel(nn.Module):
@@ -30,106 +28,29 @@ class LanguageModel(nn.Module):
     segment_length: int
 
     def setup(self):
-        config = self.config
-        settings = make_settings(config, self.segment_length)
-        self.embedding = make_embedding(config, settings)
-        self.blocks = make_blocks(config, settings, self.make_cross())
-        self.around = self._around(settings)
-        self.final_norm = Norm(config.norm) if config.final_norm else None
-        self.drop = nn.Dropout(rate(config, 'embedding_dropout'))
-        self.prepare(settings)
+        self.stack = make_stack(self.config, self.segment_length)
 
-    def make_cross(self) -> Any:
-        """Cross-attention of the blocks: None, but for models that have an encoder."""
-        return None
+    def initial_state(self, batch_size: int) -> tuple[BlockState, ...]:
+        """Memories of documents that have not begun; every leaf [batch_size, ...]."""
+        return self.stack.initial_state(batch_size)
 
-    def prepare(self, settings: Any) -> None:
-        """Makes what another kind of model has besides."""
+    def _read(self, segment, state, train):
+        """Reads a packed segment: the last block's output, memories after it, `Aux`."""
+        fresh = self.initial_state(segment.start.shape[0])
+        state = select_lanes(segment.start, fresh, state)
+        segment = with_key(self, segment, train)
+        x = self.stack.embed(segment.tokens, train=train)
+        x, state, aux = self.stack.read(x, state, segment, train=train)
+        return self.stack.drop(x, deterministic=not train), state, aux
 
-    def _around(self, settings):
-        """The module of rows around every segment, where a kind of attention has one."""
-        config = self.config
-        name = next((name for name in config.attention if LAYERS[name].around), None)
-        if name is None:
-            return None
-        module, wanted = LAYERS[name].around
-        scale = config.d_model**0.5 if config.scale_embedding else 1.0
-        return module(
-            settings=settings,
-            std=config.init_std * scale,  # as large as the embeddings it stands among
-            name=name,
-            **{field: config[name][field] for field in wanted},
-        )
-
-    def initial_state(self, batch_size: int) -> tuple[Any, ...]:
-        """Memories of documents that have not begun; every leaf [batch_size, ...].
-
-        One per block, and behind them that of the rows around a segment, if the model has such.
-        """
-        states = tuple(block.initial_state(batch_size) for block in self.blocks)
-        return states if self.around is None else (*states, self.around.initial_state(batch_size))
-
-    def _read(self, segment: Segment, state: Any, train: bool):
-        """Reads a segment whose valid tokens come first."""
-        batch_size = segment.tokens.shape[0]
-        state = select_lanes(segment.start, self.initial_state(batch_size), state)
-        x = self.embedding.encode(segment.tokens, jnp.zeros((batch_size,), jnp.int32))
-        alive, inverse = segment.valid.any(axis=1), None
-        if self.around is not None:
-            x, segment, inverse = self.around.surround(x, segment, state[-1])
-        x = self.drop(x, deterministic=not train)
-        states, reports = [], []
-        for i, (block, block_state) in enumerate(zip(self.blocks, state, strict=False)):
-            with jax.named_scope(f'block_{i}'):
-                x, new, aux = block(x, block_state, segment, train=train)
-            states.append(new)
-            reports.append(aux)
-        x = self._finish(x)
-        if self.around is not None:
-            x, written = self.around.take(x, inverse)
-            states.append(self.around.write(state[-1], written, alive))
-        return self.drop(x, deterministic=not train), tuple(states), merge_aux(reports)
-
-    def _finish(self, x):
-        return x if self.final_norm is None else self.final_norm(x)
-
-    def written(self, segment: Segment, state: Any) -> jax.Array:
-        """What the last layer makes of the memory tokens around a full segment, for inspection.
-
-        Args:
-          segment, state: as in `__call__`, all tokens valid.
-
-        Returns:
-          [batch, num_tokens, d_model]; the trailing ones if there are any.
-        """
-        x = self.embedding.encode(segment.tokens, jnp.zeros_like(segment.start, jnp.int32))
-        x, segment, inverse = self.around.surround(x, segment, state[-1])
-        for block, block_state in zip(self.blocks, state, strict=False):
-            x, _, _ = block(x, block_state, segment, train=False)
-        return self.around.take(self._finish(x), inverse)[1]
-
-    def _in_order(self, segment, state, train, then: Callable):
-        """Reads, applies `then(hidden, order)`, and puts the [batch, length, ...] result back."""
-        order, inverse = bring_forward(segment.valid)
-
-        def sort(leaf):
-            return jnp.take_along_axis(leaf, order, axis=1)
-
-        key = self.make_rng('memory') if train and self.has_rng('memory') else None
-        ordered = Segment(sort(segment.tokens), sort(segment.valid), segment.start, key)
-        hidden, state, aux = self._read(ordered, state, train)
-        result = jax.tree.map(
-            lambda leaf: jnp.take_along_axis(leaf, per_lane_order(inverse, leaf), axis=1),
-            then(hidden, sort),
-        )
-        return result, state, aux
-
-    def hidden(self, segment: Segment, state: Any, *, train: bool):
-        """The last layer's output, [batch, length, d_model]; new state; `Aux`."""
-        return self._in_order(segment, state, train, lambda hidden, sort: hidden)
+    def hidden(self, segment: Segment, state: Any, *, train: bool) -> tuple[jax.Array, Any, Aux]:
+        """The last layer's output, [batch, length, d_model]; otherwise as `__call__`."""
+        packed, packing = pack(segment)
+        hidden, state, aux = self._read(packed, state, train)
+        return packing.unpack(hidden), state, aux
 
     def __call__(self, segment: Segment, state: Any, *, train: bool) -> tuple[jax.Array, Any, Aux]:
-        """Logits of the next token at every place.
+        """Logits of the next token at every position.
 
         Args:
           segment: tokens of all lanes.
@@ -140,11 +61,13 @@ class LanguageModel(nn.Module):
           logits [batch, length, vocab_size], at least float32 (log-probabilities with clusters);
           memories after the segment; `Aux`.
         """
-        return self._in_order(
-            segment, state, train, lambda hidden, sort: self.embedding.logits(hidden)
-        )
+        packed, packing = pack(segment)
+        hidden, state, aux = self._read(packed, state, train)
+        return packing.unpack(self.stack.embedding.logits(hidden)), state, aux
 
-    def nll(self, segment: Segment, targets: jax.Array, state: Any, *, train: bool):
+    def nll(
+        self, segment: Segment, targets: jax.Array, state: Any, *, train: bool
+    ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], Any, Aux]:
         """Negative log-likelihood of `targets`, without whole-vocabulary logits being returned.
 
         Args:
@@ -156,33 +79,14 @@ class LanguageModel(nn.Module):
           padding; bool [batch, length], whether the target was the likeliest token; memories after
           the segment; `Aux`.
         """
-        (nll, log_z, right), state, aux = self._in_order(
-            segment,
-            state,
-            train,
-            lambda hidden, sort: self.embedding.nll(hidden, sort(targets)),
-        )
-        zero = jnp.zeros_like(nll)
-        nll, log_z = (jnp.where(segment.valid, part, zero) for part in (nll, log_z))
-        return (nll, log_z, right & segment.valid), state, aux
+        packed, packing = pack(segment)
+        hidden, state, aux = self._read(packed, state, train)
+        scores = self.stack.nll(hidden, packing.pack(targets), packed.valid)
+        return jax.tree.map(packing.unpack, scores), state, aux
 
     def open_segment(self, state: Any, batch_size: int) -> tuple[BlockState, ...]:
-        """Caches of a segment that begins behind the memories `state`; see `models.stream`."""
-        caches = tuple(
-            block.open_segment(part, batch_size)
-            for block, part in zip(self.blocks, state, strict=False)
-        )
-        if self.around is None:
-            return caches
-        return self._beside('lead', self.around.vectors(state[-1], batch_size), caches)[1]
-
-    def _beside(self, read, x, caches, *where):
-        """Reads rows around the open segment; returns the last block's output and the caches."""
-        new = []
-        for block, cache in zip(self.blocks, caches, strict=True):
-            x, cache = block.beside(read, x, cache, *where)
-            new.append(cache)
-        return x, tuple(new)
+        """Caches of a segment that begins with the memories `state`; see `generation.stream`."""
+        return self.stack.open_segment(state, batch_size)
 
     def extend(
         self, tokens: jax.Array, cache: Any, index: jax.Array
@@ -192,34 +96,15 @@ class LanguageModel(nn.Module):
         Args:
           tokens: int32 [batch, n].
           cache: caches of the open segment.
-          index: int32 [batch], place of the first of these tokens in the segment.
+          index: int32 [batch], position of the first of these tokens in the segment.
 
         Returns:
           logits [batch, n, vocab_size] and the caches with these tokens in them.
         """
-        x = self.embedding.encode(tokens, index)
-        caches = []
-        for block, part in zip(self.blocks, cache, strict=True):
-            x, part = block.extend(x, part, index)
-            caches.append(part)
-        return self.embedding.logits(self._finish(x)), tuple(caches)
+        x = self.stack.embedding.encode(tokens, index)
+        x, cache = self.stack.extend(x, cache, index)
+        return self.stack.embedding.logits(x), cache
 
-    def close_segment(self, state: Any, cache: Any, count: jax.Array) -> tuple[Any, ...]:
+    def close_segment(self, state: Any, cache: Any, count: jax.Array) -> tuple[BlockState, ...]:
         """Writes the first `count` (int32 [batch]) tokens of the open segment to the memories."""
-        last = ()
-        if self.around is not None:
-            last = (None,)
-            if self.around.at_end:
-                vectors = self.around.vectors(state[-1], count.shape[0])
-                x, cache = self._beside('trail', vectors, cache, count)
-                last = (self.around.write(state[-1], self._finish(x), count > 0),)
-        blocks = (
-            block.close_segment(old, part, count)
-            for block, old, part in zip(self.blocks, state, cache, strict=False)
-        )
-        return (*blocks, *last)
-
-
-def per_lane_order(order: jax.Array, leaf: jax.Array) -> jax.Array:
-    """Index `order` [batch, length] shaped for `take_along_axis` on [batch, length, ...]."""
-    return order.reshape(order.shape + (1,) * (leaf.ndim - 2))
+        return self.stack.close_segment(state, cache, count)

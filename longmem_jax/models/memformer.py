@@ -9,19 +9,22 @@ slots between them are kept, and each segment is computed again on the way back.
 of plain back-propagation through time.
 """
 
+import functools
 from typing import Any
 
+import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Recipe, Scale
 from longmem_jax.layers.cross_attention import CrossAttention
-from longmem_jax.models.block import BlockState, rate
+from longmem_jax.layers.self_attention import put
+from longmem_jax.models.block import BlockState
 from longmem_jax.models.encoders.joint_slots import JointEncoder
 from longmem_jax.models.encoders.slot_attention import SlotEncoder
-from longmem_jax.models.language_model import LanguageModel
-from longmem_jax.segment import Aux, Segment, merge_aux, select_lanes
+from longmem_jax.models.stack import make_settings, make_stack, rate, with_key
+from longmem_jax.segment import Aux, Segment, merge_aux, pack, select_lanes
 
 ENCODERS = ('slot_attention', 'joint')
 FIELDS = {
@@ -107,41 +110,37 @@ def faults(model: Any, segment_length: int) -> list[str]:
             f'num_slots: a slot of config.model.d_model = {model.d_model} is cut into '
             f'config.model.num_heads = {model.num_heads} parts, which must be equal'
         )
-    if 'memory_tokens' in model.attention:
-        found.append("encoder: the decoder's config.model.attention cannot be 'memory_tokens'")
     if 'dense' not in model:
         found.append('encoder: needs config.model.dense, its feed-forward layers')
     return found
 
 
-class Memformer(LanguageModel):
-    """A language model whose memory is an encoder's slots; `LanguageModel`'s interface.
+class Memformer(nn.Module):
+    """A language model whose memory is an encoder's slots; the interface of `LanguageModel`.
 
     `config.memformer`: `encoder` ('slot_attention' as in the paper, or 'joint' as released for
     MemBART), its layers, slots, summaries (appended vectors for the writer), the writer's
     temperature, and the deviation of the joint encoder's bias. The decoder is `config.attention`
     and `config.feed_forward` with cross-attention in every block.
+
+    Attributes:
+      config: `config.model`, frozen.
+      segment_length: tokens per segment, `length` below.
     """
 
-    def make_cross(self) -> Any:
-        """The decoder's cross-attention; see `make_blocks`."""
+    config: Any
+    segment_length: int
 
-        def cross(settings, normalize):
-            return CrossAttention(settings=settings, normalize=normalize, bias=False)
-
-        return cross
-
-    def prepare(self, settings) -> None:
-        """Makes the encoder."""
-        config = self.config
-        fields = config.memformer
+    def setup(self):
+        config, fields = self.config, self.config.memformer
+        cross = functools.partial(CrossAttention, bias=False)
+        self.stack = make_stack(config, self.segment_length, cross=cross)
         common = dict(
-            settings=settings,
+            settings=make_settings(config, self.segment_length),
             residual_dropout=rate(config, 'residual_dropout'),
             dense=dict(config.dense),
             num_layers=fields.num_encoder_layers,
             num_slots=fields.num_slots,
-            name='encoder',
         )
         if fields.encoder == 'joint':
             self.encoder = JointEncoder(bias_std=fields.bias_std, **common)
@@ -156,73 +155,82 @@ class Memformer(LanguageModel):
 
     def initial_state(self, batch_size: int) -> MemformerState:
         """Slots and memories of documents that have not begun; every leaf [batch_size, ...]."""
-        zeros = jnp.zeros((batch_size,), jnp.int32)
         return MemformerState(
             self.encoder.initial_slots(batch_size),
             jnp.zeros((batch_size, self.segment_length), jnp.int32),
-            zeros,
-            tuple(block.initial_state(batch_size) for block in self.blocks),
+            jnp.zeros((batch_size,), jnp.int32),
+            self.stack.initial_state(batch_size),
         )
 
-    def encode(self, state: MemformerState, *, train: bool):
+    def encode(
+        self, state: MemformerState, *, train: bool
+    ) -> tuple[tuple[Any, ...], jax.Array, jax.Array]:
         """Reads the last segment.
 
         Returns:
           What every block's cross-attention reads, the slots with the segment in them, and the
           share [batch, num_slots] of its weight that each slot left on itself.
         """
-        tokens = state.tokens
-        places = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-        valid = places < state.count[:, None]
-        x = self.embedding.encode(tokens, jnp.zeros_like(state.count))
-        x = self.drop(x, deterministic=not train)
+        positions = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None]
+        valid = positions < state.count[:, None]
+        x = self.stack.embed(state.tokens, train=train)
         encoded, seen, slots, kept = self.encoder(x, valid, state.slots, train=train)
-        return tuple(block.source(encoded, seen) for block in self.blocks), slots, kept
+        return tuple(block.source(encoded, seen) for block in self.stack.blocks), slots, kept
 
-    def _read(self, segment: Segment, state: MemformerState, train: bool):
-        batch_size = segment.tokens.shape[0]
-        state = select_lanes(segment.start, self.initial_state(batch_size), state)
+    def _read(self, segment, state, train):
+        """Reads a packed segment: the last block's output, memories after it, `Aux`."""
+        state = select_lanes(segment.start, self.initial_state(segment.start.shape[0]), state)
+        segment = with_key(self, segment, train)
         with jax.named_scope('encoder'):
             sources, slots, kept = self.encode(state, train=train)
-        x = self.embedding.encode(segment.tokens, jnp.zeros((batch_size,), jnp.int32))
-        x = self.drop(x, deterministic=not train)
-        states, reports = [], [Aux(losses={}, metrics={'slot_kept': kept.mean()})]
-        for i, block in enumerate(self.blocks):
-            with jax.named_scope(f'block_{i}'):
-                x, new, aux = block(x, state.blocks[i], segment, train=train, source=sources[i])
-            states.append(new)
-            reports.append(aux)
-        x = self.drop(self._finish(x), deterministic=not train)
+        x = self.stack.embed(segment.tokens, train=train)
+        x, blocks, aux = self.stack.read(x, state.blocks, segment, train=train, sources=sources)
+        aux = merge_aux([Aux(losses={}, metrics={'slot_kept': kept.mean()}), aux])
         count = segment.valid.sum(axis=1, dtype=jnp.int32)
-        new = MemformerState(slots, segment.tokens, count, tuple(states))
-        return x, select_lanes(count > 0, new, state), merge_aux(reports)
+        new = MemformerState(slots, segment.tokens, count, blocks)
+        x = self.stack.drop(x, deterministic=not train)
+        return x, select_lanes(count > 0, new, state), aux
+
+    def hidden(self, segment: Segment, state: Any, *, train: bool) -> tuple[jax.Array, Any, Aux]:
+        """The last layer's output, as in `LanguageModel`."""
+        packed, packing = pack(segment)
+        hidden, state, aux = self._read(packed, state, train)
+        return packing.unpack(hidden), state, aux
+
+    def __call__(self, segment: Segment, state: Any, *, train: bool) -> tuple[jax.Array, Any, Aux]:
+        """Logits of the next token at every position, as in `LanguageModel`."""
+        packed, packing = pack(segment)
+        hidden, state, aux = self._read(packed, state, train)
+        return packing.unpack(self.stack.embedding.logits(hidden)), state, aux
+
+    def nll(
+        self, segment: Segment, targets: jax.Array, state: Any, *, train: bool
+    ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], Any, Aux]:
+        """Negative log-likelihood of `targets`, as in `LanguageModel`."""
+        packed, packing = pack(segment)
+        hidden, state, aux = self._read(packed, state, train)
+        scores = self.stack.nll(hidden, packing.pack(targets), packed.valid)
+        return jax.tree.map(packing.unpack, scores), state, aux
 
     def open_segment(self, state: MemformerState, batch_size: int) -> MemformerCache:
-        """Encodes the last segment for a decoder that begins behind it; see `models.stream`."""
+        """Encodes the last segment for a decoder that begins the next; see `generation.stream`."""
         sources, slots, _ = self.encode(state, train=False)
-        blocks = tuple(
-            block.open_segment(part, batch_size)
-            for block, part in zip(self.blocks, state.blocks, strict=True)
-        )
+        blocks = self.stack.open_segment(state.blocks, batch_size)
         return MemformerCache(slots, jnp.zeros_like(state.tokens), sources, blocks)
 
-    def extend(self, tokens: jax.Array, cache: MemformerCache, index: jax.Array):
-        """Reads the next tokens of the open segment; as in `LanguageModel`."""
-        x = self.embedding.encode(tokens, index)
-        caches = []
-        for block, part, source in zip(self.blocks, cache.blocks, cache.sources, strict=True):
-            x, part = block.extend(x, part, index, source)
-            caches.append(part)
-        write = jax.vmap(jax.lax.dynamic_update_slice_in_dim, in_axes=(0, 0, 0, None))
-        kept = write(cache.tokens, tokens.astype(jnp.int32), index, 0)
-        logits = self.embedding.logits(self._finish(x))
-        return logits, cache.replace(tokens=kept, blocks=tuple(caches))
+    def extend(
+        self, tokens: jax.Array, cache: MemformerCache, index: jax.Array
+    ) -> tuple[jax.Array, MemformerCache]:
+        """Reads the next tokens of the open segment, as in `LanguageModel`."""
+        x = self.stack.embedding.encode(tokens, index)
+        x, blocks = self.stack.extend(x, cache.blocks, index, cache.sources)
+        kept = put(cache.tokens, tokens, index, 1)
+        return self.stack.embedding.logits(x), cache.replace(tokens=kept, blocks=blocks)
 
-    def close_segment(self, state: MemformerState, cache: MemformerCache, count: jax.Array):
+    def close_segment(
+        self, state: MemformerState, cache: MemformerCache, count: jax.Array
+    ) -> MemformerState:
         """The open segment's first `count` (int32 [batch]) tokens become the last segment."""
-        blocks = tuple(
-            block.close_segment(old, part, count)
-            for block, old, part in zip(self.blocks, state.blocks, cache.blocks, strict=True)
-        )
+        blocks = self.stack.close_segment(state.blocks, cache.blocks, count)
         new = MemformerState(cache.slots, cache.tokens, count, blocks)
         return select_lanes(count > 0, new, state)

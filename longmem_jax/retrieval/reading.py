@@ -17,6 +17,7 @@ from longmem_jax.data.lanes import Batch, in_order
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
+from longmem_jax.models.kinds import KINDS
 from longmem_jax.segment import Segment, read_segments
 
 SEGMENTS = 8  # read per call
@@ -73,15 +74,14 @@ def look(model: Any, params: Any, memory: Any, inputs: Batch) -> tuple[Any, tupl
         )
     nll = model.apply({'params': params}, hidden, inputs.targets, method=nll_of)
     wide, keys = jnp.float32, found[0]
-    if keys.shape[1] > hidden.shape[1]:  # memory tokens stand before the segment, and behind it
-        first = model.config.memory_tokens.num_tokens
-        keys = keys[:, first : first + hidden.shape[1]]
+    first = KINDS[model.config.kind].first_token(model.config)
+    keys = keys[:, first : first + hidden.shape[1]]
     return memory, (keys.astype(wide), hidden.astype(wide), nll.astype(wide))
 
 
 def nll_of(model: Any, hidden: jax.Array, targets: jax.Array) -> jax.Array:
     """Nats of `targets` by a model's output layer, as a linen method; shaped like `targets`."""
-    return model.embedding.nll(hidden, targets)[0]
+    return model.stack.embedding.nll(hidden, targets)[0]
 
 
 class Reader:

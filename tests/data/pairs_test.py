@@ -14,7 +14,7 @@ from longmem_jax.data.parallel import PairCorpus
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.data.windows import Windows
 from longmem_jax.errors import UsageError
-from longmem_jax.models.seq2seq import NOTHING
+from longmem_jax.segment import NOTHING
 
 
 def settings(path, max_source=8, max_target=6):

@@ -11,10 +11,14 @@ from longmem_jax.generation.reader import fresh_state
 from longmem_jax.retrieval.reading import look
 from tests.toys import BATCH, LENGTH, VOCAB, model_config, random_segments, run, toy, with_config
 
+KIND = 'memory_transformer'
 
-def fields(**changes):
-    own = dict(model_config('memory_tokens').memory_tokens) | dict(memory_length=0)
-    return dict(memory_tokens=own | changes)
+
+def fields(carry=True, gradients=True, **changes):
+    own = dict(model_config(KIND).memory_tokens) | dict(memory_length=0)
+    return dict(
+        memory_transformer=dict(carry=carry, gradients=gradients), memory_tokens=own | changes
+    )
 
 
 def changed_first(segments):
@@ -24,7 +28,7 @@ def changed_first(segments):
 
 @pytest.mark.parametrize('carry', [True, False])
 def test_only_carried_tokens_tell_of_the_segment_before(carry):
-    model, (_, params) = with_config('memory_tokens', **fields(carry=carry)), toy('memory_tokens')
+    model, (_, params) = with_config(KIND, **fields(carry=carry)), toy(KIND)
     segments = random_segments()
     logits, _ = run(model, params, segments)
     other, _ = run(model, params, changed_first(segments))
@@ -34,8 +38,8 @@ def test_only_carried_tokens_tell_of_the_segment_before(carry):
 
 @pytest.mark.parametrize('gradients', [True, False])
 def test_gradients_pass_carried_tokens_or_not(gradients):
-    model = with_config('memory_tokens', **fields(gradients=gradients))
-    _, params = toy('memory_tokens')
+    model = with_config(KIND, **fields(gradients=gradients))
+    _, params = toy(KIND)
     first, second = (
         jax.tree.map(lambda leaf, n=n: leaf[n], random_segments(segments=2)) for n in range(2)
     )
@@ -65,21 +69,21 @@ def test_leading_tokens_do_not_see_the_segment():
     first = jax.tree.map(lambda leaf: leaf[0], random_segments())
     last = (first.tokens[:, -1] + 1) % VOCAB
     other = first.replace(tokens=first.tokens.at[:, -1].set(last))
-    np.testing.assert_array_equal(*written(*toy('memory_tokens:leading')))
-    one, two = written(*toy('memory_tokens'))
+    np.testing.assert_array_equal(*written(*toy(f'{KIND}:leading')))
+    one, two = written(*toy(KIND))
     assert np.abs(one - two).max() > 1e-5
 
 
 def test_the_released_positions_differ_only_where_tokens_look_ahead():
     """One memory token never looks ahead; of three, the authors' shift moves what they say."""
-    _, params = toy('memory_tokens')
+    _, params = toy(KIND)
     segments = random_segments()
     for number, same in ((1, True), (3, False)):
         tokens = jnp.asarray(np.random.default_rng(0).normal(size=(number, 16)), jnp.float32)
         own = params | {'memory_tokens': {'tokens': tokens}}
         logits = [
             run(
-                with_config('memory_tokens', **fields(num_tokens=number, look_ahead=kind)),
+                with_config(KIND, **fields(num_tokens=number, look_ahead=kind)),
                 own,
                 segments,
             )[0]
@@ -89,7 +93,7 @@ def test_the_released_positions_differ_only_where_tokens_look_ahead():
 
 
 def test_keys_of_a_datastore_are_those_of_the_tokens():
-    model, params = toy('memory_tokens')
+    model, params = toy(KIND)
     first = jax.tree.map(lambda leaf: leaf[0], random_segments())
     batch = Batch(
         tokens=first.tokens, targets=first.tokens, valid=first.valid, scored=first.valid,
@@ -115,12 +119,23 @@ def test_keys_of_a_datastore_are_those_of_the_tokens():
     ],
 )
 def test_bad_fields_are_faults(changes, message):
-    model = model_config('memory_tokens', **fields(**changes))
+    model = model_config(KIND, **fields(**changes))
     assert any(message in fault for fault in model_faults(model, LENGTH))
 
 
 def test_all_layers_must_pass_them_on():
-    model = model_config('memory_tokens')
+    model = model_config(KIND)
     model.attention = ('memory_tokens', 'local')
     model.local = dict(position='rotary')
-    assert any('pass through all layers' in fault for fault in model_faults(model, LENGTH))
+    assert any(
+        "needs 'memory_tokens' in all layers" in fault for fault in model_faults(model, LENGTH)
+    )
+
+
+@pytest.mark.parametrize('kind', ['language_model', 'memformer'])
+def test_another_kind_cannot_have_them(kind):
+    model = model_config(KIND)
+    model.kind = kind
+    assert any(
+        "needs kind = 'memory_transformer'" in fault for fault in model_faults(model, LENGTH)
+    )

@@ -115,12 +115,12 @@ def _language_model(settings, arrays):
     for name, value in borrowed.items():
         if name != 'transformer_xl':
             model[name] = value
+    model.kind = 'memory_transformer'
+    model.memory_transformer = dict(carry=settings['carry_memory_tokens'], gradients=True)
     stack(model, settings['n_layer'], 'memory_tokens')
     model.memory_tokens = dict(
         num_tokens=settings['num_mem_tokens'],
         at_end=settings['mem_at_end'],
-        carry=settings['carry_memory_tokens'],
-        gradients=True,
         read_cache=settings['read_mem_from_cache'],
         look_ahead='released',
         memory_length=settings['mem_len'],
@@ -162,7 +162,7 @@ def _language_model(settings, arrays):
             name = f'state/cache_layer{layer}_{number}'
             if name in arrays:
                 rows = arrays[name].shape[1]
-                hidden = state[layer].attention.hidden
+                hidden = state.blocks[layer].attention.hidden
                 yield name, hidden[:, hidden.shape[1] - rows :], arrays[name]
     yield 'grad/mem_tokens', gradient['memory_tokens']['tokens'][:, None], arrays['grad/mem_tokens']
     gradient['shared_transformer_xl'] = gradient.pop('shared_memory_tokens')

@@ -1,0 +1,260 @@
+"""Memory tokens: learned vectors that all layers read and write as if they were tokens.
+
+They are prepended to every segment, and optionally appended (Burtsev et al., 2020). In the recurrent
+memory transformer (Bulatov et al., 2022) what the last layer makes of the appended ones becomes the
+memory tokens of the next segment, before and after it. The leading ones cannot see the segment, or
+they would tell of tokens to come; the trailing ones can, and only they write. Which position sees
+which is the matter of the attention layer, `memory/memory_tokens.py`, whose section
+`config.model.memory_tokens` also says how many there are and whether they are appended.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.contract import Recipe, Scale
+from longmem_jax.models.block import BlockState
+from longmem_jax.models.stack import make_stack, with_key
+from longmem_jax.segment import Aux, Packing, Segment, pack, select_lanes
+
+FIELDS = {'carry': bool, 'gradients': bool}
+
+
+@flax.struct.dataclass
+class MemoryTransformerState:
+    """What is known of a document.
+
+    Attributes:
+      blocks: memories of the blocks.
+      vectors: the memory tokens of the next segment, [batch, num_tokens, d_model] in the compute
+        dtype; None where every segment begins with the learned ones.
+    """
+
+    blocks: tuple[BlockState, ...]
+    vectors: jax.Array | None
+
+
+def recipe(scale: Scale) -> Recipe:
+    """Fresh tokens before every segment, beside a cache (Burtsev et al., 2020)."""
+    return _recipe(dict(num_tokens=scale.tokens, memory_length=scale.reach), carry=False)
+
+
+def recurrent_recipe(scale: Scale) -> Recipe:
+    """Tokens carried from segment to segment, without a cache (Bulatov et al., 2022)."""
+    return _recipe(dict(num_tokens=scale.tokens, memory_length=0, at_end=True), carry=True)
+
+
+def _recipe(attention, carry):
+    sections = {
+        'memory_tokens': attention,
+        'memory_transformer': dict(carry=carry, gradients=True),
+    }
+    return Recipe(sections, model=dict(kind='memory_transformer'))
+
+
+def faults(model: Any, segment_length: int) -> list[str]:
+    """Faults of `config.model.memory_transformer`."""
+    at_end = model.get('memory_tokens', {}).get('at_end', True)
+    if model.memory_transformer.carry and not at_end:
+        return [
+            'carry = True: needs config.model.memory_tokens.at_end = True, leading tokens never '
+            'see the segment'
+        ]
+    return []
+
+
+def surround(
+    x: jax.Array, segment: Segment, vectors: jax.Array, at_end: bool
+) -> tuple[jax.Array, Segment, Packing | None]:
+    """Puts memory tokens around a segment.
+
+    Args:
+      x: [batch, length, d_model], packed: tokens first, padding after them.
+      segment: its tokens.
+      vectors: memory tokens, [batch, num_tokens, d_model].
+      at_end: append them, too.
+
+    Returns:
+      x and segment with the memory tokens, padding after all; and the packing whose `unpack` gives
+      [leading, segment, trailing], None where that is how they stand. A lane without tokens has no
+      memory tokens either.
+    """
+    alive = jnp.broadcast_to(segment.valid.any(axis=1)[:, None], vectors.shape[:2])
+    blank = jnp.zeros(vectors.shape[:2], segment.tokens.dtype)
+    count = 1 if at_end else 0
+    x = jnp.concatenate([vectors, x, *[vectors] * count], axis=1)
+    tokens = jnp.concatenate([blank, segment.tokens, *[blank] * count], axis=1)
+    valid = jnp.concatenate([alive, segment.valid, *[alive] * count], axis=1)
+    whole = segment.replace(tokens=tokens, valid=valid)
+    if not at_end:
+        return x, whole, None
+    whole, packing = pack(whole)
+    return packing.pack(x), whole, packing
+
+
+def take(x: jax.Array, packing: Packing | None, num_tokens: int) -> tuple[jax.Array, jax.Array]:
+    """Undoes `surround`: the vectors of the segment, and those of the memory tokens that write."""
+    if packing is None:
+        return x[:, num_tokens:], x[:, :num_tokens]
+    x = packing.unpack(x)
+    return x[:, num_tokens:-num_tokens], x[:, -num_tokens:]
+
+
+class MemoryTokens(nn.Module):
+    """The learned memory tokens.
+
+    Attributes:
+      num_tokens: how many.
+      d_model: their width.
+      std: of their initialisation.
+      dtype: the compute dtype.
+    """
+
+    num_tokens: int
+    d_model: int
+    std: float
+    dtype: Any
+
+    def setup(self):
+        init = nn.with_logical_partitioning(nn.initializers.normal(self.std), (None, 'embed'))
+        self.tokens = self.param('tokens', init, (self.num_tokens, self.d_model))
+
+    def __call__(self, batch_size: int) -> jax.Array:
+        """The same for every lane, [batch_size, num_tokens, d_model]."""
+        tokens = self.tokens[None].astype(self.dtype)
+        return jnp.broadcast_to(tokens, (batch_size, self.num_tokens, self.d_model))
+
+
+class MemoryTransformer(nn.Module):
+    """A language model with memory tokens; the interface of `LanguageModel`.
+
+    `config.memory_transformer`: `carry` (the memory tokens after a segment go on to the next;
+    otherwise every segment begins with the learned ones) and `gradients` (through carried ones, as
+    far as `config.train.segments_per_step` reaches). All blocks have the attention 'memory_tokens'.
+
+    Attributes:
+      config: `config.model`, frozen.
+      segment_length: tokens per segment, `length` below; memory tokens do not count.
+    """
+
+    config: Any
+    segment_length: int
+
+    def setup(self):
+        config = self.config
+        num_tokens, at_end = self._sizes()
+        self.stack = make_stack(config, self.segment_length, added=num_tokens * (1 + at_end))
+        scale = config.d_model**0.5 if config.scale_embedding else 1.0
+        self.memory_tokens = MemoryTokens(
+            num_tokens=num_tokens,
+            d_model=config.d_model,
+            std=config.init_std * scale,  # as large as the embeddings that they stand among
+            dtype=jnp.dtype(config.dtype),
+        )
+
+    def _sizes(self):
+        """How many memory tokens there are, and whether they are appended."""
+        fields = self.config.memory_tokens
+        return fields.num_tokens, fields.at_end
+
+    def initial_state(self, batch_size: int) -> MemoryTransformerState:
+        """Memories of documents that have not begun; every leaf [batch_size, ...]."""
+        carry = self.config.memory_transformer.carry
+        vectors = self.memory_tokens(batch_size) if carry else None
+        return MemoryTransformerState(self.stack.initial_state(batch_size), vectors)
+
+    def _vectors(self, state, batch_size):
+        """The memory tokens around the coming segment, [batch, num_tokens, d_model]."""
+        if state.vectors is None:
+            return self.memory_tokens(batch_size)
+        gradients = self.config.memory_transformer.gradients
+        return state.vectors if gradients else jax.lax.stop_gradient(state.vectors)
+
+    def _write(self, state, blocks, written, alive):
+        """The state after a segment, in the lanes that had tokens (`alive`, bool [batch])."""
+        if state.vectors is None:
+            return MemoryTransformerState(blocks, None)
+        vectors = select_lanes(alive, written.astype(state.vectors.dtype), state.vectors)
+        return MemoryTransformerState(blocks, vectors)
+
+    def _read(self, segment, state, train):
+        """Reads a packed segment: output at tokens and at memory tokens, new state, `Aux`."""
+        batch_size = segment.start.shape[0]
+        num_tokens, at_end = self._sizes()
+        state = select_lanes(segment.start, self.initial_state(batch_size), state)
+        segment = with_key(self, segment, train)
+        x = self.stack.embedding.encode(segment.tokens, jnp.zeros((batch_size,), jnp.int32))
+        vectors = self._vectors(state, batch_size)
+        x, whole, packing = surround(x, segment, vectors, at_end)
+        x = self.stack.drop(x, deterministic=not train)
+        x, blocks, aux = self.stack.read(x, state.blocks, whole, train=train)
+        x, written = take(x, packing, num_tokens)
+        state = self._write(state, blocks, written, segment.valid.any(axis=1))
+        return self.stack.drop(x, deterministic=not train), written, state, aux
+
+    def hidden(self, segment: Segment, state: Any, *, train: bool) -> tuple[jax.Array, Any, Aux]:
+        """The last layer's output at tokens, as in `LanguageModel`."""
+        packed, packing = pack(segment)
+        hidden, _, state, aux = self._read(packed, state, train)
+        return packing.unpack(hidden), state, aux
+
+    def written(self, segment: Segment, state: Any) -> jax.Array:
+        """What the last layer makes of the memory tokens, for inspection.
+
+        Args:
+          segment, state: as in `__call__`.
+
+        Returns:
+          [batch, num_tokens, d_model]; the trailing ones if there are any.
+        """
+        return self._read(pack(segment)[0], state, False)[1]
+
+    def __call__(self, segment: Segment, state: Any, *, train: bool) -> tuple[jax.Array, Any, Aux]:
+        """Logits of the next token at every position, as in `LanguageModel`."""
+        packed, packing = pack(segment)
+        hidden, _, state, aux = self._read(packed, state, train)
+        return packing.unpack(self.stack.embedding.logits(hidden)), state, aux
+
+    def nll(
+        self, segment: Segment, targets: jax.Array, state: Any, *, train: bool
+    ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], Any, Aux]:
+        """Negative log-likelihood of `targets`, as in `LanguageModel`."""
+        packed, packing = pack(segment)
+        hidden, _, state, aux = self._read(packed, state, train)
+        scores = self.stack.nll(hidden, packing.pack(targets), packed.valid)
+        return jax.tree.map(packing.unpack, scores), state, aux
+
+    def open_segment(self, state: Any, batch_size: int) -> tuple[BlockState, ...]:
+        """Caches of a segment that begins, with the leading memory tokens in them."""
+        caches = self.stack.open_segment(state.blocks, batch_size)
+        first = jnp.zeros((batch_size,), jnp.int32)
+        return self.stack.extend(self._vectors(state, batch_size), caches, first)[1]
+
+    def extend(
+        self, tokens: jax.Array, cache: Any, index: jax.Array
+    ) -> tuple[jax.Array, tuple[BlockState, ...]]:
+        """Reads the next tokens of the open segment, as in `LanguageModel`."""
+        x = self.stack.embedding.encode(tokens, index)
+        x, cache = self.stack.extend(x, cache, index + self._sizes()[0])
+        return self.stack.embedding.logits(x), cache
+
+    def close_segment(
+        self, state: Any, cache: tuple[BlockState, ...], count: jax.Array
+    ) -> MemoryTransformerState:
+        """Writes the first `count` (int32 [batch]) tokens of the open segment.
+
+        The trailing memory tokens, if there are any, are read after these tokens.
+        """
+        num_tokens, at_end = self._sizes()
+        written, end = None, count + num_tokens
+        if at_end:
+            first, end = end, end + num_tokens
+            # The attention layer has to know where they end: they see one another.
+            cache = tuple(part.replace(attention=part.attention.replace(end=end)) for part in cache)
+            written, cache = self.stack.extend(self._vectors(state, count.shape[0]), cache, first)
+        end = jnp.where(count > 0, end, jnp.zeros_like(end))
+        blocks = self.stack.close_segment(state.blocks, cache, end)
+        return self._write(state, blocks, written, count > 0)

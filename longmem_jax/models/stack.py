@@ -1,0 +1,220 @@
+"""What every kind of model owns: embedding, blocks and final norm, made from `config.model`.
+
+A `Stack` is no linen module, so that its parts stand at the top of the owner's parameters:
+`embedding`, `block_0`, ..., `final_norm`, and `shared_NAME` for what blocks share.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.contract import ModelSettings
+from longmem_jax.layers.embedding import Embedding
+from longmem_jax.layers.norms import Norm
+from longmem_jax.memory.registry import LAYERS
+from longmem_jax.models.block import Block, BlockState
+from longmem_jax.segment import Aux, Segment, merge_aux
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """Submodules of a model, made in its `setup` by `make_stack`.
+
+    Attributes:
+      embedding: embedding and softmax.
+      blocks: the blocks, first to last.
+      final_norm: norm after the last block, or None.
+      drop: dropout of embeddings and of the last block's output.
+    """
+
+    embedding: Embedding
+    blocks: tuple[Block, ...]
+    final_norm: Norm | None
+    drop: nn.Dropout
+
+    def embed(self, tokens: jax.Array, *, train: bool) -> jax.Array:
+        """Embeddings of a segment's tokens, int32 [batch, n], with dropout: [batch, n, d_model]."""
+        x = self.embedding.encode(tokens, jnp.zeros((tokens.shape[0],), jnp.int32))
+        return self.drop(x, deterministic=not train)
+
+    def initial_state(self, batch_size: int) -> tuple[BlockState, ...]:
+        """Memories of documents that have not begun, one entry per block."""
+        return tuple(block.initial_state(batch_size) for block in self.blocks)
+
+    def read(
+        self,
+        x: jax.Array,
+        states: Sequence[BlockState],
+        segment: Segment,
+        *,
+        train: bool,
+        sources: Sequence[Any] | None = None,
+    ) -> tuple[jax.Array, tuple[BlockState, ...], Aux]:
+        """Passes a segment through the blocks and the final norm.
+
+        Args:
+          x: [batch, length, d_model].
+          states: memories before the segment, one entry per block.
+          segment: what stands at the positions of `x`, packed.
+          train: dropout and training-only behaviour of memories on or off.
+          sources: what every block's cross-attention reads; None for blocks without it.
+
+        Returns:
+          [batch, length, d_model], the memories after the segment, and `Aux`.
+        """
+        sources = (None,) * len(self.blocks) if sources is None else sources
+        new, reports = [], []
+        for i, (block, state, source) in enumerate(zip(self.blocks, states, sources, strict=True)):
+            with jax.named_scope(f'block_{i}'):
+                x, state, aux = block(x, state, segment, train=train, source=source)
+            new.append(state)
+            reports.append(aux)
+        return self._finish(x), tuple(new), merge_aux(reports)
+
+    def _finish(self, x):
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def nll(
+        self, hidden: jax.Array, targets: jax.Array, valid: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """`Embedding.nll` of the targets that are valid (bool [batch, n]); zeros at the others."""
+        nll, log_z, right = self.embedding.nll(hidden, targets)
+        zero = jnp.zeros_like(nll)
+        return jnp.where(valid, nll, zero), jnp.where(valid, log_z, zero), right & valid
+
+    def open_segment(self, states: Sequence[BlockState], batch_size: int) -> tuple[BlockState, ...]:
+        """Caches of a segment that begins with the memories `states`."""
+        return tuple(
+            block.open_segment(state, batch_size)
+            for block, state in zip(self.blocks, states, strict=True)
+        )
+
+    def extend(
+        self,
+        x: jax.Array,
+        caches: Sequence[BlockState],
+        index: jax.Array,
+        sources: Sequence[Any] | None = None,
+    ) -> tuple[jax.Array, tuple[BlockState, ...]]:
+        """Passes positions `index` .. (int32 [batch]) of the open segment through the blocks.
+
+        Args:
+          x: [batch, n, d_model].
+          caches: of the open segment, one entry per block.
+          index: position of the first vector of `x` in the segment.
+          sources: as in `read`.
+
+        Returns:
+          [batch, n, d_model] after the final norm, and the caches with these positions in them.
+        """
+        sources = (None,) * len(self.blocks) if sources is None else sources
+        new = []
+        for block, cache, source in zip(self.blocks, caches, sources, strict=True):
+            x, cache = block.extend(x, cache, index, source)
+            new.append(cache)
+        return self._finish(x), tuple(new)
+
+    def close_segment(
+        self, states: Sequence[BlockState], caches: Sequence[BlockState], count: jax.Array
+    ) -> tuple[BlockState, ...]:
+        """Writes the first `count` (int32 [batch]) positions of the open segment to the memories."""
+        return tuple(
+            block.close_segment(state, cache, count)
+            for block, state, cache in zip(self.blocks, states, caches, strict=True)
+        )
+
+
+def with_key(model: nn.Module, segment: Segment, train: bool) -> Segment:
+    """The segment with a random key for draws that all layers share, in training."""
+    drawn = train and model.has_rng('memory')
+    return segment.replace(key=model.make_rng('memory') if drawn else None)
+
+
+def rate(config: Any, name: str) -> float:
+    """A dropout rate of its own, or where that is -1 the general one."""
+    return config.dropout if config[name] < 0 else config[name]
+
+
+def make_settings(config: Any, segment_length: int) -> ModelSettings:
+    """Model settings shared by all layers."""
+    return ModelSettings(
+        d_model=config.d_model,
+        num_heads=config.num_heads,
+        head_dim=config.head_dim,
+        d_feed_forward=config.d_feed_forward,
+        num_layers=config.num_layers,
+        segment_length=segment_length,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        init_std=config.init_std,
+        dtype=jnp.dtype(config.dtype),
+    )
+
+
+def make_stack(config: Any, num_tokens: int, *, added: int = 0, cross: Any = None) -> Stack:
+    """Makes the stack of a model, within its `setup`.
+
+    Args:
+      config: `config.model`.
+      num_tokens: tokens of a segment at most; that many absolute positions are embedded.
+      added: positions that the model adds to a segment before the blocks read it.
+      cross: module class of cross-attention with its own fields given, for a decoder's blocks.
+    """
+    return Stack(
+        embedding=_embedding(config, num_tokens),
+        blocks=tuple(_blocks(config, make_settings(config, num_tokens + added), cross)),
+        final_norm=Norm(config.norm, name='final_norm') if config.final_norm else None,
+        drop=nn.Dropout(rate(config, 'embedding_dropout'), name='drop'),
+    )
+
+
+def _embedding(config, num_positions):
+    return Embedding(
+        vocab_size=config.vocab_size,
+        d_model=config.d_model,
+        d_embed=config.d_embed,
+        cutoffs=tuple(config.cutoffs),
+        div_val=config.div_val,
+        tie_weights=config.tie_weights,
+        tie_projections=tuple(config.tie_projections),
+        scale=config.scale_embedding,
+        position=config.position,
+        num_positions=num_positions,
+        init_std=config.init_std,
+        dtype=jnp.dtype(config.dtype),
+        name='embedding',
+    )
+
+
+def _blocks(config, settings, cross):
+    """The blocks of `config.attention` and `config.feed_forward`, with what they share."""
+    names = sorted({*config.attention, *config.feed_forward})
+    fields = {name: dict(config[name]) for name in names}
+    shared = {}
+    for name in names:
+        kind = LAYERS[name].shared and LAYERS[name].shared(fields[name])
+        shared[name] = kind(settings, name=f'shared_{name}') if kind else None
+    return [
+        Block(
+            settings=settings,
+            norm=config.norm,
+            pre_norm=config.pre_norm,
+            layer_drop=config.layer_drop,
+            residual_dropout=rate(config, 'residual_dropout'),
+            attention_name=attention,
+            attention_fields=fields[attention],
+            attention_shared=shared[attention],
+            feed_forward_name=feed_forward,
+            feed_forward_fields=fields[feed_forward],
+            feed_forward_shared=shared[feed_forward],
+            cross=cross,
+            name=f'block_{i}',
+        )
+        for i, (attention, feed_forward) in enumerate(
+            zip(config.attention, config.feed_forward, strict=True)
+        )
+    ]
