@@ -17,6 +17,7 @@ from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.training import step as train_step
 from longmem_jax.training.checkpoint import Checkpointer
 from longmem_jax.training.optimizer import make_optimizer, make_schedule
@@ -93,10 +94,8 @@ class Experiment:
     @functools.cached_property
     def optimizer(self) -> Any:
         """The optax transformation."""
-        params = jax.eval_shape(
-            lambda: train_step.initial_parameters(self.model, jax.random.key(0))
-        )
-        params = train_step.unbox(params)
+        params = jax.eval_shape(lambda: initial_parameters(self.model, jax.random.key(0)))
+        params = unbox(params)
         return make_optimizer(self.config.optimizer, self.config.train.num_steps, params)
 
     @functools.cached_property

@@ -14,8 +14,8 @@ from flax.traverse_util import flatten_dict
 from longmem_jax.devices.sharding import lanes_sharding, make_mesh, parameter_shardings
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.stream import open_stream, read_token
+from longmem_jax.models.parameters import initial_parameters
 from longmem_jax.segment import Segment, read_segments
-from longmem_jax.training.step import initial_parameters
 from tests.toys import (
     BATCH,
     LENGTH,

@@ -10,8 +10,8 @@ import numpy as np
 from longmem_jax.config.base import base, stack
 from longmem_jax.memory.registry import ATTENTION, LAYERS
 from longmem_jax.models.kinds import KINDS, make_model
+from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Segment, read_segments
-from longmem_jax.training.step import initial_parameters, unbox
 
 BATCH, LENGTH, SEGMENTS, VOCAB = 2, 5, 4, 24
 

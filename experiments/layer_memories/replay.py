@@ -17,8 +17,9 @@ from configs import memformer_wikitext103
 from longmem_jax.data.lanes import Batch
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.models.kinds import make_model
+from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import read_segments
-from longmem_jax.training.step import initial_parameters, score_segment, unbox
+from longmem_jax.training.step import score_segment
 
 REPEATS = 5
 

@@ -16,7 +16,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -34,6 +33,7 @@ from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.layer import InfinityFormer, InfinityFormerState
+from longmem_jax.models.inspect import capture
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import Segment
 
@@ -97,13 +97,8 @@ def read_text(model: LanguageModel, params: Any, tokens: np.ndarray) -> Reading:
 
     @jax.jit
     def step(part, targets, state):
-        found = []
-
-        def listen(following, args, kwargs, context):
-            if isinstance(context.module, InfinityFormer) and context.method_name == '__call__':
-                layer, (x, own, segment) = context.module, args
-                found.append((layer.attention_to_memory(x, own, segment, BINS), x))
-            return following(*args, **kwargs)
+        def attention(layer, x, state, segment):
+            return layer.attention_to_memory(x, state, segment, BINS), x
 
         segment = Segment(part, jnp.ones(part.shape, bool), jnp.zeros((1,), bool))
 
@@ -113,7 +108,7 @@ def read_text(model: LanguageModel, params: Any, tokens: np.ndarray) -> Reading:
             )
 
         (without, _, _), _, _ = read(_without_long(state, fresh))
-        with nn.intercept_methods(listen):
+        with capture(InfinityFormer, attention) as found:
             (nll, _, _), state, _ = read(state)
         mass, x = zip(*found, strict=True)
         return jnp.stack(mass)[:, 0], jnp.stack(x)[:, 0], (without - nll)[0], state

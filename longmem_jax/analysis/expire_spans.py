@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import matplotlib.backends.backend_agg
@@ -29,6 +28,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.memory.expire_span.layer import ExpireSpan
+from longmem_jax.models.inspect import capture
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import Segment
 
@@ -52,14 +52,11 @@ def segment_spans(model: LanguageModel, params: Any, segment: Segment, state: An
     Raises:
       UsageError: a model without Expire-Span.
     """
-    found = []
 
-    def listen(following, args, kwargs, context):
-        if isinstance(context.module, ExpireSpan) and context.method_name == '__call__':
-            found.append(context.module.spans(args[0]))
-        return following(*args, **kwargs)
+    def spans(layer, x, state, segment):
+        return layer.spans(x)
 
-    with nn.intercept_methods(listen):
+    with capture(ExpireSpan, spans) as found:
         _, state, _ = model.apply({'params': params}, segment, state, train=False, method='hidden')
     if not found:
         raise UsageError(

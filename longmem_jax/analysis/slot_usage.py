@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import matplotlib.backends.backend_agg
@@ -28,6 +27,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.memory.product_key import ProductKeyMemory
+from longmem_jax.models.inspect import capture
 from longmem_jax.segment import Segment
 
 if __name__ == '__main__':
@@ -53,15 +53,10 @@ def accumulate(experiment: Experiment, split: str) -> dict[int, tuple[np.ndarray
 
     @jax.jit
     def step(memory, tokens, valid, start):
-        found = []
+        def usage(layer, x, state, segment):
+            return layer.slot_usage(x, segment.valid)
 
-        def listen(following, args, kwargs, context):
-            if isinstance(context.module, ProductKeyMemory) and context.method_name == '__call__':
-                x, _, segment = args
-                found.append(context.module.slot_usage(x, segment.valid))
-            return following(*args, **kwargs)
-
-        with nn.intercept_methods(listen):
+        with capture(ProductKeyMemory, usage) as found:
             _, memory, _ = model.apply(
                 {'params': params}, Segment(tokens, valid, start), memory, train=False,
                 method='hidden',

@@ -19,13 +19,9 @@ from longmem_jax.devices.sharding import (
     replicated,
 )
 from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import read_segments, select_lanes
-from longmem_jax.training.step import (
-    LN2,
-    initial_parameters,
-    score_segment,
-    unbox,
-)
+from longmem_jax.training.step import LN2, score_segment
 
 SEGMENTS_PER_STEP = 8
 # Fields of layers that say how far back they see, and what is printed before each.

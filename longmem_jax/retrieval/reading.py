@@ -7,7 +7,6 @@ is the last one read; the value is the token that follows (Khandelwal et al., 20
 from collections.abc import Iterator
 from typing import Any
 
-import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,8 @@ from longmem_jax.data.lanes import Batch, in_order
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
+from longmem_jax.memory.registry import FEED_FORWARD
+from longmem_jax.models.inspect import capture
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.segment import Segment, read_segments
 
@@ -58,22 +59,18 @@ def look(model: Any, params: Any, memory: Any, inputs: Batch) -> tuple[Any, tupl
     Returns:
       The memories after it; keys and hidden vectors [lanes, length, d_model], nll [lanes, length].
     """
-    found = []
-    last = f'block_{model.config.num_layers - 1}'
 
-    def listen(following, args, kwargs, context):
-        path = context.module.path
-        if path[-2:] == (last, 'feed_forward') and context.method_name == '__call__':
-            found.append(context.module.normalize(args[0]))
-        return following(*args, **kwargs)
+    def normalized(layer, x, state, segment):
+        return layer.normalize(x)
 
+    layers = tuple(entry.layer for entry in FEED_FORWARD.values())
     segment = Segment(inputs.tokens, inputs.valid, inputs.start)
-    with nn.intercept_methods(listen):
+    with capture(layers, normalized) as found:
         hidden, memory, _ = model.apply(
             {'params': params}, segment, memory, train=False, method='hidden'
         )
     nll = model.apply({'params': params}, hidden, inputs.targets, method=nll_of)
-    wide, keys = jnp.float32, found[0]
+    wide, keys = jnp.float32, found[-1]  # of the last block
     first = KINDS[model.config.kind].first_token(model.config)
     keys = keys[:, first : first + hidden.shape[1]]
     return memory, (keys.astype(wide), hidden.astype(wide), nll.astype(wide))

@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from longmem_jax.devices.sharding import (
     replicated,
 )
 from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Aux, Segment, read_segments
 from longmem_jax.training.optimizer import parameter_path
 
@@ -51,28 +51,13 @@ class TrainState:
     tokens_seen: jax.Array
 
 
-def initial_parameters(model: LanguageModel, key: jax.Array) -> Any:
-    """Parameters with their logical axes, as linen boxes them."""
-    segment = Segment(
-        jnp.zeros((1, model.segment_length), jnp.int32),
-        jnp.ones((1, model.segment_length), bool),
-        jnp.ones((1,), bool),
-    )
-
-    def read(module, segment):
-        state = module.initial_state(1)
-        return module.nll(segment, segment.tokens, state, train=False)
-
-    return model.init(key, segment, method=read)['params']
-
-
 def make_initial_state(model: LanguageModel, optimizer: Any, num_lanes: int, seed: int):
     """A function of no arguments that makes the `TrainState` of step 0, to be jitted or evaluated
     in the abstract."""
 
     def make() -> TrainState:
         key = jax.random.key(seed)
-        params = nn.unbox(initial_parameters(model, jax.random.fold_in(key, 0)))
+        params = unbox(initial_parameters(model, jax.random.fold_in(key, 0)))
         memory = model.apply({'params': params}, num_lanes, method='initial_state')
         zeros = jnp.zeros((num_lanes,), jnp.int32)
         return TrainState(
@@ -145,11 +130,6 @@ def score_segment(
         'num_bytes': inputs.num_bytes.sum(),
     }
     return memory, (sums, scored & ~right, aux)
-
-
-def unbox(params: Any) -> Any:
-    """Parameters without the logical axes that `initial_parameters` boxes them in."""
-    return nn.unbox(params)
 
 
 def _count(seen, tokens):

@@ -16,8 +16,8 @@ from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.models.kinds import make_model
+from longmem_jax.models.parameters import initial_parameters
 from longmem_jax.segment import Segment
-from longmem_jax.training.step import initial_parameters
 
 FILES = sorted((Path(__file__).parents[2] / 'configs').glob('[a-z]*.py'))
 

@@ -11,7 +11,7 @@ from longmem_jax.memory.compressive.compression import most_used
 from longmem_jax.memory.compressive.evicting import CompressiveState, evict
 from longmem_jax.memory.compressive.sliding import shift_right
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.training.step import initial_parameters, unbox
+from longmem_jax.models.parameters import initial_parameters, unbox
 from tests.toys import BATCH, LENGTH, random_segments, run, toy, with_config
 
 

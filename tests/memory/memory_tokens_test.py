@@ -112,7 +112,7 @@ def test_keys_of_a_datastore_are_those_of_the_tokens():
     'changes, message',
     [
         (dict(num_tokens=0), 'num_tokens = 0'),
-        (dict(at_end=False, carry=True), 'needs at_end = True'),
+        (dict(at_end=False, carry=True), 'memory_tokens.at_end = True'),
         (dict(look_ahead='far'), 'allowed are nearest, released'),
         (dict(look_ahead='released', position='rotary'), 'belongs to'),
         (dict(same_length=True), 'needs memory_length > 0'),

@@ -9,8 +9,8 @@ from flax.traverse_util import flatten_dict
 from longmem_jax.config.recipes import section
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.stream import open_stream, read_token
+from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Segment
-from longmem_jax.training.step import initial_parameters, unbox
 from tests.toys import BATCH, LENGTH, VOCAB, apply, random_segments, run, with_config
 
 

@@ -8,8 +8,8 @@ import pytest
 from longmem_jax.config.base import base, stack
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import make_model
+from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import NOTHING, Segment
-from longmem_jax.training.step import initial_parameters, unbox
 from tests.toys import apply
 
 SOURCE, TARGET, VOCAB, BATCH = 5, 6, 23, 3

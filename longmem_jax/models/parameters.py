@@ -1,0 +1,37 @@
+"""Initial parameters of a model of any kind."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.segment import Segment
+
+
+def initial_parameters(model: nn.Module, key: jax.Array) -> Any:
+    """Parameters with their logical axes, as linen boxes them; see `unbox`.
+
+    Args:
+      model: of `models.kinds`.
+      key: random key.
+
+    Returns:
+      A tree of boxed float32 arrays.
+    """
+    segment = Segment(
+        jnp.zeros((1, model.segment_length), jnp.int32),
+        jnp.ones((1, model.segment_length), bool),
+        jnp.ones((1,), bool),
+    )
+
+    def read(module, segment):
+        state = module.initial_state(1)
+        return module.nll(segment, segment.tokens, state, train=False)
+
+    return model.init(key, segment, method=read)['params']
+
+
+def unbox(params: Any) -> Any:
+    """Parameters without the logical axes that `initial_parameters` boxes them in."""
+    return nn.unbox(params)
