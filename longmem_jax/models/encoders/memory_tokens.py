@@ -8,7 +8,7 @@ M be those of a layer and X the sequence:
   ctrl         M <- sub_memory(M, [M; X]) and X <- sub(X, [M; X]), both from the old M and X
   bottleneck   M <- sub_memory(M, [M; X]), then X <- sub(X, M): what X learns passes through M
 
-where sub(A, B) is attention from A to B and a feed-forward layer, each with residual and norm.
+where sub(A, B) is attention from A to B and a feed-forward layer (`EncoderBlock`).
 """
 
 from typing import Any
@@ -17,58 +17,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings, NoState, identity
-from longmem_jax.layers.cross_attention import CrossAttention
-from longmem_jax.layers.feed_forward import Dense
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.norms import Norm
+from longmem_jax.models.encoders.block import EncoderBlock
 
 VARIANTS = ('none', 'plain', 'ctrl', 'bottleneck')
-
-
-class SubLayers(nn.Module):
-    """Attention and feed-forward layer with residual connections: sub(A, B).
-
-    Attributes:
-      settings: sizes of the model.
-      norm: 'layernorm' or 'rmsnorm'.
-      pre_norm: norms before the layers or behind the sums.
-      residual_dropout: of what is added.
-      dense: fields of the feed-forward layer.
-    """
-
-    settings: ModelSettings
-    norm: str
-    pre_norm: bool
-    residual_dropout: float
-    dense: Any
-
-    def setup(self):
-        self.attention_norm, self.feed_forward_norm = Norm(self.norm), Norm(self.norm)
-        pre = self.pre_norm
-        self.attention = CrossAttention(
-            settings=self.settings, normalize=self.attention_norm if pre else identity, bias=True
-        )
-        self.feed_forward = Dense(
-            settings=self.settings,
-            normalize=self.feed_forward_norm if pre else identity,
-            shared=None,
-            **self.dense,
-        )
-        self.drop = nn.Dropout(self.residual_dropout)
-
-    def _add(self, x, y, norm, train):
-        x = x + self.drop(y, deterministic=not train)
-        return x if self.pre_norm else norm(x)
-
-    def __call__(
-        self, x: jax.Array, others: jax.Array, valid: jax.Array, *, train: bool
-    ) -> jax.Array:
-        """sub(x, others); x [batch, n, d_model], others [batch, m, d_model], valid bool [batch, m]."""
-        seen = self.attention_norm(others) if self.pre_norm else others
-        y = self.attention(x, self.attention.source(seen, valid), train=train)
-        x = self._add(x, y, self.attention_norm, train)
-        y, _, _ = self.feed_forward(x, NoState(), None, train=train)
-        return self._add(x, y, self.feed_forward_norm, train)
 
 
 class MemoryEncoder(nn.Module):
@@ -79,9 +32,9 @@ class MemoryEncoder(nn.Module):
       num_tokens: memory tokens; 0 for 'none'.
       num_layers: layers.
       shared_layers: all layers have the same parameters.
-      final_norm: norm behind the last layer, of a pre-norm model.
+      final_norm: norm after the last layer, of a pre-norm model.
       std: of the memory tokens' initialisation.
-      settings, norm, pre_norm, residual_dropout, dense: see `SubLayers`.
+      settings, norm, pre_norm, residual_dropout, dense: see `EncoderBlock`.
     """
 
     settings: ModelSettings
@@ -104,10 +57,11 @@ class MemoryEncoder(nn.Module):
                 pre_norm=self.pre_norm,
                 residual_dropout=self.residual_dropout,
                 dense=self.dense,
+                bias=True,
             )
             if self.shared_layers:
-                return [SubLayers(**one, name=name)] * self.num_layers
-            return [SubLayers(**one, name=f'{name}_{i}') for i in range(self.num_layers)]
+                return [EncoderBlock(**one, name=name)] * self.num_layers
+            return [EncoderBlock(**one, name=f'{name}_{i}') for i in range(self.num_layers)]
 
         self.sequence = stack('sequence')
         self.memory = stack('memory') if self.variant in ('ctrl', 'bottleneck') else None
@@ -117,7 +71,7 @@ class MemoryEncoder(nn.Module):
             self.tokens = self.param('tokens', init, (self.num_tokens, self.settings.d_model))
 
     def layers(self, x: jax.Array, valid: jax.Array, *, train: bool):
-        """Memory and sequence behind every layer.
+        """Memory and sequence after every layer.
 
         Args:
           x: [batch, n, d_model].

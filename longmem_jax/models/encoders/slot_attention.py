@@ -10,12 +10,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings, NoState, identity
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.attention import NEVER
-from longmem_jax.layers.cross_attention import CrossAttention
-from longmem_jax.layers.feed_forward import Dense
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn
+from longmem_jax.models.encoders.block import EncoderBlock
 
 
 def write(
@@ -103,57 +102,15 @@ class SlotWriter(nn.Module):
         )
 
 
-class ReadingLayer(nn.Module):
-    """Encoder layer: self-attention, the memory reader, and a feed-forward layer.
-
-    Attributes:
-      settings: sizes of the model.
-      norm, pre_norm, residual_dropout, dense: as in `memory_encoder.SubLayers`.
-    """
-
-    settings: ModelSettings
-    norm: str
-    pre_norm: bool
-    residual_dropout: float
-    dense: object
-
-    def setup(self):
-        self.norms = [Norm(self.norm) for _ in range(3)]
-        first, second, third = self.norms if self.pre_norm else (identity,) * 3
-        self.attention = CrossAttention(settings=self.settings, normalize=first, bias=False)
-        self.reader = CrossAttention(settings=self.settings, normalize=second, bias=False)
-        self.feed_forward = Dense(
-            settings=self.settings, normalize=third, shared=None, **self.dense
-        )
-        self.drop = nn.Dropout(self.residual_dropout)
-
-    def __call__(
-        self, x: jax.Array, valid: jax.Array, slots: jax.Array, *, train: bool
-    ) -> jax.Array:
-        """x [batch, n, d_model], valid bool [batch, n], slots [batch, slots, d_model]."""
-
-        def add(x, y, norm):
-            x = x + self.drop(y, deterministic=not train)
-            return x if self.pre_norm else norm(x)
-
-        first, second, third = self.norms
-        seen = first(x) if self.pre_norm else x
-        x = add(x, self.attention(x, self.attention.source(seen, valid), train=train), first)
-        every = jnp.ones(slots.shape[:2], bool)
-        source = self.reader.source(slots.astype(x.dtype), every)
-        x = add(x, self.reader(x, source, train=train), second)
-        return add(x, self.feed_forward(x, NoState(), None, train=train)[0], third)
-
-
 class SlotEncoder(nn.Module):
-    """Memformer's encoder: layers that read the slots, and the writer behind them.
+    """Memformer's encoder: layers that read the slots, then the writer.
 
     Attributes:
       num_layers: layers.
       num_slots: slots, shared by all layers.
       num_summaries: learned vectors appended to the tokens, for the writer ("[CLS]"-like).
       temperature: of the writer.
-      settings, norm, pre_norm, residual_dropout, dense: see `ReadingLayer`.
+      settings, norm, pre_norm, residual_dropout, dense: see `EncoderBlock`.
     """
 
     settings: ModelSettings
@@ -174,8 +131,10 @@ class SlotEncoder(nn.Module):
             pre_norm=self.pre_norm,
             residual_dropout=self.residual_dropout,
             dense=self.dense,
+            bias=False,
+            reads_slots=True,
         )
-        self.layers = [ReadingLayer(**one, name=f'layer_{i}') for i in range(self.num_layers)]
+        self.layers = [EncoderBlock(**one, name=f'layer_{i}') for i in range(self.num_layers)]
         self.last = Norm(self.norm) if self.pre_norm else None
         self.writer = SlotWriter(settings, self.temperature)
         axes = nn.with_logical_partitioning
@@ -209,7 +168,7 @@ class SlotEncoder(nn.Module):
         alive = valid.any(axis=1)
         valid = jnp.concatenate([valid, jnp.ones(shape[:2], bool)], axis=1)
         for layer in self.layers:
-            x = layer(x, valid, slots, train=train)
+            x = layer(x, x, valid, slots, train=train)
         x = x if self.last is None else self.last(x)
         raw, weights = self.writer(slots, x.astype(slots.dtype), valid)
         new = jnp.where(alive[:, None, None], forget(raw, self.bias), slots)
