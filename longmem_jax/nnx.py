@@ -1,0 +1,56 @@
+"""A memory as a layer of `flax.nnx` models.
+
+```python
+from longmem_jax import ExpireSpan
+from longmem_jax.nnx import wrap
+
+memory = wrap(ExpireSpan(d_model=256, num_heads=4, segment_length=128), rngs=nnx.Rngs(0))
+state = memory.start(batch_size=2)
+y, state, aux = memory(x, state)          # as in linen: valid=, start=, train= are optional
+```
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from longmem_jax.segment import Aux, State
+from longmem_jax.standalone import Layer
+
+
+class Memory(nnx.Module):
+    """A `Layer` with its parameters, for `nnx.jit`, `nnx.grad` and `nnx.Optimizer`; made by `wrap`.
+
+    Attributes:
+      layer: the linen layer.
+      bridged: its parameters, as nnx holds them.
+    """
+
+    def __init__(self, layer: Layer, rngs: nnx.Rngs):
+        """Draws the parameters; see `wrap`."""
+        self.layer = layer
+        settings = layer.settings
+        x = jnp.zeros((1, settings.segment_length, settings.d_model), settings.dtype)
+        # Parameters name logical axes, which nnx would look for in a mesh that is not there.
+        with nnx.use_eager_sharding(False):
+            self.bridged = nnx.bridge.ToNNX(layer, rngs=rngs).lazy_init(x, layer.start(1))
+
+    def start(self, batch_size: int) -> State:
+        """The state of documents that have not begun, every leaf [batch_size, ...]."""
+        return self.layer.start(batch_size)
+
+    def __call__(self, x: jax.Array, state: State, **options: Any) -> tuple[jax.Array, State, Aux]:
+        """As `Layer.__call__`; `train=True` draws from the streams `dropout` and `memory`."""
+        return self.bridged(x, state, **options)
+
+
+def wrap(layer: Layer, *, rngs: nnx.Rngs) -> Memory:
+    """A layer as an nnx module.
+
+    Args:
+      layer: from `longmem_jax.make_layer`, or by its name, such as `longmem_jax.InfiniAttention`.
+      rngs: `params` draws the parameters; `dropout` and `memory` serve training.
+    """
+    return Memory(layer, rngs)

@@ -1,0 +1,226 @@
+"""A memory as one layer of any model: the same modules that configs name, with a plain call.
+
+```python
+from longmem_jax import InfiniAttention
+
+layer = InfiniAttention(d_model=256, num_heads=4, segment_length=128)
+state = layer.start(batch_size=2)
+variables = layer.init(key, x, state)
+y, state, aux = layer.apply(variables, x, state)
+```
+
+The models of this library call memories by `contract.MemoryLayer`, whose segments are packed and whose
+states have been reset. `Layer` does both, so that padding may stand anywhere and a document may begin
+with any segment.
+"""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.contract import Entry, ModelSettings, identity
+from longmem_jax.errors import UsageError, unknown
+from longmem_jax.memory.registry import LAYERS
+from longmem_jax.segment import Aux, Segment, State, pack, select_lanes
+
+
+class Layer(nn.Module):
+    """One memory of the registry; made by `make_layer` or by its name, such as `longmem_jax.ExpireSpan`.
+
+    There is no residual connection and no norm around it: those are the caller's.
+
+    Attributes:
+      memory: name in the registry.
+      settings: sizes.
+      fields: the memory's own fields, as pairs of name and value.
+    """
+
+    memory: str
+    settings: ModelSettings
+    fields: tuple[tuple[str, Any], ...]
+
+    def setup(self):
+        entry, fields = LAYERS[self.memory], dict(self.fields)
+        module = entry.shared(fields) if entry.shared else None
+        self.inner = entry.layer(
+            settings=self.settings,
+            normalize=identity,
+            shared=module(self.settings, name='shared') if module else None,
+            **fields,
+        )
+
+    def start(self, batch_size: int) -> State:
+        """The state of documents that have not begun; needs no parameters.
+
+        Args:
+          batch_size: rows of the batch.
+
+        Returns:
+          The memory's state, every leaf [batch_size, ...].
+        """
+        return _start(self, batch_size)
+
+    def init(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in linen, with plain arrays: the axes for sharding are for the models of this library."""
+        return nn.unbox(super().init(rngs, *args, **kwargs))
+
+    def initial_state(self, batch_size: int) -> State:
+        """`start` within a module that owns this one."""
+        return self.inner.initial_state(batch_size)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        state: State,
+        *,
+        valid: jax.Array | None = None,
+        start: jax.Array | None = None,
+        train: bool = False,
+    ) -> tuple[jax.Array, State, Aux]:
+        """Reads the memory, attends, and writes the segment.
+
+        Args:
+          x: [batch, length, d_model], length at most `segment_length`.
+          state: the memory before the segment.
+          valid: bool [batch, length], False = padding, anywhere: never attended to, never written.
+            None = no padding.
+          start: bool [batch], rows in which a new document begins: their state is reset before it is
+            read. None = nowhere. For documents that begin inside a segment see
+            `segment.split_at_starts`.
+          train: dropout on (needs `rngs={'dropout': key}`), and draws of memories that draw (needs
+            `rngs={'memory': key}`).
+
+        Returns:
+          y like `x`, zeros at padding; the state after the segment; losses (averaged, not weighted)
+          and metrics.
+
+        Raises:
+          ValueError: a shape that does not fit.
+        """
+        batch, length = self._check(x, valid, start)
+        if valid is None:
+            valid = jnp.ones((batch, length), bool)
+        if start is None:
+            start = jnp.zeros((batch,), bool)
+        key = self.make_rng('memory') if train and self.has_rng('memory') else None
+        tokens = jnp.zeros((batch, length), jnp.int32)
+        segment, packing = pack(Segment(tokens, valid, start, key))
+        state = select_lanes(start, self.initial_state(batch), state)
+        y, state, aux = self.inner(packing.pack(x), state, segment, train=train)
+        y = packing.unpack(y)
+        return jnp.where(valid[..., None], y, jnp.zeros_like(y)), state, aux
+
+    def _check(self, x, valid, start):
+        """Batch and length of `x`, if all shapes fit."""
+        longest, width = self.settings.segment_length, self.settings.d_model
+        if x.ndim != 3 or x.shape[2] != width or not 1 <= x.shape[1] <= longest:
+            raise ValueError(
+                f'x has shape {x.shape}: [batch, length, {width}] is needed with at most {longest} '
+                'positions (segment_length)'
+            )
+        batch, length = x.shape[:2]
+        for name, array, shape in (
+            ('valid', valid, (batch, length)),
+            ('start', start, (batch,)),
+        ):
+            if array is not None and (array.shape != shape or array.dtype != bool):
+                raise ValueError(
+                    f'{name} is {array.dtype} {list(array.shape)}: bool {list(shape)} is needed'
+                )
+        return batch, length
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _start(layer: Layer, batch_size: int) -> State:
+    # What is drawn for parameters on the way is not used, so it is never computed.
+    return layer.init_with_output(jax.random.key(0), batch_size, method='initial_state')[0]
+
+
+SETTINGS = dict(dropout=0.0, attention_dropout=0.0, init_std=0.02, dtype='float32')
+
+
+def make_layer(
+    memory: str,
+    *,
+    d_model: int,
+    num_heads: int,
+    segment_length: int,
+    head_dim: int | None = None,
+    **others: Any,
+) -> Layer:
+    """A memory of the registry as a linen module.
+
+    Args:
+      memory: its name, such as 'infini'.
+      d_model: width of `x`.
+      num_heads: attention heads.
+      segment_length: positions of a segment at most.
+      head_dim: width of a head; None = d_model / num_heads.
+      **others: fields of the memory, by default the paper's values, and further attributes of
+        `ModelSettings`: dropout, attention_dropout, init_std, dtype, and so on.
+
+    Raises:
+      UsageError: an unknown name, with the nearest; values that the memory cannot have, all at once.
+    """
+    if memory not in LAYERS:
+        raise UsageError(unknown('memory', memory, sorted(LAYERS)))
+    entry = LAYERS[memory]
+    fields = entry.defaults()
+    settings = SETTINGS | dict(
+        d_model=d_model,
+        num_heads=num_heads,
+        head_dim=head_dim or d_model // num_heads,
+        d_feed_forward=4 * d_model,
+        num_layers=1,
+        segment_length=segment_length,
+    )
+    known = {field.name for field in dataclasses.fields(ModelSettings)}
+    if 'num_heads' in fields:
+        fields['num_heads'] = num_heads
+    for name, value in others.items():
+        if name not in {*known, *fields}:
+            allowed = sorted({*known, *fields})
+            raise UsageError(unknown(f'a field of {memory}', name, allowed))
+        if name in fields:
+            fields[name] = value
+        else:
+            settings[name] = value
+    settings['dtype'] = jnp.dtype(settings['dtype'])
+    settings = ModelSettings(**settings)
+    problems = entry.check(fields, settings, segment_length) if entry.check else []
+    if problems:
+        raise UsageError(f'{memory}: ' + '; '.join(problems))
+    return Layer(memory, settings, tuple(fields.items()))
+
+
+def named(entry: Entry) -> Callable[..., Layer]:
+    """`make_layer` for one entry, with its fields and their defaults in the signature."""
+
+    # A memory with heads of its own, whatever those of attention, has a default for them.
+    shadowed = {k: v for k, v in entry.defaults().items() if k == 'num_heads'}
+
+    def make(**arguments: Any) -> Layer:
+        return make_layer(entry.name, **shadowed | arguments)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    own = [
+        inspect.Parameter(name, keyword, default=value) for name, value in entry.defaults().items()
+    ]
+    sizes = [
+        parameter
+        for parameter in inspect.signature(make_layer).parameters.values()
+        if parameter.kind is keyword and parameter.name not in entry.defaults()
+    ]
+    make.__name__ = make.__qualname__ = entry.layer.__name__
+    make.__doc__ = f'{entry.layer.__doc__}\n\n    Returns a `Layer`; see `longmem_jax.make_layer`.'
+    make.__signature__ = inspect.Signature(sizes + own)
+    return make
+
+
+NAMED = {entry.layer.__name__: named(entry) for entry in LAYERS.values()}

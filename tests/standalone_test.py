@@ -1,0 +1,178 @@
+"""Every memory as a layer of somebody else's model: linen, nnx, scanned, differentiated, padded."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import longmem_jax
+from longmem_jax.errors import UsageError
+from longmem_jax.memory.registry import LAYERS
+from longmem_jax.nnx import wrap
+from longmem_jax.standalone import NAMED
+
+WIDTH, LENGTH, BATCH = 16, 4, 2
+
+
+def small(name, **changes):
+    """The entry's layer at the sizes of its toy, through the public door."""
+    entry = LAYERS[name]
+    make = getattr(longmem_jax, entry.layer.__name__)
+    fields = dict(num_heads=2) | entry.toy | changes
+    return make(d_model=WIDTH, head_dim=8, segment_length=LENGTH, init_std=0.3, **fields)
+
+
+def inputs(segments=3, seed=0):
+    return jax.random.normal(jax.random.key(seed), (segments, BATCH, LENGTH, WIDTH))
+
+
+def test_the_example_of_the_readme():
+    from longmem_jax import InfiniAttention
+
+    x = jnp.ones((2, 128, 256))
+    layer = InfiniAttention(d_model=256, num_heads=4, segment_length=128)
+    state = layer.start(batch_size=2)
+    variables = layer.init(jax.random.key(0), x, state)
+    y, state, aux = layer.apply(variables, x, state)
+    assert y.shape == x.shape and float(state.count[0]) == 128
+    assert 'memory_size' in aux.metrics
+
+
+@pytest.mark.parametrize('name', LAYERS)
+def test_every_entry_is_a_layer(name):
+    """Jitted, scanned over segments, and differentiated; the state keeps its structure."""
+    layer, x = small(name), inputs()
+    state = layer.start(BATCH)
+    params = layer.init(jax.random.key(1), x[0], state)
+
+    @jax.jit
+    def loss(params):
+        def read(state, x):
+            y, state, aux = layer.apply(params, x, state)
+            return state, (y, sum(aux.losses.values(), jnp.zeros(())))
+
+        return jax.tree.map(jnp.mean, jax.lax.scan(read, state, x)[1])[0]
+
+    value, gradient = jax.value_and_grad(loss)(params)
+    assert jnp.isfinite(value)
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize('name', LAYERS)
+def test_padding_and_starts_are_the_layers_own_matter(name):
+    layer, x = small(name), inputs()
+    state = layer.start(BATCH)
+    params = layer.init(jax.random.key(1), x[0], state)
+    read = jax.jit(layer.apply)
+    whole, before, _ = read(params, x[0, :, :3], state)
+    y, after, _ = read(
+        params,
+        jnp.concatenate([x[1, :, :1], x[0, :, :3]], axis=1),
+        state,
+        valid=jnp.asarray([[False, True, True, True]] * BATCH),
+    )
+    np.testing.assert_allclose(y[:, 1:], whole, atol=1e-5, err_msg='padding before changed outputs')
+    assert (y[:, 0] == 0).all(), 'outputs at padding are zero'
+    for leaf, other in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        if leaf.shape == other.shape:  # a memory that keeps the segment itself has its length
+            np.testing.assert_allclose(leaf, other, atol=1e-5, err_msg='padding was written')
+    _, full, _ = read(params, x[0], state)
+    reset, _, _ = read(params, x[1], full, start=jnp.asarray([True, False]))
+    fresh, _, _ = read(params, x[1], state)
+    np.testing.assert_allclose(reset[0], fresh[0], atol=1e-5, err_msg='start did not reset')
+
+
+@pytest.mark.parametrize('name', LAYERS)
+def test_every_entry_is_a_layer_of_nnx(name):
+    layer, x = small(name), inputs()[0]
+    memory = wrap(layer, rngs=nnx.Rngs(0))
+    state = memory.start(BATCH)
+    optimizer = nnx.Optimizer(memory, optax.sgd(0.1), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(memory, optimizer, x, state):
+        def loss(memory):
+            y, after, _ = memory(x, state, start=jnp.ones((BATCH,), bool))
+            return jnp.square(y).mean(), after
+
+        (value, after), gradient = nnx.value_and_grad(loss, has_aux=True)(memory)
+        optimizer.update(memory, gradient)
+        return value, after
+
+    first, after = step(memory, optimizer, x, state)
+    second, _ = step(memory, optimizer, x, state)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+    assert second < first, f'{name}: a step of gradient descent did not lower the loss'
+
+
+def test_a_layer_stands_in_a_linen_model():
+    import flax.linen as nn
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x, state):
+            y, state, _ = small('infini')(nn.LayerNorm()(x), state)
+            return x + y, state
+
+    x = inputs()[0]
+    state = small('infini').start(BATCH)
+    y, variables = Model().init_with_output(jax.random.key(0), x, state)
+    assert y[0].shape == x.shape and jax.tree.leaves(variables)
+
+
+def test_training_draws_dropout():
+    layer, x = small('local', dropout=0.5, attention_dropout=0.5), inputs()[0]
+    params = layer.init(jax.random.key(1), x, layer.start(BATCH))
+
+    def run(seed):
+        rngs = {'dropout': jax.random.key(seed)}
+        return layer.apply(params, x, layer.start(BATCH), train=True, rngs=rngs)[0]
+
+    assert jnp.abs(run(0) - run(1)).max() > 0
+    np.testing.assert_array_equal(run(0), run(0))
+
+
+def test_names_are_all_and_documented():
+    assert {*NAMED, 'Layer', 'make_layer'} == {*longmem_jax.__all__}
+    for name in NAMED:
+        make = getattr(longmem_jax, name)
+        parameters = inspect.signature(make).parameters
+        assert {'d_model', 'num_heads', 'segment_length'} <= set(parameters)
+        assert 'Attributes' in make.__doc__ or name in ('NormalizedXL',)
+    assert longmem_jax.__version__.count('.') == 2
+    with pytest.raises(AttributeError, match='no attribute'):
+        longmem_jax.InfinitAttention  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    'arguments, message',
+    [
+        (dict(rul='delta'), "did you mean 'rule'"),
+        (dict(rule='gamma'), 'allowed are linear, delta'),
+        (dict(epsilon=-1.0), 'epsilon = -1.0: must be above 0'),
+    ],
+)
+def test_wrong_fields_are_one_message(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        longmem_jax.InfiniAttention(d_model=16, num_heads=2, segment_length=4, **arguments)
+    with pytest.raises(UsageError, match="did you mean 'infini'"):
+        longmem_jax.make_layer('infni', d_model=16, num_heads=2, segment_length=4)
+
+
+def test_wrong_shapes_say_what_is_needed():
+    layer, x = small('local'), inputs()[0]
+    params = layer.init(jax.random.key(0), x, layer.start(BATCH))
+    for bad, message in (
+        (dict(x=jnp.zeros((2, LENGTH + 1, WIDTH))), 'at most 4 positions'),
+        (dict(x=jnp.zeros((2, LENGTH, WIDTH + 1))), 'length, 16'),
+        (dict(valid=jnp.ones((2, LENGTH))), 'valid is float32'),
+        (dict(start=jnp.ones((1,), bool)), r'start is bool \[1\]: bool \[2\] is needed'),
+    ):
+        given = dict(x=x) | bad
+        with pytest.raises(ValueError, match=message):
+            layer.apply(params, given.pop('x'), layer.start(BATCH), **given)
