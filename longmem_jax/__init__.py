@@ -1,6 +1,6 @@
 """Long memories for Transformers in JAX/Flax: every memory as a layer, a model, and a command.
 
-`from longmem_jax import InfiniAttention` gives a memory as a layer for one's own model (`standalone.Layer`),
+`from longmem_jax import InfiniAttention` gives a memory as a layer of any model (`standalone.Layer`),
 `longmem_jax.nnx` the same for `flax.nnx`; `python -m longmem_jax.main` trains, evaluates and generates.
 Names are imported when they are first used, so that `import longmem_jax` costs nothing.
 """
@@ -21,6 +21,7 @@ __all__ = [
     'Local',
     'MemSizer',
     'Memorizing',
+    'MemoryTokens',
     'NormalizedXL',
     'ProductKeyMemory',
     'TransformerXL',

@@ -156,6 +156,11 @@ class Recipe:
     notes: tuple[str, ...] = ()
 
 
+def fields_of(layer: type) -> list[dataclasses.Field]:
+    """The attributes of a layer's module that are fields of its sub-config."""
+    return [field for field in dataclasses.fields(layer) if field.name not in GIVEN]
+
+
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """One layer type of the registry.
@@ -172,6 +177,8 @@ class Entry:
         `config.train.loss_weights`.
       shared: `fields -> module class` of parameters shared by all layers of this type, or None.
       lengths: fields that say how far it remembers, with a word each for tables of results.
+      standalone: module class in place of `layer` in somebody else's model, where the rest of what
+        it needs is this library's model; None = `layer`.
       bounded: names of parameters that the optimizer keeps in [0, 1].
       nearest: field that says how many nearest entries are read: where that is few, rounding to
         bfloat16 chooses others, and outputs differ by more.
@@ -186,20 +193,18 @@ class Entry:
     losses: Callable[[Any], tuple[str, ...]] = lambda fields: ()
     shared: Callable[[Any], Any] | None = None
     lengths: dict[str, str] = dataclasses.field(default_factory=dict)
+    standalone: type | None = None
     bounded: tuple[str, ...] = ()
     nearest: str = ''
 
     def fields(self) -> dict[str, Any]:
         """Names and types of the fields of the sub-config."""
-        return {field.name: field.type for field in self._fields()}
+        return {field.name: field.type for field in fields_of(self.layer)}
 
     def defaults(self) -> dict[str, Any]:
         """The sub-config with the paper's values."""
-        return {field.name: field.default for field in self._fields()}
+        return {field.name: field.default for field in fields_of(self.layer)}
 
     def small(self, variant: str = '') -> dict[str, Any]:
         """The sub-config of the conformance suite, or of one of its variants."""
         return self.defaults() | self.toy | (self.variants[variant] if variant else {})
-
-    def _fields(self):
-        return [field for field in dataclasses.fields(self.layer) if field.name not in GIVEN]

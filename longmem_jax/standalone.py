@@ -24,7 +24,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, ModelSettings, identity
+from longmem_jax.contract import Entry, ModelSettings, fields_of, identity
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.segment import Aux, Segment, State, pack, select_lanes
@@ -47,11 +47,11 @@ class Layer(nn.Module):
 
     def setup(self):
         entry, fields = LAYERS[self.memory], dict(self.fields)
-        module = entry.shared(fields) if entry.shared else None
-        self.inner = entry.layer(
+        shared = entry.shared(fields) if entry.shared else None
+        self.inner = module_of(entry)(
             settings=self.settings,
             normalize=identity,
-            shared=module(self.settings, name='shared') if module else None,
+            shared=shared(self.settings, name='shared') if shared else None,
             **fields,
         )
 
@@ -142,6 +142,16 @@ def _start(layer: Layer, batch_size: int) -> State:
     return layer.init_with_output(jax.random.key(0), batch_size, method='initial_state')[0]
 
 
+def module_of(entry: Entry) -> type:
+    """The module class of an entry outside of this library's models."""
+    return entry.standalone or entry.layer
+
+
+def defaults_of(entry: Entry) -> dict[str, Any]:
+    """Its fields with the paper's values."""
+    return {field.name: field.default for field in fields_of(module_of(entry))}
+
+
 SETTINGS = dict(dropout=0.0, attention_dropout=0.0, init_std=0.02, dtype='float32')
 
 
@@ -171,7 +181,7 @@ def make_layer(
     if memory not in LAYERS:
         raise UsageError(unknown('memory', memory, sorted(LAYERS)))
     entry = LAYERS[memory]
-    fields = entry.defaults()
+    fields = defaults_of(entry)
     settings = SETTINGS | dict(
         d_model=d_model,
         num_heads=num_heads,
@@ -203,24 +213,27 @@ def named(entry: Entry) -> Callable[..., Layer]:
     """`make_layer` for one entry, with its fields and their defaults in the signature."""
 
     # A memory with heads of its own, whatever those of attention, has a default for them.
-    shadowed = {k: v for k, v in entry.defaults().items() if k == 'num_heads'}
+    shadowed = {k: v for k, v in defaults_of(entry).items() if k == 'num_heads'}
 
     def make(**arguments: Any) -> Layer:
         return make_layer(entry.name, **shadowed | arguments)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     own = [
-        inspect.Parameter(name, keyword, default=value) for name, value in entry.defaults().items()
+        inspect.Parameter(name, keyword, default=value)
+        for name, value in defaults_of(entry).items()
     ]
     sizes = [
         parameter
         for parameter in inspect.signature(make_layer).parameters.values()
-        if parameter.kind is keyword and parameter.name not in entry.defaults()
+        if parameter.kind is keyword and parameter.name not in defaults_of(entry)
     ]
-    make.__name__ = make.__qualname__ = entry.layer.__name__
-    make.__doc__ = f'{entry.layer.__doc__}\n\n    Returns a `Layer`; see `longmem_jax.make_layer`.'
+    make.__name__ = make.__qualname__ = module_of(entry).__name__
+    make.__doc__ = (
+        f'{module_of(entry).__doc__}\n\n    Returns a `Layer`; see `longmem_jax.make_layer`.'
+    )
     make.__signature__ = inspect.Signature(sizes + own)
     return make
 
 
-NAMED = {entry.layer.__name__: named(entry) for entry in LAYERS.values()}
+NAMED = {module_of(entry).__name__: named(entry) for entry in LAYERS.values()}

@@ -11,7 +11,6 @@ from longmem_jax.memory import (
     infini,
     linear_attention,
     local,
-    memory_tokens,
     memsizer,
     product_key,
     transformer_xl,
@@ -21,6 +20,7 @@ from longmem_jax.memory.expire_span import layer as expire_span
 from longmem_jax.memory.infinity_former import layer as infinity_former
 from longmem_jax.memory.memorizing import layer as memorizing
 from longmem_jax.memory.memorizing import without_memory
+from longmem_jax.memory.memory_tokens import around as memory_tokens
 
 
 def _by_name(*modules) -> dict[str, Entry]:

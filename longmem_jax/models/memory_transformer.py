@@ -4,7 +4,7 @@ They are prepended to every segment, and optionally appended (Burtsev et al., 20
 memory transformer (Bulatov et al., 2022) what the last layer makes of the appended ones becomes the
 memory tokens of the next segment, before and after it. The leading ones cannot see the segment, or
 they would tell of tokens to come; the trailing ones can, and only they write. Which position sees
-which is the matter of the attention layer, `memory/memory_tokens.py`, whose section
+which is the matter of the attention layer, `memory/memory_tokens/layer.py`, whose section
 `config.model.memory_tokens` also says how many there are and whether they are appended.
 """
 
@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Recipe, Scale
+from longmem_jax.memory.memory_tokens.around import LearnedTokens, surround, take
 from longmem_jax.models.block import BlockState
 from longmem_jax.models.stack import make_stack, with_key
-from longmem_jax.segment import Aux, Packing, Segment, pack, select_lanes
+from longmem_jax.segment import Aux, Segment, pack, select_lanes
 
 FIELDS = {'carry': bool, 'gradients': bool}
 
@@ -66,68 +67,6 @@ def faults(model: Any, segment_length: int) -> list[str]:
     return []
 
 
-def surround(
-    x: jax.Array, segment: Segment, vectors: jax.Array, at_end: bool
-) -> tuple[jax.Array, Segment, Packing | None]:
-    """Puts memory tokens around a segment.
-
-    Args:
-      x: [batch, length, d_model], packed: tokens first, padding after them.
-      segment: its tokens.
-      vectors: memory tokens, [batch, num_tokens, d_model].
-      at_end: append them, too.
-
-    Returns:
-      x and segment with the memory tokens, padding after all; and the packing whose `unpack` gives
-      [leading, segment, trailing], None where that is how they stand. A lane without tokens has no
-      memory tokens either.
-    """
-    alive = jnp.broadcast_to(segment.valid.any(axis=1)[:, None], vectors.shape[:2])
-    blank = jnp.zeros(vectors.shape[:2], segment.tokens.dtype)
-    count = 1 if at_end else 0
-    x = jnp.concatenate([vectors, x, *[vectors] * count], axis=1)
-    tokens = jnp.concatenate([blank, segment.tokens, *[blank] * count], axis=1)
-    valid = jnp.concatenate([alive, segment.valid, *[alive] * count], axis=1)
-    whole = segment.replace(tokens=tokens, valid=valid)
-    if not at_end:
-        return x, whole, None
-    whole, packing = pack(whole)
-    return packing.pack(x), whole, packing
-
-
-def take(x: jax.Array, packing: Packing | None, num_tokens: int) -> tuple[jax.Array, jax.Array]:
-    """Undoes `surround`: the vectors of the segment, and those of the memory tokens that write."""
-    if packing is None:
-        return x[:, num_tokens:], x[:, :num_tokens]
-    x = packing.unpack(x)
-    return x[:, num_tokens:-num_tokens], x[:, -num_tokens:]
-
-
-class MemoryTokens(nn.Module):
-    """The learned memory tokens.
-
-    Attributes:
-      num_tokens: how many.
-      d_model: their width.
-      std: of their initialisation.
-      dtype: the compute dtype.
-    """
-
-    num_tokens: int
-    d_model: int
-    std: float
-    dtype: Any
-
-    def setup(self):
-        init = nn.with_logical_partitioning(nn.initializers.normal(self.std), (None, 'embed'))
-        self.tokens = self.param('tokens', init, (self.num_tokens, self.d_model))
-
-    def __call__(self, batch_size: int) -> jax.Array:
-        """The same for every lane, [batch_size, num_tokens, d_model]."""
-        tokens = self.tokens[None].astype(self.dtype)
-        return jnp.broadcast_to(tokens, (batch_size, self.num_tokens, self.d_model))
-
-
 class MemoryTransformer(nn.Module):
     """A language model with memory tokens; the interface of `LanguageModel`.
 
@@ -148,7 +87,7 @@ class MemoryTransformer(nn.Module):
         num_tokens, at_end = self._sizes()
         self.stack = make_stack(config, self.segment_length, added=num_tokens * (1 + at_end))
         scale = config.d_model**0.5 if config.scale_embedding else 1.0
-        self.memory_tokens = MemoryTokens(
+        self.memory_tokens = LearnedTokens(
             num_tokens=num_tokens,
             d_model=config.d_model,
             std=config.init_std * scale,  # as large as the embeddings that they stand among

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from longmem_jax.config.checks import model_faults
-from longmem_jax.memory.memory_tokens import visible
+from longmem_jax.memory.memory_tokens.layer import visible
 from tests.toys import LENGTH, model_config
 
 

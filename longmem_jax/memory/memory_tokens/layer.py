@@ -14,9 +14,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, ModelSettings
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.attention import RelativeTable, attend
-from longmem_jax.layers.relative_position import shared_biases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
 from longmem_jax.memory.transformer_xl import TransformerXLState, remember
 from longmem_jax.segment import Aux, Segment
@@ -263,13 +262,3 @@ class MemoryTokensLayer(nn.Module):
     ) -> TransformerXLState:
         """Writes the first `count` positions of the open segment, memory tokens included."""
         return remember(state, cache.hidden, count)
-
-
-ENTRY = Entry(
-    name='memory_tokens',
-    layer=MemoryTokensLayer,
-    check=check,
-    shared=shared_biases,
-    lengths={'memory_length': '', 'num_tokens': '+ memory tokens '},
-    toy=dict(num_tokens=2, at_end=True, memory_length=6),
-)
