@@ -17,7 +17,7 @@ import numpy as np
 from longmem_jax.config.base import base
 from longmem_jax.devices.sharding import make_mesh
 from longmem_jax.retrieval import datastore
-from longmem_jax.retrieval.search import make_index
+from longmem_jax.retrieval.index import make_index
 
 
 def random_keys(random, directions, number):

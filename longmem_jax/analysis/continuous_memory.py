@@ -25,12 +25,12 @@ from ml_collections import config_flags
 
 from longmem_jax.analysis import continuous_figures as figures
 from longmem_jax.analysis import memory_places
-from longmem_jax.commands.generate import read_prompt
 from longmem_jax.config import checks
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.generation.reader import fresh_state
+from longmem_jax.generation.text import read_prompt
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.layer import InfinityFormer, InfinityFormerState
 from longmem_jax.models.inspect import capture

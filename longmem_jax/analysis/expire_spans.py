@@ -21,12 +21,12 @@ import numpy as np
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from longmem_jax.commands.generate import read_prompt
 from longmem_jax.config import checks
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.generation.reader import fresh_state
+from longmem_jax.generation.text import read_prompt
 from longmem_jax.memory.expire_span.layer import ExpireSpan
 from longmem_jax.models.inspect import capture
 from longmem_jax.models.language_model import LanguageModel

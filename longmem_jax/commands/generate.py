@@ -1,7 +1,6 @@
 """`--mode=generate`: reads the whole prompt into memory, then streams text as it is drawn."""
 
 import sys
-from pathlib import Path
 from typing import Any, TextIO
 
 import jax
@@ -10,21 +9,8 @@ import numpy as np
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation import memory_file as state_file
-from longmem_jax.generation.reader import Reader, TextStream, fresh_state
-
-
-def read_prompt(prompt: str) -> bytes:
-    """The bytes of a prompt; '@FILE' is the text of a file.
-
-    Raises:
-      UsageError: the file cannot be read.
-    """
-    if not prompt.startswith('@'):
-        return prompt.encode()
-    try:
-        return Path(prompt[1:]).read_bytes()
-    except OSError as error:
-        raise UsageError(f'--prompt={prompt}: cannot be read ({error}).') from error
+from longmem_jax.generation.reader import Reader, fresh_state
+from longmem_jax.generation.text import TextStream, read_prompt
 
 
 def generate(

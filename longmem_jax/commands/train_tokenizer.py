@@ -4,25 +4,16 @@ python -m longmem_jax.commands.train_tokenizer --config=configs/pg19.py --config
     --kind=bpe --size=32000 --output=pg19.json
 """
 
-import collections
-import io
-import itertools
-import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import tokenizers
 from absl import app, flags
 from ml_collections import config_flags
 
-from longmem_jax.data.documents import Source
+from longmem_jax.config.base import base
+from longmem_jax.data.learn_tokenizer import LEARNT, learn
+from longmem_jax.data.load import load_source
 from longmem_jax.errors import UsageError
-
-LEARNT = ('characters', 'words', 'bpe', 'sentencepiece')
-SUFFIX = {'characters': '.json', 'words': '.txt', 'bpe': '.json', 'sentencepiece': '.model'}
-LEAST_SIZE = 257
-SAMPLED_BYTES = 500_000_000  # of text that subword vocabularies are learnt from
 
 if __name__ == '__main__':
     _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')
@@ -32,100 +23,7 @@ if __name__ == '__main__':
     _OUTPUT = flags.DEFINE_string('output', None, 'File to write.')
 
 
-def _texts(source: Source) -> Iterator[str]:
-    for index in range(len(source)):
-        yield source[index].text.decode('utf-8', 'replace')
-
-
-def _sample(source: Source) -> Iterator[str]:
-    """Texts up to `SAMPLED_BYTES`, in lines of a size that trainers take."""
-    seen = 0
-    for text in _texts(source):
-        for line in text.splitlines(keepends=True):
-            # sentencepiece leaves out what is longer than 4192 bytes.
-            yield from (line[at : at + 1000] for at in range(0, len(line), 1000))
-            seen += len(line)
-        if seen > SAMPLED_BYTES:
-            return
-
-
-def _by_frequency(counts: collections.Counter[str]) -> list[str]:
-    return sorted(counts, key=lambda item: (-counts[item], item))
-
-
-def learn(kind: str, source: Source, size: int, output: Path) -> None:
-    """Learns a vocabulary and writes it; the file appears whole or not at all.
-
-    Args:
-      kind: one of `LEARNT`.
-      source: training documents.
-      size: tokens wanted; 0 = all that occur (characters and words).
-      output: file to write.
-
-    Raises:
-      UsageError: a size that cannot be, or a text too small for it.
-    """
-    if kind in ('bpe', 'sentencepiece') and size < LEAST_SIZE:
-        raise UsageError(
-            f'config.data.tokenizer.size = {size}: a {kind} vocabulary needs {LEAST_SIZE} or more.'
-        )
-    if kind in ('characters', 'words'):
-        counts: collections.Counter[str] = collections.Counter()
-        for text in _texts(source):
-            if kind == 'words':
-                counts['<eos>'] += text.count('\n') or 1
-                counts.update(itertools.chain.from_iterable(map(str.split, text.split('\n'))))
-            else:
-                counts.update(text)
-        # Falling frequency, then the order of the code points: the same on every machine.
-        ordered = _by_frequency(counts)
-        if kind == 'words':
-            counts['<unk>'] += sum(counts[word] for word in ordered[size:]) if size else 0
-            ordered = _by_frequency(counts)
-        if size:
-            special = ('<eos>', '<unk>') if kind == 'words' else ()
-            missing = [word for word in special if word not in ordered[:size]]
-            ordered = ordered[: size - len(missing)] + missing
-        content = (json.dumps(ordered) if kind == 'characters' else '\n'.join(ordered)).encode()
-    elif kind == 'bpe':
-        trainer = tokenizers.ByteLevelBPETokenizer()
-        trainer.train_from_iterator(
-            _sample(source), size, special_tokens=['<|endoftext|>'], show_progress=False
-        )
-        content = trainer.to_str().encode()
-    else:
-        import sentencepiece
-
-        model = io.BytesIO()
-        try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=_sample(source),
-                model_writer=model,
-                vocab_size=size,
-                byte_fallback=True,
-                # Text comes back byte for byte, line ends and runs of blanks included.
-                normalization_rule_name='identity',
-                remove_extra_whitespaces=False,
-                add_dummy_prefix=False,
-                user_defined_symbols=['\n'],
-                hard_vocab_limit=False,
-                minloglevel=2,
-            )
-        except RuntimeError as error:
-            raise UsageError(f'sentencepiece of {size} tokens: {error}') from error
-        content = model.getvalue()
-    try:
-        partial = output.with_name(output.name + '.partial')
-        partial.write_bytes(content)
-        partial.replace(output)
-    except OSError as error:
-        raise UsageError(f'{output}: cannot be written ({error}).') from error
-
-
 def _main(argv):
-    from longmem_jax.config.base import base
-    from longmem_jax.data.load import load_source
-
     try:
         if (_CONFIG.value is None) == (_PATH.value is None) or not _OUTPUT.value:
             raise UsageError('--config= or --path= (where the data is) and --output= are needed.')

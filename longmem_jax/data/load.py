@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from longmem_jax.commands.train_tokenizer import LEARNT, SUFFIX, learn
 from longmem_jax.data import hubs
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.documents import Pieces, Source
 from longmem_jax.data.folders import Folders
+from longmem_jax.data.learn_tokenizer import LEARNT, SUFFIX, learn
 from longmem_jax.data.parallel import PairCorpus, PairTexts, load_pairs
 from longmem_jax.data.stdlib import StandardLibrary
 from longmem_jax.data.tasks.registry import TASKS

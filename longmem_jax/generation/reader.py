@@ -1,6 +1,5 @@
 """Generation of any length in constant memory, from prompts of any length, read whole first."""
 
-import codecs
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from longmem_jax.generation.sampling import sample
 from longmem_jax.generation.stream import (
     Stream,
     close_stream,
@@ -17,37 +17,6 @@ from longmem_jax.generation.stream import (
 )
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import Segment
-
-
-def filter_logits(logits: jax.Array, top_k: int, top_p: float) -> jax.Array:
-    """Sets logits outside the `top_k` largest, or outside the nucleus `top_p`, to -inf.
-
-    Args:
-      logits: [batch, vocab].
-      top_k: 0 = all.
-      top_p: 1.0 = all; the smallest set of likeliest tokens with at least this probability
-        (Holtzman et al., 2020); the likeliest token always stays.
-    """
-    if top_k:
-        least = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))[0][:, -1:]
-        logits = jnp.where(logits < least, -jnp.inf, logits)
-    if top_p < 1.0:
-        falling = -jnp.sort(-logits, axis=-1)
-        before = jnp.cumsum(jax.nn.softmax(falling, axis=-1), axis=-1)
-        inside = before - jax.nn.softmax(falling, axis=-1) < top_p
-        least = jnp.min(jnp.where(inside, falling, jnp.inf), axis=-1, keepdims=True)
-        logits = jnp.where(logits < least, -jnp.inf, logits)
-    return logits
-
-
-def sample(
-    logits: jax.Array, key: jax.Array, temperature: float, top_k: int, top_p: float
-) -> jax.Array:
-    """Draws tokens, int32 [batch], from logits [batch, vocab]; temperature 0 takes the likeliest."""
-    if temperature == 0.0:
-        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
-    logits = filter_logits(logits / temperature, top_k, top_p)
-    return jax.random.categorical(key, logits, axis=-1).astype(jnp.int32)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
@@ -179,38 +148,3 @@ class Reader:
             borders = (self.pending.shape[1] - 1) // length * length
             self.pending = self.pending[:, borders:]
             self.state = jax.tree.map(jnp.copy, self._stream.state)
-
-
-class TextStream:
-    """Turns tokens into text as they come: a character cut in two waits for its rest."""
-
-    CONTEXT = 16  # earlier tokens decoded with new ones: spaces depend on what stands before
-
-    def __init__(self, tokenizer: Any):
-        """Text of `tokenizer`'s tokens."""
-        self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder('utf-8')(errors='replace')
-        self._last = np.zeros((0,), np.int32)
-
-    def text(self, tokens: np.ndarray, *, final: bool = False) -> str:
-        """The text of int32 [n] tokens, as far as it is whole; `final` gives out the rest."""
-        before = self._tokenizer.decode(self._last)
-        joined = np.concatenate([self._last, tokens])
-        after = self._tokenizer.decode(joined)
-        self._last = joined[-self.CONTEXT :]
-        return self._decoder.decode(after[len(before) :], final)
-
-
-def sample_text(model: LanguageModel, params: Any, tokenizer: Any, settings: Any) -> str:
-    """A text from nothing, `settings.sample_length` tokens long; `settings` is `config.generate`."""
-    reader = Reader(model, params, fresh_state(model, params, 1), np.zeros((1, 0), np.int32))
-    reader.read(np.asarray([[tokenizer.begin]], np.int32))
-    stream = TextStream(tokenizer)
-    parts = reader.write(
-        settings.sample_length,
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        seed=settings.seed,
-    )
-    return ''.join(stream.text(part[0]) for part in parts)

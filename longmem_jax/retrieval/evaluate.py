@@ -15,9 +15,10 @@ from longmem_jax.reporting.results import show
 from longmem_jax.retrieval import report, spalm
 from longmem_jax.retrieval.cache import Cache
 from longmem_jax.retrieval.datastore import Datastore, identity
+from longmem_jax.retrieval.index import Index, make_index
 from longmem_jax.retrieval.knn_lm import log_probability, mixture
 from longmem_jax.retrieval.reading import Part, Reader
-from longmem_jax.retrieval.search import Index, make_index, require_k
+from longmem_jax.retrieval.search import require_k
 
 TEMPERATURES = tuple(2.0**power for power in range(-1, 11))
 SHARES = tuple(share / 20 for share in range(20))

@@ -17,7 +17,7 @@ ADDED = 1 << 18
 
 
 class Faiss:
-    """See `search.Index`; candidates are `rerank` times as many as asked for."""
+    """See `index.Index`; candidates are `rerank` times as many as asked for."""
 
     def __init__(self, store: Datastore, settings: Any):
         """Reads the index file, or trains and fills one.
@@ -84,7 +84,7 @@ class Faiss:
         return index
 
     def search(self, queries, k, exclude=None):
-        """See `Index`; fewer than k found are filled with infinite distances."""
+        """See `index.Index`; fewer than k found are filled with infinite distances."""
         store = self._store
         require_k(k, store)
         queries = np.ascontiguousarray(queries, np.float32)

@@ -6,7 +6,6 @@ stored keys: the expanded square loses digits.
 """
 
 import functools
-from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -20,24 +19,6 @@ from longmem_jax.retrieval.datastore import Datastore
 
 QUERIES = 4096  # searched at once
 SPARE = 8  # more than asked for, so that rounding of the expanded square leaves none out
-
-
-class Index(Protocol):
-    """Finds neighbours."""
-
-    def search(
-        self, queries: np.ndarray, k: int, exclude: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The k nearest keys.
-
-        Args:
-          queries: float32 [n, width].
-          k: at most the number of keys.
-          exclude: int32 [n], the document whose keys are not to be found; None = all may be.
-
-        Returns:
-          squared distances float32 [n, k], rising; numbers of the keys int64 [n, k].
-        """
 
 
 def require_k(k: int, store: Datastore) -> None:
@@ -112,7 +93,7 @@ class Exact:
         self._step = step
 
     def search(self, queries, k, exclude=None):
-        """See `Index`."""
+        """See `index.Index`."""
         store = self._store
         require_k(k, store)
         queries = np.asarray(queries, np.float32)
@@ -163,16 +144,3 @@ class Exact:
         exact = distances(self._store, queries, numbers)
         exact = np.where(np.isfinite(scores), exact, np.inf)
         return sorted_by_distance(exact, numbers, wanted)
-
-
-def make_index(settings: Any, store: Datastore, mesh: Mesh) -> Index:
-    """The index that `config.retrieval.index` names: 'exact' or 'faiss'.
-
-    Raises:
-      UsageError: FAISS is not installed, or has sizes that do not fit.
-    """
-    if settings.index == 'exact':
-        return Exact(store, settings.block_size, mesh)
-    from longmem_jax.retrieval.faiss_index import Faiss
-
-    return Faiss(store, settings)

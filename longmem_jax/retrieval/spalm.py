@@ -22,8 +22,9 @@ from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
 from longmem_jax.retrieval.datastore import Datastore, identity
+from longmem_jax.retrieval.index import make_index
 from longmem_jax.retrieval.reading import SEGMENTS, Part, Reader, nll_of
-from longmem_jax.retrieval.search import make_index, require_k
+from longmem_jax.retrieval.search import require_k
 from longmem_jax.segment import Segment
 from longmem_jax.training.optimizer import parameter_path
 

@@ -13,6 +13,7 @@ from longmem_jax.config.base import base, stack
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
+from longmem_jax.generation.translator import bleu
 
 WORDS = {'one': 'eins', 'two': 'zwei', 'three': 'drei', 'four': 'vier'}
 
@@ -85,5 +86,5 @@ def test_an_unknown_split_is_one_clear_error(translated):
 
 
 def test_bleu_is_sacrebleus():
-    score, signature = translate.bleu(['a b c d e'], ['a b c d e'])
+    score, signature = bleu(['a b c d e'], ['a b c d e'])
     assert score == pytest.approx(100.0) and 'version:' in signature

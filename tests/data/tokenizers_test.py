@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longmem_jax.commands.train_tokenizer import learn
 from longmem_jax.config.base import base
+from longmem_jax.data.learn_tokenizer import learn
 from longmem_jax.data.load import load, make_tokenizer
 from longmem_jax.data.tokenizers import Bytes, Characters, Words, load_tokenizer
 from longmem_jax.errors import UsageError

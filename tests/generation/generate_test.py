@@ -8,13 +8,9 @@ import pytest
 from longmem_jax.data.tokenizers import Bytes, Words
 from longmem_jax.errors import UsageError
 from longmem_jax.generation import memory_file as state_file
-from longmem_jax.generation.reader import (
-    Reader,
-    TextStream,
-    filter_logits,
-    fresh_state,
-    sample,
-)
+from longmem_jax.generation.reader import Reader, fresh_state
+from longmem_jax.generation.sampling import filter_logits, sample
+from longmem_jax.generation.text import TextStream
 from tests.toys import LENGTH, random_segments, run, toy
 
 NONE = np.zeros((1, 0), np.int32)

@@ -14,6 +14,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
 from longmem_jax.retrieval import cache, datastore, evaluate, knn_lm, reading, search, spalm
+from longmem_jax.retrieval.index import make_index
 from tests.commands.train_test import small_config, texts  # noqa: F401  (a fixture)
 from tests.parity_systems.knn_lm import Store
 
@@ -220,12 +221,12 @@ def test_faiss_finds_nearly_the_same(trained):
     exact, _ = search.Exact(store, 256, make(config, workdir).mesh).search(queries, 5)
     settings.index = 'faiss'
     for _ in range(2):  # made, then read from its file
-        found, numbers = search.make_index(settings, store, None).search(queries, 5)
+        found, numbers = make_index(settings, store, None).search(queries, 5)
         np.testing.assert_allclose(found, search.distances(store, queries, numbers), rtol=1e-6)
         assert np.mean(found <= exact + 1e-6) > 0.9
     settings.centroids = 10**6
     with pytest.raises(UsageError, match='centroids = 1000000: more than'):
-        search.make_index(settings, store, None)
+        make_index(settings, store, None)
 
 
 def test_the_cache_looks_back_in_its_document_only(trained):

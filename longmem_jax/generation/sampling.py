@@ -1,0 +1,35 @@
+"""Drawing the next token: temperature, top-k, nucleus."""
+
+import jax
+import jax.numpy as jnp
+
+
+def filter_logits(logits: jax.Array, top_k: int, top_p: float) -> jax.Array:
+    """Sets logits outside the `top_k` largest, or outside the nucleus `top_p`, to -inf.
+
+    Args:
+      logits: [batch, vocab].
+      top_k: 0 = all.
+      top_p: 1.0 = all; the smallest set of likeliest tokens with at least this probability
+        (Holtzman et al., 2020); the likeliest token always stays.
+    """
+    if top_k:
+        least = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))[0][:, -1:]
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    if top_p < 1.0:
+        falling = -jnp.sort(-logits, axis=-1)
+        before = jnp.cumsum(jax.nn.softmax(falling, axis=-1), axis=-1)
+        inside = before - jax.nn.softmax(falling, axis=-1) < top_p
+        least = jnp.min(jnp.where(inside, falling, jnp.inf), axis=-1, keepdims=True)
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    return logits
+
+
+def sample(
+    logits: jax.Array, key: jax.Array, temperature: float, top_k: int, top_p: float
+) -> jax.Array:
+    """Draws tokens, int32 [batch], from logits [batch, vocab]; temperature 0 takes the likeliest."""
+    if temperature == 0.0:
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    logits = filter_logits(logits / temperature, top_k, top_p)
+    return jax.random.categorical(key, logits, axis=-1).astype(jnp.int32)

@@ -1,0 +1,60 @@
+"""Text in and out of a model: prompts, tokens that become text as they are drawn, a sample."""
+
+import codecs
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longmem_jax.errors import UsageError
+from longmem_jax.generation.reader import Reader, fresh_state
+from longmem_jax.models.language_model import LanguageModel
+
+
+def read_prompt(prompt: str) -> bytes:
+    """The bytes of a prompt; '@FILE' is the text of a file.
+
+    Raises:
+      UsageError: the file cannot be read.
+    """
+    if not prompt.startswith('@'):
+        return prompt.encode()
+    try:
+        return Path(prompt[1:]).read_bytes()
+    except OSError as error:
+        raise UsageError(f'--prompt={prompt}: cannot be read ({error}).') from error
+
+
+class TextStream:
+    """Turns tokens into text as they come: a character cut in two waits for its rest."""
+
+    CONTEXT = 16  # earlier tokens decoded with new ones: spaces depend on what stands before
+
+    def __init__(self, tokenizer: Any):
+        """Text of `tokenizer`'s tokens."""
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder('utf-8')(errors='replace')
+        self._last = np.zeros((0,), np.int32)
+
+    def text(self, tokens: np.ndarray, *, final: bool = False) -> str:
+        """The text of int32 [n] tokens, as far as it is whole; `final` gives out the rest."""
+        before = self._tokenizer.decode(self._last)
+        joined = np.concatenate([self._last, tokens])
+        after = self._tokenizer.decode(joined)
+        self._last = joined[-self.CONTEXT :]
+        return self._decoder.decode(after[len(before) :], final)
+
+
+def sample_text(model: LanguageModel, params: Any, tokenizer: Any, settings: Any) -> str:
+    """A text from nothing, `settings.sample_length` tokens long; `settings` is `config.generate`."""
+    reader = Reader(model, params, fresh_state(model, params, 1), np.zeros((1, 0), np.int32))
+    reader.read(np.asarray([[tokenizer.begin]], np.int32))
+    stream = TextStream(tokenizer)
+    parts = reader.write(
+        settings.sample_length,
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        seed=settings.seed,
+    )
+    return ''.join(stream.text(part[0]) for part in parts)

@@ -1,0 +1,39 @@
+"""What finds the nearest keys of a datastore: exact search or FAISS, as the config says."""
+
+from typing import Any, Protocol
+
+import numpy as np
+from jax.sharding import Mesh
+
+from longmem_jax.retrieval.datastore import Datastore
+from longmem_jax.retrieval.faiss_index import Faiss
+from longmem_jax.retrieval.search import Exact
+
+
+class Index(Protocol):
+    """Finds neighbours."""
+
+    def search(
+        self, queries: np.ndarray, k: int, exclude: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The k nearest keys.
+
+        Args:
+          queries: float32 [n, width].
+          k: at most the number of keys.
+          exclude: int32 [n], the document whose keys are not to be found; None = all may be.
+
+        Returns:
+          squared distances float32 [n, k], rising; numbers of the keys int64 [n, k].
+        """
+
+
+def make_index(settings: Any, store: Datastore, mesh: Mesh) -> Index:
+    """The index that `config.retrieval.index` names: 'exact' or 'faiss'.
+
+    Raises:
+      UsageError: FAISS is not installed, or has sizes that do not fit.
+    """
+    if settings.index == 'exact':
+        return Exact(store, settings.block_size, mesh)
+    return Faiss(store, settings)

@@ -1,0 +1,171 @@
+"""Imports run downward only: rooms of the package lie on floors, and no modules import in a circle."""
+
+import ast
+import functools
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = 'longmem_jax'
+
+# A room is a folder or a module right inside of `longmem_jax`. It may import rooms of the floors
+# before its own and itself, but not the other rooms of its floor.
+FLOORS = (
+    ('errors',),
+    ('files', 'faults'),
+    ('segment',),
+    ('contract', 'devices'),
+    ('layers',),
+    ('memory',),
+    ('models', 'data'),
+    ('config',),
+    ('training',),
+    ('experiment',),
+    ('generation', 'evaluation', 'pretrained'),
+    ('reporting',),
+    ('retrieval',),
+    ('commands',),
+    ('analysis',),
+    ('main', '__init__'),
+)
+# A room that may import less than its floor allows.
+ONLY = {'data': ('errors', 'files', 'faults', 'segment')}
+# What a file in `configs/` may import, and one other config.
+CONFIGS_MAY = (f'{PACKAGE}.config', f'{PACKAGE}.errors', f'{PACKAGE}.data.tasks')
+
+# (file, imported module) that break a rule today. Nothing may be added; a pair that no longer
+# occurs must be deleted.
+KNOWN = {
+    ('longmem_jax/data/parallel.py', 'longmem_jax.models.seq2seq'),
+    ('configs/infinity_former_pg19.py', 'longmem_jax.memory.infinity_former.continuous'),
+    ('configs/infinity_former_wikitext103.py', 'longmem_jax.memory.infinity_former.continuous'),
+    ('configs/sorting.py', 'longmem_jax.memory.infinity_former.continuous'),
+    ('configs/infini_pg19.py', 'longmem_jax.layers.associative'),
+    ('configs/mem_transformer_wmt14.py', 'longmem_jax.models.encoders.memory_tokens'),
+}
+
+
+@functools.cache
+def modules():
+    """Name of every module of the package and of `configs/` to its file, relative to the root."""
+    files = sorted(ROOT.glob(f'{PACKAGE}/**/*.py')) + sorted(ROOT.glob('configs/*.py'))
+    named = {}
+    for file in files:
+        path = file.relative_to(ROOT)
+        parts = path.with_suffix('').parts
+        named['.'.join(parts[:-1] if parts[-1] == '__init__' else parts)] = path
+    return named
+
+
+def imports(path):
+    """(line, module) of everything of ours that a file imports, also inside functions."""
+    known, found = modules(), set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f'{path}:{node.lineno}: write the whole name of the module'
+            whole = [f'{node.module}.{alias.name}' for alias in node.names]
+            names = [name if name in known else node.module for name in whole]
+        found |= {(node.lineno, name) for name in names if name in known}
+    return sorted(found)
+
+
+def room(module):
+    """The folder or file right inside of the package that a module belongs to."""
+    parts = module.split('.')
+    return parts[1] if len(parts) > 1 else '__init__'
+
+
+def upward():
+    """(file, line, imported module, what to do) of every import that is not downward."""
+    floor = {name: number for number, names in enumerate(FLOORS) for name in names}
+    for module, path in modules().items():
+        if module.split('.')[0] != PACKAGE:
+            continue
+        own = room(module)
+        allowed = {name for name in floor if floor[name] < floor.get(own, -1)}
+        allowed = set(ONLY.get(own, allowed)) | {own}
+        for line, imported in imports(path):
+            if imported.split('.')[0] != PACKAGE:
+                yield path, line, imported, 'the package does not import configs'
+            elif room(imported) not in allowed:
+                yield (
+                    path,
+                    line,
+                    imported,
+                    f'`{own}` may import {", ".join(sorted(allowed))}; move what is needed to one of '
+                    'these, or pass it as an argument',
+                )
+
+
+def of_configs():
+    """The same for `configs/`."""
+    for module, path in modules().items():
+        if module.split('.')[0] != 'configs':
+            continue
+        found = imports(path)
+        for line, imported in found:
+            if imported.split('.')[0] == PACKAGE and not imported.startswith(CONFIGS_MAY):
+                yield (
+                    path,
+                    line,
+                    imported,
+                    f'a config may import {", ".join(CONFIGS_MAY)}; offer the choice through '
+                    '`longmem_jax.config`, or name it in the config',
+                )
+        for line, imported in [pair for pair in found if pair[1].startswith('configs')][1:]:
+            yield path, line, imported, 'a config may build on one other config only'
+
+
+def circles():
+    """Modules that import each other, as sets."""
+    graph = {
+        module: {name for _, name in imports(path) if name != module}
+        for module, path in modules().items()
+    }
+
+    @functools.cache
+    def reached(start):
+        seen, waiting = set(), [start]
+        while waiting:
+            for name in graph[waiting.pop()] - seen:
+                seen.add(name)
+                waiting.append(name)
+        return seen
+
+    return {
+        frozenset(other for other in reached(module) if module in reached(other))
+        for module in graph
+        if module in reached(module)
+    }
+
+
+def test_every_room_has_a_floor():
+    known = {name for names in FLOORS for name in names}
+    rooms = {room(module) for module in modules() if module.split('.')[0] == PACKAGE}
+    missing = sorted(rooms - known)
+    assert not missing, f'give {missing} a floor in FLOORS of tests/imports_test.py'
+
+
+def test_imports_run_downward():
+    broken = [
+        f'{path}:{line}: imports {imported}: {advice}'
+        for path, line, imported, advice in (*upward(), *of_configs())
+        if (str(path), imported) not in KNOWN
+    ]
+    assert not broken, 'imports that are not downward:\n' + '\n'.join(broken)
+
+
+def test_known_exceptions_still_occur():
+    found = {(str(path), imported) for path, _, imported, _ in (*upward(), *of_configs())}
+    mended = sorted(KNOWN - found)
+    assert not mended, f'these imports are gone: delete them from KNOWN: {mended}'
+
+
+def test_no_circles():
+    found = [' <-> '.join(sorted(circle)) for circle in circles()]
+    assert not found, (
+        'modules that import each other; move what both need to a module of its own:\n'
+        + '\n'.join(sorted(found))
+    )
