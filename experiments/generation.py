@@ -10,16 +10,15 @@ where spans are learnt, they decide how much is looked at.
 
 import json
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import flags
 
+from longmem_jax.commands import entry
 from longmem_jax.commands.bench import state_bytes
 from longmem_jax.config import checks
 from longmem_jax.devices import allocator, sharding
@@ -28,7 +27,6 @@ from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.generation.reader import Reader, fresh_state
 
 if __name__ == '__main__':
-    _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')
     _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of a trained run; none: new parameters.')
     _CONTEXTS = flags.DEFINE_list('contexts', ['512', '4096', '32768'], 'Tokens read before.')
     _OUTPUT = flags.DEFINE_string('output', '', 'A JSON file for the numbers.')
@@ -59,36 +57,25 @@ def speeds(experiment: Experiment, contexts: list[int]) -> dict[str, Any]:
     return {'state_bytes': state_bytes(state), 'tokens_per_s': found}
 
 
-def _main(argv):
-    logging.set_verbosity(logging.WARNING)
-    try:
-        if _CONFIG.value is None:
-            raise UsageError(
-                '--config= is missing: for example --config=configs/comparison.py:tiny'
-            )
-        contexts = [int(text) for text in _CONTEXTS.value if text.isdecimal() and int(text)]
-        if len(contexts) != len(_CONTEXTS.value):
-            raise UsageError(
-                f'--contexts={",".join(_CONTEXTS.value)}: whole numbers from 1 on are needed.'
-            )
-        if _CONFIG.value.model.kind == 'seq2seq':
-            raise UsageError(
-                "config.model.kind = 'seq2seq': pairs have no context to generate behind."
-            )
-        allocator.keep_pages()
-        checks.require_runnable(_CONFIG.value, jax.device_count())
-        mesh = sharding.make_mesh(_CONFIG.value.mesh.to_dict())
-        workdir = prepare_workdir(_WORKDIR.value) if _WORKDIR.value else None
-        found = speeds(Experiment(_CONFIG.value, workdir, mesh), contexts)
-        print(f'state: {found["state_bytes"]:,} bytes')
-        for context, speed in found['tokens_per_s'].items():
-            print(f'after {int(context):,} tokens: {speed:,.0f} tokens/s')
-        if _OUTPUT.value:
-            Path(_OUTPUT.value).write_text(json.dumps(found, indent=1) + '\n')
-    except UsageError as error:
-        print(f'UsageError: {error}', file=sys.stderr)
-        sys.exit(2)
+def _main(config):
+    contexts = [int(text) for text in _CONTEXTS.value if text.isdecimal() and int(text)]
+    if len(contexts) != len(_CONTEXTS.value):
+        raise UsageError(
+            f'--contexts={",".join(_CONTEXTS.value)}: whole numbers from 1 on are needed.'
+        )
+    if config.model.kind == 'seq2seq':
+        raise UsageError("config.model.kind = 'seq2seq': pairs have no context to continue.")
+    allocator.keep_pages()
+    checks.require_runnable(config, jax.device_count())
+    mesh = sharding.make_mesh(config.mesh.to_dict())
+    workdir = prepare_workdir(_WORKDIR.value) if _WORKDIR.value else None
+    found = speeds(Experiment(config, workdir, mesh), contexts)
+    print(f'state: {found["state_bytes"]:,} bytes')
+    for context, speed in found['tokens_per_s'].items():
+        print(f'after {int(context):,} tokens: {speed:,.0f} tokens/s')
+    if _OUTPUT.value:
+        Path(_OUTPUT.value).write_text(json.dumps(found, indent=1) + '\n')
 
 
 if __name__ == '__main__':
-    app.run(_main)
+    entry.command(_main, workdir=False)

@@ -1,4 +1,4 @@
-"""The one error that is the user's to mend: printed without a traceback, exit code 2."""
+"""The error for mistakes that the user can fix: printed without a traceback, exit code 2."""
 
 import difflib
 from collections.abc import Iterable
@@ -13,8 +13,15 @@ class UsageError(ValueError):
     """
 
 
-def unknown(what: str, given: Any, allowed: Iterable[Any]) -> str:
-    """`what = 'x': not known`, with the nearest valid name and all of them."""
+def nearest(given: Any, allowed: Iterable[Any]) -> str:
+    """`did you mean 'x'? ` with the valid name nearest to `given`; empty where none is near."""
     near = difflib.get_close_matches(str(given), [str(name) for name in allowed], n=1)
-    hint = f'did you mean {near[0]!r}? ' if near else ''
-    return f'{what} = {given!r}: {hint}allowed are {", ".join(map(str, allowed))}'
+    return f'did you mean {near[0]!r}? ' if near else ''
+
+
+def unknown(what: str, given: Any, allowed: Iterable[Any]) -> str:
+    """`what = 'x': ...`, with the nearest valid name and all of them."""
+    allowed = tuple(allowed)
+    return (
+        f'{what} = {given!r}: {nearest(given, allowed)}allowed are {", ".join(map(str, allowed))}'
+    )

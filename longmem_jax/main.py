@@ -1,47 +1,85 @@
 """The command: `python -m longmem_jax.main --config=configs/quickstart.py --workdir=DIR --mode=train`.
 
-A switchboard: flags, devices and errors are dealt with here; every mode is a function that can be
-called from a notebook.
+A switchboard: `MODES` names the function of every mode, which can be called from a notebook.
 """
 
-import re
-import sys
-import traceback
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import flags
 
-from longmem_jax.commands import (
-    compile,
-    translate,
-)
-from longmem_jax.commands import (
-    evaluate as evaluate_mode,
-)
-from longmem_jax.commands import (
-    generate as generate_mode,
-)
+from longmem_jax.commands import compile, entry, evaluate, generate, translate
 from longmem_jax.commands.train import train
 from longmem_jax.config import checks
 from longmem_jax.devices import allocator, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
+from longmem_jax.generation.text import read_prompt
 from longmem_jax.retrieval import datastore, spalm
 from longmem_jax.retrieval import evaluate as retrieval_evaluate
 
-_CONFIG = config_flags.DEFINE_config_file(
-    'config', None, 'configs/NAME.py[:variant]', lock_config=True
-)
-_MODE = flags.DEFINE_enum(
-    'mode',
-    'train',
-    ['train', 'evaluate', 'generate', 'compile', 'build_datastore', 'train_spalm'],
-    'What to do.',
-)
+
+class Mode(NamedTuple):
+    """What a mode does with an experiment.
+
+    Attributes:
+      texts: for models that continue texts.
+      pairs: for models of the kind 'seq2seq'; None = refused.
+    """
+
+    texts: Callable[[Experiment], Any]
+    pairs: Callable[[Experiment], Any] | None
+
+
+def _train(experiment):
+    train(experiment, profile=_PROFILE.value)
+
+
+def _evaluate(experiment):
+    if experiment.config.retrieval.kind != 'none':
+        retrieval_evaluate.evaluate(experiment, _SPLIT.value or 'test')
+    else:
+        evaluate.evaluate(experiment, _SPLIT.value or 'test', **_memory_files())
+
+
+def _evaluate_pairs(experiment):
+    translate.evaluate(experiment, _SPLIT.value or 'test')
+
+
+def _generate(experiment):
+    options = {'length': _LENGTH, 'temperature': _TEMPERATURE, 'top_k': _TOP_K, 'top_p': _TOP_P,
+               'seed': _SEED}  # fmt: skip
+    given = {name: flag.value for name, flag in options.items() if flag.value is not None}
+    generate.generate(experiment, _PROMPT.value, given, **_memory_files())
+
+
+def _translate(experiment):
+    text = read_prompt(_PROMPT.value).decode('utf-8', 'replace')
+    translate.translate_prompt(experiment, text)
+
+
+def _build_datastore(experiment):
+    datastore.build(experiment, _SPLIT.value or 'train')
+
+
+def _memory_files():
+    return {'save_state': _SAVE_STATE.value, 'load_state': _LOAD_STATE.value}
+
+
+# '--mode=compile' stands apart: it needs neither data nor devices.
+MODES = {
+    'train': Mode(_train, _train),
+    'evaluate': Mode(_evaluate, _evaluate_pairs),
+    'generate': Mode(_generate, _translate),
+    'build_datastore': Mode(_build_datastore, None),
+    'train_spalm': Mode(spalm.train, None),
+}
+
+_CONFIG = entry.define_config()
+_MODE = flags.DEFINE_enum('mode', 'train', [*MODES, 'compile'], 'What to do.')
 _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of the run: checkpoints, events, results.')
 _PROFILE = flags.DEFINE_bool('profile', False, 'Trace a few training steps to WORKDIR/profile.')
-_DEBUG = flags.DEFINE_bool('debug', False, "Show tracebacks of errors that are the user's to mend.")
 _PROMPT = flags.DEFINE_string('prompt', '', 'generate: the text to continue; @FILE reads a file.')
 _LENGTH = flags.DEFINE_integer('length', None, 'generate: tokens to write.', lower_bound=0)
 _TEMPERATURE = flags.DEFINE_float(
@@ -75,110 +113,32 @@ _PROCESS_ID = flags.DEFINE_integer('process_id', -1, 'Number of this process.')
 
 
 def _run():
-    config = _CONFIG.value
-    # Orbax tells every step of a save at level INFO.
-    logging.set_verbosity(logging.INFO if _DEBUG.value else logging.WARNING)
+    config, mode = _CONFIG.value, _MODE.value
     if config is None:
-        raise UsageError('--config= is missing: for example --config=configs/quickstart.py')
+        raise UsageError(entry.MISSING)
     allocator.keep_pages()
-    if _MODE.value == 'compile':
+    if mode == 'compile':
         compile.compile_for(config, _TOPOLOGY.value)
         return
     if _DISTRIBUTED.value or _COORDINATOR.value:
         sharding.start_processes(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     checks.require_runnable(config, jax.device_count())
+    function = MODES[mode].texts
     if config.model.kind == 'seq2seq':
-        _refuse_for_pairs()
+        function = MODES[mode].pairs
+        if function is None:
+            raise UsageError(f"--mode={mode}: not for a model of the kind 'seq2seq'.")
+        if any(_memory_files().values()):
+            raise UsageError(
+                "--save_state, --load_state: a model of the kind 'seq2seq' has no memory."
+            )
     workdir = prepare_workdir(_WORKDIR.value)
-    experiment = Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict()))
-    if _MODE.value == 'train':
-        train(experiment, profile=_PROFILE.value)
-    elif _MODE.value == 'build_datastore':
-        datastore.build(experiment, _SPLIT.value or 'train')
-    elif _MODE.value == 'train_spalm':
-        spalm.train(experiment)
-    elif _MODE.value == 'evaluate' and config.retrieval.kind != 'none':
-        retrieval_evaluate.evaluate(experiment, _SPLIT.value or 'test')
-    elif _MODE.value == 'evaluate' and config.model.kind == 'seq2seq':
-        translate.evaluate(experiment, _SPLIT.value or 'test')
-    elif _MODE.value == 'generate' and config.model.kind == 'seq2seq':
-        translate.translate_prompt(
-            experiment, generate_mode.read_prompt(_PROMPT.value).decode('utf-8', 'replace')
-        )
-    elif _MODE.value == 'evaluate':
-        evaluate_mode.evaluate(
-            experiment,
-            _SPLIT.value or 'test',
-            save_state=_SAVE_STATE.value,
-            load_state=_LOAD_STATE.value,
-        )
-    else:
-        given = {
-            'length': _LENGTH.value,
-            'temperature': _TEMPERATURE.value,
-            'top_k': _TOP_K.value,
-            'top_p': _TOP_P.value,
-            'seed': _SEED.value,
-        }
-        generate_mode.generate(
-            experiment,
-            _PROMPT.value,
-            {name: value for name, value in given.items() if value is not None},
-            save_state=_SAVE_STATE.value,
-            load_state=_LOAD_STATE.value,
-        )
-
-
-def _refuse_for_pairs():
-    """Refuses what a model of pairs, which remembers nothing, cannot do."""
-    if _MODE.value in ('build_datastore', 'train_spalm'):
-        raise UsageError(f"--mode={_MODE.value}: not for a model of the kind 'seq2seq'.")
-    if _SAVE_STATE.value or _LOAD_STATE.value:
-        raise UsageError("--save_state, --load_state: a model of the kind 'seq2seq' has no memory.")
-
-
-def _reason(error: BaseException) -> str:
-    """The message of an error; of one that carries a printed traceback, what stands behind it."""
-    text = f'{type(error).__name__}: {error}'
-    last = list(re.finditer(r'^[\w.]+(?:Error|Exception)\b.*', text, re.MULTILINE))
-    if 'Traceback' in text and last:
-        text = text[last[-1].start() :]
-    return text.replace('longmem_jax.errors.', '').strip()
-
-
-def _fail(error: BaseException) -> int:
-    """Prints an error that is the user's to mend; returns the exit code 2."""
-    if '--debug' in sys.argv or '--debug=true' in sys.argv:
-        traceback.print_exception(error)
-    print(_reason(error), file=sys.stderr)
-    return 2
-
-
-def _parse(argv):
-    """absl's flag parser, with its errors and those of the config file as one message."""
-    try:
-        rest = flags.FLAGS(argv)
-        if _CONFIG.value is not None:
-            _CONFIG.value.model  # noqa: B018  (a file that could not be loaded says so only here)
-        return rest
-    except (flags.Error, UsageError, LookupError, AttributeError, TypeError, ValueError) as error:
-        sys.exit(_fail(error))
-    except (OSError, SyntaxError, ImportError) as error:
-        sys.exit(_fail(error))
-
-
-def _main(argv):
-    if len(argv) > 1:
-        sys.exit(_fail(UsageError(f'unknown arguments {argv[1:]}: options begin with --')))
-    try:
-        _run()
-    except UsageError as error:
-        sys.exit(_fail(error))
+    function(Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict())))
 
 
 def main() -> None:
     """Entry point of `python -m longmem_jax.main`."""
-    app.run(_main, flags_parser=_parse)
+    entry.run(_run)
 
 
 if __name__ == '__main__':

@@ -40,13 +40,24 @@ PAIRS = '--config=configs/memsizer_wmt16.py:tiny'
 
 BAD = [
     ([], '--config= is missing'),
-    (['--config=configs/none.py'], 'configs/none.py'),
+    (['--config=configs/none.py'], 'there is no file configs/none.py'),
+    (['--config=configs/quickstrat.py:tiny'], "did you mean 'configs/quickstart.py'"),
     (['--config=configs/quickstart.py:large'], 'allowed are tiny'),
     ([TINY, '--config.model.d_modl=3'], 'd_model'),
+    ([TINY, '--config.model.transformer_xl.memory_lenght=3'], "did you mean 'memory_length'"),
+    ([TINY, '--config.model.infini.rule=delta'], ':memory=infini'),
+    ([TINY, '--config.evaluate.model.foo=3'], "config.model has no field 'foo'"),
+    ([TINY, '--config.evaluate.model.infini.rule=delta'], ':memory=infini'),
+    ([TINY, '--config.train.loss_weights.kl=1.0'], 'loss_weights.kl = 1.0: not a loss of this model'),
+    ([TINY, '--config.train.num_steps=many'], "must be an int, such as 20, got 'many'"),
+    ([TINY, "--config.model.attention=('local', 'local')"], 'config.model.local is missing'),
+    ([TINY, '--config.evaluate.model.transformer_xl.memory_length=256', '--mode=compile'],
+     '--topology='),
+    (['--config.train.num_steps=3'], '--config= is missing'),
     ([PAIRS, '--mode=build_datastore'], "not for a model of the kind 'seq2seq'"),
     ([PAIRS, '--load_state=FILE'], 'has no memory'),
     ([PAIRS, '--workdir={tmp}'], 'where are the pairs'),
-    ([TINY, '--config.model.attention=local'], 'config.model.attention'),
+    ([TINY, '--config.model.attention=local'], 'config.model.attention: must be a tuple'),
     ([TINY, '--mode=fly'], 'fly'),
     ([TINY, '--top_p=3'], 'top_p'),
     ([TINY], '--workdir= is missing'),
@@ -114,6 +125,9 @@ def test_bad_input_is_one_message(answers, number):
     assert code == 2, error
     assert BAD[number][1] in error
     assert 'Traceback' not in error
+    lines = error.strip().splitlines()
+    listed = 'problem' in lines[0] or 'one of these ways:' in lines[0]
+    assert len(lines) == 1 or listed, f'one message is one line: {error}'
 
 
 def test_debug_shows_the_traceback(tmp_path):

@@ -8,7 +8,6 @@ pairs come in segments of `--segment` tokens.
 """
 
 import itertools
-import sys
 from pathlib import Path
 
 import jax
@@ -16,8 +15,9 @@ import jax.numpy as jnp
 import matplotlib.backends.backend_agg
 import matplotlib.figure
 import numpy as np
-from absl import app, flags
+from absl import flags
 
+from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.layers import associative
 
@@ -106,13 +106,9 @@ def _numbers(name, values):
     return tuple(int(value) for value in values)
 
 
-def _main(argv):
-    try:
-        sizes = _numbers('head_dims', _HEAD_DIMS.value)
-        pairs = _numbers('pairs', _PAIRS.value)
-    except UsageError as error:
-        print(f'UsageError: {error}', file=sys.stderr)
-        sys.exit(2)
+def _main():
+    sizes = _numbers('head_dims', _HEAD_DIMS.value)
+    pairs = _numbers('pairs', _PAIRS.value)
     found = study(sizes, pairs, _SEGMENT.value)
     for (kind, width, number), (share, cosine) in found.items():
         print(f'{kind}, head_dim {width}, {number} pairs: {share:.1%} right, cosine {cosine:.2f}')
@@ -121,4 +117,4 @@ def _main(argv):
 
 
 if __name__ == '__main__':
-    app.run(_main)
+    entry.run(_main)

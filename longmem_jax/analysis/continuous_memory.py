@@ -12,7 +12,6 @@ Reads a text through the newest checkpoint of the workdir and draws
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,13 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import flags
 
 from longmem_jax.analysis import continuous_figures as figures
 from longmem_jax.analysis import memory_places
-from longmem_jax.config import checks
-from longmem_jax.devices import sharding
+from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment, prepare_workdir
+from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import read_prompt
 from longmem_jax.memory.infinity_former import continuous
@@ -41,8 +38,6 @@ BINS = 128
 AROUND = 16  # tokens shown on either side
 
 if __name__ == '__main__':
-    _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')
-    _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of a trained run.')
     _TEXT = flags.DEFINE_string('text', '', 'Text, or @FILE.')
     _OUTPUT = flags.DEFINE_string('output', 'continuous_memory', 'Folder of the figures.')
     _COMPARE = flags.DEFINE_list('compare', [], 'Folders of finished runs, for their accuracy.')
@@ -233,25 +228,15 @@ def continuous_memory(
     return paths
 
 
-def _main(argv):
-    logging.set_verbosity(logging.WARNING)
-    try:
-        if _CONFIG.value is None:
-            raise UsageError('--config= is missing: for example --config=configs/sorting.py:tiny')
-        if not _TEXT.value:
-            raise UsageError('--text= is missing: a text, or @FILE.')
-        checks.require_runnable(_CONFIG.value, jax.device_count())
-        mesh = sharding.make_mesh(_CONFIG.value.mesh.to_dict())
-        experiment = Experiment(_CONFIG.value, prepare_workdir(_WORKDIR.value), mesh)
-        paths = continuous_memory(
-            experiment, read_prompt(_TEXT.value), Path(_OUTPUT.value), _COMPARE.value
-        )
-        for name, path in paths.items():
-            print(f'{name}: {path}')
-    except UsageError as error:
-        print(f'UsageError: {error}', file=sys.stderr)
-        sys.exit(2)
+def _main(experiment):
+    if not _TEXT.value:
+        raise UsageError('--text= is missing: a text, or @FILE.')
+    paths = continuous_memory(
+        experiment, read_prompt(_TEXT.value), Path(_OUTPUT.value), _COMPARE.value
+    )
+    for name, path in paths.items():
+        print(f'{name}: {path}')
 
 
 if __name__ == '__main__':
-    app.run(_main)
+    entry.command(_main)

@@ -8,7 +8,6 @@ characters, each coloured by the span of its token, as in Figures 7 and 8 of Suk
 """
 
 import codecs
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,11 @@ import matplotlib.backends.backend_agg
 import matplotlib.colors
 import matplotlib.figure
 import numpy as np
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import flags
 
-from longmem_jax.config import checks
-from longmem_jax.devices import sharding
+from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment, prepare_workdir
+from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import read_prompt
 from longmem_jax.memory.expire_span.layer import ExpireSpan
@@ -35,8 +32,6 @@ from longmem_jax.segment import Segment
 COLUMNS = 80
 
 if __name__ == '__main__':
-    _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')
-    _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of a trained run.')
     _TEXT = flags.DEFINE_string('text', '', 'Text, or @FILE.')
     _OUTPUT = flags.DEFINE_string('output', 'expire_spans.png', 'PNG to write.')
     _LAYER = flags.DEFINE_integer('layer', -1, 'Expire-Span layer from 0; -1 = the most varied.')
@@ -187,28 +182,18 @@ def expire_spans(
     return named
 
 
-def _main(argv):
-    logging.set_verbosity(logging.WARNING)
-    try:
-        if _CONFIG.value is None:
-            raise UsageError('--config= is missing: for example --config=configs/copy.py:tiny')
-        checks.require_runnable(_CONFIG.value, jax.device_count())
-        mesh = sharding.make_mesh(_CONFIG.value.mesh.to_dict())
-        experiment = Experiment(_CONFIG.value, prepare_workdir(_WORKDIR.value), mesh)
-        named = expire_spans(
-            experiment,
-            read_prompt(_TEXT.value),
-            Path(_OUTPUT.value),
-            layer=_LAYER.value,
-            characters=_CHARACTERS.value,
-        )
-        for name, value in named.items():
-            print(f'{name}: {value:,.1f} tokens')
-        print(f'figure: {_OUTPUT.value}')
-    except UsageError as error:
-        print(f'UsageError: {error}', file=sys.stderr)
-        sys.exit(2)
+def _main(experiment):
+    named = expire_spans(
+        experiment,
+        read_prompt(_TEXT.value),
+        Path(_OUTPUT.value),
+        layer=_LAYER.value,
+        characters=_CHARACTERS.value,
+    )
+    for name, value in named.items():
+        print(f'{name}: {value:,.1f} tokens')
+    print(f'figure: {_OUTPUT.value}')
 
 
 if __name__ == '__main__':
-    app.run(_main)
+    entry.command(_main)

@@ -8,7 +8,6 @@ it is filled with tokens, between them it mixes (the paper's three kinds). The l
 learned vector says how fast it drifts back when nothing is written.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +16,16 @@ import jax.numpy as jnp
 import matplotlib.backends.backend_agg
 import matplotlib.figure
 import numpy as np
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import flags
 
-from longmem_jax.config import checks
+from longmem_jax.commands import entry
 from longmem_jax.data.lanes import in_order
-from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment, prepare_workdir
+from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.segment import Segment
 
 if __name__ == '__main__':
-    _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')
-    _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of a trained run.')
     _SPLIT = flags.DEFINE_string('split', 'test', 'train, validation or test.')
     _OUTPUT = flags.DEFINE_string('output', 'slots.png', 'The figure.')
 
@@ -107,21 +102,11 @@ def slot_kinds(experiment: Experiment, split: str, output: Path) -> list[dict[st
     ]
 
 
-def _main(argv):
-    logging.set_verbosity(logging.WARNING)
-    try:
-        if _CONFIG.value is None:
-            raise UsageError('--config= is missing: configs/memformer_wikitext103.py:tiny')
-        checks.require_runnable(_CONFIG.value, jax.device_count())
-        mesh = sharding.make_mesh(_CONFIG.value.mesh.to_dict())
-        experiment = Experiment(_CONFIG.value, prepare_workdir(_WORKDIR.value), mesh)
-        for row in slot_kinds(experiment, _SPLIT.value, Path(_OUTPUT.value)):
-            print(f'{row["slots"]}: {row["share"]:.1%} of the slots, vector {row["vector"]:.2f}')
-        print(_OUTPUT.value)
-    except UsageError as error:
-        print(f'UsageError: {error}', file=sys.stderr)
-        sys.exit(2)
+def _main(experiment):
+    for row in slot_kinds(experiment, _SPLIT.value, Path(_OUTPUT.value)):
+        print(f'{row["slots"]}: {row["share"]:.1%} of the slots, vector {row["vector"]:.2f}')
+    print(_OUTPUT.value)
 
 
 if __name__ == '__main__':
-    app.run(_main)
+    entry.command(_main)

@@ -7,7 +7,6 @@ Percentage used, divergence from even use by weights and by reads, and how many 
 and 99 % of the weight, for every memory layer, over a split (`config.evaluate.max_test_segments`).
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +15,19 @@ import jax.numpy as jnp
 import matplotlib.backends.backend_agg
 import matplotlib.figure
 import numpy as np
-from absl import app, flags, logging
-from ml_collections import config_flags
+from absl import flags
 
 from longmem_jax.analysis import slot_statistics as slot_usage
-from longmem_jax.config import checks
+from longmem_jax.commands import entry
 from longmem_jax.data.lanes import in_order
-from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment, prepare_workdir
+from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.memory.product_key import ProductKeyMemory
 from longmem_jax.models.inspect import capture
 from longmem_jax.segment import Segment
 
 if __name__ == '__main__':
-    _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')
-    _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of a trained run.')
     _SPLIT = flags.DEFINE_string('split', 'test', 'train, validation or test.')
     _OUTPUT = flags.DEFINE_string('output', 'usage.png', 'The figure.')
 
@@ -104,24 +99,12 @@ def slot_usage_of(experiment: Experiment, split: str, output: Path) -> list[dict
     return rows
 
 
-def _main(argv):
-    logging.set_verbosity(logging.WARNING)
-    try:
-        if _CONFIG.value is None:
-            raise UsageError('--config= is missing: for example --config=configs/pkm_lm.py:tiny')
-        checks.require_runnable(_CONFIG.value, jax.device_count())
-        mesh = sharding.make_mesh(_CONFIG.value.mesh.to_dict())
-        experiment = Experiment(_CONFIG.value, prepare_workdir(_WORKDIR.value), mesh)
-        for row in slot_usage_of(experiment, _SPLIT.value, Path(_OUTPUT.value)):
-            numbers = (
-                f'{k} {v:.3f}' if isinstance(v, float) else f'{k} {v}' for k, v in row.items()
-            )
-            print(', '.join(numbers))
-        print(_OUTPUT.value)
-    except UsageError as error:
-        print(f'UsageError: {error}', file=sys.stderr)
-        sys.exit(2)
+def _main(experiment):
+    for row in slot_usage_of(experiment, _SPLIT.value, Path(_OUTPUT.value)):
+        numbers = (f'{k} {v:.3f}' if isinstance(v, float) else f'{k} {v}' for k, v in row.items())
+        print(', '.join(numbers))
+    print(_OUTPUT.value)
 
 
 if __name__ == '__main__':
-    app.run(_main)
+    entry.command(_main)

@@ -15,20 +15,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import app, flags
-from ml_collections import config_flags
+from absl import flags
 
+from longmem_jax.commands import entry
 from longmem_jax.commands.train import lower_step, step_flops, to_devices
 from longmem_jax.config import checks
 from longmem_jax.data.lanes import Batch, Cursor
 from longmem_jax.devices import allocator, sharding
-from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.stream import open_stream, read_token
 
 if __name__ == '__main__':
-    _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')
     _REPEATS = flags.DEFINE_integer('repeats', 10, 'Timed calls.')
     _FILL = flags.DEFINE_integer('fill', 2, 'Calls before them, such as fill the memories.')
 
@@ -180,15 +178,9 @@ def peak_memory() -> dict[str, int]:
     return {'host_bytes': host * scale, 'device_bytes': device}
 
 
-def _main(argv):
-    try:
-        if _CONFIG.value is None:
-            raise UsageError('--config= is missing: for example --config=configs/quickstart.py')
-        print(json.dumps(bench(_CONFIG.value, _REPEATS.value, _FILL.value), indent=1))
-    except UsageError as error:
-        print(f'UsageError: {error}', file=sys.stderr)
-        sys.exit(2)
+def _bench(config):
+    print(json.dumps(bench(config, _REPEATS.value, _FILL.value), indent=1))
 
 
 if __name__ == '__main__':
-    app.run(_main)
+    entry.command(_bench, workdir=False)

@@ -9,19 +9,16 @@ model, once loaded in PyTorch, becomes a file by `safetensors.torch.save_file(te
 """
 
 import json
-import sys
 from pathlib import Path
 
 import jax
-from absl import app, flags
-from ml_collections import config_flags
+from absl import flags
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from longmem_jax.config import checks
-from longmem_jax.devices import sharding
+from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment, prepare_workdir
+from longmem_jax.experiment import Experiment
 from longmem_jax.pretrained import transformer_xl
 from longmem_jax.training.checkpoint import differing_fields
 
@@ -38,10 +35,8 @@ FREE = (
 )
 
 if __name__ == '__main__':
-    _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')
     _WEIGHTS = flags.DEFINE_string('weights', None, 'The state_dict as safetensors.')
     _SETTINGS = flags.DEFINE_string('settings', None, 'JSON of the arguments it was trained with.')
-    _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder for the checkpoint; must hold none.')
 
 
 def import_checkpoint(experiment: Experiment, weights: Path, settings: Path) -> None:
@@ -83,20 +78,12 @@ def import_checkpoint(experiment: Experiment, weights: Path, settings: Path) -> 
     saver.close()
 
 
-def _main(argv):
-    try:
-        if _CONFIG.value is None or not _WEIGHTS.value or not _SETTINGS.value:
-            raise UsageError('--config=, --weights= and --settings= are needed.')
-        config = _CONFIG.value
-        checks.require_runnable(config, jax.device_count())
-        mesh = sharding.make_mesh(config.mesh.to_dict())
-        experiment = Experiment(config, prepare_workdir(_WORKDIR.value), mesh)
-        import_checkpoint(experiment, Path(_WEIGHTS.value), Path(_SETTINGS.value))
-        print(f'imported {_WEIGHTS.value} to {experiment.workdir}')
-    except UsageError as error:
-        print(f'UsageError: {error}', file=sys.stderr)
-        sys.exit(2)
+def _import(experiment):
+    if not _WEIGHTS.value or not _SETTINGS.value:
+        raise UsageError('--weights= and --settings= are needed.')
+    import_checkpoint(experiment, Path(_WEIGHTS.value), Path(_SETTINGS.value))
+    print(f'imported {_WEIGHTS.value} to {experiment.workdir}')
 
 
 if __name__ == '__main__':
-    app.run(_main)
+    entry.command(_import)

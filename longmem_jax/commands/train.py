@@ -17,7 +17,6 @@ from longmem_jax.devices.hardware import peak_flops
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator, Result
 from longmem_jax.experiment import Experiment
-from longmem_jax.generation.reader import sample_text
 from longmem_jax.generation.text import sample_text
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.reporting.progress import Progress

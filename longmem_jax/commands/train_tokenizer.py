@@ -4,39 +4,34 @@ python -m longmem_jax.commands.train_tokenizer --config=configs/pg19.py --config
     --kind=bpe --size=32000 --output=pg19.json
 """
 
-import sys
 from pathlib import Path
 
-from absl import app, flags
-from ml_collections import config_flags
+from absl import flags
 
+from longmem_jax.commands import entry
 from longmem_jax.config.base import base
 from longmem_jax.data.learn_tokenizer import LEARNT, learn
 from longmem_jax.data.load import load_source
 from longmem_jax.errors import UsageError
 
 if __name__ == '__main__':
-    _CONFIG = config_flags.DEFINE_config_file('config', None, 'configs/NAME.py[:variant]')
+    _CONFIG = entry.define_config()
     _PATH = flags.DEFINE_string('path', None, 'Text instead of --config: a folder or a file.')
     _KIND = flags.DEFINE_enum('kind', 'bpe', LEARNT, 'Kind of tokenizer.')
     _SIZE = flags.DEFINE_integer('size', 32_000, 'Vocabulary; 0 = everything that occurs.')
     _OUTPUT = flags.DEFINE_string('output', None, 'File to write.')
 
 
-def _main(argv):
-    try:
-        if (_CONFIG.value is None) == (_PATH.value is None) or not _OUTPUT.value:
-            raise UsageError('--config= or --path= (where the data is) and --output= are needed.')
-        data = base().data if _CONFIG.value is None else _CONFIG.value.data
-        if _PATH.value is not None:
-            data.source, data.path = 'text', _PATH.value
-        source = load_source(data, 'train')
-        learn(_KIND.value, source, _SIZE.value, Path(_OUTPUT.value))
-        print(f'{_KIND.value} vocabulary of {len(source)} documents: {_OUTPUT.value}')
-    except UsageError as error:
-        print(f'UsageError: {error}', file=sys.stderr)
-        sys.exit(2)
+def _learn():
+    if (_CONFIG.value is None) == (_PATH.value is None) or not _OUTPUT.value:
+        raise UsageError('--config= or --path= (where the data is) and --output= are needed.')
+    data = base().data if _CONFIG.value is None else _CONFIG.value.data
+    if _PATH.value is not None:
+        data.source, data.path = 'text', _PATH.value
+    source = load_source(data, 'train')
+    learn(_KIND.value, source, _SIZE.value, Path(_OUTPUT.value))
+    print(f'{_KIND.value} vocabulary of {len(source)} documents: {_OUTPUT.value}')
 
 
 if __name__ == '__main__':
-    app.run(_main)
+    entry.run(_learn)

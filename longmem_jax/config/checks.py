@@ -3,15 +3,18 @@
 import itertools
 from typing import Any
 
+import ml_collections
+
 from longmem_jax.config import retrieval
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.sharding import mesh_sizes
-from longmem_jax.errors import UsageError, unknown
+from longmem_jax.errors import UsageError, nearest, unknown
+from longmem_jax.faults import above, at_least, between, of_section, one_of, under
 from longmem_jax.layers import embedding, norms, relative_position
 from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
 from longmem_jax.models.kinds import KINDS
 
-TYPES = {'int': int, 'bool': bool, 'float': (int, float), 'str': str}
+DTYPES = ('float32', 'bfloat16', 'float64')
 
 
 def _stack(model, name, registry):
@@ -29,27 +32,6 @@ def _stack(model, name, registry):
     return faults
 
 
-def _types(where, given, wanted):
-    """Faults of the names and types of a section's fields."""
-    faults = [
-        unknown(f'a field of {where}', field, sorted(wanted))
-        for field in given
-        if field not in wanted
-    ]
-    for field, kind in wanted.items():
-        kind = getattr(kind, '__name__', str(kind))
-        if field not in given:
-            faults.append(f'{where}.{field} is missing')
-        elif kind in TYPES:
-            value = given[field]
-            right = isinstance(value, TYPES[kind])
-            if not right or (isinstance(value, bool) and kind != 'bool'):
-                faults.append(f'{where}.{field} = {value!r}: a {kind} is needed')
-            elif kind == 'int' and value < 0:
-                faults.append(f'{where}.{field} = {value}: must not be negative')
-    return faults
-
-
 def _kind(model, segment_length):
     """Faults of the kind of model and of its section."""
     if model.kind not in KINDS:
@@ -60,10 +42,10 @@ def _kind(model, segment_length):
         return faults
     if model.kind not in model:
         return [*faults, f'{where} is missing: the fields are {", ".join(kind.fields)}']
-    wrong = _types(where, model[model.kind], kind.fields)
+    wrong = of_section(model[model.kind], kind.fields)
     if not wrong and set(model.attention) <= set(ATTENTION):
-        wrong = [f'{where}.{fault}' for fault in kind.faults(model, segment_length)]
-    return faults + wrong
+        wrong = kind.faults(model, segment_length)
+    return faults + under(where, wrong)
 
 
 def _attention_of_kind(model):
@@ -84,25 +66,29 @@ def _fields(model, name, segment_length):
     """Faults of the sub-config of one layer type, for segments of so many tokens."""
     where = f'config.model.{name}'
     if name not in model:
-        wanted = ', '.join(LAYERS[name].fields())
-        return [f'{where} is missing: {name!r} is in the stack and needs the fields {wanted}']
-    entry, wanted = LAYERS[name], LAYERS[name].fields()
-    faults = _types(where, model[name], wanted)
-    if not faults and 'position' in wanted:
-        if model[name].position not in relative_position.POSITIONS:
-            allowed = relative_position.POSITIONS
-            faults.append(unknown(f'{where}.position', model[name].position, allowed))
-        elif model[name].position == 'rotary' and model.head_dim % 2:
-            faults.append(f'config.model.head_dim = {model.head_dim}: rotary needs an even number')
+        advice = (
+            f'to use this memory in all layers: --config=configs/NAME.py:memory={name}'
+            if name in ATTENTION
+            else f'it needs the fields {", ".join(LAYERS[name].fields())}'
+        )
+        return [f'{where} is missing, though {name!r} is in the stack of layers; {advice}']
+    entry, fields = LAYERS[name], model[name]
+    faults = of_section(fields, entry.fields())
+    if not faults and 'position' in fields:
+        faults = one_of(fields, position=relative_position.POSITIONS)
+        if fields.position == 'rotary' and model.head_dim % 2:
+            return [f'config.model.head_dim = {model.head_dim}: rotary needs an even number']
     if not faults and entry.check is not None:
-        faults += [f'{where}.{fault}' for fault in entry.check(model[name], model, segment_length)]
-    return faults
+        faults = entry.check(fields, model, segment_length)
+    return under(where, faults)
 
 
 def _clusters(model):
     """Faults of the adaptive embedding and softmax."""
     faults, cutoffs = [], tuple(model.cutoffs)
     edges = (0, *cutoffs, model.vocab_size)
+    if not all(isinstance(edge, int) for edge in edges):
+        return [f'config.model.cutoffs: must be a tuple of ints, got {cutoffs}']
     if any(low >= high for low, high in itertools.pairwise(edges)):
         faults.append(
             f'config.model.cutoffs = {cutoffs}: must rise and lie between 0 and '
@@ -123,30 +109,21 @@ def _clusters(model):
 
 def model_faults(model: Any, segment_length: int) -> list[str]:
     """Faults of `config.model`, for segments of so many tokens."""
-    faults = []
     sizes = ('vocab_size', 'num_layers', 'd_model', 'd_embed', 'num_heads', 'head_dim')
-    for name in (*sizes, 'd_feed_forward'):
-        if model[name] < 1:
-            faults.append(f'config.model.{name} = {model[name]}: must be at least 1')
+    faults = at_least(model, 1, *sizes, 'd_feed_forward')
+    faults += one_of(model, norm=norms.KINDS, position=embedding.ABSOLUTE, dtype=DTYPES)
+    faults += between(model, 0, 1, 'dropout', 'attention_dropout', 'layer_drop', ends='[)')
+    for name in ('residual_dropout', 'embedding_dropout'):
+        if model[name] != -1 and between(model, 0, 1, name, ends='[)'):
+            faults.append(
+                f'{name} = {model[name]}: must lie between 0 and 1, excluding 1, or be -1 (as dropout)'
+            )
+    faults = under('config.model', faults)
     faults += _kind(model, segment_length)
     faults += _stack(model, 'attention', ATTENTION)
     faults += _stack(model, 'feed_forward', FEED_FORWARD)
     for name in sorted({*model.attention, *model.feed_forward} & set(LAYERS)):
         faults += _fields(model, name, segment_length)
-    if model.norm not in norms.KINDS:
-        faults.append(unknown('config.model.norm', model.norm, norms.KINDS))
-    if model.position not in embedding.ABSOLUTE:
-        faults.append(unknown('config.model.position', model.position, embedding.ABSOLUTE))
-    for name in ('dropout', 'attention_dropout', 'layer_drop'):
-        if not 0 <= model[name] < 1:
-            faults.append(f'config.model.{name} = {model[name]}: must lie in [0, 1)')
-    for name in ('residual_dropout', 'embedding_dropout'):
-        if model[name] != -1 and not 0 <= model[name] < 1:
-            faults.append(
-                f'config.model.{name} = {model[name]}: must lie in [0, 1), or be -1 (as dropout)'
-            )
-    if model.dtype not in ('float32', 'bfloat16', 'float64'):
-        faults.append(unknown('config.model.dtype', model.dtype, ('float32', 'bfloat16')))
     return faults + _clusters(model)
 
 
@@ -175,18 +152,17 @@ def _divisions(config, sizes):
 
 
 def _positive(config):
-    faults = []
-    least = {
-        'train': ('num_steps', 'num_lanes', 'segment_length', 'segments_per_step', 'log_every'),
-        'evaluate': ('num_lanes', 'segment_length'),
-        'checkpoint': ('every', 'keep'),
-        'optimizer': ('learning_rate', 'accumulate_steps'),
-    }
-    for section, names in least.items():
-        for name in names:
-            if config[section][name] <= 0:
-                faults.append(f'config.{section}.{name} = {config[section][name]}: must be above 0')
-    return faults
+    """Numbers of other sections that must be above 0."""
+    return [
+        fault
+        for section, names in {
+            'train': ('num_steps', 'num_lanes', 'segment_length', 'segments_per_step', 'log_every'),
+            'evaluate': ('num_lanes', 'segment_length'),
+            'checkpoint': ('every', 'keep'),
+            'optimizer': ('learning_rate', 'accumulate_steps'),
+        }.items()
+        for fault in under(f'config.{section}', above(config[section], 0, *names))
+    ]
 
 
 def _loss_weights(config):
@@ -203,7 +179,11 @@ def _loss_weights(config):
     for name in sorted(names - given):
         faults.append(f'config.train.loss_weights.{name} is missing: a weight for this loss')
     for name in sorted(given - names):
-        faults.append(unknown('a loss in config.train.loss_weights', name, sorted(names)))
+        allowed = f'its losses are {", ".join(sorted(names))}' if names else 'it has none'
+        faults.append(
+            f'config.train.loss_weights.{name} = {config.train.loss_weights[name]}: not a loss of this '
+            f'model, {nearest(name, names)}{allowed}'
+        )
     return faults
 
 
@@ -248,9 +228,7 @@ def _pairs(config):
                 'config.data.pairs.max_source + max_target = '
                 f'{pairs.max_source} + {pairs.max_target}'
             )
-    for name in ('beams', 'num_lanes'):
-        if config.translate[name] < 1:
-            faults.append(f'config.translate.{name} = {config.translate[name]}: must be above 0')
+    faults += under('config.translate', at_least(config.translate, 1, 'beams', 'num_lanes'))
     if config.retrieval.kind != 'none':
         faults.append(f"config.retrieval.kind = {config.retrieval.kind!r}: not for 'seq2seq'")
     return faults
@@ -278,9 +256,9 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
     except UsageError as error:
         faults.append(str(error))
     if config.data.source in TASKS:
-        faults += TASKS[config.data.source][1](config.data.task)
+        faults += under('config.data.task', TASKS[config.data.source][1](config.data.task))
     faults += _positive(config) + _optimizer(config) + _loss_weights(config) + _pairs(config)
-    faults += retrieval.check(config.retrieval) + _context(config)
+    faults += under('config.retrieval', retrieval.check(config.retrieval)) + _context(config)
     if config.train.segment_length != config.evaluate.segment_length and (
         config.model.position == 'learned'
     ):
@@ -311,17 +289,17 @@ def evaluation_model(config: Any) -> Any:
     """
     model = config.model.copy_and_resolve_references()
     for name, value in config.evaluate.model.items():
-        fields = value.items() if hasattr(value, 'items') else None
-        if name not in model or (
-            fields is not None and any(f not in model[name] for f, _ in fields)
-        ):
+        where = f'config.evaluate.model.{name}'
+        if name not in model:
             raise UsageError(
-                f'config.evaluate.model.{name} = {value}: not a field of config.model, or one of '
-                'its fields is not.'
+                f'{where}: config.model has no {name!r}, so there is nothing to override: '
+                f'{nearest(name, model)}remove it, or set a field of config.model'
             )
-        if fields is None:
+        if not isinstance(model[name], ml_collections.ConfigDict):
             model[name] = value
-        else:
-            for field, new in fields:
-                model[name][field] = new
+            continue
+        for field, new in value.items():
+            if field not in model[name]:
+                raise UsageError(unknown(f'a field of {where}', field, sorted(model[name])))
+            model[name][field] = new
     return model

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from longmem_jax.errors import unknown
+from longmem_jax.faults import above, between, one_of
 
 KINDS = ('none', 'knn_lm', 'cache', 'knn_lm_cache', 'spalm')
 INDICES = ('exact', 'faiss')
@@ -10,23 +10,13 @@ KEY_TYPES = ('float16', 'float32')
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.retrieval`."""
-    faults = []
-    if settings.kind not in KINDS:
-        faults.append(unknown('config.retrieval.kind', settings.kind, KINDS))
-    for name, allowed in (('index', INDICES), ('dtype', KEY_TYPES)):
-        if settings[name] not in allowed:
-            faults.append(unknown(f'config.retrieval.{name}', settings[name], allowed))
-    for name in ('share', 'cache_share'):
-        if not 0 <= settings[name] <= 1:
-            faults.append(
-                f'config.retrieval.{name} = {settings[name]}: a share of the probability (lambda), '
-                'from 0 to 1'
-            )
+    """Faults of `config.retrieval`: what is allowed for each field."""
+    faults = one_of(settings, kind=KINDS, index=INDICES, dtype=KEY_TYPES)
+    faults += between(settings, 0, 1, 'share', 'cache_share')
     if settings.kind == 'knn_lm_cache' and settings.share + settings.cache_share > 1:
-        faults.append('config.retrieval.share + cache_share: must be at most 1')
-    for name in ('temperature', 'cache_temperature', 'k', 'cache_length', 'block_size', 'probe',
-                 'centroids', 'code_size', 'rerank', 'train_keys', 'shard_tokens'):  # fmt: skip
-        if settings[name] <= 0:
-            faults.append(f'config.retrieval.{name} = {settings[name]}: must be above 0')
-    return faults
+        total = settings.share + settings.cache_share
+        faults.append(f'share + cache_share = {total}: must be at most 1')
+    return faults + above(
+        settings, 0, 'temperature', 'cache_temperature', 'k', 'cache_length', 'block_size', 'probe',
+        'centroids', 'code_size', 'rerank', 'train_keys', 'shard_tokens',
+    )  # fmt: skip

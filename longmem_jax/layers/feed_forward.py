@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 
 from longmem_jax.contract import Entry, ModelSettings, NoState
+from longmem_jax.faults import one_of
 from longmem_jax.segment import Aux, Segment, no_aux
 
 # name -> (activation, gated): a gated layer multiplies the activation by a second projection.
@@ -20,11 +21,9 @@ ACTIVATIONS = {
 }
 
 
-def check(fields, model, segment_length: int) -> list[str]:
-    """Faults of a sub-config."""
-    if fields['activation'] not in ACTIVATIONS:
-        return [f'activation = {fields["activation"]!r}: allowed are {", ".join(ACTIVATIONS)}']
-    return []
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """The activation is known."""
+    return one_of(fields, activation=ACTIVATIONS)
 
 
 class Dense(nn.Module):

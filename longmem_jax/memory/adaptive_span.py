@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import STARTS, Entry, ModelSettings, Recipe, Scale
+from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
@@ -96,18 +97,13 @@ def remember(state: AdaptiveSpanState, hidden, num_valid, kept=None) -> Adaptive
     return AdaptiveSpanState(jnp.where(stays[..., None], rows, jnp.zeros_like(rows)), count)
 
 
-def check(fields, model, segment_length: int) -> list[str]:
-    """Faults of a sub-config."""
-    faults = []
-    for name in ('max_span', 'ramp', 'num_sizes'):
-        if fields[name] < 1:
-            faults.append(f'{name} = {fields[name]}: must be at least 1')
-    for name, allowed in (('per', PER), ('start', STARTS)):
-        if fields[name] not in allowed:
-            faults.append(f'{name} = {fields[name]!r}: allowed are {", ".join(allowed)}')
-    if not 0 <= fields['initial_share'] <= 1:
-        faults.append(f'initial_share = {fields["initial_share"]}: must lie in [0, 1]')
-    return faults
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """Sizes are positive, the initial share of the longest span is from 0 to 1."""
+    return [
+        *at_least(fields, 1, 'max_span', 'ramp', 'num_sizes'),
+        *one_of(fields, per=PER, start=STARTS),
+        *between(fields, 0, 1, 'initial_share'),
+    ]
 
 
 class AdaptiveSpan(nn.Module):

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.faults import above, one_of
 from longmem_jax.layers import associative
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
@@ -51,18 +52,17 @@ class InfiniCache:
     state: InfiniState
 
 
-def check(fields, model, segment_length: int) -> list[str]:
-    """Faults of a sub-config."""
-    faults = []
-    for name, allowed in (
-        ('position', tuple(kind for kind in POSITIONS if kind != 'transformer_xl')),
-        ('features', tuple(associative.FEATURES)),
-        ('rule', associative.RULES),
-        ('normalizer', associative.NORMALIZERS),
-        ('guard', associative.GUARDS),
-    ):
-        if fields[name] not in allowed:
-            faults.append(f'{name} = {fields[name]!r}: allowed are {", ".join(allowed)}')
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """Features, rule and normalizer fit together, as do the numbers of heads."""
+    faults = one_of(
+        fields,
+        position=[kind for kind in POSITIONS if kind != 'transformer_xl'],
+        features=associative.FEATURES,
+        rule=associative.RULES,
+        normalizer=associative.NORMALIZERS,
+        guard=associative.GUARDS,
+    )
+    faults += above(fields, 0, 'epsilon')
     if faults:
         return faults
     heads = fields['num_kv_heads']
@@ -71,8 +71,6 @@ def check(fields, model, segment_length: int) -> list[str]:
             f'num_kv_heads = {heads}: 0 for as many as heads, or a divisor of '
             f'config.model.num_heads = {model.num_heads}'
         )
-    if fields['epsilon'] <= 0:
-        faults.append(f'epsilon = {fields["epsilon"]}: must be above 0')
     if fields['rotate_memory'] and fields['position'] != 'rotary':
         faults.append(f"rotate_memory = True: needs position='rotary', not {fields['position']!r}")
     if fields['normalizer'] == 'sum' and not associative.FEATURES[fields['features']][1]:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import associative, feature_maps, linear_kernel
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.segment import Aux, Segment
@@ -35,22 +36,10 @@ class LinearState:
     count: jax.Array
 
 
-def check(fields, model, segment_length: int) -> list[str]:
-    """Faults of a sub-config."""
-    faults = []
-    for name, allowed in (
-        ('features', FEATURES),
-        ('random', feature_maps.RANDOM),
-        ('guard', associative.GUARDS),
-    ):
-        if fields[name] not in allowed:
-            faults.append(f'{name} = {fields[name]!r}: allowed are {", ".join(allowed)}')
-    for name in ('size', 'chunk'):
-        if fields[name] < 1:
-            faults.append(f'{name} = {fields[name]}: must be at least 1')
-    for name in ('tau', 'epsilon'):
-        if fields[name] <= 0:
-            faults.append(f'{name} = {fields[name]}: must be above 0')
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """Sizes and constants are positive; new random directions need sums that start again."""
+    faults = one_of(fields, features=FEATURES, random=feature_maps.RANDOM, guard=associative.GUARDS)
+    faults += at_least(fields, 1, 'size', 'chunk') + above(fields, 0, 'tau', 'epsilon')
     if fields['redraw'] and (fields['features'] != 'rfa' or fields['carry']):
         faults.append(
             "redraw = True: new random directions in every step need features='rfa' and carry=False; "

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.faults import at_least
 from longmem_jax.layers import associative, linear_kernel
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn
@@ -33,13 +34,9 @@ class MemSizerState:
     count: jax.Array
 
 
-def check(fields, model, segment_length: int) -> list[str]:
-    """Faults of a sub-config."""
-    return [
-        f'{name} = {fields[name]}: must be at least 1'
-        for name in ('num_slots', 'chunk')
-        if fields[name] < 1
-    ]
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """Slots and the tokens of a chunk are at least one."""
+    return at_least(fields, 1, 'num_slots', 'chunk')
 
 
 def fill(left: jax.Array, right: jax.Array, valid: jax.Array) -> jax.Array:

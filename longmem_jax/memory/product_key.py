@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, NoState, Recipe, Scale
+from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers.nearest import top_k
 from longmem_jax.layers.norms import Norm
 from longmem_jax.segment import Aux, Segment, no_aux
@@ -21,23 +22,17 @@ KEYS = ('product', 'flat')
 NORMS = ('batch', 'layer', 'none')
 
 
-def check(fields, model, segment_length: int) -> list[str]:
-    """Faults of a sub-config."""
-    faults = []
-    for name, allowed in (('keys', KEYS), ('query_norm', NORMS)):
-        if fields[name] not in allowed:
-            faults.append(f'{name} = {fields[name]!r}: allowed are {", ".join(allowed)}')
-    for name in ('num_keys', 'num_heads', 'top_k', 'query_dim'):
-        if fields[name] < 1:
-            faults.append(f'{name} = {fields[name]}: must be at least 1')
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """As many keys as are read, and queries that can be cut in two halves."""
+    faults = one_of(fields, keys=KEYS, query_norm=NORMS)
+    faults += at_least(fields, 1, 'num_keys', 'num_heads', 'top_k', 'query_dim')
+    faults += above(fields, 0, 'temperature')
     if fields['top_k'] > fields['num_keys']:
         faults.append(
             f'top_k = {fields["top_k"]}: more than the num_keys = {fields["num_keys"]} of a half'
         )
     if fields['query_dim'] % 2 and fields['keys'] == 'product':
         faults.append(f'query_dim = {fields["query_dim"]}: must be even, it is cut in two halves')
-    if fields['temperature'] <= 0:
-        faults.append(f'temperature = {fields["temperature"]}: must be above 0')
     if fields['chunk'] < 0:
         faults.append(f'chunk = {fields["chunk"]}: 0 for all tokens at once, or a number of them')
     return faults

@@ -59,8 +59,8 @@ def remember(state: TransformerXLState, hidden: jax.Array, num_valid: jax.Array)
     return TransformerXLState(*push(state.hidden, state.count, hidden, num_valid))
 
 
-def check(fields, model, segment_length: int) -> list[str]:
-    """Faults of a sub-config: `same_length` needs a memory to keep to."""
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """`same_length` needs a memory to keep to."""
     if fields['same_length'] and not fields['memory_length']:
         return ['same_length = True: needs memory_length > 0, the distance that it keeps to']
     return []

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Recipe, Scale
+from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers.cross_attention import CrossAttention
 from longmem_jax.layers.self_attention import put
 from longmem_jax.models.block import BlockState
@@ -96,15 +97,8 @@ def recipe(scale: Scale) -> Recipe:
 def faults(model: Any, segment_length: int) -> list[str]:
     """Faults of `config.model.memformer`."""
     fields = model.memformer
-    found = [
-        f'{name} = {fields[name]}: must be at least 1'
-        for name in ('num_encoder_layers', 'num_slots', 'num_summaries')
-        if fields[name] < 1
-    ]
-    if fields.encoder not in ENCODERS:
-        found.append(f'encoder = {fields.encoder!r}: allowed are {", ".join(ENCODERS)}')
-    if not fields.temperature > 0:
-        found.append(f'temperature = {fields.temperature}: must be above 0')
+    found = at_least(fields, 1, 'num_encoder_layers', 'num_slots', 'num_summaries')
+    found += one_of(fields, encoder=ENCODERS) + above(fields, 0, 'temperature')
     if model.d_model % model.num_heads:
         found.append(
             f'num_slots: a slot of config.model.d_model = {model.d_model} is cut into '

@@ -14,6 +14,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.faults import at_least, one_of
 from longmem_jax.layers.cross_attention import CrossAttention
 from longmem_jax.memory.memsizer import CrossMemSizer
 from longmem_jax.models.encoders.memory_tokens import VARIANTS, MemoryEncoder
@@ -34,22 +35,19 @@ FIELDS = {
 
 def faults(model: Any, segment_length: int) -> list[str]:
     """Faults of `config.model.seq2seq`."""
-    fields, found = model.seq2seq, []
+    fields = model.seq2seq
+    found = at_least(fields, 1, 'num_encoder_layers') + one_of(
+        fields, encoder=VARIANTS, cross=CROSS
+    )
     if not 0 < fields.max_source < segment_length:
         found.append(
             f'max_source = {fields.max_source}: must be above 0 and leave room for a target in '
             f'segments of {segment_length}'
         )
-    if fields.num_encoder_layers < 1:
-        found.append(f'num_encoder_layers = {fields.num_encoder_layers}: must be at least 1')
-    if fields.encoder not in VARIANTS:
-        found.append(f'encoder = {fields.encoder!r}: allowed are {", ".join(VARIANTS)}')
-    elif (fields.encoder == 'none') != (fields.num_tokens == 0):
+    if fields.encoder in VARIANTS and (fields.encoder == 'none') != (fields.num_tokens == 0):
         found.append(f"num_tokens = {fields.num_tokens}: 0 for encoder = 'none', else at least 1")
-    if fields.cross not in CROSS:
-        found.append(f'cross = {fields.cross!r}: allowed are {", ".join(CROSS)}')
-    if fields.cross == 'memsizer' and fields.cross_slots < 1:
-        found.append(f'cross_slots = {fields.cross_slots}: must be at least 1')
+    if fields.cross == 'memsizer':
+        found += at_least(fields, 1, 'cross_slots')
     if len(model.cutoffs):
         found.append('encoder: clusters (config.model.cutoffs) are for language models')
     if 'dense' not in model:

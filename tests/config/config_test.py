@@ -100,12 +100,13 @@ def change(config, path, value):
         ('model.vocab_size', 257, 'vocabulary may be larger'),
         ('model.norm', 'batchnorm', 'layernorm, rmsnorm'),
         ('model.position', 'absolute', 'none, sinusoidal, learned'),
-        ('model.dropout', 1.0, r'must lie in \[0, 1\)'),
+        ('model.dropout', 1.0, 'must lie between 0 and 1, excluding 1'),
         ('model.dtype', 'float16', 'bfloat16'),
         ('model.cutoffs', (100, 50), 'must rise'),
+        ('model.cutoffs', ('a', 'b'), 'must be a tuple of ints'),
         ('model.tie_projections', (), '1 booleans are needed'),
-        ('model.transformer_xl.memory_length', -4, 'must not be negative'),
-        ('model.transformer_xl.memory_length', 'long', 'a int is needed'),
+        ('model.transformer_xl.memory_length', -4, 'must be at least 0'),
+        ('model.transformer_xl.memory_length', 'long', "must be an int, got 'long'"),
         ('model.transformer_xl.position', 'rotery', "did you mean 'rotary'"),
         ('model.transformer_xl.memory_lenght', 5, "did you mean 'memory_length'"),
         ('model.dense.activation', 'tanh', 'relu, gelu, gelu_exact, swiglu, geglu'),
@@ -150,6 +151,10 @@ def test_overrides_of_evaluation_are_checked():
     config.evaluate.model = dict(transformer_xl=dict(memory=9))
     with pytest.raises(UsageError, match='config.evaluate.model.transformer_xl'):
         checks.evaluation_model(config)
+    config.evaluate.model = dict(infini=dict(rule='delta', gate_init=0.0))
+    with pytest.raises(UsageError, match="config.evaluate.model.infini: .* no 'infini'") as caught:
+        checks.evaluation_model(config)
+    assert len(str(caught.value).splitlines()) == 1, 'name the field, do not print the section'
 
 
 def with_memory(memory, **changes):

@@ -273,14 +273,14 @@ def test_lanes_carry_inputs_and_marks():
         ('collision', WORLD | dict(size=200), 'size = 200: must lie between 4 and 64'),
         ('collision', WORLD | dict(sizes=6), "did you mean 'size'"),
         ('copy', dict(documents=5, eval_documents=5, span=4), 'max_count is missing'),
-        ('copy', GAPS | dict(span='long'), "span = 'long': a number"),
+        ('copy', GAPS | dict(span='long'), "span: must be an int, got 'long'"),
         ('instruction', WALKS | dict(train_on_text=1), 'True or False'),
         ('instruction', WALKS | dict(num_characters=500), 'num_characters = 500'),
     ],
 )
 def test_bad_settings_have_one_clear_fault(source, settings, fault):
     faults = TASKS[source][1](settings)
-    assert len(faults) == 1 and fault in faults[0] and 'config.data.task' in faults[0]
+    assert len(faults) == 1 and fault in faults[0]
 
 
 def test_a_word_that_is_not_there():
@@ -322,6 +322,6 @@ def test_distances_are_checked():
         (dict(distances=()), 'rising numbers'),
         (dict(distances='far'), 'whole numbers'),
         (dict(num_pairs=20), '20 keys need 95 tokens'),
-        (dict(kind='haystack'), "config.data.task.kind = 'haystack'"),
+        (dict(kind='haystack'), "kind = 'haystack'"),
     ):
         assert any(message in fault for fault in check(KEYS | changes)), changes

@@ -134,12 +134,15 @@ def test_damage_and_strangers_are_said(trained, tmp_path):
     with pytest.raises(UsageError, match='config.retrieval.k = 1000000: the datastore'):
         evaluate.evaluate(opened(config, workdir, kind='knn_lm', k=10**6), 'test')
     for changes, message in (
-        (dict(share=1.5), 'share = 1.5: a share of the probability'),
+        (dict(share=1.5), 'share = 1.5: must lie between 0 and 1'),
         (dict(kind='knn'), "did you mean 'knn_lm'"),
         (dict(index='tree'), 'config.retrieval.index'),
         (dict(dtype='float8'), 'config.retrieval.dtype'),
         (dict(shard_tokens=0), 'shard_tokens = 0: must be above 0'),
-        (dict(kind='knn_lm_cache', share=0.6, cache_share=0.6), 'share + cache_share: must be'),
+        (
+            dict(kind='knn_lm_cache', share=0.6, cache_share=0.6),
+            'share + cache_share = 1.2: must be',
+        ),
     ):
         faults = checks.find_faults(opened(config, workdir, **changes).config, 1)
         assert len(faults) == 1 and message in faults[0], faults

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
-from longmem_jax.data.tasks.fields import faults
 from longmem_jax.data.tasks.vocabulary import Vocabulary
+from longmem_jax.faults import of_section
 
 QUESTIONS = ('colours', 'last', 'last_three')
 EASY = ('present', 'last_collision')
@@ -37,8 +37,8 @@ CHUNK = 256  # steps whose random numbers are drawn together
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.data.task`."""
-    return faults(settings, FIELDS)
+    """Faults of `config.data.task`; `FIELDS` says what is allowed."""
+    return of_section(settings, FIELDS)
 
 
 def vocabulary(settings: Any) -> Vocabulary:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
-from longmem_jax.data.tasks.fields import faults
 from longmem_jax.data.tasks.vocabulary import Vocabulary
+from longmem_jax.faults import of_section
 
 KINDS = ('passkey', 'needles', 'associative', 'copy')
 FIELDS = dict(
@@ -33,9 +33,9 @@ SPLITS = {'train': 0, 'validation': 1, 'test': 2}
 def check(settings: Any) -> list[str]:
     """Faults of `config.data.task`; `distances` are the tokens of filler, rising."""
     given = {name: settings[name] for name in settings if name != 'distances'}
-    found = faults(given, FIELDS)
+    found = of_section(given, FIELDS)
     distances = settings.get('distances')
-    where = f'config.data.task.distances = {distances}'
+    where = f'distances = {distances}'
     try:
         numbers = tuple(int(number) for number in distances)
     except (TypeError, ValueError):

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
-from longmem_jax.data.tasks.fields import faults
 from longmem_jax.data.tasks.vocabulary import Vocabulary
+from longmem_jax.faults import of_section
 
 FIELDS = dict(
     documents=(1, 10**9),
@@ -24,8 +24,8 @@ SPLITS = {'train': 0, 'validation': 1, 'test': 2}
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.data.task`."""
-    return faults(settings, FIELDS)
+    """Faults of `config.data.task`; `FIELDS` says what is allowed."""
+    return of_section(settings, FIELDS)
 
 
 def vocabulary(settings: Any) -> Vocabulary:

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import STARTS, Entry, ModelSettings, Recipe, Scale
+from longmem_jax.faults import at_least, one_of
 from longmem_jax.layers.near_positions import shared_table
 from longmem_jax.layers.relative_position import RelativeBiases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
@@ -54,22 +55,18 @@ class CompressiveCache:
     usage: Any = None
 
 
-def check(fields, model, segment_length: int) -> list[str]:
-    """Faults of a sub-config."""
-    faults, rate = [], fields['rate']
-    for name, allowed in (
-        ('compression', COMPRESSIONS),
-        ('reading', READINGS),
-        ('reconstruction', RECONSTRUCTIONS),
-        ('start', STARTS),
-    ):
-        if fields[name] not in allowed:
-            faults.append(f'{name} = {fields[name]!r}: allowed are {", ".join(allowed)}')
-    for name in ('memory_length', 'compressed_length'):
-        if fields[name] < 1:
-            faults.append(f'{name} = {fields[name]}: must be at least 1')
-    if rate < 2:
-        faults.append(f'rate = {rate}: must be at least 2 vectors per slot')
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """`rate` divides both lengths; each way to read has its own positions and losses."""
+    rate = fields['rate']
+    faults = one_of(
+        fields,
+        compression=COMPRESSIONS,
+        reading=READINGS,
+        reconstruction=RECONSTRUCTIONS,
+        start=STARTS,
+    )
+    faults += at_least(fields, 1, 'memory_length', 'compressed_length')
+    faults += at_least(fields, 2, 'rate')
     if faults:
         return faults
     for name, length in (('segment', segment_length), ('memory', fields['memory_length'])):

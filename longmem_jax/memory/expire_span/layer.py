@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import STARTS, Entry, ModelSettings, Recipe, Scale
+from longmem_jax.faults import above, at_least, between, one_of
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
@@ -76,12 +77,12 @@ def full_capacity(fields: Any) -> int:
     return fields['max_span'] + fields['ramp'] + fields['position_length']
 
 
-def check(fields, model, segment_length: int) -> list[str]:
-    """Faults of a sub-config."""
-    faults, capacity = [], fields['capacity'] or full_capacity(fields)
-    for name in ('max_span', 'ramp', 'position_length', 'num_sizes'):
-        if fields[name] < 1:
-            faults.append(f'{name} = {fields[name]}: must be at least 1')
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """The buffer holds the segment, the window and the longest span."""
+    capacity = fields['capacity'] or full_capacity(fields)
+    faults = at_least(fields, 1, 'max_span', 'ramp', 'position_length', 'num_sizes')
+    faults += between(fields, 0, 1, 'initial_share', ends='()') + above(fields, 0, 'pre_div')
+    faults += one_of(fields, start=STARTS)
     if capacity < segment_length:
         faults.append(
             f'capacity = {capacity}: must be at least the segment length {segment_length}; the last '
@@ -90,19 +91,13 @@ def check(fields, model, segment_length: int) -> list[str]:
     if fields['position_length'] >= capacity:
         faults.append(
             f'position_length = {fields["position_length"]}: must be below capacity = {capacity}, '
-            'which holds the window of so many tokens and the memories behind it'
+            'which holds that window and the memories before it'
         )
     if fields['max_span'] > capacity:
         faults.append(
             f'max_span = {fields["max_span"]}: beyond capacity = {capacity}; raise the capacity '
             '(max_span + ramp never overflows) or lower the span'
         )
-    if not 0 < fields['initial_share'] < 1:
-        faults.append(f'initial_share = {fields["initial_share"]}: must lie between 0 and 1')
-    if fields['pre_div'] <= 0:
-        faults.append(f'pre_div = {fields["pre_div"]}: must be above 0')
-    if fields['start'] not in STARTS:
-        faults.append(f'start = {fields["start"]!r}: allowed are {", ".join(STARTS)}')
     return faults
 
 

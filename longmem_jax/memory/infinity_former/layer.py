@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.faults import above, at_least, between, one_of
 from longmem_jax.layers.relative_position import shared_biases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
 from longmem_jax.layers.window import push
@@ -88,27 +89,20 @@ def spacing(length: int, num_samples: int, tau: float) -> float:
     return max(tau / num_samples, (1 - tau) / length)
 
 
-def check(fields, model, segment_length: int) -> list[str]:
-    """Faults of a sub-config."""
-    faults, widths = [], tuple(fields['widths'])
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """Basis functions lie densely enough for the samples, and one write per segment keeps up."""
+    widths = tuple(fields['widths'])
     write_length = fields['write_length'] or segment_length
-    for name in ('num_basis', 'num_samples', 'num_bins'):
-        if fields[name] < 1:
-            faults.append(f'{name} = {fields[name]}: must be at least 1')
-    for name, allowed in (
-        ('sticky', continuous.STICKY),
-        ('density', continuous.DENSITIES),
-        ('kl', ('none', *continuous.KL_KINDS)),
-        ('threshold_kind', THRESHOLDS),
-    ):
-        if fields[name] not in allowed:
-            faults.append(f'{name} = {fields[name]!r}: allowed are {", ".join(allowed)}')
-    if not 0 < fields['tau'] < 1:
-        faults.append(f'tau = {fields["tau"]}: must lie between 0 and 1')
-    if fields['ridge'] <= 0:
-        faults.append(f'ridge = {fields["ridge"]}: must be above 0')
-    if fields['sigma_sq_min'] <= 0 or fields['sigma_0'] <= 0:
-        faults.append('sigma_sq_min and sigma_0: must be above 0')
+    faults = at_least(fields, 1, 'num_basis', 'num_samples', 'num_bins')
+    faults += one_of(
+        fields,
+        sticky=continuous.STICKY,
+        density=continuous.DENSITIES,
+        kl=('none', *continuous.KL_KINDS),
+        threshold_kind=THRESHOLDS,
+    )
+    faults += between(fields, 0, 1, 'tau', ends='()')
+    faults += above(fields, 0, 'ridge', 'sigma_sq_min', 'sigma_0')
     if not widths or min(widths) <= 0:
         faults.append(f'widths = {widths}: numbers above 0 are needed')
     elif fields['num_basis'] % len(widths) or fields['num_basis'] // len(widths) < 2:

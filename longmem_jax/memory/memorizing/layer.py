@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.layers.nearest import (
     DTYPES,
     SEARCHES,
@@ -56,20 +57,12 @@ class MemorizingCache:
     state: MemorizingState
 
 
-def check(fields, model, segment_length: int) -> list[str]:
-    """Faults of a sub-config."""
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """`top_k` and `block_size` fit into the memory, as the search needs them."""
     faults = normalized_attention.check(fields, model, segment_length)
     size, k = fields['memory_size'], fields['top_k']
-    for name, allowed in (
-        ('search', SEARCHES),
-        ('cache_dtype', DTYPES),
-        ('unwritten', UNWRITTEN),
-    ):
-        if fields[name] not in allowed:
-            faults.append(f'{name} = {fields[name]!r}: allowed are {", ".join(allowed)}')
-    for name in ('memory_size', 'top_k', 'block_size'):
-        if fields[name] < 1:
-            faults.append(f'{name} = {fields[name]}: must be at least 1')
+    faults += one_of(fields, search=SEARCHES, cache_dtype=DTYPES, unwritten=UNWRITTEN)
+    faults += at_least(fields, 1, 'memory_size', 'top_k', 'block_size')
     if k > size:
         faults.append(
             f'top_k = {k}: more than the memory_size of {size} rows; lower one or raise the other'
@@ -81,9 +74,7 @@ def check(fields, model, segment_length: int) -> list[str]:
             f'memory_size = {size}: must be a multiple of block_size = {fields["block_size"]}, the '
             'rows searched at once'
         )
-    if not 0 < fields['recall_target'] <= 1:
-        faults.append(f'recall_target = {fields["recall_target"]}: must be in (0, 1]')
-    return faults
+    return faults + between(fields, 0, 1, 'recall_target', ends='(]')
 
 
 class Memorizing(nn.Module):

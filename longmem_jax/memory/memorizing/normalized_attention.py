@@ -5,12 +5,15 @@ length one, scores and position biases times a learned scale, a Transformer-XL c
 and values as the parameters of their step made them.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import STARTS, ModelSettings
+from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.layers.relative_position import RelativePosition
@@ -34,18 +37,13 @@ class RecentKeys:
     count: jax.Array
 
 
-def check(fields, model, segment_length: int) -> list[str]:
-    """Faults of the fields of `NormalizedAttention`."""
-    faults = []
-    for name, allowed in (('position', POSITIONS), ('start', STARTS)):
-        if fields[name] not in allowed:
-            faults.append(f'{name} = {fields[name]!r}: allowed are {", ".join(allowed)}')
-    if fields['scale_init'] <= 0:
-        faults.append(f'scale_init = {fields["scale_init"]}: must be above 0')
-    for name in ('memory_length', 'window'):
-        if fields[name] < 0:
-            faults.append(f'{name} = {fields[name]}: must be at least 0')
-    return faults
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """The scale is positive, lengths are not negative."""
+    return [
+        *one_of(fields, position=POSITIONS, start=STARTS),
+        *above(fields, 0, 'scale_init'),
+        *at_least(fields, 0, 'memory_length', 'window'),
+    ]
 
 
 def unit(x: jax.Array) -> jax.Array:

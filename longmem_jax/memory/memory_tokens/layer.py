@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
+from longmem_jax.faults import at_least, one_of
 from longmem_jax.layers.attention import RelativeTable, attend
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
 from longmem_jax.memory.transformer_xl import TransformerXLState, remember
@@ -42,12 +43,8 @@ class MemoryTokensCache:
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """Faults of `config.model.memory_tokens`."""
-    faults = []
-    if fields['num_tokens'] < 1:
-        faults.append(f'num_tokens = {fields["num_tokens"]}: must be at least 1')
-    if fields['look_ahead'] not in LOOK_AHEAD:
-        faults.append(f'look_ahead = {fields["look_ahead"]!r}: allowed are {", ".join(LOOK_AHEAD)}')
+    """What is carried stands at the end of a segment."""
+    faults = at_least(fields, 1, 'num_tokens') + one_of(fields, look_ahead=LOOK_AHEAD)
     if fields['look_ahead'] == 'released' and fields['position'] != 'transformer_xl':
         faults.append("look_ahead = 'released': belongs to position = 'transformer_xl'")
     if fields['same_length'] and not fields['memory_length']:

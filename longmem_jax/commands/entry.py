@@ -1,0 +1,123 @@
+"""What every command shares: the flags --config and --debug, overrides, and errors of one line."""
+
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from longmem_jax.config import checks, overrides
+from longmem_jax.devices import sharding
+from longmem_jax.errors import UsageError, nearest
+from longmem_jax.experiment import Experiment, prepare_workdir
+
+MISSING = '--config= is missing: for example --config=configs/quickstart.py'
+
+
+def define_config() -> flags.FlagHolder:
+    """The flag `--config=configs/NAME.py[:variant]`; `run` applies its overrides."""
+    # The overrides are ours: those of ml_collections fail with tracebacks.
+    return config_flags.DEFINE_config_file(
+        'config', None, 'configs/NAME.py[:variant]', lock_config=True, sys_argv=[]
+    )
+
+
+def run(function: Callable[[], Any]) -> None:
+    """Parses the command line and calls `function`; ends the process.
+
+    A `UsageError`, or a command line that cannot be read, is one message and exit code 2; `--debug`
+    shows its traceback.
+    """
+    if 'debug' not in flags.FLAGS:
+        flags.DEFINE_bool('debug', False, 'Show tracebacks of errors that the user can fix.')
+
+    def main(argv):
+        # Orbax reports every step of a save at level INFO.
+        logging.set_verbosity(logging.INFO if flags.FLAGS.debug else logging.WARNING)
+        try:
+            if len(argv) > 1:
+                raise UsageError(f'unknown arguments {argv[1:]}: options begin with --')
+            function()
+        except UsageError as error:
+            sys.exit(fail(error))
+
+    app.run(main, flags_parser=_parse)
+
+
+def command(function: Callable[[Any], Any], *, workdir: bool = True) -> None:
+    """Runs `function` as a command with a config: in a module's last lines, after its own flags.
+
+    Args:
+      function: called with the `Experiment` of `--config=` and `--workdir=`, which has been checked;
+        without `workdir` with the configuration alone, unchecked.
+      workdir: whether there is a folder of a run.
+    """
+    config = define_config()
+    folder = flags.DEFINE_string('workdir', '', 'Folder of the run.') if workdir else None
+
+    def call():
+        if config.value is None:
+            raise UsageError(MISSING)
+        if folder is None:
+            function(config.value)
+            return
+        checks.require_runnable(config.value, jax.device_count())
+        mesh = sharding.make_mesh(config.value.mesh.to_dict())
+        function(Experiment(config.value, prepare_workdir(folder.value), mesh))
+
+    run(call)
+
+
+def reason(error: BaseException) -> str:
+    """An error's message, without a traceback that may be printed inside of it."""
+    text = f'{type(error).__name__}: {error}'
+    last = list(re.finditer(r'^[\w.]+(?:Error|Exception)\b.*', text, re.MULTILINE))
+    if 'Traceback' in text and last:
+        text = text[last[-1].start() :]
+    return text.replace('longmem_jax.errors.', '').strip()
+
+
+def fail(error: BaseException) -> int:
+    """Prints an error that the user can fix; returns the exit code 2."""
+    if '--debug' in sys.argv or '--debug=true' in sys.argv:
+        traceback.print_exception(error)
+    print(reason(error), file=sys.stderr)
+    return 2
+
+
+def _require_file(argv):
+    """Raises `UsageError` where the file of `--config=` is missing, with the nearest that is there."""
+    for argument in argv:
+        given = re.fullmatch(r'--?config=([^:]*)(:.*)?', argument, re.DOTALL)
+        if given and not (path := Path(given[1])).is_file():
+            there = [str(other) for other in sorted(path.parent.glob('[a-z]*.py'))]
+            raise UsageError(
+                f'{argument}: there is no file {path}; {nearest(path, there)}a config is a file such '
+                'as configs/quickstart.py'
+            )
+
+
+def _parse(argv):
+    """absl's flag parser, with our overrides, and its errors and a config file's as one message."""
+    try:
+        argv = flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
+        argv, given = overrides.split_arguments(argv)
+        _require_file(argv)
+        rest = flags.FLAGS(argv)
+        config = flags.FLAGS['config'].value if 'config' in flags.FLAGS else None
+        if config is not None:
+            config.model  # noqa: B018  (a file that could not be loaded says so only here)
+            overrides.apply(config, given)
+        elif given:
+            raise UsageError(MISSING)
+        return rest
+    except (
+        flags.Error, UsageError, LookupError, AttributeError, TypeError, ValueError,
+        OSError, SyntaxError, ImportError,
+    ) as error:  # fmt: skip
+        sys.exit(fail(error))
