@@ -18,8 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import matplotlib.backends.backend_agg
-import matplotlib.figure
+from longmem_jax.reporting import figures
 
 TASK = {'exact_match': 'exact match, %', 'accuracy': 'accuracy, %'}
 TEXT = {'bits_per_byte': 'bits/byte'}
@@ -148,8 +147,7 @@ def draw(runs: dict[str, list[dict]], path: Path) -> None:
     """Validation by step, the mean over seeds and from the least to the greatest; and generation."""
     first = next(iter(runs.values()))[0]
     panels = 2 if 'tokens_per_s' in first else 1
-    figure = matplotlib.figure.Figure(figsize=(6 * panels + 2, 4.5), dpi=110, layout='constrained')
-    matplotlib.backends.backend_agg.FigureCanvasAgg(figure)
+    figure = figures.figure(6 * panels + 2, 4.5)
     (by_step,), *rest = figure.subplots(1, panels, squeeze=False).T
     name, heading = list(_metrics(first['test']).items())[-1]
     scale = 100 if name in TASK else 1

@@ -52,9 +52,9 @@ def test_every_run_has_a_look_of_its_own(tmp_path, monkeypatch, speeds):
     """More runs than colours; generation is drawn where it was measured."""
     runs = {f'run {n}': [numbers(0, **speeds), numbers(1, **speeds)] for n in range(14)}
     seen = []
-    figure = compare.matplotlib.figure.Figure
+    figure = compare.figures.figure
     monkeypatch.setattr(
-        compare.matplotlib.figure, 'Figure', lambda **how: seen.append(figure(**how)) or seen[-1]
+        compare.figures, 'figure', lambda *size: seen.append(figure(*size)) or seen[-1]
     )
     compare.draw(runs, tmp_path / 'figure.png')
     assert (tmp_path / 'figure.png').stat().st_size

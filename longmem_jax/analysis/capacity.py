@@ -12,14 +12,13 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import matplotlib.backends.backend_agg
-import matplotlib.figure
 import numpy as np
 from absl import flags
 
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.layers import associative
+from longmem_jax.reporting import figures
 
 if __name__ == '__main__':
     _OUTPUT = flags.DEFINE_string('output', 'capacity.png', 'The figure.')
@@ -80,10 +79,7 @@ def study(head_dims: tuple[int, ...], pairs: tuple[int, ...], segment: int):
 
 def draw(found, head_dims: tuple[int, ...], pairs: tuple[int, ...], path: Path) -> None:
     """Share of right reads by the number of pairs, a panel per size of a head."""
-    figure = matplotlib.figure.Figure(
-        figsize=(3.2 * len(head_dims) + 1, 3.6), dpi=120, layout='constrained'
-    )
-    matplotlib.backends.backend_agg.FigureCanvasAgg(figure)
+    figure = figures.figure(3.2 * len(head_dims) + 1, 3.6)
     axes = np.atleast_1d(figure.subplots(1, len(head_dims), sharey=True))
     for own, width in zip(axes, head_dims, strict=True):
         for kind in KINDS:

@@ -3,9 +3,9 @@
 import dataclasses
 from pathlib import Path
 
-import matplotlib.backends.backend_agg
-import matplotlib.figure
 import numpy as np
+
+from longmem_jax.reporting import figures
 
 
 @dataclasses.dataclass
@@ -27,8 +27,7 @@ class Prediction:
 
 
 def _figure(rows: int, height: float):
-    figure = matplotlib.figure.Figure(figsize=(7, height), dpi=120, layout='constrained')
-    matplotlib.backends.backend_agg.FigureCanvasAgg(figure)
+    figure = figures.figure(7, height)
     return figure, np.atleast_1d(figure.subplots(rows, 1, sharex=rows > 1))
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import matplotlib.backends.backend_agg
 import matplotlib.colors
 import matplotlib.figure
 import numpy as np
@@ -27,6 +26,7 @@ from longmem_jax.generation.text import read_prompt
 from longmem_jax.memory.expire_span.layer import ExpireSpan
 from longmem_jax.models.inspect import capture
 from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.reporting import figures
 from longmem_jax.segment import Segment
 
 COLUMNS = 80
@@ -110,10 +110,7 @@ def draw(characters: str, values: np.ndarray, title: str) -> matplotlib.figure.F
     rows = max(-(-len(characters) // COLUMNS), 1)
     grid = np.full((rows * COLUMNS,), np.nan)
     grid[: len(values)] = np.maximum(values, 1.0)
-    figure = matplotlib.figure.Figure(
-        figsize=(11, 0.9 + 0.24 * rows), dpi=120, layout='constrained'
-    )
-    matplotlib.backends.backend_agg.FigureCanvasAgg(figure)
+    figure = figures.figure(11, 0.9 + 0.24 * rows)
     axes = figure.subplots()
     low, high = np.nanmin(grid), np.nanmax(grid)
     scale = matplotlib.colors.LogNorm(low, max(high, low * 1.01))

@@ -13,8 +13,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import matplotlib.backends.backend_agg
-import matplotlib.figure
 import numpy as np
 from absl import flags
 
@@ -23,6 +21,7 @@ from longmem_jax.data.lanes import in_order
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
+from longmem_jax.reporting import figures
 from longmem_jax.segment import Segment
 
 if __name__ == '__main__':
@@ -80,8 +79,7 @@ def slot_kinds(experiment: Experiment, split: str, output: Path) -> list[dict[st
         'mixed': (mean < KEEPS) & (mean >= FOLLOWS),
         'tokens': mean < FOLLOWS,
     }
-    figure = matplotlib.figure.Figure(figsize=(8, 3.4), dpi=120, layout='constrained')
-    matplotlib.backends.backend_agg.FigureCanvasAgg(figure)
+    figure = figures.figure(8, 3.4)
     left, right = figure.subplots(1, 2)
     left.hist(shares.ravel(), bins=20, range=(0, 1), density=True)
     left.set_xlabel('share of the weight on itself')

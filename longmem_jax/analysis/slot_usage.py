@@ -12,8 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import matplotlib.backends.backend_agg
-import matplotlib.figure
 import numpy as np
 from absl import flags
 
@@ -25,6 +23,7 @@ from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.memory.product_key import ProductKeyMemory
 from longmem_jax.models.inspect import capture
+from longmem_jax.reporting import figures
 from longmem_jax.segment import Segment
 
 if __name__ == '__main__':
@@ -85,8 +84,7 @@ def slot_usage_of(experiment: Experiment, split: str, output: Path) -> list[dict
             'gini': slot_usage.gini(weights),
         }
         rows.append(row | {f'top{p}': slot_usage.top(weights, p / 100) for p in (50, 90, 99)})
-    figure = matplotlib.figure.Figure(figsize=(7, 3.6), dpi=120, layout='constrained')
-    matplotlib.backends.backend_agg.FigureCanvasAgg(figure)
+    figure = figures.figure(7, 3.6)
     own = figure.subplots()
     for layer, (weights, _) in totals.items():
         falling = np.sort(slot_usage.shares(weights))[::-1]

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 
 from longmem_jax.commands.recall_by_distance import by_distance
+from longmem_jax.data.documents import SPLITS
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator, Result
 from longmem_jax.experiment import Experiment
@@ -11,8 +12,6 @@ from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation.reader import Reader
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
-
-SPLITS = ('train', 'validation', 'test')
 
 
 def evaluate(

@@ -4,12 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib.backends.backend_agg
-import matplotlib.figure
-
 from longmem_jax.data.tasks.recall import Recall
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
+from longmem_jax.reporting import figures
 from longmem_jax.reporting.progress import Progress
 
 
@@ -51,8 +49,7 @@ def by_distance(
 
 def draw(runs: dict[str, list[dict[str, float]]], path: Path) -> None:
     """Exact match by distance, a line per run, on a logarithmic axis."""
-    figure = matplotlib.figure.Figure(figsize=(7, 4), dpi=120, layout='constrained')
-    matplotlib.backends.backend_agg.FigureCanvasAgg(figure)
+    figure = figures.figure(7, 4)
     own = figure.subplots()
     for label, rows in runs.items():
         places = [max(row['distance'], 1) for row in rows]

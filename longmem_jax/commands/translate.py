@@ -6,14 +6,13 @@ from typing import Any
 
 import jax
 
+from longmem_jax.data.documents import SPLITS
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.translator import Translator, bleu
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
-
-SPLITS = ('train', 'validation', 'test')
 
 
 def translate_split(experiment: Experiment, params: Any, split: str, progress: Progress) -> dict:

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
+SPLITS = ('train', 'validation', 'test')  # in this order: tasks draw by the number of a split
+
 
 @dataclasses.dataclass(frozen=True)
 class Document:

@@ -11,6 +11,7 @@ import tokenizers
 
 from longmem_jax.data.documents import Source
 from longmem_jax.errors import UsageError
+from longmem_jax.files import whole_file
 
 LEARNT = ('characters', 'words', 'bpe', 'sentencepiece')
 SUFFIX = {'characters': '.json', 'words': '.txt', 'bpe': '.json', 'sentencepiece': '.model'}
@@ -101,8 +102,7 @@ def learn(kind: str, source: Source, size: int, output: Path) -> None:
             raise UsageError(f'sentencepiece of {size} tokens: {error}') from error
         content = model.getvalue()
     try:
-        partial = output.with_name(output.name + '.partial')
-        partial.write_bytes(content)
-        partial.replace(output)
+        with whole_file(output) as partial:
+            partial.write_bytes(content)
     except OSError as error:
         raise UsageError(f'{output}: cannot be written ({error}).') from error

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from longmem_jax.data.documents import Document
+from longmem_jax.data.documents import SPLITS, Document
 from longmem_jax.data.stored_files import PACKED, StoredFiles, read_whole
 from longmem_jax.errors import UsageError
 
@@ -141,7 +141,7 @@ class TextFiles:
                 f'config.data.fractions = {tuple(fractions)}: three positive numbers, the '
                 'training, validation and test part, with a sum of at most 1.'
             )
-        number = ('train', 'validation', 'test').index(split)
+        number = SPLITS.index(split)
         borders = self._parts[0][1]
         size = self._files.size(root) if borders is None else len(borders)
         # Rounded: 0.7 + 0.2 is a little less than 0.9, and the last byte would be in no split.

@@ -1,6 +1,5 @@
 """Tokenizers: bytes, characters, words, any `tokenizers` JSON, sentencepiece."""
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Protocol
@@ -9,6 +8,7 @@ import numpy as np
 import tokenizers
 
 from longmem_jax.errors import UsageError
+from longmem_jax.files import checksum
 
 KINDS = ('bytes', 'characters', 'words', 'bpe', 'tokenizers', 'sentencepiece')
 # The library needs about 170 bytes per character of one text.
@@ -38,7 +38,7 @@ class Tokenizer(Protocol):
 
 
 def _checksum(kind: str, vocabulary: bytes) -> str:
-    return f'{kind}-{hashlib.sha256(vocabulary).hexdigest()[:16]}'
+    return f'{kind}-{checksum(vocabulary)[:16]}'
 
 
 class Bytes:

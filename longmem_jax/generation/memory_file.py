@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.flax import save_file
 
 from longmem_jax.errors import UsageError
+from longmem_jax.files import whole_file
 
 FORMAT = 'longmem_jax state 1'
 PENDING = 'pending'
@@ -55,10 +56,9 @@ def save(path: str, state: Any, pending: jax.Array, model: Any, params: Any) -> 
         'model': json.dumps(model, sort_keys=True),
         'parameters': fingerprint(params),
     }
-    partial = Path(str(path) + '.partial')
     try:
-        save_file({**named, PENDING: jnp.asarray(pending, jnp.int32)}, partial, metadata)
-        partial.replace(path)
+        with whole_file(path) as partial:
+            save_file({**named, PENDING: jnp.asarray(pending, jnp.int32)}, partial, metadata)
     except (OSError, SafetensorError) as error:
         raise UsageError(f'--save_state={path}: cannot be written ({error}).') from error
     return Path(path).stat().st_size

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import matplotlib.backends.backend_agg
 import matplotlib.figure
 import numpy as np
 from tensorboardX import SummaryWriter
+
+from longmem_jax.files import whole_file
+from longmem_jax.reporting import figures
 
 METRICS = 'metrics.jsonl'
 EVENTS = 'tensorboard'
@@ -65,9 +67,8 @@ class Writer:
         if not self._path.exists():
             return
         kept = [line for line in read_metrics(self._path) if line['step'] <= step]
-        partial = self._path.with_suffix('.partial')
-        partial.write_text(''.join(json.dumps(line) + '\n' for line in kept))
-        partial.replace(self._path)
+        with whole_file(self._path) as partial:
+            partial.write_text(''.join(json.dumps(line) + '\n' for line in kept))
 
     def scalars(self, step: int, group: str, values: dict[str, Any]) -> None:
         """Writes numbers under `group` ('train', 'validation', 'speed', ...)."""
@@ -113,8 +114,7 @@ def learning_curve(metrics: Path, png: Path) -> matplotlib.figure.Figure:
     Returns:
       The figure.
     """
-    figure = matplotlib.figure.Figure(figsize=(7, 4.2), dpi=120, layout='constrained')
-    matplotlib.backends.backend_agg.FigureCanvasAgg(figure)
+    figure = figures.figure(7, 4.2)
     axes = figure.subplots()
     lines = read_metrics(metrics)
     # A task has no bytes, and its bits per byte are 0.

@@ -8,7 +8,6 @@ contexts.00000.bin ...        int32 [n, CONTEXT], the tokens before it, -1 where
 progress-00001.safetensors    memories behind the last shard, until all are written
 """
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
+from longmem_jax.files import checksum, whole_file
 from longmem_jax.generation.memory_file import fingerprint
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.retrieval.reading import Part, Reader
@@ -49,9 +49,8 @@ def identity(experiment: Experiment, params: Any) -> dict[str, Any]:
 
 
 def _write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    partial = folder / 'manifest.json.partial'
-    partial.write_text(json.dumps(manifest, indent=1) + '\n')
-    partial.replace(folder / 'manifest.json')
+    with whole_file(folder / 'manifest.json') as partial:
+        partial.write_text(json.dumps(manifest, indent=1) + '\n')
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -88,11 +87,6 @@ def require_same(folder: Path, manifest: dict[str, Any], wanted: dict[str, Any])
             f'{folder}: this datastore was made by another model ({"; ".join(different)}). Keys of '
             'one model mean nothing to another; make one with --mode=build_datastore.'
         )
-
-
-def _digest(path: Path) -> str:
-    with open(path, 'rb') as file:
-        return hashlib.file_digest(file, 'sha256').hexdigest()
 
 
 class Datastore:
@@ -137,7 +131,7 @@ class Datastore:
                         f'{path}: {"missing" if found < 0 else f"{found:,} bytes"}, {size:,} bytes '
                         'were written. The shard is damaged; make the datastore anew.'
                     )
-                if verify and _digest(path) != shard['sha256'][name]:
+                if verify and checksum(path) != shard['sha256'][name]:
                     raise UsageError(f'{path}: its bytes were changed; make the datastore anew.')
                 arrays[name] = np.memmap(path, dtype, 'r', shape=whole)
             self.shards.append(arrays)
@@ -220,7 +214,7 @@ class _Builder:
                     )
                 path = self.folder / f'{name}.{number:05}.bin'
                 rows.tofile(path)
-                shard['sha256'][name] = _digest(path)
+                shard['sha256'][name] = checksum(path)
             self.manifest['shards'].append(shard)
         self._rows = {name: [] for name in self._rows}
         self.waiting = 0

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.errors import UsageError
+from longmem_jax.files import whole_file
 from longmem_jax.retrieval.datastore import Datastore
 from longmem_jax.retrieval.search import distances, require_k, sorted_by_distance
 
@@ -78,9 +79,8 @@ class Faiss:
         index.train(store.rows('keys', chosen).astype(np.float32))
         for _, keys in store.blocks(ADDED):
             index.add(np.ascontiguousarray(keys, np.float32))
-        partial = path.with_suffix('.partial')
-        faiss.write_index(index, str(partial))
-        partial.replace(path)
+        with whole_file(path) as partial:
+            faiss.write_index(index, str(partial))
         return index
 
     def search(self, queries, k, exclude=None):

@@ -19,6 +19,7 @@ from safetensors.flax import load_file, save_file
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Result
 from longmem_jax.experiment import Experiment
+from longmem_jax.files import whole_file
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
 from longmem_jax.retrieval.datastore import Datastore, identity
@@ -158,9 +159,8 @@ def train(experiment: Experiment, split: str = 'train') -> Path:
     folder = experiment.workdir / 'spalm'
     folder.mkdir(exist_ok=True)
     flat, _ = jax.tree_util.tree_flatten_with_path(trained)
-    partial = folder / 'parameters.partial'
-    save_file({parameter_path(path): jnp.asarray(leaf) for path, leaf in flat}, partial)
-    partial.replace(folder / 'parameters.safetensors')
+    with whole_file(folder / 'parameters.safetensors') as partial:
+        save_file({parameter_path(path): jnp.asarray(leaf) for path, leaf in flat}, partial)
     about = identity(experiment, start) | {'k': settings.k, 'frozen': settings.frozen}
     (folder / 'about.json').write_text(json.dumps(about, indent=1) + '\n')
     progress.say(f'Gate after {done:,} steps: {folder}')

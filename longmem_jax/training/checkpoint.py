@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from longmem_jax.errors import UsageError
+from longmem_jax.files import whole_file
 
 CHECKSUMS = 'checksums.json'
 CHUNK = 1 << 22
@@ -132,9 +133,8 @@ class Checkpointer:
         for step in self._pending:
             folder = self.directory / str(step)
             if jax.process_index() == 0 and folder.is_dir():
-                partial = folder.with_name(f'{step}.{CHECKSUMS}.partial')
-                partial.write_text(json.dumps(_files(folder), indent=0))
-                partial.replace(folder.with_name(f'{step}.{CHECKSUMS}'))
+                with whole_file(self._checksums(step)) as partial:
+                    partial.write_text(json.dumps(_files(folder), indent=0))
         self._pending = []
         if jax.process_index() == 0:
             present = {str(step) for step in self.steps()}

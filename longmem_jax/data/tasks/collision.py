@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
+from longmem_jax.data.documents import SPLITS
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.faults import of_section
 
@@ -32,7 +33,6 @@ FIELDS = dict(
     speed=(0.0, 10.0),  # standard deviation per axis, cells per step
     recolour=(0.0, 1.0),  # probability per particle and step
 )
-SPLITS = {'train': 0, 'validation': 1, 'test': 2}
 CHUNK = 256  # steps whose random numbers are drawn together
 
 
@@ -171,7 +171,7 @@ class Collision:
 
     def __getitem__(self, index: int) -> TokenizedDocument:
         if self._simulated is None:
-            random = np.random.default_rng([self._seed, SPLITS[self._split]])
+            random = np.random.default_rng([self._seed, SPLITS.index(self._split)])
             self._simulated = simulate(self._settings, self._count, self._steps, random)
         frames, labels = self._simulated
         asks_colours = self._settings['question'] == 'colours'

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
+from longmem_jax.data.documents import SPLITS
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.faults import of_section
 
@@ -20,7 +21,6 @@ FIELDS = dict(
     max_count=(1, 1000),  # the longest run
 )
 WORDS = ('<begin>', 'A', 'B', '?', '<end>')
-SPLITS = {'train': 0, 'validation': 1, 'test': 2}
 
 
 def check(settings: Any) -> list[str]:
@@ -47,7 +47,7 @@ class Copy:
         self.tokenizer = vocabulary(settings)
 
     def _draw(self, index):
-        random = np.random.default_rng([self._seed, SPLITS[self._split], index])
+        random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
         count = int(random.integers(1, self._settings['max_count'], endpoint=True))
         return count, int(random.integers(1, self._settings['span'], endpoint=True))
 

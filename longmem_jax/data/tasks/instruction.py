@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
+from longmem_jax.data.documents import SPLITS
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.faults import of_section
 
@@ -50,7 +51,6 @@ FIELDS = dict(
     instruction_share=(0.0, 1.0),  # of locations in which somebody gives one
     train_on_text=bool,  # learn from all of the text, or from executions alone
 )
-SPLITS = {'train': 0, 'validation': 1, 'test': 2}
 
 
 def check(settings: Any) -> list[str]:
@@ -152,7 +152,7 @@ class Instruction:
 
     def __getitem__(self, index: int) -> TokenizedDocument:
         walk = _Walk(
-            np.random.default_rng([self._seed, SPLITS[self._split], index]), self._settings
+            np.random.default_rng([self._seed, SPLITS.index(self._split), index]), self._settings
         )
         for _ in range(self._settings['locations']):
             walk.visit()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
+from longmem_jax.data.documents import SPLITS
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.faults import of_section
 
@@ -27,7 +28,6 @@ FIELDS = dict(
     before=(0, 10**8),  # most tokens of filler before anything is told
 )
 DIGITS = 10
-SPLITS = {'train': 0, 'validation': 1, 'test': 2}
 
 
 def check(settings: Any) -> list[str]:
@@ -84,7 +84,7 @@ class Recall:
 
     def _draw(self, index):
         """Random numbers of a document, its distance, and its filler before anything is told."""
-        random = np.random.default_rng([self._seed, SPLITS[self._split], index])
+        random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
         low, high = self._distances[0], self._distances[-1]
         if self._split == 'train':
             distance = int(random.integers(low, high, endpoint=True))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
+from longmem_jax.data.documents import SPLITS
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.faults import of_section
 
@@ -20,7 +21,6 @@ FIELDS = dict(
     length=(1, 10**8),  # tokens to be counted
     num_tokens=(2, 1000),
 )
-SPLITS = {'train': 0, 'validation': 1, 'test': 2}
 
 
 def check(settings: Any) -> list[str]:
@@ -60,7 +60,7 @@ class Sorting:
         return self._count
 
     def __getitem__(self, index: int) -> TokenizedDocument:
-        random = np.random.default_rng([self._seed, SPLITS[self._split], index])
+        random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
         number, length = self._settings['num_tokens'], self._settings['length']
         first, last = (weights / weights.sum() for weights in random.integers(1, 10, (2, number)))
         # Token j comes from the second distribution with probability j / length.

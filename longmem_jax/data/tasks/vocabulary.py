@@ -1,11 +1,11 @@
 """A closed list of words as a tokenizer, for tasks whose text is generated."""
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 
 from longmem_jax.errors import UsageError
+from longmem_jax.files import checksum
 
 
 class Vocabulary:
@@ -49,5 +49,5 @@ class Vocabulary:
 
     def fingerprint(self) -> str:
         """Checksum of the list."""
-        checksum = hashlib.sha256('\n'.join(self.words).encode()).hexdigest()[:16]
-        return f'task-{checksum}'
+        listed = '\n'.join(self.words).encode()
+        return f'task-{checksum(listed)[:16]}'

@@ -43,7 +43,7 @@ class MemoryTokensCache:
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """What is carried stands at the end of a segment."""
+    """`same_length` needs a cache to keep to, and the released look ahead its positions."""
     faults = at_least(fields, 1, 'num_tokens') + one_of(fields, look_ahead=LOOK_AHEAD)
     if fields['look_ahead'] == 'released' and fields['position'] != 'transformer_xl':
         faults.append("look_ahead = 'released': belongs to position = 'transformer_xl'")
