@@ -13,9 +13,26 @@ from longmem_jax.config.base import base
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
-from longmem_jax.pretrained import transformer_xl
+from longmem_jax.pretrained import transformer_sequential, transformer_xl
 
-GOLDEN = Path(__file__).parent.parent / 'goldens' / 'transformer_xl' / 'caseA_adaptive.npz'
+GOLDENS = Path(__file__).parent.parent / 'goldens'
+GOLDEN = GOLDENS / 'transformer_xl' / 'caseA_adaptive.npz'
+
+
+def make_experiment(model, tmp_path, length):
+    """An experiment with that model, on a few words."""
+    config = base()
+    config.model = model
+    for split in ('train', 'validation', 'test'):
+        (tmp_path / f'{split}.txt').write_text('abc def ghi\n' * 9)
+    config.data.path = str(tmp_path)
+    config.data.tokenizer.kind = 'characters'
+    config.train.segment_length = config.evaluate.segment_length = length
+    config.train.num_lanes = config.evaluate.num_lanes = 2
+    workdir = tmp_path / 'run'
+    workdir.mkdir()
+    mesh = sharding.make_mesh(dict(data=1), jax.devices()[:1])
+    return Experiment(config, workdir, mesh)
 
 
 @pytest.fixture
@@ -30,19 +47,10 @@ def imported(tmp_path):
     theirs['crit.out_layers.0.weight'] = theirs['word_emb.emb_layers.0.weight']
     save_file(theirs, tmp_path / 'weights')
     (tmp_path / 'settings').write_text(json.dumps(settings))
-    config = base()
-    config.model = transformer_xl.model_config(settings)
-    config.model.transformer_xl.memory_length = 14  # free to choose
-    for split in ('train', 'validation', 'test'):
-        (tmp_path / f'{split}.txt').write_text('abc def ghi\n' * 9)
-    config.data.path = str(tmp_path)
-    config.data.tokenizer.kind = 'characters'
-    config.train.segment_length = config.evaluate.segment_length = 6
-    config.train.num_lanes = config.evaluate.num_lanes = 2
-    workdir = tmp_path / 'run'
-    workdir.mkdir()
-    mesh = sharding.make_mesh(dict(data=1), jax.devices()[:1])
-    return Experiment(config, workdir, mesh), tmp_path / 'weights', tmp_path / 'settings', arrays
+    model = transformer_xl.model_config(settings)
+    model.transformer_xl.memory_length = 14  # free to choose
+    experiment = make_experiment(model, tmp_path, 6)
+    return experiment, tmp_path / 'weights', tmp_path / 'settings', arrays
 
 
 def test_imported_parameters_are_restored(imported):
@@ -80,3 +88,42 @@ def test_missing_and_unknown_names_are_listed(imported):
     theirs['other'] = theirs.pop('r_w_bias')
     with pytest.raises(UsageError, match=r"missing \['r_w_bias'\], unknown \['other'\]"):
         transformer_xl.import_parameters(theirs, model)
+
+
+@pytest.mark.parametrize('system', ['expire_span', 'adaptive_span', 'compressive_mean'])
+def test_models_of_transformer_sequential_are_imported(system, tmp_path):
+    with np.load(GOLDENS / system / 'caseA.npz') as file:
+        arrays = {name: file[name] for name in file.files}
+    arguments = json.loads(str(arrays['config_json']))
+    theirs = {n[6:]: v for n, v in arrays.items() if n.startswith('param/')}
+    weights, settings = tmp_path / 'weights', tmp_path / 'settings'
+    save_file({f'module.{name}': value for name, value in theirs.items()}, weights)
+    settings.write_text(json.dumps(arguments))
+    model = transformer_sequential.model_config(arguments, system)
+    model.dropout = 0.1  # free to choose
+    experiment = make_experiment(model, tmp_path, arguments['mem_sz'])
+    import_checkpoint(experiment, weights, settings)
+    params, step = experiment.restore_parameters()
+    assert step == 0
+    np.testing.assert_array_equal(
+        params['block_1']['feed_forward']['up']['kernel'].T, theirs['layers.1.ff.fc1.weight']
+    )
+    settings.write_text(json.dumps(arguments | {'inner_hid_sz': 48}))
+    with pytest.raises(UsageError, match='d_feed_forward: 48'):
+        import_checkpoint(experiment, weights, settings)
+    settings.write_text(json.dumps({n: v for n, v in arguments.items() if n != 'hid_sz'}))
+    with pytest.raises(UsageError, match="the argument 'hid_sz' is missing"):
+        import_checkpoint(experiment, weights, settings)
+    settings.write_text(json.dumps(arguments))
+    save_file({n: v for n, v in theirs.items() if n != 'layers.1.ff.fc1.weight'}, weights)
+    with pytest.raises(
+        UsageError, match=r'feed_forward/up/kernel: nothing in the file, \(24, 40\)'
+    ):
+        import_checkpoint(experiment, weights, settings)
+
+
+def test_layers_without_a_known_format_are_refused(imported):
+    experiment, weights, settings, _ = imported
+    experiment.config.model.attention = ('local', 'local')
+    with pytest.raises(UsageError, match='transformer_xl, expire_span, adaptive_span, compressive'):
+        import_checkpoint(experiment, weights, settings)
