@@ -176,8 +176,6 @@ def test_generation_reads_a_saved_memory_and_goes_on(trained, tmp_path):
 
 
 def test_bench_prints_json():
-    import json
-
     out, _ = run(TINY, '--repeats=2', '--config.mesh.data=1', module='longmem_jax.commands.bench')
     report = json.loads(out)
     for part in ('train', 'evaluation', 'generation'):
@@ -185,6 +183,11 @@ def test_bench_prints_json():
         assert report[part]['tokens_per_s'] > 0 and report[part]['compile_s'] > 0
     assert report['train']['state_bytes'] == 4 * (2 * (64 * 64 * 4 + 4))
     assert report['peak_memory']['host_bytes'] > 1e8
+
+
+def test_other_commands_read_overrides_alike():
+    _, error = run(TINY, '--config.model.d_modl=3', module='longmem_jax.commands.bench', code=2)
+    assert error.startswith('UsageError: --config.model.d_modl=3') and error.count('\n') == 1
 
 
 def test_training_a_tokenizer_is_one_command(tmp_path):

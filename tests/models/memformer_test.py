@@ -76,7 +76,7 @@ def test_slots_are_written_only_by_tokens(name):
         (dict(temperature=0.0), 'must be above 0'),
         (dict(num_slots=0), 'num_slots = 0'),
         (dict(encoder='gru'), 'allowed are slot_attention, joint'),
-        (dict(num_slots='many'), 'a int is needed'),
+        (dict(num_slots='many'), 'must be an int'),
     ],
 )
 def test_bad_fields_are_faults(changes, message):
