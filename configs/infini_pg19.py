@@ -9,8 +9,7 @@ two cores. Published with another vocabulary: perplexity 9.67 per token, linear 
 
 from longmem_jax.config.base import base, read_bytes, size, two_cores
 from longmem_jax.config.recipes import given
-from longmem_jax.config.variants import one_of, variant
-from longmem_jax.layers.associative import RULES
+from longmem_jax.config.variants import variant
 
 
 def get_config(arg=''):
@@ -56,6 +55,6 @@ def get_config(arg=''):
         config.evaluate.max_test_segments = 1000
 
     def rule(config, name):
-        memories['infini'].fields.update(rule=one_of('rule', name, RULES))
+        memories['infini'].fields.update(rule=name)
 
     return variant(config, arg, memory='infini', memories=memories, tiny=tiny, rule=rule)

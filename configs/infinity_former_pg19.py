@@ -9,8 +9,7 @@ two cores.
 
 from longmem_jax.config.base import base, read_bytes, size, two_cores
 from longmem_jax.config.recipes import given
-from longmem_jax.config.variants import one_of, variant
-from longmem_jax.memory.infinity_former.continuous import STICKY
+from longmem_jax.config.variants import variant
 
 
 def get_config(arg=''):
@@ -54,7 +53,7 @@ def get_config(arg=''):
         config.evaluate.max_test_segments = 500
 
     def sticky(config, kind):
-        continuous.fields.update(sticky=one_of('sticky', kind, STICKY))
+        continuous.fields.update(sticky=kind)
 
     def clear(config):
         """The memory threshold of the released GPT-2 code."""

@@ -9,8 +9,7 @@ for two cores.
 
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.recipes import given
-from longmem_jax.config.variants import one_of, variant
-from longmem_jax.memory.infinity_former.continuous import STICKY
+from longmem_jax.config.variants import variant
 
 
 def get_config(arg=''):
@@ -72,7 +71,7 @@ def get_config(arg=''):
         config.evaluate.max_test_segments = 500
 
     def sticky(config, kind):
-        continuous.fields.update(sticky=one_of('sticky', kind, STICKY))
+        continuous.fields.update(sticky=kind)
 
     return variant(
         config, arg, memory='infinity_former', memories=memories, tiny=tiny, sticky=sticky

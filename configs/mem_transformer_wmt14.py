@@ -11,8 +11,7 @@ width nor optimizer: they are those of the base Transformer. `:tiny` is for two 
 from configs.memsizer_wmt16 import tiny, translation
 from longmem_jax.config.base import size
 from longmem_jax.config.recipes import given
-from longmem_jax.config.variants import one_of, variant, whole_number
-from longmem_jax.models.encoders.memory_tokens import VARIANTS
+from longmem_jax.config.variants import variant, whole_number
 
 
 def get_config(arg=''):
@@ -30,7 +29,7 @@ def get_config(arg=''):
     config.train.num_lanes = 768  # about 25,000 target tokens
 
     def kind(config, name):
-        model.seq2seq.encoder = one_of('variant', name, VARIANTS)
+        model.seq2seq.encoder = name
         model.seq2seq.num_tokens = 0 if name == 'none' else model.seq2seq.num_tokens or 10
 
     def tokens(config, number):

@@ -10,8 +10,7 @@ for two cores. The data is generated.
 
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.recipes import given
-from longmem_jax.config.variants import one_of, variant, whole_number
-from longmem_jax.memory.infinity_former.continuous import STICKY
+from longmem_jax.config.variants import variant, whole_number
 
 
 def get_config(arg=''):
@@ -85,7 +84,7 @@ def get_config(arg=''):
         compress()
 
     def sticky(config, kind):
-        continuous.fields.update(sticky=one_of('sticky', kind, STICKY))
+        continuous.fields.update(sticky=kind)
 
     def length(config, value):
         tokens = whole_number('length', value)

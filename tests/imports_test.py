@@ -36,11 +36,6 @@ CONFIGS_MAY = (f'{PACKAGE}.config', f'{PACKAGE}.errors', f'{PACKAGE}.data.tasks'
 # occurs must be deleted.
 KNOWN = {
     ('longmem_jax/data/parallel.py', 'longmem_jax.models.seq2seq'),
-    ('configs/infinity_former_pg19.py', 'longmem_jax.memory.infinity_former.continuous'),
-    ('configs/infinity_former_wikitext103.py', 'longmem_jax.memory.infinity_former.continuous'),
-    ('configs/sorting.py', 'longmem_jax.memory.infinity_former.continuous'),
-    ('configs/infini_pg19.py', 'longmem_jax.layers.associative'),
-    ('configs/mem_transformer_wmt14.py', 'longmem_jax.models.encoders.memory_tokens'),
 }
 
 
