@@ -32,12 +32,6 @@ ONLY = {'data': ('errors', 'files', 'faults', 'segment')}
 # What a file in `configs/` may import, and one other config.
 CONFIGS_MAY = (f'{PACKAGE}.config', f'{PACKAGE}.errors', f'{PACKAGE}.data.tasks')
 
-# (file, imported module) that break a rule today. Nothing may be added; a pair that no longer
-# occurs must be deleted.
-KNOWN = {
-    ('longmem_jax/data/parallel.py', 'longmem_jax.models.seq2seq'),
-}
-
 
 @functools.cache
 def modules():
@@ -147,15 +141,8 @@ def test_imports_run_downward():
     broken = [
         f'{path}:{line}: imports {imported}: {advice}'
         for path, line, imported, advice in (*upward(), *of_configs())
-        if (str(path), imported) not in KNOWN
     ]
     assert not broken, 'imports that are not downward:\n' + '\n'.join(broken)
-
-
-def test_known_exceptions_still_occur():
-    found = {(str(path), imported) for path, _, imported, _ in (*upward(), *of_configs())}
-    mended = sorted(KNOWN - found)
-    assert not mended, f'these imports are gone: delete them from KNOWN: {mended}'
 
 
 def test_no_circles():
