@@ -4,10 +4,12 @@ import itertools
 from typing import Any
 
 from longmem_jax.config import retrieval
+from longmem_jax.contract import BIASES
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.layers import embedding, norms, relative_position
+from longmem_jax.layers.positions import rotated_width
 from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
 from longmem_jax.models.kinds import KINDS
 
@@ -92,11 +94,59 @@ def _fields(model, name, segment_length):
         if model[name].position not in relative_position.POSITIONS:
             allowed = relative_position.POSITIONS
             faults.append(unknown(f'{where}.position', model[name].position, allowed))
-        elif model[name].position == 'rotary' and model.head_dim % 2:
-            faults.append(f'config.model.head_dim = {model.head_dim}: rotary needs an even number')
+        elif model[name].position == 'rotary':
+            faults += _rotary(model)
     if not faults and entry.check is not None:
         faults += [f'{where}.{fault}' for fault in entry.check(model[name], model, segment_length)]
     return faults
+
+
+def _rotary(model):
+    """Faults of rotary positions."""
+    share, head_dim = model.rotary_share, model.head_dim
+    if not 0 < share <= 1:
+        return [f'config.model.rotary_share = {share}: must lie above 0 and be at most 1']
+    if rotated_width(head_dim, share) % 2 or rotated_width(head_dim, share) < 2:
+        if share == 1:
+            return [f'config.model.head_dim = {head_dim}: rotary needs an even number']
+        return [
+            f'config.model.rotary_share = {share}: of head_dim = {head_dim} it rotates '
+            f'{rotated_width(head_dim, share)} dimensions; an even number from 2 is needed'
+        ]
+    if model.rotary_base <= 1:
+        return [f'config.model.rotary_base = {model.rotary_base}: must be above 1, such as 10000.0']
+    return []
+
+
+def _attention(model):
+    """Faults of what all attention layers share."""
+    faults, heads = [], model.num_kv_heads
+    if heads < 0 or (heads and model.num_heads % heads):
+        faults.append(
+            f'config.model.num_kv_heads = {heads}: must be 0, as many as heads, or a divisor of '
+            f'config.model.num_heads = {model.num_heads}'
+        )
+    if model.attention_bias not in BIASES:
+        faults.append(unknown('config.model.attention_bias', model.attention_bias, BIASES))
+    return faults
+
+
+def _positions(model, segment_length):
+    """Faults of absolute positions."""
+    if model.position not in embedding.ABSOLUTE:
+        return [unknown('config.model.position', model.position, embedding.ABSOLUTE)]
+    number = model.num_positions
+    if number and model.position == 'none':
+        return [
+            f"config.model.num_positions = {number}: position = 'none' has none; use 0, or position "
+            "= 'learned' or 'sinusoidal'"
+        ]
+    if number and number < segment_length:
+        return [
+            f'config.model.num_positions = {number}: must be at least the segment length '
+            f'{segment_length}, or 0 for a table of that length'
+        ]
+    return []
 
 
 def _clusters(model):
@@ -135,8 +185,9 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
         faults += _fields(model, name, segment_length)
     if model.norm not in norms.KINDS:
         faults.append(unknown('config.model.norm', model.norm, norms.KINDS))
-    if model.position not in embedding.ABSOLUTE:
-        faults.append(unknown('config.model.position', model.position, embedding.ABSOLUTE))
+    if model.norm_epsilon <= 0:
+        faults.append(f'config.model.norm_epsilon = {model.norm_epsilon}: must be above 0')
+    faults += _attention(model) + _positions(model, segment_length)
     for name in ('dropout', 'attention_dropout', 'layer_drop'):
         if not 0 <= model[name] < 1:
             faults.append(f'config.model.{name} = {model[name]}: must lie in [0, 1)')
@@ -282,11 +333,12 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
     faults += _positive(config) + _optimizer(config) + _loss_weights(config) + _pairs(config)
     faults += retrieval.check(config.retrieval) + _context(config)
     if config.train.segment_length != config.evaluate.segment_length and (
-        config.model.position == 'learned'
+        config.model.position == 'learned' and not config.model.num_positions
     ):
         faults.append(
             f'config.evaluate.segment_length = {config.evaluate.segment_length}: learned positions '
-            f'need config.train.segment_length = {config.train.segment_length}'
+            f'need config.train.segment_length = {config.train.segment_length}, or a table of their '
+            'own length, config.model.num_positions'
         )
     try:
         faults += _divisions(config, mesh_sizes(config.mesh.to_dict(), num_devices))

@@ -31,7 +31,7 @@ class CrossAttention(nn.Module):
     Attributes:
       settings: sizes of the model.
       normalize: norm of a pre-norm model, used on the queries' side only.
-      bias: biases on the four projections, whatever the model's `attention_bias`.
+      bias: biases on the four projections; False = as the model's `attention_bias`.
     """
 
     settings: ModelSettings

@@ -85,7 +85,7 @@ class Projections(nn.Module):
 
     Attributes:
       settings: sizes of the model, its biases and its number of heads of keys and values.
-      bias: biases of all four, as a layer's paper has them; False = as `settings.attention_bias` says.
+      bias: all four have biases, as in a layer's paper; False = as `settings.attention_bias` says.
     """
 
     settings: ModelSettings

@@ -73,7 +73,7 @@ class LinearAttention(nn.Module):
       gate: forget by a gate per head and token (RFA-Gate); `g = sigmoid(x w + b)`.
       guard, epsilon: of the denominator, see `associative.divide`. RFA's released code clamps
         at 1 in its kernel and takes the magnitude, at least 1e-3, in its masked form.
-      bias: biases of the four projections, whatever the model's `attention_bias`.
+      bias: biases of the four projections; False = as the model's `attention_bias`.
       chunk: tokens handled at once.
       carry: the sums go on into the next segment.
       gradients: through the sums from segment to segment.
