@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.training.step import initial_parameters, unbox
+from longmem_jax.models.parameters import initial_parameters, unbox
 from tests.toys import LENGTH, with_config
 
 

@@ -10,8 +10,8 @@ from longmem_jax.generation.stream import open_stream, read_token
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import repeat_heads
 from longmem_jax.memory.registry import ATTENTION
+from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.training.optimizer import parameter_path
-from longmem_jax.training.step import initial_parameters, unbox
 from tests.toys import BATCH, LENGTH, random_segments, run, with_config
 
 # Layers in which scores are linear in the queries, so that a factor may stand in either; the others
