@@ -19,7 +19,7 @@ from longmem_jax.models.kinds import make_model
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.training import step as train_step
-from longmem_jax.training.checkpoint import Checkpointer
+from longmem_jax.training.checkpoint import FORMAT, Checkpointer
 from longmem_jax.training.optimizer import make_optimizer, make_schedule
 
 
@@ -125,6 +125,7 @@ class Experiment:
     def checkpointer(self, report: Callable[[str], None]) -> Checkpointer:
         """The checkpoints of the workdir; `report` gets a line where one is broken."""
         identity = {
+            'format': FORMAT,
             'config.model': self.config.model.to_dict(),
             'tokenizer': self.tokenizer.fingerprint(),
             'config.train.num_lanes': self.config.train.num_lanes,
@@ -145,6 +146,7 @@ class Experiment:
           UsageError: no checkpoint, or that of another model.
         """
         saver = self.checkpointer(print)
+        saver.require_format()  # before the model is made, for which an old config lacks fields
         found = saver.restore(self.abstract_state)
         saver.close()
         if found is None:

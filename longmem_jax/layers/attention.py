@@ -12,6 +12,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.layers.projections import repeat_heads
+
 NEVER = -1e30  # a score that no softmax lets through; finite, so that gradients stay finite
 
 
@@ -116,7 +118,8 @@ def attend(
 
     Args:
       queries: [batch, heads, queries, head_dim].
-      keys, values: [batch, heads, keys, head_dim].
+      keys, values: [batch, heads, keys, head_dim]; fewer heads are each shared by a group of the
+        queries'.
       offset: key index of query 0: an int, or int32 [batch] for streams.
       first: int32 [batch]; keys before it are empty and not seen. None = all are filled.
       window: only distances below it are seen; 0 = no limit.
@@ -134,6 +137,7 @@ def attend(
       [batch, heads, queries, head_dim] in the dtype of `values`.
     """
     scale = 1.0 / math.sqrt(queries.shape[-1]) if scale is None else scale
+    keys, values = (repeat_heads(part, queries.shape[1]) for part in (keys, values))
     if block_size and block_size < keys.shape[2]:
         return _attend_blocks(
             queries, keys, values, offset, first, window, mask, bias, distance_bias, relative,

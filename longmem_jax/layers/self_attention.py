@@ -1,8 +1,9 @@
 """Self-attention over a memory of hidden vectors and the segment, whole or token by token.
 
-The plain parts that most memories share: projections, position scheme, attention, and the cache of
-keys and values of an open segment. Memory keys stand before those of the segment: with a memory of
-M vectors, key j of the segment has index M + j and query i stands on index M + i.
+The plain parts that most memories share: position scheme, attention, and the cache of keys and
+values of an open segment; the projections are the memory's own. Memory keys stand before those of
+the segment: with a memory of M vectors, key j of the segment has index M + j and query i stands on
+index M + i.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.attention import attend
-from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
 
 __all__ = ['POSITIONS', 'KeyValues', 'SelfAttention', 'put']
@@ -26,7 +27,7 @@ class KeyValues:
     """Keys and values of the memory and of the open segment.
 
     Attributes:
-      keys, values: [batch, heads, memory_length + segment_length, head_dim].
+      keys, values: [batch, kv_heads, memory_length + segment_length, head_dim].
     """
 
     keys: jax.Array
@@ -46,6 +47,7 @@ class SelfAttention(nn.Module):
 
     Attributes:
       settings: sizes of the model.
+      projections: of queries, keys, values and output, owned by the layer that this is a part of.
       normalize: norm of a pre-norm model, used on the segment and the memory alike.
       shared: module shared by layers (the Transformer-XL biases) or None.
       position: one of `POSITIONS`.
@@ -56,6 +58,7 @@ class SelfAttention(nn.Module):
     """
 
     settings: ModelSettings
+    projections: Projections
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     position: str
@@ -65,29 +68,16 @@ class SelfAttention(nn.Module):
     block_size: int = 0
 
     def setup(self):
-        settings = self.settings
-        heads = dict(
-            num_heads=settings.num_heads,
-            head_dim=settings.head_dim,
-            dtype=settings.dtype,
-            kernel_init=nn.initializers.normal(settings.init_std),
-        )
-        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
-        self.out = HeadsOut(
-            d_model=settings.d_model,
-            dtype=settings.dtype,
-            kernel_init=nn.initializers.normal(settings.init_std),
-        )
         self.relation = RelativePosition(
-            settings=settings,
+            settings=self.settings,
             shared=self.shared,
             kind=self.position,
-            num_distances=self.memory_length + settings.segment_length,
+            num_distances=self.memory_length + self.settings.segment_length,
             clamp_length=self.clamp_length,
         )
 
     def _read(self, x, keys, values, offset, first, train):
-        queries = self.query(x)
+        queries = self.projections.queries(x)
         queries, extra = self.relation.relate(queries, offset, keys.shape[2], train=train)
         rate = self.settings.attention_dropout if train else 0.0
         out = attend(
@@ -97,12 +87,13 @@ class SelfAttention(nn.Module):
             offset=offset,
             first=first,
             window=self.window,
+            scale=self.settings.score_scale,
             dropout_rate=rate,
             dropout_key=self.make_rng('dropout') if rate else None,
             block_size=self.block_size,
             **extra,
         )
-        return self.out(out)
+        return self.projections.out(out)
 
     def __call__(
         self,
@@ -160,24 +151,27 @@ class SelfAttention(nn.Module):
     def _received(self, x, keys, values, offset, first, asked):
         # The derivative of the summed output by a key's value is the sum of its weights.
         x, keys, values = jax.lax.stop_gradient((x, keys, values))
-        queries, extra = self.relation.relate(self.query(x), offset, keys.shape[2], train=False)
+        queries = self.projections.queries(x)
+        queries, extra = self.relation.relate(queries, offset, keys.shape[2], train=False)
+        scale = self.settings.score_scale
 
         def read(values):
-            out = attend(queries, keys, values, offset=offset, first=first, **extra)
+            out = attend(queries, keys, values, offset=offset, first=first, scale=scale, **extra)
             return jnp.where(asked[:, None, :, None], out[..., :1], jnp.zeros_like(out[..., :1]))
 
         out, pull = jax.vjp(read, values.astype(jnp.promote_types(values.dtype, jnp.float32)))
-        weights = pull(jnp.ones_like(out))[0][..., 0].mean(axis=1)
+        # Of grouped heads it is the sum over the group.
+        weights = pull(jnp.ones_like(out))[0][..., 0].sum(axis=1) / self.settings.num_heads
         return jax.lax.stop_gradient(weights).astype(jnp.float32)
 
     def _place(self, x, start):
         """Keys and values of `x`, whose first vector stands on index `start` (int or [batch])."""
-        return self.relation.place(self.key(x), start), self.value(x)
+        return self.relation.place(self.projections.keys(x), start), self.projections.values(x)
 
     def open(self, memory: jax.Array | None, batch_size: int) -> KeyValues:
         """Keys and values of the memory, with room for the segment behind them."""
         settings = self.settings
-        shape = (batch_size, settings.num_heads, settings.segment_length, settings.head_dim)
+        shape = (batch_size, settings.kv_heads, settings.segment_length, settings.head_dim)
         room = jnp.zeros(shape, settings.dtype)
         if not self.memory_length:
             return KeyValues(room, room)

@@ -19,7 +19,7 @@ from longmem_jax.contract import STARTS, Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
-from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import put
 from longmem_jax.layers.switching import (
     as_function,
@@ -53,7 +53,7 @@ class AdaptiveSpanCache:
     """What an open segment reads and will write.
 
     Attributes:
-      keys, values: [batch, heads, max_span + segment_length, head_dim].
+      keys, values: [batch, kv_heads, max_span + segment_length, head_dim].
       hidden: [batch, segment_length, d_model], inputs of this layer so far.
       count: int32 [batch], as in the state.
     """
@@ -138,15 +138,7 @@ class AdaptiveSpan(nn.Module):
 
     def setup(self):
         settings = self.settings
-        init = nn.initializers.normal(settings.init_std)
-        heads = dict(
-            num_heads=settings.num_heads,
-            head_dim=settings.head_dim,
-            dtype=settings.dtype,
-            kernel_init=init,
-        )
-        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
-        self.out = HeadsOut(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init)
+        self.projections = Projections(settings)
         fixed = self.per == 'none'
         self.sizes = sizes_below(self.max_span, 1 if fixed else self.num_sizes)
         if not fixed:
@@ -196,9 +188,10 @@ class AdaptiveSpan(nn.Module):
         normal = self.normalize(x)
         rate = settings.attention_dropout if train else 0.0
         given = dict(
-            queries=self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype),
-            keys=self.key(normal),
-            values=self.value(normal),
+            queries=self.projections.queries(normal)
+            * jnp.asarray(settings.score_scale, settings.dtype),
+            keys=self.projections.keys(normal),
+            values=self.projections.values(normal),
         )
         laned = dict(
             given=given,
@@ -208,8 +201,9 @@ class AdaptiveSpan(nn.Module):
         if rate:
             laned['dropout'] = jax.random.split(self.make_rng('dropout'), x.shape[0])
         functions, variables = {}, {}
-        for name in ('normalize', 'key', 'value'):
-            functions[name], variables[name] = as_function(getattr(self, name))
+        parts = (self.normalize, self.projections.key, self.projections.value)
+        for name, part in zip(('normalize', 'key', 'value'), parts, strict=True):
+            functions[name], variables[name] = as_function(part)
         needed = self._reach()
         whole = dict(variables=variables, share=self._share(), table=self.shared(), needed=needed)
 
@@ -219,7 +213,12 @@ class AdaptiveSpan(nn.Module):
             memory = laned['memory'][:, self.max_span - size :]
             memory = functions['normalize'](variables['normalize'], memory)
             keys, values = (
-                jnp.concatenate([functions[name](variables[name], memory), given[many]], axis=2)
+                repeat_heads(
+                    jnp.concatenate(
+                        [functions[name](variables[name], memory), given[many]], axis=2
+                    ),
+                    settings.num_heads,
+                )
                 for name, many in (('key', 'keys'), ('value', 'values'))
             )
             scores = dot(queries, keys)
@@ -260,13 +259,13 @@ class AdaptiveSpan(nn.Module):
             losses['adaptive_span'] = self.max_span * self.span_share.mean()
             metrics['span_mean'] = jax.lax.stop_gradient(losses['adaptive_span'])
             metrics['span_max'] = jax.lax.stop_gradient(self.max_span * self.span_share.max())
-        return self.out(out), new, Aux(losses=losses, metrics=metrics)
+        return self.projections.out(out), new, Aux(losses=losses, metrics=metrics)
 
     def open_segment(self, state: AdaptiveSpanState, batch_size: int) -> AdaptiveSpanCache:
         """Projects the part of the memory within reach, once for all tokens of the segment."""
-        settings = self.settings
+        settings, maps = self.settings, self.projections
         functions, variables = zip(
-            *(as_function(part) for part in (self.normalize, self.key, self.value)), strict=True
+            *(as_function(part) for part in (self.normalize, maps.key, maps.value)), strict=True
         )
 
         def project(size, fixed, _):
@@ -286,10 +285,12 @@ class AdaptiveSpan(nn.Module):
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         settings, whole = self.settings, self.max_span
         normal = self.normalize(x)
-        queries = self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype)
+        queries = self.projections.queries(normal) * jnp.asarray(
+            settings.score_scale, settings.dtype
+        )
         cache = cache.replace(
-            keys=put(cache.keys, self.key(normal), whole + index, 2),
-            values=put(cache.values, self.value(normal), whole + index, 2),
+            keys=put(cache.keys, self.projections.keys(normal), whole + index, 2),
+            values=put(cache.values, self.projections.values(normal), whole + index, 2),
             hidden=put(cache.hidden, x, index, 1),
         )
         places = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
@@ -297,7 +298,10 @@ class AdaptiveSpan(nn.Module):
 
         def read(size, fixed, _):
             cache, queries, table, share, places = fixed
-            keys, values = (part[:, :, whole - size :] for part in (cache.keys, cache.values))
+            keys, values = (
+                repeat_heads(part[:, :, whole - size :], settings.num_heads)
+                for part in (cache.keys, cache.values)
+            )
             column = jnp.arange(keys.shape[2], dtype=jnp.int32)[None, None]
             distance = size + places[..., None] - column
             scores = dot(queries, keys)
@@ -306,7 +310,7 @@ class AdaptiveSpan(nn.Module):
             return mix(scores, values, *self._masks(share, distance, first, scores.dtype), None)
 
         out = switch(read, self.sizes, self._reach(), (cache, queries, table, share, places), ())
-        return self.out(out), cache
+        return self.projections.out(out), cache
 
     def close_segment(self, state, cache: AdaptiveSpanCache, count: jax.Array):
         """Writes the first `count` tokens of the open segment."""

@@ -17,7 +17,7 @@ from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, one_of
 from longmem_jax.layers import associative
 from longmem_jax.layers.attention import attend
-from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
 from longmem_jax.layers.self_attention import put
 from longmem_jax.segment import Aux, Segment
@@ -65,12 +65,6 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     faults += above(fields, 0, 'epsilon')
     if faults:
         return faults
-    heads = fields['num_kv_heads']
-    if heads and (heads < 1 or model.num_heads % heads):
-        faults.append(
-            f'num_kv_heads = {heads}: 0 for as many as heads, or a divisor of '
-            f'config.model.num_heads = {model.num_heads}'
-        )
     if fields['rotate_memory'] and fields['position'] != 'rotary':
         faults.append(f"rotate_memory = True: needs position='rotary', not {fields['position']!r}")
     if fields['normalizer'] == 'sum' and not associative.FEATURES[fields['features']][1]:
@@ -88,7 +82,6 @@ class InfiniAttention(nn.Module):
 
     Attributes:
       position: position scheme of the local attention; places begin anew in every segment.
-      num_kv_heads: heads of keys and values, each shared by a group of query heads; 0 = all.
       features: feature map of the memory, one of `associative.FEATURES`.
       rule: 'linear', 'delta' (the paper's), or 'delta_sequential'.
       normalizer: 'sum' (the paper's `z`), or 'none'; with the sum, a pair written twice by the delta
@@ -97,7 +90,6 @@ class InfiniAttention(nn.Module):
       gate_init: beta at the start; the memory's weight is sigmoid(beta).
       skip_gate_when_empty: local attention alone while nothing is stored, not (1 - gate) of it.
       rotate_memory: positions in the keys and queries of the memory, too.
-      scale_scores: local scores times 1 / sqrt(head_dim).
       gradients: through the memories from segment to segment.
     """
 
@@ -105,7 +97,6 @@ class InfiniAttention(nn.Module):
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     position: str = 'rotary'
-    num_kv_heads: int = 0
     features: str = 'elu'
     rule: str = 'delta'
     normalizer: str = 'sum'
@@ -114,18 +105,11 @@ class InfiniAttention(nn.Module):
     gate_init: float = 0.0
     skip_gate_when_empty: bool = False
     rotate_memory: bool = False
-    scale_scores: bool = True
     gradients: bool = True
 
     def setup(self):
         settings = self.settings
-        init = nn.initializers.normal(settings.init_std)
-        self.kv_heads = self.num_kv_heads or settings.num_heads
-        heads = dict(head_dim=settings.head_dim, dtype=settings.dtype, kernel_init=init)
-        self.query = HeadsIn(num_heads=settings.num_heads, **heads)
-        heads.update(num_heads=self.kv_heads, axis='kv_heads' if self.num_kv_heads else 'heads')
-        self.key, self.value = HeadsIn(**heads), HeadsIn(**heads)
-        self.out = HeadsOut(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init)
+        self.projections = Projections(settings)
         self.relation = RelativePosition(
             settings=settings,
             shared=None,
@@ -142,8 +126,8 @@ class InfiniAttention(nn.Module):
 
     def initial_state(self, batch_size: int) -> InfiniState:
         """No pairs."""
-        width = self.settings.head_dim
-        pairs = associative.empty(batch_size, self.kv_heads, width, width, self.wide)
+        width, heads = self.settings.head_dim, self.settings.kv_heads
+        pairs = associative.empty(batch_size, heads, width, width, self.wide)
         return InfiniState(pairs, jnp.zeros((batch_size,), jnp.int32))
 
     def _features(self, x):
@@ -151,30 +135,29 @@ class InfiniAttention(nn.Module):
 
     def _attend(self, x, keys, values, state, offset, train):
         """Local attention, memory and gate; `x` is normalised, its first token at `offset`."""
-        settings, group = self.settings, self.settings.num_heads // self.kv_heads
-        plain = self.query(x)
+        settings, plain = self.settings, self.projections.queries(x)
         queries, extra = self.relation.relate(plain, offset, keys.shape[2], train=train)
         rate = settings.attention_dropout if train else 0.0
         local = attend(
             queries,
-            jnp.repeat(keys, group, axis=1),
-            jnp.repeat(values, group, axis=1),
+            keys,
+            values,
             offset=offset,
-            scale=None if self.scale_scores else 1.0,
+            scale=settings.score_scale,
             dropout_rate=rate,
             dropout_key=self.make_rng('dropout') if rate else None,
             **extra,
         )
         asked = self._features(queries if self.rotate_memory else plain)
         batch, heads, length, width = asked.shape
-        asked = asked.reshape(batch, self.kv_heads, group, length, width)
+        asked = asked.reshape(batch, settings.kv_heads, -1, length, width)
         found = associative.read(state.pairs, asked, *self.reading)
         found = found.reshape(batch, heads, length, width).astype(local.dtype)
         gate = jax.nn.sigmoid(self.gate)[None, :, None, None]
         if self.skip_gate_when_empty:
             gate = jnp.where((state.count > 0)[:, None, None, None], gate, jnp.zeros_like(gate))
         gate = gate.astype(local.dtype)
-        return self.out(gate * found + (1 - gate) * local)
+        return self.projections.out(gate * found + (1 - gate) * local)
 
     def _write(self, state, keys, values, num_valid):
         valid = jnp.arange(keys.shape[2], dtype=jnp.int32)[None] < num_valid[:, None]
@@ -190,7 +173,7 @@ class InfiniAttention(nn.Module):
         if not self.gradients:
             state = jax.lax.stop_gradient(state)
         x = self.normalize(x)
-        plain, values = self.key(x), self.value(x)
+        plain, values = self.projections.keys(x), self.projections.values(x)
         keys = self.relation.place(plain, 0)
         y = self._attend(x, keys, values, state, 0, train)
         num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
@@ -204,16 +187,16 @@ class InfiniAttention(nn.Module):
     def open_segment(self, state: InfiniState, batch_size: int) -> InfiniCache:
         """Room for the keys and values of the segment."""
         settings = self.settings
-        room = jnp.zeros(
-            (batch_size, self.kv_heads, settings.segment_length, settings.head_dim), settings.dtype
-        )
+        shape = (batch_size, settings.kv_heads, settings.segment_length, settings.head_dim)
+        room = jnp.zeros(shape, settings.dtype)
         same = self.rotate_memory or self.position != 'rotary'
         return InfiniCache(room, room, None if same else room, state)
 
     def extend(self, x: jax.Array, cache: InfiniCache, index: jax.Array):
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         x = self.normalize(x)
-        plain, values = self.key(x), put(cache.values, self.value(x), index, 2)
+        plain = self.projections.keys(x)
+        values = put(cache.values, self.projections.values(x), index, 2)
         keys = put(cache.keys, self.relation.place(plain, index), index, 2)
         if cache.plain_keys is not None:
             plain = put(cache.plain_keys, plain, index, 2)
@@ -242,7 +225,7 @@ ENTRY = Entry(
     recipes={'infini': recipe},
     toy={},
     variants=dict(
-        linear_grouped=dict(rule='linear', num_kv_heads=1, rotate_memory=True, gradients=False),
+        linear=dict(rule='linear', rotate_memory=True, gradients=False),
         sequential=dict(
             features='normalized',
             rule='delta_sequential',

@@ -18,6 +18,9 @@ from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
 
 CHECKSUMS = 'checksums.json'
+# Counts up whenever parameters get other names or layouts, so that older checkpoints are refused with
+# the reason. 2: attention layers have their maps at `attention/projections`.
+FORMAT = 2
 CHUNK = 1 << 22
 
 
@@ -214,10 +217,7 @@ class Checkpointer:
             reason = self._fault(step)
             if not reason:
                 try:
-                    identity = self._manager.restore(
-                        step, args=ocp.args.Composite(identity=ocp.args.JsonRestore())
-                    )['identity']
-                    self._require_same(identity, step)
+                    self._require_same(self._saved_identity(step), step)
                     wanted = jax.tree.map(_with_room, abstract)
                     state = self._manager.restore(
                         step, args=ocp.args.Composite(state=ocp.args.StandardRestore(wanted))
@@ -248,7 +248,32 @@ class Checkpointer:
             )
         return None
 
+    def require_format(self) -> None:
+        """Raises `UsageError` if the newest checkpoint names its parameters in another way."""
+        for step in self.steps()[-1:]:
+            try:
+                saved = self._saved_identity(step)
+            except Exception:  # a broken one: `restore` says so and takes the one before
+                return
+            self._require_format(saved, step)
+
+    def _saved_identity(self, step):
+        return self._manager.restore(
+            step, args=ocp.args.Composite(identity=ocp.args.JsonRestore())
+        )['identity']
+
+    def _require_format(self, identity, step):
+        saved, wanted = identity.get('format', 1), self._identity.get('format', 1)
+        if saved != wanted:
+            age = 'an earlier' if saved < wanted else 'a later'
+            raise UsageError(
+                f'{self.directory}: checkpoint {step} was made by {age} version, whose parameters have '
+                f'other names (format {saved}, this version has {wanted}). Train again in another '
+                '--workdir, or use that version.'
+            )
+
     def _require_same(self, identity, step):
+        self._require_format(identity, step)
         fields = differing_fields(identity, self._identity)
         if fields:
             raise UsageError(

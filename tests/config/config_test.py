@@ -100,6 +100,11 @@ def change(config, path, value):
         ('model.vocab_size', 257, 'vocabulary may be larger'),
         ('model.norm', 'batchnorm', 'layernorm, rmsnorm'),
         ('model.position', 'absolute', 'none, sinusoidal, learned'),
+        ('model.num_positions', 512, "position = 'none' has none"),
+        ('model.num_kv_heads', 3, 'or a divisor of config.model.num_heads = 4'),
+        ('model.num_kv_heads', -1, 'num_kv_heads = -1: must be 0'),
+        ('model.attention_bias', 'qvk', "did you mean 'qkv'"),
+        ('model.norm_epsilon', 0.0, 'norm_epsilon = 0.0: must be above 0'),
         ('model.dropout', 1.0, 'must lie between 0 and 1, excluding 1'),
         ('model.dtype', 'float16', 'bfloat16'),
         ('model.cutoffs', (100, 50), 'must rise'),
@@ -124,6 +129,38 @@ def test_faults_say_what_is_allowed(path, value, message):
     change(config, path, value)
     with pytest.raises(UsageError, match=message):
         checks.require_runnable(config, 8)
+
+
+@pytest.mark.parametrize(
+    'changes, message',
+    [
+        (dict(rotary_share=0.0), 'rotary_share = 0.0: must lie above 0'),
+        (dict(rotary_share=1.5), 'rotary_share = 1.5: must lie above 0 and be at most 1'),
+        (dict(rotary_share=0.1), 'of head_dim = 32 it rotates 3 dimensions'),
+        (dict(rotary_base=0.0), 'rotary_base = 0.0: must be above 1'),
+        (dict(head_dim=33, rotary_share=1.0), 'head_dim = 33: rotary needs an even number'),
+        (dict(position='learned', num_positions=64), 'at least the segment length 128'),
+        (dict(attention=('memsizer',) * 2, num_kv_heads=2), 'num_kv_heads = 0, not 2'),
+    ],
+)
+def test_settings_of_attention_are_checked(changes, message):
+    config = base()
+    config.model.transformer_xl.position = 'rotary'
+    config.model.memsizer = dict(num_slots=4, bias=True, chunk=3, carry=True, gradients=True)
+    config.model.update(dict(rotary_share=0.25, num_kv_heads=2))
+    assert checks.find_faults(config, 1) == []
+    config.model.update(changes)
+    faults = checks.find_faults(config, 1)
+    assert [fault for fault in faults if re.search(message, fault)], faults
+    assert len([fault for fault in faults if not fault.startswith('in evaluation')]) == 1, faults
+
+
+def test_learned_positions_of_their_own_length_allow_other_segments():
+    config = base()
+    config.model.position, config.evaluate.segment_length = 'learned', 256
+    assert 'config.model.num_positions' in '\n'.join(checks.find_faults(config, 1))
+    config.model.num_positions = 1024
+    assert checks.find_faults(config, 1) == []
 
 
 def test_all_faults_come_at_once():
@@ -350,7 +387,7 @@ def test_bad_memories_of_pairs_and_rows_are_said():
     cases = {
         'infini_pg19': dict(
             features='normalized', rule='delta_sequential', position='transformer_xl',
-            num_kv_heads=3, epsilon=0.0,
+            epsilon=0.0,
         ),
         'memorizing_pg19': dict(
             top_k=9000, search='some', cache_dtype='int4', recall_target=2.0, position='rotary',

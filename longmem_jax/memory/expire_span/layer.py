@@ -22,7 +22,7 @@ from longmem_jax.contract import STARTS, Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, between, one_of
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
-from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import put
 from longmem_jax.layers.switching import (
     as_function,
@@ -45,9 +45,9 @@ class ExpireSpanCache:
     """What an open segment reads and will write.
 
     Attributes:
-      old_keys, old_values: [batch, heads, capacity - position_length, head_dim].
+      old_keys, old_values: [batch, kv_heads, capacity - position_length, head_dim].
       old_spans: float32 [batch, capacity - position_length].
-      keys, values: [batch, heads, position_length + segment_length, head_dim].
+      keys, values: [batch, kv_heads, position_length + segment_length, head_dim].
       spans: float32 [batch, position_length + segment_length].
       hidden: [batch, segment_length, d_model], inputs of this layer so far.
       distance, count, window_count: as in the state.
@@ -137,15 +137,7 @@ class ExpireSpan(nn.Module):
 
     def setup(self):
         settings = self.settings
-        init = nn.initializers.normal(settings.init_std)
-        heads = dict(
-            num_heads=settings.num_heads,
-            head_dim=settings.head_dim,
-            dtype=settings.dtype,
-            kernel_init=init,
-        )
-        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
-        self.out = HeadsOut(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init)
+        self.projections = Projections(settings)
         self.span_kernel = self.param(
             'span_kernel',
             nn.with_logical_partitioning(nn.initializers.zeros, ('norm',)),
@@ -184,7 +176,9 @@ class ExpireSpan(nn.Module):
         """Attends to memories and segment, then writes; x, y are [batch, length, d_model]."""
         settings, length, width = self.settings, x.shape[1], self.position_length
         normal = self.normalize(x)
-        queries = self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype)
+        queries = self.projections.queries(normal) * jnp.asarray(
+            settings.score_scale, settings.dtype
+        )
         rate = settings.attention_dropout if train else 0.0
         limit = jnp.ones((), jnp.float32)
         if train and self.shorten:
@@ -192,8 +186,8 @@ class ExpireSpan(nn.Module):
         functions, variables = {}, {}
         given = dict(
             queries=queries,
-            keys=self.key(normal),
-            values=self.value(normal),
+            keys=self.projections.keys(normal),
+            values=self.projections.values(normal),
             spans=self._spans(normal),
         )
         laned = dict(
@@ -202,8 +196,9 @@ class ExpireSpan(nn.Module):
             hidden=jax.lax.stop_gradient(x),
             num_valid=segment.valid.sum(axis=1, dtype=jnp.int32),
         )
-        for name in ('normalize', 'key', 'value'):
-            functions[name], variables[name] = as_function(getattr(self, name))
+        parts = (self.normalize, self.projections.key, self.projections.value)
+        for name, part in zip(('normalize', 'key', 'value'), parts, strict=True):
+            functions[name], variables[name] = as_function(part)
         whole = dict(
             variables=variables,
             kernel=self.span_kernel,
@@ -223,8 +218,11 @@ class ExpireSpan(nn.Module):
                 memory, whole['kernel'], whole['bias'], self.max_span, self.pre_div
             )
             keys, values = (
-                jnp.concatenate(
-                    [functions[name](whole['variables'][name], memory), given[many]], axis=2
+                repeat_heads(
+                    jnp.concatenate(
+                        [functions[name](whole['variables'][name], memory), given[many]], axis=2
+                    ),
+                    settings.num_heads,
                 )
                 for name, many in (('key', 'keys'), ('value', 'values'))
             )
@@ -278,15 +276,20 @@ class ExpireSpan(nn.Module):
             'span_max': present.max(),
             'dropped': (new.dropped - state.dropped).astype(jnp.float32).mean(),
         }
-        return self.out(out), new, Aux(losses={'expire_span': loss.mean()}, metrics=metrics)
+        return (
+            self.projections.out(out),
+            new,
+            Aux(losses={'expire_span': loss.mean()}, metrics=metrics),
+        )
 
     def open_segment(self, state: ExpireSpanState, batch_size: int) -> ExpireSpanCache:
         """Projects what is alive, once for all tokens of the segment."""
         settings = self.settings
         window = self.normalize(state.window)
-        keys, values, spans = self.key(window), self.value(window), self._spans(window)
+        maps, spans = self.projections, self._spans(window)
+        keys, values = maps.keys(window), maps.values(window)
         functions, variables = zip(
-            *(as_function(part) for part in (self.normalize, self.key, self.value)), strict=True
+            *(as_function(part) for part in (self.normalize, maps.key, maps.value)), strict=True
         )
         room = self.sizes[-1]
 
@@ -326,10 +329,12 @@ class ExpireSpan(nn.Module):
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         settings, width = self.settings, self.position_length
         normal = self.normalize(x)
-        queries = self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype)
+        queries = self.projections.queries(normal) * jnp.asarray(
+            settings.score_scale, settings.dtype
+        )
         cache = cache.replace(
-            keys=put(cache.keys, self.key(normal), width + index, 2),
-            values=put(cache.values, self.value(normal), width + index, 2),
+            keys=put(cache.keys, self.projections.keys(normal), width + index, 2),
+            values=put(cache.values, self.projections.values(normal), width + index, 2),
             spans=put(cache.spans, self._spans(normal), width + index, 1),
             hidden=put(cache.hidden, x, index, 1),
         )
@@ -340,8 +345,10 @@ class ExpireSpan(nn.Module):
 
         def read(size, fixed, _):
             cache, queries, near, recent, places = fixed
-            keys = jnp.concatenate([cache.old_keys[:, :, :size], cache.keys], axis=2)
-            values = jnp.concatenate([cache.old_values[:, :, :size], cache.values], axis=2)
+            keys, values = (
+                repeat_heads(jnp.concatenate([old[:, :, :size], new], axis=2), settings.num_heads)
+                for old, new in ((cache.old_keys, cache.keys), (cache.old_values, cache.values))
+            )
             scores = dot(queries, keys)
             scores = scores + jnp.pad(near, [(0, 0)] * 3 + [(size, 0)]).astype(scores.dtype)
             soft, _ = masks(
@@ -360,7 +367,7 @@ class ExpireSpan(nn.Module):
         out = switch(
             read, self.sizes, cache.count.max(), (cache, queries, near, recent, places), ()
         )
-        return self.out(out), cache
+        return self.projections.out(out), cache
 
     def close_segment(self, state, cache: ExpireSpanCache, count: jax.Array):
         """Writes the first `count` tokens of the open segment."""

@@ -23,6 +23,7 @@ from longmem_jax.layers.nearest import (
     no_rows,
     write,
 )
+from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
@@ -113,8 +114,10 @@ class Memorizing(nn.Module):
     gate_init: float = 0.0
 
     def setup(self):
+        self.projections = Projections(self.settings)
         self.attention = NormalizedAttention(
             settings=self.settings,
+            projections=self.projections,
             position=self.position,
             memory_length=self.memory_length,
             window=self.window,
@@ -133,11 +136,14 @@ class Memorizing(nn.Module):
         dtype = self.cache_dtype
         if dtype == 'float32':
             dtype = jnp.promote_types(settings.dtype, jnp.float32)
-        rows = no_rows(batch_size, settings.num_heads, self.memory_size, settings.head_dim, dtype)
+        rows = no_rows(batch_size, settings.kv_heads, self.memory_size, settings.head_dim, dtype)
         return MemorizingState(self.attention.initial(batch_size), rows)
 
     def retrieve(self, queries: jax.Array, rows: Rows) -> jax.Array:
         """What queries (times their scale) read of the memory: [batch, heads, n, head_dim]."""
+        # Heads that share keys and values ask as further queries of their key head.
+        shape = queries.shape
+        queries = queries.reshape(shape[0], self.settings.kv_heads, -1, shape[3])
         # The scale is positive, so it changes no order.
         keys, values, found = nearest(
             rows, queries, self.top_k, self.search, self.recall_target, self.block_size
@@ -148,11 +154,11 @@ class Memorizing(nn.Module):
         scores = jnp.where(counted, scores, jnp.asarray(-1e30, wide))
         weights = jax.nn.softmax(scores, axis=-1)
         weights = jnp.where(counted, weights, jnp.zeros_like(weights)).astype(values.dtype)
-        return jnp.einsum('bhnk,bhnkd->bhnd', weights, values)
+        return jnp.einsum('bhnk,bhnkd->bhnd', weights, values).reshape(shape)
 
     def _mix(self, local, retrieved):
         gate = jax.nn.sigmoid(self.gate)[None, :, None, None].astype(local.dtype)
-        return self.attention.out(local * (1 - gate) + retrieved * gate)
+        return self.projections.out(local * (1 - gate) + retrieved * gate)
 
     def _remember(self, state, keys, values, num_valid):
         recent = self.attention.remember(state.recent, keys, values, num_valid)

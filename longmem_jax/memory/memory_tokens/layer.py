@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from longmem_jax.contract import ModelSettings
 from longmem_jax.faults import at_least, one_of
 from longmem_jax.layers.attention import RelativeTable, attend
+from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
 from longmem_jax.memory.transformer_xl import TransformerXLState, remember
 from longmem_jax.segment import Aux, Segment
@@ -153,8 +154,10 @@ class MemoryTokensLayer(nn.Module):
     position: str = 'transformer_xl'
 
     def setup(self):
+        self.projections = Projections(self.settings)
         self.attention = SelfAttention(
             settings=self.settings,
+            projections=self.projections,
             normalize=self.normalize,
             shared=self.shared,
             position=self.position,
@@ -164,8 +167,8 @@ class MemoryTokensLayer(nn.Module):
 
     def _keys_values(self, x, start):
         """Keys and values of normalized `x`, which begins at key `start` (int or [batch])."""
-        attention = self.attention
-        return KeyValues(attention.relation.place(attention.key(x), start), attention.value(x))
+        keys = self.attention.relation.place(self.projections.keys(x), start)
+        return KeyValues(keys, self.projections.values(x))
 
     def _look(self, x, keys_values, first, count, end, *, offset, train):
         """Attends from normalized `x`, positions `first` .., of which the key has index `offset`."""
@@ -178,13 +181,13 @@ class MemoryTokensLayer(nn.Module):
             window=self.memory_length if self.same_length else 0,
         )  # fmt: skip
         related, extra = self.attention.relation.relate(
-            self.attention.query(x), offset, num_keys, train=train
+            self.projections.queries(x), offset, num_keys, train=train
         )
         bias = None
         if self.look_ahead == 'released':
             bias = released_bias(
                 extra['relative'], queries, keys, count,
-                length=settings.segment_length, scale=settings.head_dim**-0.5,
+                length=settings.segment_length, scale=settings.score_scale,
             )  # fmt: skip
         rate = settings.attention_dropout if train else 0.0
         out = attend(
@@ -195,11 +198,12 @@ class MemoryTokensLayer(nn.Module):
             causal=False,
             mask=seen[:, None],
             bias=bias,
+            scale=settings.score_scale,
             dropout_rate=rate,
             dropout_key=self.attention.make_rng('dropout') if rate else None,
             **extra,
         )
-        return self.attention.out(out)
+        return self.projections.out(out)
 
     def initial_state(self, batch_size: int) -> TransformerXLState:
         """An empty cache."""
