@@ -18,13 +18,12 @@ import numpy as np
 from absl import app, flags
 from ml_collections import config_flags
 
-from longmem_jax.commands.train import lower_step, step_flops, to_devices
 from longmem_jax.config import checks
 from longmem_jax.data.lanes import Batch, Cursor
 from longmem_jax.devices import allocator, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
-from longmem_jax.experiment import Experiment
+from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
 from longmem_jax.generation.stream import open_stream, read_token
 
 if __name__ == '__main__':

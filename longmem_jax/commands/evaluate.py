@@ -5,7 +5,8 @@ import numpy as np
 
 from longmem_jax.commands.recall_by_distance import by_distance
 from longmem_jax.errors import UsageError
-from longmem_jax.evaluation.evaluator import Evaluator, Result
+from longmem_jax.evaluation.evaluator import Evaluator
+from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation.reader import Reader

@@ -3,27 +3,27 @@
 import dataclasses
 import signal
 import time
-from typing import Any
 
 import jax
 import numpy as np
 
-from longmem_jax.commands.start_from import graft, parameters_of
+from longmem_jax.commands.start_from import parameters_of
 from longmem_jax.commands.translate import translate_split
 from longmem_jax.data import lanes
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.devices import allocator, sharding
 from longmem_jax.devices.hardware import peak_flops
 from longmem_jax.errors import UsageError
-from longmem_jax.evaluation.evaluator import Evaluator, Result
-from longmem_jax.experiment import Experiment
-from longmem_jax.generation.reader import sample_text
+from longmem_jax.evaluation.evaluator import Evaluator
+from longmem_jax.evaluation.result import Result
+from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
+from longmem_jax.generation.reader import fresh_state, sample_text
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import in_short, show, write_results
 from longmem_jax.reporting.writers import Writer, learning_curve
-from longmem_jax.training import step as train_step
 from longmem_jax.training.checkpoint import Checkpointer
+from longmem_jax.training.graft import graft
 
 PROFILED = (3, 8)  # steps of this run, counted from its first, that `--profile` traces
 
@@ -66,59 +66,6 @@ class Summary:
     finished: bool
     results: dict[str, Result]
     sample: str
-
-
-def _abstract_batch(experiment):
-    """Shapes of a batch, for compiling before any data is read."""
-    train = experiment.config.train
-    shape = (train.segments_per_step, train.num_lanes)
-
-    def array(shape, dtype, axis):
-        place = sharding.lanes_sharding(experiment.mesh, axis)
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
-
-    tokens = array((*shape, train.segment_length), np.int32, 1)
-    place = array((train.num_lanes,), np.int32, 0)
-    return lanes.Batch(
-        tokens=tokens,
-        targets=tokens,
-        valid=array((*shape, train.segment_length), np.bool_, 1),
-        scored=array((*shape, train.segment_length), np.uint8, 1),
-        start=array(shape, np.bool_, 1),
-        num_bytes=array(shape, np.float32, 1),
-        cursor=lanes.Cursor(document=place, offset=place),
-    )
-
-
-def lower_step(experiment: Experiment):
-    """The training step, traced for the shapes of the config; `.compile()` makes it run."""
-    step = train_step.make_train_step(
-        experiment.model, experiment.optimizer, experiment.schedule, experiment.config
-    )
-    jitted = jax.jit(
-        step,
-        out_shardings=(experiment.state_shardings, sharding.replicated(experiment.mesh)),
-        donate_argnums=0,
-    )
-    return jitted.lower(experiment.abstract_state, _abstract_batch(experiment))
-
-
-def step_flops(compiled: Any, segments_per_step: int) -> float:
-    """Floating point operations of a compiled step on one device, 0 where XLA does not say.
-
-    XLA counts the body of a loop once, so its count is that of one segment; the small share of the
-    optimizer is counted with every segment, and of a switch the largest branch, used or not.
-    """
-    cost = compiled.cost_analysis() or {}
-    return float(cost.get('flops', 0.0)) * segments_per_step
-
-
-def to_devices(experiment: Experiment, batch: lanes.Batch) -> lanes.Batch:
-    """A batch of this process's lanes as part of the global one."""
-    put = sharding.from_processes
-    return put(experiment.mesh, batch.replace(cursor=()), 1).replace(
-        cursor=put(experiment.mesh, batch.cursor, 0)
-    )
 
 
 def _start(experiment, saver, progress):
@@ -342,7 +289,10 @@ def _finish(run: _Run, state, step):
     if jax.process_index() == 0:
         figure = learning_curve(workdir / 'metrics.jsonl', paths['learning curve'])
         writer.figure('learning_curve', figure, step)
-        write_results(workdir / 'results.json', experiment, state.params, step, results | more)
+        one_lane = jax.eval_shape(
+            lambda params: fresh_state(experiment.evaluation_model, params, 1), state.params
+        )
+        write_results(workdir / 'results.json', step, state.params, one_lane, results | more)
     progress.close()
     show(progress, results, sample, paths)
     return Summary(step, True, results, sample)

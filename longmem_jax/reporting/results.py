@@ -7,19 +7,22 @@ from typing import Any
 
 import jax
 
-from longmem_jax.evaluation.evaluator import Result
-from longmem_jax.experiment import Experiment
-from longmem_jax.generation.reader import fresh_state
+from longmem_jax.evaluation.result import Result
 from longmem_jax.reporting.progress import Progress
 
 
 def write_results(
-    path: Path, experiment: Experiment, params: Any, step: int, results: dict[str, Any]
+    path: Path, step: int, params: Any, one_lane: Any, results: dict[str, Any]
 ) -> None:
-    """Writes sizes and results, with their protocols, as JSON."""
-    one_lane = jax.eval_shape(
-        lambda params: fresh_state(experiment.evaluation_model, params, 1), params
-    )
+    """Writes sizes and results, with their protocols, as JSON.
+
+    Args:
+      path: file to write.
+      step: training steps taken.
+      params: parameters.
+      one_lane: memory of one lane, abstract or not.
+      results: by name; a `Result`, or anything that JSON has.
+    """
     sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one_lane)]
     whole = {
         'step': step,

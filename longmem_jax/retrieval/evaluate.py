@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from longmem_jax.evaluation.evaluator import Result
+from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show

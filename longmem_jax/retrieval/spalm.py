@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.flax import load_file, save_file
 
 from longmem_jax.errors import UsageError
-from longmem_jax.evaluation.evaluator import Result
+from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show

@@ -1,15 +1,12 @@
 """A run that begins with another's parameters: a memory added, or one of another size."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.commands.start_from import graft
 from longmem_jax.commands.train import train
 from longmem_jax.config.recipes import given, use
 from longmem_jax.errors import UsageError
-from longmem_jax.models.kinds import KINDS
 from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 
 
@@ -64,16 +61,3 @@ def test_what_does_not_fit_is_said(texts, tmp_path, start):  # noqa: F811
     words.data.tokenizer.update(kind='words', size=20)
     with pytest.raises(UsageError, match='another vocabulary'):
         train(experiment(words, tmp_path / 'c'))
-
-
-def test_memory_tokens_grow():
-    own = {'memory_tokens': {'tokens': jnp.zeros((4, 3))}, 'other': jnp.zeros((2,))}
-    other = {'memory_tokens': {'tokens': jnp.ones((2, 3))}, 'other': jnp.ones((2,))}
-    said, growing = [], KINDS['memory_transformer'].growing
-    found = graft(own, other, 'RUN', said.append, growing)
-    np.testing.assert_array_equal(
-        found['memory_tokens']['tokens'], np.repeat([1.0, 0.0], 2)[:, None] * np.ones((1, 3))
-    )
-    assert 'rows 2 .. 3 of memory_tokens/tokens' in said[0]
-    with pytest.raises(UsageError, match='only what a memory adds'):
-        graft(other, own, 'RUN', said.append, growing)

@@ -11,19 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.commands.train import (
-    lower_step,
-    step_flops,
-    to_devices,
-    train,
-)
+from longmem_jax.commands.train import train
 from longmem_jax.config.base import base, stack
 from longmem_jax.config.recipes import section
 from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
-from longmem_jax.experiment import Experiment
+from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
 from longmem_jax.reporting.writers import read_metrics
 from longmem_jax.training import step as train_step
 from tests.processes import environment
