@@ -155,8 +155,8 @@ class Experiment:
         return state.params, step
 
 
-def _abstract_batch(experiment):
-    """Shapes of a batch, for compiling before any data is read."""
+def _abstract_batch(experiment: Experiment) -> tuple[lanes.Batch, lanes.Cursor]:
+    """Shapes of a batch and a cursor, for compiling before any data is read."""
     train = experiment.config.train
     shape = (train.segments_per_step, train.num_lanes)
 
@@ -166,18 +166,18 @@ def _abstract_batch(experiment):
 
     tokens = array((*shape, train.segment_length), np.int32, 1)
     place = array((train.num_lanes,), np.int32, 0)
-    return lanes.Batch(
+    batch = lanes.Batch(
         tokens=tokens,
         targets=tokens,
         valid=array((*shape, train.segment_length), np.bool_, 1),
         scored=array((*shape, train.segment_length), np.uint8, 1),
         start=array(shape, np.bool_, 1),
         num_bytes=array(shape, np.float32, 1),
-        cursor=lanes.Cursor(document=place, offset=place),
     )
+    return batch, lanes.Cursor(document=place, offset=place)
 
 
-def lower_step(experiment: Experiment):
+def lower_step(experiment: Experiment) -> jax.stages.Lowered:
     """The training step, traced for the shapes of the config; `.compile()` makes it run."""
     step = train_step.make_train_step(
         experiment.model, experiment.optimizer, experiment.schedule, experiment.config
@@ -187,7 +187,7 @@ def lower_step(experiment: Experiment):
         out_shardings=(experiment.state_shardings, sharding.replicated(experiment.mesh)),
         donate_argnums=0,
     )
-    return jitted.lower(experiment.abstract_state, _abstract_batch(experiment))
+    return jitted.lower(experiment.abstract_state, *_abstract_batch(experiment))
 
 
 def step_flops(compiled: Any, segments_per_step: int) -> float:
@@ -200,9 +200,9 @@ def step_flops(compiled: Any, segments_per_step: int) -> float:
     return float(cost.get('flops', 0.0)) * segments_per_step
 
 
-def to_devices(experiment: Experiment, batch: lanes.Batch) -> lanes.Batch:
-    """A batch of this process's lanes as part of the global one."""
+def to_devices(
+    experiment: Experiment, batch: lanes.Batch, cursor: lanes.Cursor
+) -> tuple[lanes.Batch, lanes.Cursor]:
+    """A batch and a cursor of this process's lanes as parts of the global ones."""
     put = sharding.from_processes
-    return put(experiment.mesh, batch.replace(cursor=()), 1).replace(
-        cursor=put(experiment.mesh, batch.cursor, 0)
-    )
+    return put(experiment.mesh, batch, 1), put(experiment.mesh, cursor, 0)

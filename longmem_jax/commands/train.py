@@ -208,11 +208,11 @@ def _loop(run: _Run, state, step, profile):
                 writer.scalars(number, 'speed', rates)
         progress.update(number, {**metrics, **rates})
 
-    for batch in source:
+    for batch, cursor in source:
         if profile and step - first == PROFILED[0]:
             jax.profiler.start_trace(str(experiment.workdir / 'profile'))
         with jax.profiler.StepTraceAnnotation('train', step_num=step):
-            state, metrics = compiled(state, to_devices(experiment, batch))
+            state, metrics = compiled(state, *to_devices(experiment, batch, cursor))
         if previous is not None:
             note(*previous)
         step += 1

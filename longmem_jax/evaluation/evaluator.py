@@ -63,11 +63,23 @@ class Evaluator:
         """Memories of documents that have not begun."""
         return self._initial(params, num_lanes)
 
-    def step(self, holder: list[Any], params: Any, initial: Any, batch: Batch) -> Any:
-        """Scores one batch from, and into, the memories `holder[0]`; returns the sums."""
+    def step(
+        self, params: Any, initial: Any, memory: Any, batch: Batch
+    ) -> tuple[Any, dict[str, jax.Array]]:
+        """Scores one batch.
+
+        Args:
+          params: parameters.
+          initial: memories that documents start from, [lanes, ...].
+          memory: memories before the batch; given away.
+          batch: on the devices.
+
+        Returns:
+          The memories after the batch, and the sums `SUMS` over it.
+        """
         errors = jnp.zeros((batch.start.shape[1],), jnp.int32)
-        holder[0], _, sums = self._step(params, initial, holder[0], errors, batch, emptied=False)
-        return sums
+        memory, _, sums = self._step(params, initial, memory, errors, batch, emptied=False)
+        return memory, sums
 
     def evaluate(
         self,
@@ -105,10 +117,10 @@ class Evaluator:
         total = dict.fromkeys(SUMS, 0.0)
         segments, whole = 0, True
         per_step = min(SEGMENTS_PER_STEP, max_segments) if max_segments else SEGMENTS_PER_STEP
-        for batch in in_order(
+        for batch, _ in in_order(
             corpus, config.num_lanes, config.segment_length, per_step, lanes=lanes
         ):
-            batch = from_processes(self.mesh, batch.replace(cursor=()), 1)
+            batch = from_processes(self.mesh, batch, 1)
             memory, wrong, sums = self._step(params, initial, memory, wrong, batch, emptied=emptied)
             total = {name: total[name] + float(sums[name]) for name in SUMS}
             segments += per_step

@@ -112,8 +112,7 @@ class Reader:
         """The parts of the split, each scored token once; stops after `max_segments` per lane."""
         lanes, length = self._config.num_lanes, self._config.segment_length
         read = 0
-        for batch in in_order(self._corpus, lanes, length, SEGMENTS, cursor=self.cursor):
-            cursor, batch = batch.cursor, batch.replace(cursor=())
+        for batch, cursor in in_order(self._corpus, lanes, length, SEGMENTS, cursor=self.cursor):
             self.memory, found = self._step(self._params, self.memory, batch)
             documents = np.cumsum(np.asarray(batch.start), axis=0) + self.ordinals[None]
             self.ordinals = documents[-1].astype(np.int32)

@@ -159,7 +159,7 @@ def average_in(params: Any, statistics: dict[str, jax.Array]) -> Any:
 
 
 def make_train_step(model: LanguageModel, optimizer: Any, schedule: Any, config: Any):
-    """The step `(state, batch) -> (state, metrics)`.
+    """The step `(state, batch, cursor) -> (state, metrics)`; the cursor is the position after the batch.
 
     Args:
       model: language model for segments of `config.train.segment_length`.
@@ -179,7 +179,7 @@ def make_train_step(model: LanguageModel, optimizer: Any, schedule: Any, config:
                 model, params, memory, inputs, key, train=True
             ),
             memory,
-            batch.replace(cursor=()),
+            batch,
             key,
             remat=train.remat,
         )
@@ -208,7 +208,9 @@ def make_train_step(model: LanguageModel, optimizer: Any, schedule: Any, config:
         }
         return objective, (memory, metrics, aux.statistics)
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+    def step(
+        state: TrainState, batch: Batch, cursor: Cursor
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
         key = jax.random.fold_in(state.key, state.step)
         (objective, (memory, metrics, statistics)), gradients = jax.value_and_grad(
             loss, has_aux=True
@@ -235,7 +237,7 @@ def make_train_step(model: LanguageModel, optimizer: Any, schedule: Any, config:
             params=params,
             optimizer=optimizer_state,
             memory=memory,
-            cursor=batch.cursor,
+            cursor=cursor,
             key=state.key,
             skipped=skipped,
             tokens_seen=tokens_seen,

@@ -269,7 +269,7 @@ def steps(config, workdir, devices, count=3):
     )  # fmt: skip
     losses = []
     for _ in range(count):
-        state, metrics = compiled(state, to_devices(made, next(source)))
+        state, metrics = compiled(state, *to_devices(made, *next(source)))
         losses.append(float(metrics['loss']))
     return losses, state
 
@@ -298,13 +298,13 @@ def test_steps_that_are_not_finite_change_nothing_and_end_the_run(texts, tmp_pat
     broken['embedding']['table_0'] = broken['embedding']['table_0'].at[:].set(jnp.nan)
     state = state.replace(params=broken)
     step = jax.jit(train_step.make_train_step(made.model, made.optimizer, made.schedule, config))
-    batch = next(
+    batch, cursor = next(
         lanes.batches(
             made.corpus('train'), lanes=range(8), num_lanes=8, segment_length=8,
             segments_per_batch=2, seed=0, shuffle=True, num_epochs=None, cursor=None,
         )
     )  # fmt: skip
-    after, metrics = step(state, batch)
+    after, metrics = step(state, batch, cursor)
     assert int(after.skipped) == 1 and int(after.step) == 1
     for old, new in zip(
         jax.tree.leaves((state.optimizer, state.memory)),
@@ -312,7 +312,7 @@ def test_steps_that_are_not_finite_change_nothing_and_end_the_run(texts, tmp_pat
         strict=True,
     ):
         np.testing.assert_array_equal(old, new)
-    assert int(step(after, batch)[0].skipped) == 2
+    assert int(step(after, batch, cursor)[0].skipped) == 2
 
     config.optimizer.learning_rate = float('nan')
     config.train.max_bad_steps = 2
