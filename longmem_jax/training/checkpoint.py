@@ -107,9 +107,13 @@ class Checkpointer:
         """Steps of the checkpoints that were committed, oldest first."""
         return sorted(self._manager.all_steps())
 
+    def due(self, step: int) -> bool:
+        """Whether `maybe_save` saves this step without being forced to."""
+        return step % self._every == 0
+
     def maybe_save(self, step: int, state: Any, *, force: bool = False) -> bool:
         """Saves in the background if `step` is due, or if it is forced and not there yet."""
-        if step in self._pending or not (force or step % self._every == 0):
+        if step in self._pending or not (force or self.due(step)):
             return False
         self._seal()
         if step in self.steps():
