@@ -79,6 +79,7 @@ class Checkpointer:
         keep: int,
         identity: dict[str, Any],
         report: Callable[[str], None],
+        otherwise: str = 'Use another --workdir, or the configuration of this one.',
     ):
         """Opens, and makes, the folder.
 
@@ -88,8 +89,10 @@ class Checkpointer:
           keep: the newest so many are kept.
           identity: nested dictionary of what a checkpoint must agree on: model and tokenizer.
           report: called with one line where something is broken.
+          otherwise: what the user can do where a checkpoint does not agree on it.
         """
         self.directory, self._every, self._report = directory, every, report
+        self._otherwise = otherwise
         self._identity = json.loads(json.dumps(identity))
         self._pending: list[int] = []
         # A committed step gets its checksums before the next save can remove an older one.
@@ -258,5 +261,5 @@ class Checkpointer:
             raise UsageError(
                 f'{self.directory}: checkpoint {step} belongs to another run:\n  '
                 + '\n  '.join(fields)
-                + '\nUse another --workdir, or the configuration of this one.'
+                + f'\n{self._otherwise}'
             )

@@ -129,7 +129,7 @@ def run(
         task.begin(step)
         finished = step >= num_steps
         if finished:
-            progress.say(f'Finished already: {step:,} of {num_steps:,} steps. Evaluating.')
+            progress.say(f'Finished already: {step:,} of {num_steps:,} steps.')
         else:
             given = _Run(task, saver, writer, progress, stopped, profile)
             state, step, finished = _take_steps(given, state, step)

@@ -158,6 +158,11 @@ def average_in(params: Any, statistics: dict[str, jax.Array]) -> Any:
     return jax.tree_util.tree_map_with_path(move, params)
 
 
+def keep_finite(finite: jax.Array, new: Any, old: Any) -> Any:
+    """The tree `new` where a step was `finite` (bool scalar), `old` where it was not."""
+    return jax.tree.map(lambda after, before: jnp.where(finite, after, before), new, old)
+
+
 def make_train_step(model: LanguageModel, optimizer: Any, schedule: Any, config: Any):
     """The step `(state, batch, cursor) -> (state, metrics)`; the cursor is the position after the batch.
 
@@ -219,8 +224,8 @@ def make_train_step(model: LanguageModel, optimizer: Any, schedule: Any, config:
         finite = jnp.isfinite(objective) & jnp.isfinite(norm)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = average_in(optax.apply_updates(state.params, updates), statistics)
-        params, optimizer_state, memory = jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old),
+        params, optimizer_state, memory = keep_finite(
+            finite,
             (params, optimizer_state, memory),
             (state.params, state.optimizer, state.memory),
         )
