@@ -32,7 +32,7 @@ class Summary:
     Attributes:
       step: steps taken in all.
       finished: all steps of the config were taken (False: stopped by a signal).
-      results: 'test' and 'test, memory emptied' to their results; empty where not finished.
+      results: 'test' and 'test, memory reset' to their results; empty where not finished.
       sample: a generated text.
     """
 
@@ -180,17 +180,17 @@ class LanguageModelTask:
     def _test(self, params: Any, step: int) -> dict[str, Result]:
         """The test split, with memory and without; a model of pairs has none."""
         config, results = self._experiment.config, {}
-        kinds = (('test', False), ('test, memory emptied', True))
-        for name, emptied in kinds[:1] if config.model.kind == 'seq2seq' else kinds:
+        kinds = (('test', False), ('test, memory reset', True))
+        for name, reset in kinds[:1] if config.model.kind == 'seq2seq' else kinds:
             self._progress.say(f'Scoring {name} ...')
             results[name], _ = self._evaluator.evaluate(
                 params,
                 self._corpora['test'],
                 'test',
-                emptied=emptied,
+                reset=reset,
                 max_segments=config.evaluate.max_test_segments,
             )
-            tag = 'test_emptied' if emptied else 'test'
+            tag = 'test_reset' if reset else 'test'
             self._writer.scalars(step, tag, results[name].scalars())
         return results
 

@@ -54,7 +54,7 @@ class Evaluator:
         )
         self._step = jax.jit(
             functools.partial(_score, model),
-            static_argnames='emptied',
+            static_argnames='reset',
             out_shardings=(memory, lanes_sharding(mesh), whole),
             donate_argnames='memory',
         )
@@ -78,7 +78,7 @@ class Evaluator:
           The memories after the batch, and the sums `SUMS` over it.
         """
         errors = jnp.zeros((batch.start.shape[1],), jnp.int32)
-        memory, _, sums = self._step(params, initial, memory, errors, batch, emptied=False)
+        memory, _, sums = self._step(params, initial, memory, errors, batch, reset=False)
         return memory, sums
 
     def evaluate(
@@ -87,7 +87,7 @@ class Evaluator:
         corpus: Any,
         split: str,
         *,
-        emptied: bool = False,
+        reset: bool = False,
         initial: Any = None,
         max_segments: int = 0,
         report: Any = None,
@@ -98,7 +98,7 @@ class Evaluator:
           params: parameters.
           corpus: tokenised documents of a split.
           split: its name.
-          emptied: empty the memory before every segment, to see what it is worth.
+          reset: reset the memory before every segment, to see what it is worth.
           initial: memories that every document starts from, [lanes, ...]; None = empty.
           max_segments: stop after that many segments per lane; 0 = read all.
           report: called with (segments read per lane, tokens scored) after every step.
@@ -121,7 +121,7 @@ class Evaluator:
             corpus, config.num_lanes, config.segment_length, per_step, lanes=lanes
         ):
             batch = from_processes(self.mesh, batch, 1)
-            memory, wrong, sums = self._step(params, initial, memory, wrong, batch, emptied=emptied)
+            memory, wrong, sums = self._step(params, initial, memory, wrong, batch, reset=reset)
             total = {name: total[name] + float(sums[name]) for name in SUMS}
             segments += per_step
             if report is not None:
@@ -132,7 +132,7 @@ class Evaluator:
         context = f' after {config.context} tokens of context' if config.context else ''
         protocol = (
             f'segment {config.segment_length}{context}, memory {memory_lengths(self.model.config)}'
-            f'{" emptied before every segment" if emptied else ""}, {config.num_lanes} lanes, '
+            f'{" reset before every segment" if reset else ""}, {config.num_lanes} lanes, '
             f'{"all" if whole else "the first"} {scored_text(total)} of {split} scored'
         )
         return Result(
@@ -144,6 +144,7 @@ class Evaluator:
             right=int(total['right']),
             answers=int(total['answers']),
             exact=int(total['exact']),
+            memory='reset' if reset else 'kept',
         ), memory
 
 
@@ -168,7 +169,7 @@ def exact_answers(
     return exact, count[:, -1] - at_ends[:, -1]
 
 
-def _score(model, params, initial, memory, errors, batch: Batch, *, emptied: bool):
+def _score(model, params, initial, memory, errors, batch: Batch, *, reset: bool):
     """Reads a batch; documents start from `initial`.
 
     Returns memories, wrong tokens of answers that have not ended, and sums of the whole batch."""
@@ -176,7 +177,7 @@ def _score(model, params, initial, memory, errors, batch: Batch, *, emptied: boo
     def read(carry, inputs, key):
         memory, errors = carry
         errors = jnp.where(inputs.start, 0, errors)
-        start = inputs.start | emptied
+        start = inputs.start | reset
         memory = select_lanes(start, initial, memory)
         inputs = inputs.replace(start=jnp.zeros_like(start))
         memory, (sums, wrong, _) = score_segment(model, params, memory, inputs, key, train=False)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 from longmem_jax.training.step import LN2
 
@@ -29,6 +29,7 @@ class Result:
       right: scored tokens that were the likeliest.
       answers, exact: answers of several tokens, and how many had all of them right.
       protocol: segment and memory lengths, lanes, and whether all of the split was read.
+      memory: 'kept' from segment to segment, or 'reset' before every segment.
     """
 
     split: str
@@ -39,6 +40,7 @@ class Result:
     right: int
     answers: int
     exact: int
+    memory: Literal['kept', 'reset'] = 'kept'
 
     @property
     def loss(self) -> float:
@@ -77,6 +79,10 @@ class Result:
             'tokens': float(self.tokens),
             'num_bytes': self.num_bytes,
         }
+
+    def as_json(self) -> dict[str, float | str]:
+        """The scalars, and what they depend on."""
+        return {**self.scalars(), 'protocol': self.protocol, 'memory': self.memory}
 
 
 def memory_lengths(model: Any) -> str:

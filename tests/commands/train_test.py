@@ -84,7 +84,7 @@ def test_a_run_leaves_what_it_says(finished, capsys):
     results = json.loads((workdir / 'results.json').read_text())
     assert results['parameters'] > 1000
     assert results['state_bytes_per_lane'] > 0
-    for name in ('test', 'test, memory emptied'):
+    for name in ('test', 'test, memory reset'):
         assert results[name]['bits_per_byte'] == summary.results[name].bits_per_byte
         assert 'segment 8, memory transformer_xl 16' in results[name]['protocol']
     assert (workdir / 'learning_curve.png').stat().st_size > 5000
@@ -341,13 +341,13 @@ def test_evaluation_does_not_depend_on_lanes_devices_or_padding(finished, texts,
         assert other[1:] == (tokens, num_bytes)
 
 
-def test_memory_emptied_is_every_segment_by_itself(finished, texts):
+def test_memory_reset_is_every_segment_by_itself(finished, texts):
     workdir, _, _ = finished
     made = experiment(small_config(texts), workdir)
     params, _ = made.restore_parameters()
     evaluator = Evaluator(made.evaluation_model, made.mesh, made.config)
-    kept, emptied = (
-        evaluator.evaluate(params, made.corpus('test'), 'test', emptied=flag)[0]
+    kept, reset = (
+        evaluator.evaluate(params, made.corpus('test'), 'test', reset=flag)[0]
         for flag in (False, True)
     )
     config = small_config(texts)
@@ -356,8 +356,8 @@ def test_memory_emptied_is_every_segment_by_itself(finished, texts):
     without = Evaluator(bare.evaluation_model, bare.mesh, config).evaluate(
         params, made.corpus('test'), 'test'
     )[0]
-    np.testing.assert_allclose(emptied.nll, without.nll, rtol=1e-5)
-    assert abs(kept.nll - emptied.nll) > 1e-5 * kept.nll
+    np.testing.assert_allclose(reset.nll, without.nll, rtol=1e-5)
+    assert abs(kept.nll - reset.nll) > 1e-5 * kept.nll
 
 
 def test_accumulated_steps_are_one_large_step(texts, tmp_path):
