@@ -101,7 +101,6 @@ class Datastore:
     Attributes:
       folder: where it lies.
       width: of the keys.
-      fingerprint: of what its files held when they were written.
       shards: per shard the arrays `keys`, `values`, `documents`, `contexts`.
     """
 
@@ -125,8 +124,6 @@ class Datastore:
                 'far); run --mode=build_datastore again, it goes on.'
             )
         self.width = manifest['identity']['width']
-        written = json.dumps(manifest['shards'], sort_keys=True).encode()
-        self.fingerprint = hashlib.sha256(written).hexdigest()[:16]
         self.shards = []
         for number, shard in enumerate(manifest['shards']):
             arrays = {}

@@ -1,5 +1,6 @@
 """Training of SPALM's gate, and of the model with it where it is not frozen: a task of the runner."""
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from safetensors.flax import save_file
 
 from longmem_jax.devices import sharding
 from longmem_jax.experiment import Experiment
-from longmem_jax.retrieval.datastore import Datastore, identity
+from longmem_jax.retrieval.datastore import Datastore, identity, read_manifest
 from longmem_jax.retrieval.gated import Inputs, inputs_of, losses, retrieved
 from longmem_jax.retrieval.reading import SEGMENTS, Position, Reader
 from longmem_jax.retrieval.search import Index
@@ -82,7 +83,7 @@ class SpalmTask:
         }
         self.identity = {
             'model': self._about,
-            'datastore': store.fingerprint,
+            'datastore': _written(store.folder),
             'split': split,
             'config.evaluate.num_lanes': config.evaluate.num_lanes,
             'config.evaluate.segment_length': config.evaluate.segment_length,
@@ -200,3 +201,9 @@ class SpalmTask:
         save_file({parameter_path(path): jnp.asarray(leaf) for path, leaf in flat}, partial)
         partial.replace(self._folder / 'parameters.safetensors')
         (self._folder / 'about.json').write_text(json.dumps(self._about, indent=1) + '\n')
+
+
+def _written(folder: Path) -> str:
+    """A fingerprint of the files of a datastore, as they were written."""
+    shards = json.dumps(read_manifest(folder)['shards'], sort_keys=True)
+    return hashlib.sha256(shards.encode()).hexdigest()[:16]
