@@ -147,7 +147,7 @@ def trained(tmp_path_factory):
 
 def test_training_says_everything(trained):
     workdir, out = trained
-    for part in ('Compiling', 'step 20/20', 'tokens/s', 'left', 'Results', 'test, memory emptied',
+    for part in ('Compiling', 'step 20/20', 'tokens/s', 'left', 'Results', 'test, memory reset',
                  'gain by memory', 'memory transformer_xl 64', 'Sample:', 'checkpoint:',
                  'TensorBoard events:', 'learning curve:', 'Profile of steps'):  # fmt: skip
         assert part in out, part
@@ -156,7 +156,7 @@ def test_training_says_everything(trained):
 
 def test_evaluate(trained):
     out, _ = run(TINY, f'--workdir={trained[0]}', '--mode=evaluate', '--split=validation')
-    assert 'validation, memory emptied' in out and 'tokens' in out
+    assert 'validation, memory reset' in out and 'tokens' in out
 
 
 def test_generation_reads_a_saved_memory_and_goes_on(trained, tmp_path):

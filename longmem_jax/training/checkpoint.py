@@ -83,6 +83,7 @@ class Checkpointer:
         keep: int,
         identity: dict[str, Any],
         report: Callable[[str], None],
+        otherwise: str = 'Use another --workdir, or the configuration of this one.',
     ):
         """Opens, and makes, the folder.
 
@@ -92,8 +93,10 @@ class Checkpointer:
           keep: the newest so many are kept.
           identity: nested dictionary of what a checkpoint must agree on: model and tokenizer.
           report: called with one line where something is broken.
+          otherwise: what the user can do where a checkpoint does not agree on it.
         """
         self.directory, self._every, self._report = directory, every, report
+        self._otherwise = otherwise
         self._identity = json.loads(json.dumps(identity))
         self._pending: list[int] = []
         # A committed step gets its checksums before the next save can remove an older one.
@@ -111,9 +114,13 @@ class Checkpointer:
         """Steps of the checkpoints that were committed, oldest first."""
         return sorted(self._manager.all_steps())
 
+    def due(self, step: int) -> bool:
+        """Whether `maybe_save` saves this step without being forced to."""
+        return step % self._every == 0
+
     def maybe_save(self, step: int, state: Any, *, force: bool = False) -> bool:
         """Saves in the background if `step` is due, or if it is forced and not there yet."""
-        if step in self._pending or not (force or step % self._every == 0):
+        if step in self._pending or not (force or self.due(step)):
             return False
         self._seal()
         if step in self.steps():
@@ -279,5 +286,5 @@ class Checkpointer:
             raise UsageError(
                 f'{self.directory}: checkpoint {step} belongs to another run:\n  '
                 + '\n  '.join(fields)
-                + '\nUse another --workdir, or the configuration of this one.'
+                + f'\n{self._otherwise}'
             )

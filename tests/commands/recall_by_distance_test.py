@@ -26,6 +26,6 @@ def test_every_distance_is_scored_by_itself(tmp_path, capsys):
     # Attention inside segments of 32 tokens: nothing told before can be known.
     for row in rows:
         assert row['exact_match'] == row['accuracy']
-    assert rows[1]['exact_match'] == rows[1]['exact_match_emptied'] < 0.5
+    assert rows[1]['exact_match'] == rows[1]['exact_match_reset'] < 0.5
     assert (tmp_path / 'recall.png').stat().st_size > 5000
     assert 'distance 300: exact match' in capsys.readouterr().out

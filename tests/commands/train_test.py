@@ -11,19 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.commands.train import (
-    lower_step,
-    step_flops,
-    to_devices,
-    train,
-)
+from longmem_jax.commands.train import train
 from longmem_jax.config.base import base, stack
 from longmem_jax.config.recipes import section
 from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
-from longmem_jax.experiment import Experiment
+from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
 from longmem_jax.reporting.writers import read_metrics
 from longmem_jax.training import step as train_step
 from tests.processes import environment
@@ -89,7 +84,7 @@ def test_a_run_leaves_what_it_says(finished, capsys):
     results = json.loads((workdir / 'results.json').read_text())
     assert results['parameters'] > 1000
     assert results['state_bytes_per_lane'] > 0
-    for name in ('test', 'test, memory emptied'):
+    for name in ('test', 'test, memory reset'):
         assert results[name]['bits_per_byte'] == summary.results[name].bits_per_byte
         assert 'segment 8, memory transformer_xl 16' in results[name]['protocol']
     assert (workdir / 'learning_curve.png').stat().st_size > 5000
@@ -274,7 +269,7 @@ def steps(config, workdir, devices, count=3):
     )  # fmt: skip
     losses = []
     for _ in range(count):
-        state, metrics = compiled(state, to_devices(made, next(source)))
+        state, metrics = compiled(state, *to_devices(made, *next(source)))
         losses.append(float(metrics['loss']))
     return losses, state
 
@@ -303,13 +298,13 @@ def test_steps_that_are_not_finite_change_nothing_and_end_the_run(texts, tmp_pat
     broken['embedding']['table_0'] = broken['embedding']['table_0'].at[:].set(jnp.nan)
     state = state.replace(params=broken)
     step = jax.jit(train_step.make_train_step(made.model, made.optimizer, made.schedule, config))
-    batch = next(
+    batch, cursor = next(
         lanes.batches(
             made.corpus('train'), lanes=range(8), num_lanes=8, segment_length=8,
             segments_per_batch=2, seed=0, shuffle=True, num_epochs=None, cursor=None,
         )
     )  # fmt: skip
-    after, metrics = step(state, batch)
+    after, metrics = step(state, batch, cursor)
     assert int(after.skipped) == 1 and int(after.step) == 1
     for old, new in zip(
         jax.tree.leaves((state.optimizer, state.memory)),
@@ -317,7 +312,7 @@ def test_steps_that_are_not_finite_change_nothing_and_end_the_run(texts, tmp_pat
         strict=True,
     ):
         np.testing.assert_array_equal(old, new)
-    assert int(step(after, batch)[0].skipped) == 2
+    assert int(step(after, batch, cursor)[0].skipped) == 2
 
     config.optimizer.learning_rate = float('nan')
     config.train.max_bad_steps = 2
@@ -346,13 +341,13 @@ def test_evaluation_does_not_depend_on_lanes_devices_or_padding(finished, texts,
         assert other[1:] == (tokens, num_bytes)
 
 
-def test_memory_emptied_is_every_segment_by_itself(finished, texts):
+def test_memory_reset_is_every_segment_by_itself(finished, texts):
     workdir, _, _ = finished
     made = experiment(small_config(texts), workdir)
     params, _ = made.restore_parameters()
     evaluator = Evaluator(made.evaluation_model, made.mesh, made.config)
-    kept, emptied = (
-        evaluator.evaluate(params, made.corpus('test'), 'test', emptied=flag)[0]
+    kept, reset = (
+        evaluator.evaluate(params, made.corpus('test'), 'test', reset=flag)[0]
         for flag in (False, True)
     )
     config = small_config(texts)
@@ -361,8 +356,8 @@ def test_memory_emptied_is_every_segment_by_itself(finished, texts):
     without = Evaluator(bare.evaluation_model, bare.mesh, config).evaluate(
         params, made.corpus('test'), 'test'
     )[0]
-    np.testing.assert_allclose(emptied.nll, without.nll, rtol=1e-5)
-    assert abs(kept.nll - emptied.nll) > 1e-5 * kept.nll
+    np.testing.assert_allclose(reset.nll, without.nll, rtol=1e-5)
+    assert abs(kept.nll - reset.nll) > 1e-5 * kept.nll
 
 
 def test_accumulated_steps_are_one_large_step(texts, tmp_path):

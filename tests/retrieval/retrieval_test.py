@@ -13,7 +13,7 @@ from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
-from longmem_jax.retrieval import cache, datastore, evaluate, knn_lm, reading, search, spalm
+from longmem_jax.retrieval import cache, datastore, evaluate, gated, knn_lm, reading, search, spalm
 from longmem_jax.retrieval.index import make_index
 from tests.commands.train_test import small_config, texts  # noqa: F401  (a fixture)
 from tests.parity_systems.knn_lm import Store
@@ -290,8 +290,8 @@ def test_the_gate_chooses_between_model_and_neighbours():
     weights = np.exp(scores - scores.max(1, keepdims=True))
     mean = np.einsum('nk,nkd->nd', weights / weights.sum(1, keepdims=True), rows)
     np.testing.assert_allclose(
-        spalm.combine(hidden, rows, np.zeros(6, np.float32)), (hidden + mean) / 2, rtol=1e-5
+        gated.combine(hidden, rows, np.zeros(6, np.float32)), (hidden + mean) / 2, rtol=1e-5
     )
     toward = 100 * hidden[0] / np.square(hidden[0]).sum()
-    np.testing.assert_allclose(spalm.combine(hidden, rows, toward)[0], hidden[0], rtol=1e-5)
-    np.testing.assert_allclose(spalm.combine(hidden, rows, -toward)[0], mean[0], rtol=1e-4)
+    np.testing.assert_allclose(gated.combine(hidden, rows, toward)[0], hidden[0], rtol=1e-5)
+    np.testing.assert_allclose(gated.combine(hidden, rows, -toward)[0], mean[0], rtol=1e-4)
