@@ -4,6 +4,8 @@ A layer joins by its line in `longmem_jax/memory/registry.py`, a kind of model b
 `longmem_jax/models/kinds.py`. Goldens (11) are in `golden_test.py`.
 """
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -14,8 +16,8 @@ from flax.traverse_util import flatten_dict
 from longmem_jax.devices.sharding import lanes_sharding, make_mesh, parameter_shardings
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.stream import open_stream, read_token
-from longmem_jax.models.parameters import initial_parameters
-from longmem_jax.segment import Segment, read_segments
+from longmem_jax.segment import Segment, join_pieces, read_segments, split_at_starts
+from longmem_jax.training.step import initial_parameters
 from tests.toys import (
     BATCH,
     LENGTH,
@@ -168,19 +170,114 @@ def test_scan_is_loop(layer):
     chex.assert_trees_all_close(gradient, its_gradient, atol=1e-5)
 
 
+@functools.cache
+def stream_step(name):
+    """The streaming path of a toy, compiled once for the tests that need it."""
+    model, params = toy(name)
+    return jax.jit(lambda tokens, stream, start: read_token(model, params, tokens, stream, start))
+
+
+def stream_tokens(name, segments):
+    """Reads `segments`, with starts [segments, batch, length], token by token.
+
+    Yields (segment, position, logits [batch, vocab], stream).
+    """
+    model, params = toy(name)
+    stream = open_stream(model, params, fresh_state(model, params, BATCH), BATCH)
+    for number, position in np.ndindex(len(segments.tokens), LENGTH):
+        logits, stream = stream_step(name)(
+            segments.tokens[number, :, position], stream, segments.start[number, :, position]
+        )
+        yield number, position, logits, stream
+
+
 def test_decode_is_forward(name):
     model, params = toy(name)
     segments = random_segments()
     logits, states = run(model, params, segments)
-    stream = open_stream(model, params, fresh_state(model, params, BATCH), BATCH)
-    step = jax.jit(lambda tokens, stream: read_token(model, params, tokens, stream))
-    for number in range(SEGMENTS):
-        for place in range(LENGTH):
-            one, stream = step(segments.tokens[number, :, place], stream)
-            np.testing.assert_allclose(one, logits[number, :, place], atol=2e-5)
-        if number:
+    nowhere = segments.replace(start=jnp.zeros(segments.tokens.shape, bool))
+    for number, position, one, stream in stream_tokens(name, nowhere):
+        np.testing.assert_allclose(one, logits[number, :, position], atol=2e-5)
+        if number and position == LENGTH - 1:
             before = jax.tree.map(lambda leaf, n=number: leaf[n - 1], states)
             chex.assert_trees_all_close(stream.state, before, atol=2e-5)
+
+
+def starts_inside(segments, places):
+    """The segments with a start in every lane: in the second segment, at one place per lane."""
+    start = np.zeros(segments.tokens.shape, bool)
+    start[0, :, 0] = True
+    start[1, range(BATCH), places] = True
+    return segments.replace(start=jnp.asarray(start))
+
+
+def apart(segments, places):
+    """The two documents of every lane of `starts_inside`, each from its own first segment on.
+
+    Tokens come first, padding last; the shapes are those of `SEGMENTS` segments.
+    """
+    documents = []
+    for tail in (False, True):
+        tokens = np.zeros((SEGMENTS, BATCH, LENGTH), np.int32)
+        valid = np.zeros(tokens.shape, bool)
+        for lane, place in enumerate(places):
+            whole, cut = (0, 1) if not tail else (1, 0)
+            part = segments.tokens[1, lane, place:] if tail else segments.tokens[1, lane, :place]
+            tokens[whole, lane] = segments.tokens[2 * whole, lane]
+            tokens[cut, lane, : len(part)] = part
+            valid[whole, lane], valid[cut, lane, : len(part)] = True, True
+        start = np.zeros((SEGMENTS, BATCH), bool)
+        documents.append(Segment(*map(jnp.asarray, (tokens, valid, start))))
+    return documents
+
+
+def test_start_at_every_place(name):
+    """A document that starts inside a segment: two documents read apart, whole and as a stream."""
+    model, params = toy(name)
+    segments = random_segments(segments=SEGMENTS - 1)
+    for place in range(LENGTH):
+        places = (place, (place + 2) % LENGTH)
+        inside = starts_inside(segments, places)
+        pieces = split_at_starts(inside, 1)  # as many pieces as other tests have segments
+        assert not pieces.dropped.any()
+        logits, states = run(model, params, pieces.segments)
+        logits = np.asarray(join_pieces(pieces, logits))
+        (early, _), (late, late_states) = (
+            run(model, params, document) for document in apart(segments, places)
+        )
+        wanted = np.stack([early[0], late[0], late[1]])
+        for lane, position in enumerate(places):
+            wanted[1, lane] = np.concatenate([early[1], late[0]], axis=1)[
+                lane, [*range(position), *range(LENGTH, 2 * LENGTH - position)]
+            ]
+        np.testing.assert_allclose(logits, wanted, atol=2e-5)
+        border, last = (jax.tree.map(lambda leaf, n=n: leaf[n], late_states) for n in (0, 1))
+        chex.assert_trees_all_close(jax.tree.map(lambda leaf: leaf[-1], states), last, atol=2e-5)
+        for number, position, one, stream in stream_tokens(name, inside):
+            np.testing.assert_allclose(one, wanted[number, :, position], atol=2e-5)
+        chex.assert_trees_all_close(stream.state, border, atol=2e-5)
+
+
+def test_gradients_with_starts_inside(name):
+    """They are finite, and pieces without tokens add nothing to them, skipped or read."""
+    model, params = toy(name, layers=1)
+    segments = starts_inside(random_segments(segments=2), (2, 0))
+    pieces = split_at_starts(segments, 2)  # one piece is used by one lane, one by none
+
+    def loss(params, used):
+        def read(state, segment, key):
+            logits, state, _ = model.apply({'params': params}, segment, state, train=False)
+            return state, logits
+
+        state = fresh_state(model, params, BATCH)
+        _, logits = read_segments(read, state, pieces.segments, jax.random.key(0), used=used)
+        return jnp.square(jax.nn.log_softmax(join_pieces(pieces, logits))).mean()
+
+    gradient = jax.jit(jax.grad(loss))
+    skipped, all_read = gradient(params, pieces.used), gradient(params, pieces.used | True)
+    for path, leaf in flatten_dict(skipped).items():
+        assert np.isfinite(leaf).all(), path
+    chex.assert_trees_all_close(skipped, all_read, atol=1e-6)
 
 
 def test_bounded(layer):
