@@ -147,6 +147,12 @@ def split_at_starts(segments: Any, max_starts: int) -> Pieces:
     borders: so there are `segments + max_starts` pieces, not `segments * (1 + max_starts)`, and
     pieces that no lane uses are the last ones. Without starts inside, the pieces are the segments.
 
+    Cost, as ratios to the same segments without starts inside (Transformer-XL, 4 segments of 8
+    lanes, CPU): with `used` in `read_segments` 1.0 when nothing starts inside, whatever
+    `max_starts` is, and 1.2 to 1.3 with one start per lane; lanes that wait for each other at the
+    borders 1.5 to 1.9. A mask inside its attention would cost 1.0, but every memory would need its
+    own, and most have none: `M` of Infini-attention is one sum over all tokens of a segment.
+
     Args:
       segments: a `Segment` or another dataclass with `valid` and `start`, both bool
         [segments, batch, length]; other leaves are [segments, batch, ...], and those without
@@ -239,7 +245,9 @@ def read_segments(
       segments: pytree, every leaf [segments, batch, ...].
       key: random key, folded with the number of the segment.
       remat: keep only the states between segments for the backward pass, compute the rest again.
-      used: bool [segments]; where False nothing is computed: the state stays, outputs are zeros.
+      used: bool [segments]; where False nothing is computed: the state stays, outputs are zeros. It
+        implies `remat`: what is kept for the backward pass would be kept for skipped segments too,
+        and that costs half as much as reading them.
 
     Returns:
       The state after the last segment and the outputs, every leaf [segments, ...].
@@ -253,7 +261,7 @@ def read_segments(
             f'read_segments: start has shape {start.shape}, allowed is bool [segments, batch]. For '
             'documents that start inside segments call split_at_starts first.'
         )
-    if remat:
+    if remat or used is not None:
         read = functools.partial(jax.checkpoint, prevent_cse=False)(read)
 
     def skip(state, segment, key):

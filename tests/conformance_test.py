@@ -253,9 +253,9 @@ def test_start_at_every_place(name):
         np.testing.assert_allclose(logits, wanted, atol=2e-5)
         border, last = (jax.tree.map(lambda leaf, n=n: leaf[n], late_states) for n in (0, 1))
         chex.assert_trees_all_close(jax.tree.map(lambda leaf: leaf[-1], states), last, atol=2e-5)
-        for number, position, one, stream in stream_tokens(name, inside):
+        for number, position, one, _stream in stream_tokens(name, inside):
             np.testing.assert_allclose(one, wanted[number, :, position], atol=2e-5)
-        chex.assert_trees_all_close(stream.state, border, atol=2e-5)
+        chex.assert_trees_all_close(_stream.state, border, atol=2e-5)
 
 
 def test_gradients_with_starts_inside(name):
