@@ -8,6 +8,8 @@ import numpy as np
 
 def _indices(bad: np.ndarray, axes: tuple[str, ...]) -> str:
     """'segment 1; row 0; position 3, 4': where `bad` is True along its first axes."""
+    if not axes:
+        return ''
     bad = bad.any(axis=tuple(range(len(axes), bad.ndim)))
     return '; '.join(
         f'{axis} {", ".join(map(str, np.unique(index)))}'

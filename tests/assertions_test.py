@@ -25,6 +25,8 @@ def test_a_difference_is_placed_and_measured():
         'by up to 0.5, allowed 1e-05.\nMask.'
     )
     assert_close(found, ZEROS, '', '', atol=0.6)
+    with pytest.raises(AssertionError, match='other value: 1 of 1 values, by up to 2, allowed 0'):
+        assert_equal(np.ones(()), np.full((), 3.0), 'other value', 'Count.')
 
 
 def test_leaves_are_named_and_nan_is_a_difference():
