@@ -191,7 +191,7 @@ def split_at_starts(segments: Any, max_starts: int) -> Pieces:
     source = jnp.minimum(source, number - 1)  # pieces that a lane does not use are its last ones
 
     def take(leaf):
-        return jnp.take_along_axis(leaf, source.reshape(source.shape + (1,) * (leaf.ndim - 2)), 0)
+        return jnp.take_along_axis(leaf, per_lane_order(source, leaf), axis=0)
 
     own = take(piece) == pieces[..., None]
     cut = jax.tree.map(take, segments.replace(start=begins))

@@ -1,6 +1,7 @@
 """The contract, checked for every layer of the registry; DESIGN's suite, in its order.
 
-A layer joins by its line in `longmem_jax/memory/registry.py`. Goldens (11) are in `golden_test.py`.
+A layer joins by its line in `longmem_jax/memory/registry.py`, a kind of model by its toy in
+`longmem_jax/models/kinds.py`. Goldens (11) are in `golden_test.py`.
 One memory: `pytest tests/conformance_test.py -k NAME`.
 """
 
@@ -15,8 +16,8 @@ from longmem_jax.devices.sharding import lanes_sharding, make_mesh, parameter_sh
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.stream import open_stream, read_token
 from longmem_jax.memory.registry import LAYERS
+from longmem_jax.models.parameters import initial_parameters
 from longmem_jax.segment import Segment, join_pieces, read_segments, split_at_starts
-from longmem_jax.training.step import initial_parameters
 from tests.assertions import (
     assert_close,
     assert_differs,
