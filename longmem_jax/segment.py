@@ -22,6 +22,7 @@ class Segment:
       tokens: int32 [batch, length].
       valid: bool [batch, length]; False is padding: never attended to, never written.
       start: bool [batch]; a new document begins in this lane, its state is reset before reading.
+        Only `split_at_starts` takes bool [batch, length]: documents that start at any position.
       key: random key of this segment in training, the same for all layers: for draws that they
         share. The model sets it; None in evaluation.
     """
@@ -150,8 +151,9 @@ def split_at_starts(segments: Any, max_starts: int) -> Pieces:
     Cost, as ratios to the same segments without starts inside (Transformer-XL, 4 segments of 8
     lanes, CPU): with `used` in `read_segments` 1.0 when nothing starts inside, whatever
     `max_starts` is, and 1.2 to 1.3 with one start per lane; lanes that wait for each other at the
-    borders 1.5 to 1.9. A mask inside its attention would cost 1.0, but every memory would need its
-    own, and most have none: `M` of Infini-attention is one sum over all tokens of a segment.
+    borders 1.5 to 1.9. Each of `max_starts` keeps one more state for the backward pass. A mask
+    inside its attention would cost 1.0, but every memory would need its own way, and a sum over the
+    tokens of a segment, as `M` of Infini-attention, has no mask to set.
 
     Args:
       segments: a `Segment` or another dataclass with `valid` and `start`, both bool

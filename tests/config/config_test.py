@@ -256,6 +256,7 @@ def test_what_a_shape_forbids_is_noted_in_the_config():
 
 
 @pytest.mark.parametrize('memory', recipes())
+@pytest.mark.slow
 def test_a_recipe_takes_a_step(memory, tmp_path):
     """One training step of every memory in one configuration, at the sizes of its recipe."""
     config = get_config(QUICKSTART, f'tiny,memory={memory}')
