@@ -139,6 +139,22 @@ def test_losses_are_those_of_the_logits():
     assert state == ()
 
 
+@pytest.mark.parametrize(
+    'method, given',
+    [
+        ('hidden', (pairs(), ())),
+        ('open_segment', ((), BATCH)),
+        ('close_segment', ((), (), jnp.zeros((BATCH,), jnp.int32))),
+    ],
+)
+def test_what_only_language_models_can_is_refused(method, given):
+    """Pairs have no memories: such a method would run no block on the empty state, and say nothing."""
+    model = make('transformer')
+    options = dict(train=False) if method == 'hidden' else {}
+    with pytest.raises(AttributeError, match=method):
+        jax.eval_shape(lambda: model.init(jax.random.key(0), *given, method=method, **options))
+
+
 @pytest.mark.slow
 def test_memory_tokens_learn():
     """Gradients reach the memory tokens and both stacks of the encoder."""
