@@ -204,8 +204,8 @@ class Entry:
       standalone: module class in place of `layer` in somebody else's model, where the rest of what
         it needs is this library's model; None = `layer`.
       bounded: names of parameters that the optimizer keeps in [0, 1].
-      nearest: field that says how many nearest entries are read: where that is few, rounding to
-        bfloat16 chooses others, and outputs differ by more.
+      nearest: field that holds the number of entries of which `top_k` are chosen by nearness: scores
+        that tie in bfloat16 choose others. '' = nothing is chosen.
     """
 
     name: str

@@ -2,10 +2,14 @@
 
 import json
 
+import pytest
+
 from configs import recall
 from longmem_jax.commands import evaluate as evaluate_mode
 from longmem_jax.commands.train import train
 from tests.commands.train_test import experiment
+
+pytestmark = pytest.mark.slow  # whole runs of the command
 
 
 def test_every_distance_is_scored_by_itself(tmp_path, capsys):

@@ -13,6 +13,8 @@ from longmem_jax.errors import UsageError
 from longmem_jax.training.checkpoint import FORMAT
 from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 
+pytestmark = pytest.mark.slow  # whole runs of the command
+
 
 def config_of(texts, size, **changes):  # noqa: F811
     config = small_config(texts)

@@ -104,6 +104,7 @@ def test_a_finished_run_only_evaluates(finished, texts, capsys):
     assert again.results['test'].nll == summary.results['test'].nll
 
 
+@pytest.mark.slow
 def test_broken_checkpoint_falls_back_and_ends_bit_for_bit(finished, texts, tmp_path, capsys):
     """The newest checkpoint loses bytes; the one before is used; the losses are the same ones."""
     import shutil
@@ -122,6 +123,7 @@ def test_broken_checkpoint_falls_back_and_ends_bit_for_bit(finished, texts, tmp_
     assert [line['loss'] for line in training_lines(copy)] == [line['loss'] for line in lines]
 
 
+@pytest.mark.slow
 def test_all_broken_is_an_error(finished, texts, tmp_path):
     import shutil
 
@@ -136,6 +138,7 @@ def test_all_broken_is_an_error(finished, texts, tmp_path):
         train(experiment(small_config(texts), copy))
 
 
+@pytest.mark.slow
 def test_another_model_is_refused_by_field(finished, texts):
     config = small_config(texts)
     config.model.d_feed_forward = 64
@@ -184,6 +187,7 @@ def whole(texts, tmp_path_factory):
 
 
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.slow
 def test_killed_and_started_again_goes_on_bit_for_bit(texts, tmp_path, whole, number):
     (whole, cache), cut = whole, tmp_path / 'cut'
     process = start(command(cut, texts), cache=cache)
@@ -225,6 +229,7 @@ def start_two(texts, tmp_path_factory):
     return start_on
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(texts, tmp_path, start_two):
     """Two processes with gloo train and evaluate to the numbers of one with two devices."""
     one = start(command(tmp_path / 'one', texts), devices=2)
@@ -243,6 +248,7 @@ def test_two_processes_are_one(texts, tmp_path, start_two):
     assert a['test']['tokens'] == b['test']['tokens']
 
 
+@pytest.mark.slow
 def test_two_processes_stop_together_and_go_on(tmp_path, start_two):
     """SIGTERM to one of two: both save the same step and end; both go on from it."""
     processes = start_two(tmp_path / 'run')
@@ -275,6 +281,7 @@ def steps(config, workdir, devices, count=3):
 
 
 @pytest.mark.parametrize('mesh', [dict(data=8), dict(data=2, fsdp=2, tensor=2)])
+@pytest.mark.slow
 def test_eight_devices_give_the_numbers_of_one(texts, tmp_path, mesh):
     one, _ = steps(small_config(texts), tmp_path / 'one', jax.devices()[:1])
     config = small_config(texts, **mesh)
@@ -290,6 +297,7 @@ def test_eight_devices_give_the_numbers_of_one(texts, tmp_path, mesh):
     )
 
 
+@pytest.mark.slow
 def test_steps_that_are_not_finite_change_nothing_and_end_the_run(texts, tmp_path):
     config = small_config(texts)
     made = experiment(config, tmp_path / 'run')
@@ -320,6 +328,7 @@ def test_steps_that_are_not_finite_change_nothing_and_end_the_run(texts, tmp_pat
         train(experiment(config, tmp_path / 'fatal'))
 
 
+@pytest.mark.slow
 def test_evaluation_does_not_depend_on_lanes_devices_or_padding(finished, texts, tmp_path):
     workdir, _, _ = finished
     params, _ = experiment(small_config(texts), workdir).restore_parameters()
@@ -341,6 +350,7 @@ def test_evaluation_does_not_depend_on_lanes_devices_or_padding(finished, texts,
         assert other[1:] == (tokens, num_bytes)
 
 
+@pytest.mark.slow
 def test_memory_reset_is_every_segment_by_itself(finished, texts):
     workdir, _, _ = finished
     made = experiment(small_config(texts), workdir)
@@ -360,6 +370,7 @@ def test_memory_reset_is_every_segment_by_itself(finished, texts):
     assert abs(kept.nll - reset.nll) > 1e-5 * kept.nll
 
 
+@pytest.mark.slow
 def test_accumulated_steps_are_one_large_step(texts, tmp_path):
     """Two half batches, accumulated, move the parameters once, on the second."""
     config = small_config(texts)
@@ -384,6 +395,7 @@ def test_tokens_are_counted_beyond_float32():
     np.testing.assert_array_equal(seen, [20_001.0, 2.0])
 
 
+@pytest.mark.slow
 def test_operations_of_all_segments_are_counted(texts, tmp_path):
     """XLA's own count has the body of the scan once."""
     flops = {}

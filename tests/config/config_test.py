@@ -2,7 +2,9 @@
 
 import importlib
 import importlib.util
+import operator
 import re
+from collections import Counter
 from pathlib import Path
 
 import jax
@@ -43,23 +45,26 @@ def get_config(path, argument=''):
 def test_config_is_runnable(path, argument):
     config = get_config(path, argument)
     assert checks.find_faults(config, num_devices=4 if not argument else 1) == []
-    # The model of evaluation differs by lengths only, and its faults are among those above. Layers
-    # of the same kind are alike: one of each is made.
-    model = config.model
-    kinds = dict.fromkeys(zip(model.attention, model.feed_forward, strict=True))
-    model.num_layers = len(kinds)
-    model.attention, model.feed_forward = (tuple(names) for names in zip(*kinds, strict=True))
-    model = make_model(config.model, config.train.segment_length)
-    shapes = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
-    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) > 10_000
+    # The model of evaluation differs by lengths only, and its faults are among those above.
+    assert num_parameters(config) > 10_000
     assert set(config) == set(base())
 
 
-def parameters(path, argument=''):
-    config = get_config(path, argument)
-    model = make_model(config.model, config.train.segment_length)
+def num_parameters(config):
+    """Layers of the same kind are alike: one of each is made, and counted as often as it is there."""
+    model = config.model
+    kinds = Counter(zip(model.attention, model.feed_forward, strict=True))
+    model.num_layers, numbers = len(kinds), list(kinds.values())
+    model.attention, model.feed_forward = (tuple(names) for names in zip(*kinds, strict=True))
+    model = make_model(model, config.train.segment_length)
     shapes = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
-    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    sizes = {name: sum(leaf.size for leaf in jax.tree.leaves(shapes[name])) for name in shapes}
+    blocks = [sizes.pop(f'block_{i}') for i in range(len(numbers))]
+    return sum(sizes.values()) + sum(map(operator.mul, blocks, numbers))
+
+
+def parameters(path, argument=''):
+    return num_parameters(get_config(path, argument))
 
 
 def test_sizes_are_the_papers():
@@ -288,6 +293,7 @@ def test_what_a_shape_forbids_is_noted_in_the_config():
 
 
 @pytest.mark.parametrize('memory', recipes())
+@pytest.mark.slow
 def test_a_recipe_takes_a_step(memory, tmp_path):
     """One training step of every memory in one configuration, at the sizes of its recipe."""
     config = get_config(QUICKSTART, f'tiny,memory={memory}')
