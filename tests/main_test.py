@@ -192,6 +192,7 @@ def test_bench_prints_json():
     assert report['peak_memory']['host_bytes'] > 1e8
 
 
+@pytest.mark.slow
 def test_other_commands_read_overrides_alike():
     _, error = run(TINY, '--config.model.d_modl=3', module='longmem_jax.commands.bench', code=2)
     assert error.startswith('UsageError: --config.model.d_modl=3') and error.count('\n') == 1

@@ -31,6 +31,7 @@ def gradient(model, params, segments):
 
 
 @pytest.mark.parametrize('shares', [(0.0, 0.1), (0.2, 0.6), (1.0, 0.3)])
+@pytest.mark.slow
 def test_trimmed_is_whole(shares):
     """Both layers' reach is 4, 8 and 8 of 8: the branches of 2 sizes, against one."""
     params, segments = with_shares(*shares), random_segments(segments=5)
