@@ -121,6 +121,11 @@ def _positions(model, segment_length):
             f"num_positions = {number}: position = 'none' has none; use 0, or position = 'learned' or "
             "'sinusoidal'"
         ]
+    if number and model.kind != 'language_model':
+        return [
+            f'num_positions = {number}: kind = {model.kind!r} begins at position 0 in every segment; '
+            "use 0, or kind = 'language_model'"
+        ]
     if number and number < segment_length:
         return [
             f'num_positions = {number}: must be at least the segment length {segment_length}, or 0 for '

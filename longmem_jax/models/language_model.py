@@ -4,16 +4,34 @@ Embedding, blocks of one attention and one feed-forward layer each, output. The 
 `BlockState`, one per block. The model moves padding to the end and resets the memories of lanes in
 which a document starts, so that layers can ignore both. Its methods are the interface that all kinds
 of language model share.
+
+Absolute positions begin at 0 in every segment, but for a model with a table of its own length
+(`config.num_positions`): there they count on through the document, so the state counts tokens as well.
 """
 
 from typing import Any
 
 import flax.linen as nn
+import flax.struct
 import jax
+import jax.numpy as jnp
 
 from longmem_jax.models.block import BlockState
 from longmem_jax.models.stack import make_stack, with_key
 from longmem_jax.segment import Aux, Segment, pack, select_lanes
+
+
+@flax.struct.dataclass
+class Counted:
+    """State, or caches, of a model whose absolute positions count on through a document.
+
+    Attributes:
+      blocks: of the blocks.
+      position: int32 [batch], tokens of the document before the segment.
+    """
+
+    blocks: tuple[BlockState, ...]
+    position: jax.Array
 
 
 class LanguageModel(nn.Module):
@@ -30,18 +48,28 @@ class LanguageModel(nn.Module):
     def setup(self):
         self.stack = make_stack(self.config, self.segment_length)
 
-    def initial_state(self, batch_size: int) -> tuple[BlockState, ...]:
+    def initial_state(self, batch_size: int) -> tuple[BlockState, ...] | Counted:
         """Memories of documents that have not begun; every leaf [batch_size, ...]."""
-        return self.stack.initial_state(batch_size)
+        return self._join(self.stack.initial_state(batch_size), jnp.zeros((batch_size,), jnp.int32))
+
+    def _join(self, blocks, position):
+        """A state, or caches, with the count of tokens where the model has one."""
+        return Counted(blocks, position) if self.config.num_positions else blocks
+
+    def _part(self, state):
+        """The blocks' states, or caches, and the count of tokens (None where there is none)."""
+        return (state.blocks, state.position) if self.config.num_positions else (state, None)
 
     def _read(self, segment, state, train):
         """Reads a packed segment: the last block's output, memories after it, `Aux`."""
         fresh = self.initial_state(segment.start.shape[0])
         state = select_lanes(segment.start, fresh, state)
         segment = with_key(self, segment, train)
-        x = self.stack.embed(segment.tokens, train=train)
-        x, state, aux = self.stack.read(x, state, segment, train=train)
-        return self.stack.drop(x, deterministic=not train), state, aux
+        blocks, position = self._part(state)
+        x = self.stack.embed(segment.tokens, first=position, train=train)
+        x, blocks, aux = self.stack.read(x, blocks, segment, train=train)
+        after = position if position is None else position + segment.valid.sum(1, jnp.int32)
+        return self.stack.drop(x, deterministic=not train), self._join(blocks, after), aux
 
     def hidden(self, segment: Segment, state: Any, *, train: bool) -> tuple[jax.Array, Any, Aux]:
         """The last layer's output, [batch, length, d_model]; otherwise as `__call__`."""
@@ -84,13 +112,16 @@ class LanguageModel(nn.Module):
         scores = self.stack.nll(hidden, packing.pack(targets), packed.valid)
         return jax.tree.map(packing.unpack, scores), state, aux
 
-    def open_segment(self, state: Any, batch_size: int) -> tuple[BlockState, ...]:
+    def open_segment(
+        self, state: tuple[BlockState, ...] | Counted, batch_size: int
+    ) -> tuple[BlockState, ...] | Counted:
         """Caches of a segment that begins with the memories `state`; see `generation.stream`."""
-        return self.stack.open_segment(state, batch_size)
+        blocks, position = self._part(state)
+        return self._join(self.stack.open_segment(blocks, batch_size), position)
 
     def extend(
-        self, tokens: jax.Array, cache: Any, index: jax.Array
-    ) -> tuple[jax.Array, tuple[BlockState, ...]]:
+        self, tokens: jax.Array, cache: tuple[BlockState, ...] | Counted, index: jax.Array
+    ) -> tuple[jax.Array, tuple[BlockState, ...] | Counted]:
         """Reads the next tokens of the open segment.
 
         Args:
@@ -101,10 +132,19 @@ class LanguageModel(nn.Module):
         Returns:
           logits [batch, n, vocab_size] and the caches with these tokens in them.
         """
-        x = self.stack.embedding.encode(tokens, index)
-        x, cache = self.stack.extend(x, cache, index)
-        return self.stack.embedding.logits(x), cache
+        caches, position = self._part(cache)
+        first = index if position is None else position + index
+        x = self.stack.embedding.encode(tokens, first)
+        x, caches = self.stack.extend(x, caches, index)
+        return self.stack.embedding.logits(x), self._join(caches, position)
 
-    def close_segment(self, state: Any, cache: Any, count: jax.Array) -> tuple[BlockState, ...]:
+    def close_segment(
+        self,
+        state: tuple[BlockState, ...] | Counted,
+        cache: tuple[BlockState, ...] | Counted,
+        count: jax.Array,
+    ) -> tuple[BlockState, ...] | Counted:
         """Writes the first `count` (int32 [batch]) tokens of the open segment to the memories."""
-        return self.stack.close_segment(state, cache, count)
+        (blocks, position), (caches, _) = self._part(state), self._part(cache)
+        after = position if position is None else position + count
+        return self._join(self.stack.close_segment(blocks, caches, count), after)

@@ -36,9 +36,19 @@ class Stack:
     final_norm: Norm | None
     drop: nn.Dropout
 
-    def embed(self, tokens: jax.Array, *, train: bool) -> jax.Array:
-        """Embeddings of a segment's tokens, int32 [batch, n], with dropout: [batch, n, d_model]."""
-        x = self.embedding.encode(tokens, jnp.zeros((tokens.shape[0],), jnp.int32))
+    def embed(self, tokens: jax.Array, *, train: bool, first: jax.Array | None = None) -> jax.Array:
+        """Embeddings of a segment's tokens, with dropout.
+
+        Args:
+          tokens: int32 [batch, n].
+          train: dropout on or off.
+          first: int32 [batch], absolute position of the first token; None = 0.
+
+        Returns:
+          [batch, n, d_model].
+        """
+        first = jnp.zeros((tokens.shape[0],), jnp.int32) if first is None else first
+        x = self.embedding.encode(tokens, first)
         return self.drop(x, deterministic=not train)
 
     def initial_state(self, batch_size: int) -> tuple[BlockState, ...]:

@@ -26,6 +26,7 @@ OPTIONS = {
     'geglu, untied': dict(dense=dict(activation='geglu', bias=True), tie_weights=False),
     'gelu, sinusoidal': dict(dense=dict(activation='gelu', bias=True), position='sinusoidal'),
     'learned, no scale': dict(position='learned', scale_embedding=False, final_norm=False),
+    'learned, on through the document': dict(position='learned', num_positions=12),
     'adaptive': dict(div_val=2, **SMALL),
     'adaptive, one width, projected': dict(div_val=1, d_embed=12, **SMALL),
     'adaptive, untied': dict(div_val=2, tie_weights=False, **SMALL),
@@ -66,6 +67,24 @@ def test_token_by_token_is_parallel(name):
         for place in range(LENGTH):
             one, stream = step(segments.tokens[number, :, place], stream)
             np.testing.assert_allclose(one, logits[number, :, place], atol=3e-5)
+
+
+def test_positions_of_a_table_of_its_own_count_on_through_the_document():
+    """From segment to segment, past padding, from 0 again in a new document, to the table's end."""
+    name = 'learned, on through the document'
+    changes = OPTIONS[name] | dict(transformer_xl=xl(0, position='none'))
+    model, (_, params) = with_config('transformer_xl', **changes), made(name)
+    one = jax.tree.map(lambda leaf: leaf[:1], random_segments())
+    same = jax.tree.map(lambda leaf: jnp.concatenate([leaf] * 4), one)  # the same tokens again
+    same = same.replace(start=jnp.asarray([[True] * 2, [False] * 2, [False, True], [False] * 2]))
+    logits, states = run(model, params, same)
+    np.testing.assert_array_equal(states.position, [[5, 5], [10, 10], [15, 5], [20, 10]])
+    assert np.abs(logits[1] - logits[0]).max() > 1e-3, 'position 5 is position 0'
+    np.testing.assert_allclose(logits[2, 1], logits[0, 1], atol=2e-6, err_msg='start: no reset')
+    np.testing.assert_allclose(logits[3, 1], logits[1, 1], atol=2e-6)
+    valid = same.valid.at[0, :, :2].set(False)
+    _, padded = run(model, params, same.replace(valid=valid))
+    np.testing.assert_array_equal(padded.position[0], [3, 3])
 
 
 def test_lanes_at_different_places_stream_together():
