@@ -20,14 +20,14 @@ from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
-from longmem_jax.layers.self_attention import put
+from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.switching import (
     as_function,
-    kept_by_column,
     per_device,
     sizes_below,
     switch,
 )
+from longmem_jax.layers.weight_dropout import factor_by_column
 from longmem_jax.layers.window import push
 from longmem_jax.segment import Aux, Segment
 
@@ -237,7 +237,7 @@ class AdaptiveSpan(nn.Module):
                 soft = near_positions.spread(table[0, :, 0], scores.shape[0], length)
             kept = None
             if rate:
-                kept = kept_by_column(
+                kept = factor_by_column(
                     rate, laned['dropout'], scores, size, self.sizes[0], newest_first=True
                 )
             return mix(scores, values, seen, soft, kept)
@@ -288,9 +288,9 @@ class AdaptiveSpan(nn.Module):
         normal = self.normalize(x)
         queries = self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype)
         cache = cache.replace(
-            keys=put(cache.keys, self.key(normal), whole + index, 2),
-            values=put(cache.values, self.value(normal), whole + index, 2),
-            hidden=put(cache.hidden, x, index, 1),
+            keys=write_at(cache.keys, self.key(normal), whole + index, 2),
+            values=write_at(cache.values, self.value(normal), whole + index, 2),
+            hidden=write_at(cache.hidden, x, index, 1),
         )
         places = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
         table, share = self.shared(), self._share()

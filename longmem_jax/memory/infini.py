@@ -15,11 +15,12 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, one_of
-from longmem_jax.layers import associative
+from longmem_jax.layers import associative, weight_dropout
 from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
-from longmem_jax.layers.self_attention import put
+from longmem_jax.layers.self_attention import write_at
 from longmem_jax.segment import Aux, Segment
 
 
@@ -151,23 +152,16 @@ class InfiniAttention(nn.Module):
 
     def _attend(self, x, keys, values, state, offset, train):
         """Local attention, memory and gate; `x` is normalised, its first token at `offset`."""
-        settings, group = self.settings, self.settings.num_heads // self.kv_heads
         plain = self.query(x)
-        queries, extra = self.relation.relate(plain, offset, keys.shape[2], train=train)
-        rate = settings.attention_dropout if train else 0.0
-        local = attend(
-            queries,
-            jnp.repeat(keys, group, axis=1),
-            jnp.repeat(values, group, axis=1),
-            offset=offset,
-            scale=None if self.scale_scores else 1.0,
-            dropout_rate=rate,
-            dropout_key=self.make_rng('dropout') if rate else None,
-            **extra,
+        queries, by_distance = self.relation.apply_to_queries(
+            plain, offset, keys.shape[2], train=train
         )
+        scale = None if self.scale_scores else 1.0
+        rules = Rules(offset=offset, scale=scale, **by_distance)
+        local = attend(queries, keys, values, rules, weight_dropout.draw(self, train))
         asked = self._features(queries if self.rotate_memory else plain)
         batch, heads, length, width = asked.shape
-        asked = asked.reshape(batch, self.kv_heads, group, length, width)
+        asked = asked.reshape(batch, self.kv_heads, -1, length, width)
         found = associative.read(state.pairs, asked, *self.reading)
         found = found.reshape(batch, heads, length, width).astype(local.dtype)
         gate = jax.nn.sigmoid(self.gate)[None, :, None, None]
@@ -191,7 +185,7 @@ class InfiniAttention(nn.Module):
             state = jax.lax.stop_gradient(state)
         x = self.normalize(x)
         plain, values = self.key(x), self.value(x)
-        keys = self.relation.place(plain, 0)
+        keys = self.relation.apply_to_keys(plain, 0)
         y = self._attend(x, keys, values, state, 0, train)
         num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
         new = self._write(state, keys if self.rotate_memory else plain, values, num_valid)
@@ -213,10 +207,10 @@ class InfiniAttention(nn.Module):
     def extend(self, x: jax.Array, cache: InfiniCache, index: jax.Array):
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         x = self.normalize(x)
-        plain, values = self.key(x), put(cache.values, self.value(x), index, 2)
-        keys = put(cache.keys, self.relation.place(plain, index), index, 2)
+        plain, values = self.key(x), write_at(cache.values, self.value(x), index, 2)
+        keys = write_at(cache.keys, self.relation.apply_to_keys(plain, index), index, 2)
         if cache.plain_keys is not None:
-            plain = put(cache.plain_keys, plain, index, 2)
+            plain = write_at(cache.plain_keys, plain, index, 2)
             cache = cache.replace(plain_keys=plain)
         y = self._attend(x, keys, values, cache.state, index, False)
         return y, cache.replace(keys=keys, values=values)

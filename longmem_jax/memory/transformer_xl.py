@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.layers.relative_position import shared_biases
-from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
+from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.layers.window import push
 from longmem_jax.segment import Aux, Segment
 
@@ -128,7 +128,7 @@ class TransformerXL(nn.Module):
     def extend(self, x: jax.Array, cache: TransformerXLCache, index: jax.Array):
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         y, attention = self.attention.extend(x, cache.attention, index, cache.count)
-        return y, cache.replace(attention=attention, hidden=put(cache.hidden, x, index, 1))
+        return y, cache.replace(attention=attention, hidden=write_at(cache.hidden, x, index, 1))
 
     def close_segment(self, state, cache: TransformerXLCache, count: jax.Array):
         """Writes the first `count` tokens of the open segment."""

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention_rules import Rules
 
 COMPRESSIONS = ('convolution', 'mean', 'max', 'most_used')
 RECONSTRUCTIONS = ('none', 'attention', 'autoencoding')
@@ -106,7 +107,7 @@ def attention_reconstruction(queries, old, new, num_old, num_new, num_queries) -
     def read(keys, values, number):
         place = jnp.arange(keys.shape[2], dtype=jnp.int32)
         mask = (place[None] < number[:, None])[:, None, None]
-        return attend(queries, keys, values, offset=0, mask=mask, causal=False)
+        return attend(queries, keys, values, Rules(offset=0, mask=mask, causal=False))
 
     wide = jnp.promote_types(queries.dtype, jnp.float32)
     difference = read(*old, num_old).astype(wide) - read(*new, num_new).astype(wide)

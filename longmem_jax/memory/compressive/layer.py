@@ -21,7 +21,7 @@ from longmem_jax.contract import STARTS, Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, one_of
 from longmem_jax.layers.near_positions import shared_table
 from longmem_jax.layers.relative_position import RelativeBiases
-from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
+from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.layers.switching import as_function
 from longmem_jax.layers.window import push
 from longmem_jax.memory.compressive.compression import (
@@ -230,7 +230,7 @@ class SegmentReading(nn.Module):
             received = self.attention.usage_of_tokens(x, attention, index, cache.filled)
             start = self.compressed_length
             usage = usage + received[:, start : start + self.memory_length]
-        hidden = put(cache.hidden, x, index, 1)
+        hidden = write_at(cache.hidden, x, index, 1)
         return y, cache.replace(attention=attention, hidden=hidden, usage=usage)
 
     def close_segment(self, state, cache, count):

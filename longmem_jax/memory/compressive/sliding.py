@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
-from longmem_jax.layers import near_positions
-from longmem_jax.layers.attention_products import dot, kept_weights, mix
+from longmem_jax.layers import near_positions, weight_dropout
+from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
-from longmem_jax.layers.self_attention import put
+from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.window import push
 from longmem_jax.memory.compressive.compression import Compressor
 from longmem_jax.segment import Aux
@@ -218,8 +218,8 @@ class SlidingReading(nn.Module):
             state.phase,
             self.compressed_length + 1 + at_most,
         )
-        rate = settings.attention_dropout if train else 0.0
-        kept = kept_weights(rate, self.make_rng('dropout') if rate else None, scores)
+        dropout = weight_dropout.draw(self, train)
+        kept = None if dropout is None else dropout.factor(scores)
         y = self.out(mix(scores, values, seen, None, kept))
         metrics = {
             'memory_size': state.count.astype(jnp.float32).mean(),
@@ -254,7 +254,7 @@ class SlidingReading(nn.Module):
 
     def extend(self, x, cache, index):
         settings, window, slots = self.settings, self.memory_length, self._slots()
-        hidden = put(cache.hidden, x, window + index, 1)
+        hidden = write_at(cache.hidden, x, window + index, 1)
         # The first slot that these tokens may be the first to see, and those after it. What is not
         # seen yet is pooled of vectors still missing, and pooled again when it is.
         begun = self._seen(cache.phase, index[:, None] - 1)[:, 0]
@@ -263,7 +263,9 @@ class SlidingReading(nn.Module):
         normal = self.normalize(x)
         place = self.compressed_length + 1 + begun
         keys, values = (
-            put(put(part, project(new), place, 2), project(normal), slots + window + index, 2)
+            write_at(
+                write_at(part, project(new), place, 2), project(normal), slots + window + index, 2
+            )
             for part, project in ((cache.keys, self.key), (cache.values, self.value))
         )
         queries = self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype)

@@ -23,14 +23,14 @@ from longmem_jax.faults import above, at_least, between, one_of
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
-from longmem_jax.layers.self_attention import put
+from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.switching import (
     as_function,
-    kept_by_column,
     per_device,
     sizes_below,
     switch,
 )
+from longmem_jax.layers.weight_dropout import factor_by_column
 from longmem_jax.memory.expire_span.spans import (
     ExpireSpanState,
     expire_spans,
@@ -250,7 +250,7 @@ class ExpireSpan(nn.Module):
             )
             kept = None
             if rate:
-                kept = kept_by_column(rate, laned['dropout'], scores, size, self.sizes[0])
+                kept = factor_by_column(rate, laned['dropout'], scores, size, self.sizes[0])
             soft = soft[:, None].astype(scores.dtype)
             out = mix(scores, values, soft > 0, soft, kept)
             full = jnp.pad(spans[:, :size], [(0, 0), (0, self.sizes[-1] - size)])
@@ -328,10 +328,10 @@ class ExpireSpan(nn.Module):
         normal = self.normalize(x)
         queries = self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype)
         cache = cache.replace(
-            keys=put(cache.keys, self.key(normal), width + index, 2),
-            values=put(cache.values, self.value(normal), width + index, 2),
-            spans=put(cache.spans, self._spans(normal), width + index, 1),
-            hidden=put(cache.hidden, x, index, 1),
+            keys=write_at(cache.keys, self.key(normal), width + index, 2),
+            values=write_at(cache.values, self.value(normal), width + index, 2),
+            spans=write_at(cache.spans, self._spans(normal), width + index, 1),
+            hidden=write_at(cache.hidden, x, index, 1),
         )
         places = (index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None])[..., None]
         recent = width + places - jnp.arange(cache.keys.shape[2], dtype=jnp.int32)[None, None]

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, between, one_of
 from longmem_jax.layers.relative_position import shared_biases
-from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
+from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.layers.window import push
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
@@ -370,7 +370,7 @@ class InfinityFormer(nn.Module):
         y, attention = self.attention.extend(x, cache.attention, index, *recent)
         counted = jnp.ones(x.shape[:2], bool)
         read, mass, _, _ = self._read(x, cache.keys, cache.values, cache.long.stored, counted)
-        hidden = put(cache.hidden, x, index, 1)
+        hidden = write_at(cache.hidden, x, index, 1)
         return y + read, cache.replace(attention=attention, hidden=hidden, mass=cache.mass + mass)
 
     def close_segment(self, state, cache: InfinityFormerCache, count: jax.Array):

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, between, one_of
+from longmem_jax.layers.attention_rules import NEVER
 from longmem_jax.layers.nearest import (
     DTYPES,
     SEARCHES,
@@ -145,7 +146,7 @@ class Memorizing(nn.Module):
         wide = jnp.promote_types(queries.dtype, jnp.float32)
         scores = jnp.einsum('bhnd,bhnkd->bhnk', queries, keys, preferred_element_type=wide)
         counted = found if self.unwritten == 'masked' else jnp.ones_like(found)
-        scores = jnp.where(counted, scores, jnp.asarray(-1e30, wide))
+        scores = jnp.where(counted, scores, jnp.asarray(NEVER, wide))
         weights = jax.nn.softmax(scores, axis=-1)
         weights = jnp.where(counted, weights, jnp.zeros_like(weights)).astype(values.dtype)
         return jnp.einsum('bhnk,bhnkd->bhnd', weights, values)

@@ -14,10 +14,12 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import STARTS, ModelSettings
 from longmem_jax.faults import above, at_least, one_of
+from longmem_jax.layers import weight_dropout
 from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.layers.relative_position import RelativePosition
-from longmem_jax.layers.self_attention import KeyValues, put
+from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.layers.window import push
 
 POSITIONS = ('t5', 'alibi', 'none')
@@ -130,23 +132,18 @@ class NormalizedAttention(nn.Module):
             places = jnp.asarray(offset, jnp.int32).reshape(-1, 1, 1)
             places = places + jnp.arange(num_queries, dtype=jnp.int32)[None, :, None]
             mask = (places != jnp.arange(num_keys, dtype=jnp.int32)[None, None])[:, None]
-        _, extra = self.relation.relate(queries, offset, num_keys, train=train)
-        if extra:
-            bias = extra['distance_bias'] * jnp.abs(self.scale)[:, None]
-        rate = self.settings.attention_dropout if train else 0.0
-        return attend(
-            queries,
-            keys,
-            values,
+        _, by_distance = self.relation.apply_to_queries(queries, offset, num_keys, train=train)
+        if by_distance:
+            bias = by_distance['distance_bias'] * jnp.abs(self.scale)[:, None]
+        rules = Rules(
             offset=offset,
             first=first,
             mask=mask,
             window=self.window and self.window + 1,
             distance_bias=bias,
             scale=1.0,
-            dropout_rate=rate,
-            dropout_key=self.make_rng('dropout') if rate else None,
         )
+        return attend(queries, keys, values, rules, weight_dropout.draw(self, train))
 
     def whole(self, x, recent: RecentKeys, train: bool):
         """A whole segment `x`, normalised: queries, keys and values of it, and what it reads locally."""
@@ -170,7 +167,7 @@ class NormalizedAttention(nn.Module):
         """The next tokens of an open segment: queries, what they read locally, the cache with them."""
         queries, (keys, values) = self.queries(x), self.key_values(x)
         offset = self.memory_length + index
-        cache = KeyValues(put(cache.keys, keys, offset, 2), put(cache.values, values, offset, 2))
+        cache = cache.write_at(keys, values, offset)
         return queries, self.local(queries, *_pair(cache), offset, count, False), cache
 
     def segment_of(self, cache: KeyValues) -> tuple[jax.Array, jax.Array]:

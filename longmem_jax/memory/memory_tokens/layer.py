@@ -16,8 +16,10 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.faults import at_least, one_of
-from longmem_jax.layers.attention import RelativeTable, attend
-from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
+from longmem_jax.layers import weight_dropout
+from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention_rules import RelativeTable, Rules
+from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.memory.transformer_xl import TransformerXLState, remember
 from longmem_jax.segment import Aux, Segment
 
@@ -165,7 +167,9 @@ class MemoryTokensLayer(nn.Module):
     def _keys_values(self, x, start):
         """Keys and values of normalized `x`, which begins at key `start` (int or [batch])."""
         attention = self.attention
-        return KeyValues(attention.relation.place(attention.key(x), start), attention.value(x))
+        return KeyValues(
+            attention.relation.apply_to_keys(attention.key(x), start), attention.value(x)
+        )
 
     def _look(self, x, keys_values, first, count, end, *, offset, train):
         """Attends from normalized `x`, positions `first` .., of which the key has index `offset`."""
@@ -177,28 +181,18 @@ class MemoryTokensLayer(nn.Module):
             queries, keys, count, end, num_tokens=self.num_tokens, read_cache=self.read_cache,
             window=self.memory_length if self.same_length else 0,
         )  # fmt: skip
-        related, extra = self.attention.relation.relate(
+        related, by_distance = self.attention.relation.apply_to_queries(
             self.attention.query(x), offset, num_keys, train=train
         )
         bias = None
         if self.look_ahead == 'released':
             bias = released_bias(
-                extra['relative'], queries, keys, count,
+                by_distance['relative'], queries, keys, count,
                 length=settings.segment_length, scale=settings.head_dim**-0.5,
             )  # fmt: skip
-        rate = settings.attention_dropout if train else 0.0
-        out = attend(
-            related,
-            keys_values.keys,
-            keys_values.values,
-            offset=offset,
-            causal=False,
-            mask=seen[:, None],
-            bias=bias,
-            dropout_rate=rate,
-            dropout_key=self.attention.make_rng('dropout') if rate else None,
-            **extra,
-        )
+        rules = Rules(offset=offset, causal=False, mask=seen[:, None], bias=bias, **by_distance)
+        dropout = weight_dropout.draw(self.attention, train)
+        out = attend(related, keys_values.keys, keys_values.values, rules, dropout)
         return self.attention.out(out)
 
     def initial_state(self, batch_size: int) -> TransformerXLState:
@@ -246,12 +240,9 @@ class MemoryTokensLayer(nn.Module):
         offset = self.memory_length + index
         normal = self.normalize(x)
         new = self._keys_values(normal, offset)
-        attention = KeyValues(
-            put(cache.attention.keys, new.keys, offset, 2),
-            put(cache.attention.values, new.values, offset, 2),
-        )
+        attention = cache.attention.write_at(new.keys, new.values, offset)
         y = self._look(normal, attention, index, cache.count, cache.end, offset=offset, train=False)
-        hidden = put(cache.hidden, x, index, 1)
+        hidden = write_at(cache.hidden, x, index, 1)
         return y, cache.replace(attention=attention, hidden=hidden)
 
     def close_segment(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
-from longmem_jax.layers.attention import NEVER
+from longmem_jax.layers.attention_rules import NEVER
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn
 from longmem_jax.models.encoders.block import EncoderBlock
