@@ -29,7 +29,7 @@ from longmem_jax.layers.switching import (
 )
 from longmem_jax.layers.weight_dropout import factor_by_column
 from longmem_jax.layers.window import push
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Segment, mean_count
 
 PER = ('head', 'layer', 'none')
 MARGIN = 64  # tokens kept beyond the span where memory is trimmed, for spans that grow
@@ -252,10 +252,9 @@ class AdaptiveSpan(nn.Module):
             whole,
             laned,
         )
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
-        new = remember(state, x, num_valid, self._kept())
+        new = remember(state, x, segment.num_valid, self._kept())
         losses = {}
-        metrics = {'memory_size': jnp.minimum(state.count, needed).astype(jnp.float32).mean()}
+        metrics = {'memory_size': mean_count(jnp.minimum(state.count, needed))}
         if self.per != 'none':
             losses['adaptive_span'] = self.max_span * self.span_share.mean()
             metrics['span_mean'] = jax.lax.stop_gradient(losses['adaptive_span'])

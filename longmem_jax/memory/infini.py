@@ -21,7 +21,7 @@ from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
 from longmem_jax.layers.self_attention import write_at
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Segment, mean_count
 
 
 @flax.struct.dataclass
@@ -187,10 +187,9 @@ class InfiniAttention(nn.Module):
         plain, values = self.key(x), self.value(x)
         keys = self.relation.apply_to_keys(plain, 0)
         y = self._attend(x, keys, values, state, 0, train)
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
-        new = self._write(state, keys if self.rotate_memory else plain, values, num_valid)
+        new = self._write(state, keys if self.rotate_memory else plain, values, segment.num_valid)
         metrics = {
-            'memory_size': state.count.astype(jnp.float32).mean(),
+            'memory_size': mean_count(state.count),
             'gate': jax.nn.sigmoid(self.gate).mean(),
         }
         return y, new, Aux(losses={}, metrics=metrics)

@@ -18,7 +18,7 @@ from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import associative, feature_maps, linear_kernel
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Segment, mean_count
 
 FEATURES = ('elu', 'rfa', 't2r')
 
@@ -184,7 +184,7 @@ class LinearAttention(nn.Module):
             state = jax.lax.stop_gradient(state)
         key = segment.key if train and self.redraw else None
         y, new = self._read(self.normalize(x), self._begin(state, x.shape[0]), segment.valid, key)
-        metrics = {'memory_size': state.count.astype(jnp.float32).mean()}
+        metrics = {'memory_size': mean_count(state.count)}
         return y, new if self.carry else state, Aux(losses={}, metrics=metrics)
 
     def open_segment(self, state: LinearState, batch_size: int) -> LinearState:

@@ -16,7 +16,7 @@ from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.layers.relative_position import shared_biases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.layers.window import push
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Segment, mean_count
 
 
 @flax.struct.dataclass
@@ -112,9 +112,8 @@ class TransformerXL(nn.Module):
     ) -> tuple[jax.Array, TransformerXLState, Aux]:
         """Attends to memory and segment, then writes; x, y are [batch, length, d_model]."""
         y = self.attention(x, state.hidden, state.count, train=train)
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
-        metrics = {'memory_size': state.count.astype(jnp.float32).mean()}
-        return y, remember(state, x, num_valid), Aux(losses={}, metrics=metrics)
+        metrics = {'memory_size': mean_count(state.count)}
+        return y, remember(state, x, segment.num_valid), Aux(losses={}, metrics=metrics)
 
     def open_segment(self, state: TransformerXLState, batch_size: int) -> TransformerXLCache:
         """Projects the memory once for all tokens of the segment."""

@@ -33,7 +33,7 @@ from longmem_jax.memory.compressive.compression import (
 )
 from longmem_jax.memory.compressive.evicting import CompressiveState, evict
 from longmem_jax.memory.compressive.sliding import SlidingReading
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Segment, mean_count
 
 READINGS = ('segment', 'sliding')
 
@@ -195,18 +195,17 @@ class SegmentReading(nn.Module):
     def __call__(self, x, state, segment, *, train):
         memory, filled = self._memory(state)
         y = self.attention(x, memory, filled, train=train)
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
         received = None
         if self._counts_usage():
-            received = self.attention.usage(x, memory, filled, num_valid)
+            received = self.attention.usage(x, memory, filled, segment.num_valid)
             received = received[:, self.compressed_length : -x.shape[1]]
-        new, evicted, slots = self._write(state, x, num_valid, received)
+        new, evicted, slots = self._write(state, x, segment.num_valid, received)
         losses = {}
         if self.reconstruction != 'none' and train:
-            losses = self._loss(x, evicted, slots, num_valid)
+            losses = self._loss(x, evicted, slots, segment.num_valid)
         metrics = {
-            'memory_size': state.count.astype(jnp.float32).mean(),
-            'compressed_size': state.compressed_count.astype(jnp.float32).mean(),
+            'memory_size': mean_count(state.count),
+            'compressed_size': mean_count(state.compressed_count),
         }
         return y, new, Aux(losses=losses, metrics=metrics)
 

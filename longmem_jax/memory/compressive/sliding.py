@@ -21,7 +21,7 @@ from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.window import push
 from longmem_jax.memory.compressive.compression import Compressor
-from longmem_jax.segment import Aux
+from longmem_jax.segment import Aux, mean_count
 
 
 @flax.struct.dataclass
@@ -222,11 +222,10 @@ class SlidingReading(nn.Module):
         kept = None if dropout is None else dropout.factor(scores)
         y = self.out(mix(scores, values, seen, None, kept))
         metrics = {
-            'memory_size': state.count.astype(jnp.float32).mean(),
-            'compressed_size': state.compressed_count.astype(jnp.float32).mean(),
+            'memory_size': mean_count(state.count),
+            'compressed_size': mean_count(state.compressed_count),
         }
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
-        return y, self._write(state, x, num_valid), Aux(losses={}, metrics=metrics)
+        return y, self._write(state, x, segment.num_valid), Aux(losses={}, metrics=metrics)
 
     def _slots(self):
         """Columns of slots in a cache: old, new, and room for a write that reaches beyond."""

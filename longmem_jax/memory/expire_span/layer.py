@@ -37,7 +37,7 @@ from longmem_jax.memory.expire_span.spans import (
     masks,
     write,
 )
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Segment, mean_count
 
 
 @flax.struct.dataclass
@@ -200,7 +200,7 @@ class ExpireSpan(nn.Module):
             given=given,
             state=jax.lax.stop_gradient(state),
             hidden=jax.lax.stop_gradient(x),
-            num_valid=segment.valid.sum(axis=1, dtype=jnp.int32),
+            num_valid=segment.num_valid,
         )
         for name in ('normalize', 'key', 'value'):
             functions[name], variables[name] = as_function(getattr(self, name))
@@ -273,10 +273,10 @@ class ExpireSpan(nn.Module):
         valid = segment.valid.astype(jnp.float32)
         present = jax.lax.stop_gradient(given['spans']).astype(jnp.float32) * valid
         metrics = {
-            'memory_size': (state.count + state.window_count).astype(jnp.float32).mean(),
+            'memory_size': mean_count(state.count + state.window_count),
             'span_mean': present.sum() / jnp.maximum(valid.sum(), 1.0),
             'span_max': present.max(),
-            'dropped': (new.dropped - state.dropped).astype(jnp.float32).mean(),
+            'dropped': mean_count(new.dropped - state.dropped),
         }
         return self.out(out), new, Aux(losses={'expire_span': loss.mean()}, metrics=metrics)
 

@@ -21,7 +21,7 @@ from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.layers.window import push
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
-from longmem_jax.segment import Aux, Segment, per_lane, select_lanes
+from longmem_jax.segment import Aux, Segment, mean_count, per_lane, select_lanes
 
 THRESHOLDS = ('fill', 'clear')
 
@@ -315,17 +315,16 @@ class InfinityFormer(nn.Module):
         recent = (state.hidden, state.count) if self.memory_length else ()
         y = self.attention(x, *recent, train=train)
         read, mass, mu, sigma_sq = self._read(x, keys, values, long.stored, segment.valid)
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
         losses = {}
         if self.kl != 'none':
             divergence = continuous.kl_divergence(mu, sigma_sq, self.sigma_0, self.kl)
             counts = (segment.valid & (long.stored > 0)[:, None])[:, None]
             losses['kl'] = jnp.where(counts, divergence, jnp.zeros_like(divergence)).mean()
         metrics = {
-            'memory_size': long.stored.astype(jnp.float32).mean(),
+            'memory_size': mean_count(long.stored),
             'density_width': jnp.sqrt(sigma_sq).mean().astype(jnp.float32),
         }
-        new = self._remember(state, long, mass, x, num_valid)
+        new = self._remember(state, long, mass, x, segment.num_valid)
         return y + read, new, Aux(losses=losses, metrics=metrics)
 
     def attention_to_memory(

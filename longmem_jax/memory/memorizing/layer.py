@@ -27,7 +27,7 @@ from longmem_jax.layers.nearest import (
 from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Segment, mean_count
 
 UNWRITTEN = ('masked', 'zeros')
 
@@ -166,13 +166,12 @@ class Memorizing(nn.Module):
         state = jax.lax.stop_gradient(state)
         queries, keys, values, local = self.attention.whole(self.normalize(x), state.recent, train)
         y = self._mix(local, self.retrieve(queries, state.rows))
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
         filled = jnp.minimum(state.rows.count, self.memory_size)
         metrics = {
-            'memory_size': filled.astype(jnp.float32).mean(),
+            'memory_size': mean_count(filled),
             'gate': jax.nn.sigmoid(self.gate).mean(),
         }
-        new = self._remember(state, keys, values, num_valid)
+        new = self._remember(state, keys, values, segment.num_valid)
         return y, new, Aux(losses={}, metrics=metrics)
 
     def open_segment(self, state: MemorizingState, batch_size: int) -> MemorizingCache:

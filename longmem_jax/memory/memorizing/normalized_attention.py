@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import STARTS, ModelSettings
 from longmem_jax.faults import above, at_least, one_of
-from longmem_jax.layers import weight_dropout
+from longmem_jax.layers import feature_maps, weight_dropout
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
@@ -23,6 +23,7 @@ from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.layers.window import push
 
 POSITIONS = ('t5', 'alibi', 'none')
+EPSILON = 1e-6  # added to the squared length of queries and keys
 
 
 @flax.struct.dataclass
@@ -46,13 +47,6 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
         *above(fields, 0, 'scale_init'),
         *at_least(fields, 0, 'memory_length', 'window'),
     ]
-
-
-def unit(x: jax.Array) -> jax.Array:
-    """Vectors of the last axis at length one, in float32 at least; same dtype."""
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    square = jnp.sum(wide * wide, axis=-1, keepdims=True)
-    return (wide * jax.lax.rsqrt(square + jnp.asarray(1e-6, wide.dtype))).astype(x.dtype)
 
 
 class NormalizedAttention(nn.Module):
@@ -109,11 +103,11 @@ class NormalizedAttention(nn.Module):
     def queries(self, x: jax.Array) -> jax.Array:
         """Queries of `x` [batch, n, d_model] times their scale: [batch, heads, n, head_dim]."""
         scale = jnp.abs(self.scale)[None, :, None, None]
-        return unit(self.query(x)) * scale.astype(self.settings.dtype)
+        return feature_maps.unit(self.query(x), EPSILON) * scale.astype(self.settings.dtype)
 
     def key_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Keys and values of `x`, [batch, heads, n, head_dim] each."""
-        return unit(self.key(x)), self.value(x)
+        return feature_maps.unit(self.key(x), EPSILON), self.value(x)
 
     def local(self, queries, keys, values, offset, count, train) -> jax.Array:
         """Attention to the recent keys and the segment: [batch, heads, n, head_dim].

@@ -10,13 +10,12 @@ from typing import Any
 import flax.linen as nn
 import flax.struct
 import jax
-import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Segment, mean_count
 
 
 @flax.struct.dataclass
@@ -66,9 +65,8 @@ class NormalizedXL(nn.Module):
         """Attends, then writes; x, y are [batch, length, d_model]."""
         state = jax.lax.stop_gradient(state)
         _, keys, values, local = self.attention.whole(self.normalize(x), state, train)
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
-        new = self.attention.remember(state, keys, values, num_valid)
-        metrics = {'memory_size': state.count.astype(jnp.float32).mean()}
+        new = self.attention.remember(state, keys, values, segment.num_valid)
+        metrics = {'memory_size': mean_count(state.count)}
         return self.attention.out(local), new, Aux(losses={}, metrics=metrics)
 
     def open_segment(self, state: RecentKeys, batch_size: int) -> NormalizedXLCache:
