@@ -6,6 +6,7 @@ with signed keys of length one and no normalizer the delta rule stores a pair on
 """
 
 import functools
+from typing import Any
 
 import flax.struct
 import jax
@@ -40,7 +41,7 @@ class Pairs:
     normalizer: jax.Array
 
 
-def empty(batch: int, heads: int, d_key: int, d_value: int, dtype=jnp.float32) -> Pairs:
+def empty(batch: int, heads: int, d_key: int, d_value: int, dtype: Any = jnp.float32) -> Pairs:
     """No pairs."""
     return Pairs(
         jnp.zeros((batch, heads, d_key, d_value), dtype), jnp.zeros((batch, heads, d_key), dtype)
@@ -63,7 +64,9 @@ def divide(found: jax.Array, weight: jax.Array, guard: str, epsilon: float) -> j
     return found / jnp.maximum(jnp.abs(weight) if guard == 'magnitude' else weight, smallest)
 
 
-def read(pairs: Pairs, features: jax.Array, normalizer: str, guard: str, epsilon: float):
+def read(
+    pairs: Pairs, features: jax.Array, normalizer: str, guard: str, epsilon: float
+) -> jax.Array:
     """What the memory holds for some keys or queries (Eq. 9).
 
     Args:

@@ -168,7 +168,9 @@ class SelfAttention(nn.Module):
         return self._received(normal, cache.keys, cache.values, offset, first, asked)
 
     def _received(self, x, keys, values, offset, first, asked):
-        # The derivative of the summed output by a key's value is the sum of its weights.
+        # out_i = sum_j w_ij v_j for weights w, so that in any one channel
+        #   d(sum_i out_i) / d v_j = sum_i w_ij,
+        # which is what key j receives: `attend` need not return its weights.
         x, keys, values = jax.lax.stop_gradient((x, keys, values))
         queries, by_distance = self.relation.apply_to_queries(
             self.query(x), offset, keys.shape[2], train=False

@@ -281,7 +281,9 @@ class AdaptiveSpan(nn.Module):
         hidden = jnp.zeros((batch_size, settings.segment_length, settings.d_model), settings.dtype)
         return AdaptiveSpanCache(keys, values, hidden, state.count)
 
-    def extend(self, x: jax.Array, cache: AdaptiveSpanCache, index: jax.Array):
+    def extend(
+        self, x: jax.Array, cache: AdaptiveSpanCache, index: jax.Array
+    ) -> tuple[jax.Array, AdaptiveSpanCache]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         settings, whole = self.settings, self.max_span
         normal = self.normalize(x)
@@ -307,7 +309,9 @@ class AdaptiveSpan(nn.Module):
         out = switch(read, self.sizes, self._reach(), (cache, queries, table, share, places), ())
         return self.out(out), cache
 
-    def close_segment(self, state, cache: AdaptiveSpanCache, count: jax.Array):
+    def close_segment(
+        self, state: AdaptiveSpanState, cache: AdaptiveSpanCache, count: jax.Array
+    ) -> AdaptiveSpanState:
         """Writes the first `count` tokens of the open segment."""
         return remember(state, cache.hidden, count, self._kept())
 

@@ -203,7 +203,9 @@ class InfiniAttention(nn.Module):
         same = self.rotate_memory or self.position != 'rotary'
         return InfiniCache(room, room, None if same else room, state)
 
-    def extend(self, x: jax.Array, cache: InfiniCache, index: jax.Array):
+    def extend(
+        self, x: jax.Array, cache: InfiniCache, index: jax.Array
+    ) -> tuple[jax.Array, InfiniCache]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         x = self.normalize(x)
         plain, values = self.key(x), write_at(cache.values, self.value(x), index, 2)
@@ -214,7 +216,9 @@ class InfiniAttention(nn.Module):
         y = self._attend(x, keys, values, cache.state, index, False)
         return y, cache.replace(keys=keys, values=values)
 
-    def close_segment(self, state: InfiniState, cache: InfiniCache, count: jax.Array):
+    def close_segment(
+        self, state: InfiniState, cache: InfiniCache, count: jax.Array
+    ) -> InfiniState:
         """Writes the first `count` tokens of the open segment."""
         keys = cache.keys if cache.plain_keys is None else cache.plain_keys
         return self._write(state, keys, cache.values, count)

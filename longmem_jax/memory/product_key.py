@@ -282,7 +282,7 @@ class ProductKeyMemory(nn.Module):
         """Nothing is cached."""
         return NoState()
 
-    def extend(self, x: jax.Array, cache: NoState, index: jax.Array):
+    def extend(self, x: jax.Array, cache: NoState, index: jax.Array) -> tuple[jax.Array, NoState]:
         """Every token by itself; see `MemoryLayer`."""
         return self._apply(x, jnp.ones(x.shape[:2], bool), False)[0], cache
 

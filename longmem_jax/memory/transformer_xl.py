@@ -47,7 +47,9 @@ class TransformerXLCache:
     count: jax.Array
 
 
-def remember(state: TransformerXLState, hidden: jax.Array, num_valid: jax.Array):
+def remember(
+    state: TransformerXLState, hidden: jax.Array, num_valid: jax.Array
+) -> TransformerXLState:
     """Writes a segment: the last `memory_length` of memory and segment, detached (Sec. 3.2).
 
     Args:
@@ -124,12 +126,16 @@ class TransformerXL(nn.Module):
             state.count,
         )
 
-    def extend(self, x: jax.Array, cache: TransformerXLCache, index: jax.Array):
+    def extend(
+        self, x: jax.Array, cache: TransformerXLCache, index: jax.Array
+    ) -> tuple[jax.Array, TransformerXLCache]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         y, attention = self.attention.extend(x, cache.attention, index, cache.count)
         return y, cache.replace(attention=attention, hidden=write_at(cache.hidden, x, index, 1))
 
-    def close_segment(self, state, cache: TransformerXLCache, count: jax.Array):
+    def close_segment(
+        self, state: TransformerXLState, cache: TransformerXLCache, count: jax.Array
+    ) -> TransformerXLState:
         """Writes the first `count` tokens of the open segment."""
         return remember(state, cache.hidden, count)
 

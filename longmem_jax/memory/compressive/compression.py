@@ -91,7 +91,14 @@ class Compressor(nn.Module):
         return (compressed @ kernel).reshape(batch, groups * self.rate, width)
 
 
-def attention_reconstruction(queries, old, new, num_old, num_new, num_queries) -> jax.Array:
+def attention_reconstruction(
+    queries: jax.Array,
+    old: tuple[jax.Array, jax.Array],
+    new: tuple[jax.Array, jax.Array],
+    num_old: jax.Array,
+    num_new: jax.Array,
+    num_queries: jax.Array,
+) -> jax.Array:
     """Squared difference of content attention to old and to compressed vectors (Algorithm 2).
 
     Attention without mask or positions; the mean over lanes, heads, queries and channels.

@@ -322,7 +322,9 @@ class ExpireSpan(nn.Module):
             window_count=state.window_count,
         )
 
-    def extend(self, x: jax.Array, cache: ExpireSpanCache, index: jax.Array):
+    def extend(
+        self, x: jax.Array, cache: ExpireSpanCache, index: jax.Array
+    ) -> tuple[jax.Array, ExpireSpanCache]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         settings, width = self.settings, self.position_length
         normal = self.normalize(x)
@@ -362,7 +364,9 @@ class ExpireSpan(nn.Module):
         )
         return self.out(out), cache
 
-    def close_segment(self, state, cache: ExpireSpanCache, count: jax.Array):
+    def close_segment(
+        self, state: ExpireSpanState, cache: ExpireSpanCache, count: jax.Array
+    ) -> ExpireSpanState:
         """Writes the first `count` tokens of the open segment."""
         return write(
             self.sizes, self.ramp, state, cache.hidden, count, cache.old_spans, cache.spans

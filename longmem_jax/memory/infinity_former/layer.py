@@ -363,7 +363,9 @@ class InfinityFormer(nn.Module):
             mass=jnp.zeros((batch_size, self.num_bins), jnp.float32),
         )
 
-    def extend(self, x: jax.Array, cache: InfinityFormerCache, index: jax.Array):
+    def extend(
+        self, x: jax.Array, cache: InfinityFormerCache, index: jax.Array
+    ) -> tuple[jax.Array, InfinityFormerCache]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         recent = (cache.count,) if self.memory_length else ()
         y, attention = self.attention.extend(x, cache.attention, index, *recent)
@@ -372,7 +374,9 @@ class InfinityFormer(nn.Module):
         hidden = write_at(cache.hidden, x, index, 1)
         return y + read, cache.replace(attention=attention, hidden=hidden, mass=cache.mass + mass)
 
-    def close_segment(self, state, cache: InfinityFormerCache, count: jax.Array):
+    def close_segment(
+        self, state: InfinityFormerState, cache: InfinityFormerCache, count: jax.Array
+    ) -> InfinityFormerState:
         """Remembers the first `count` tokens of the open segment."""
         return self._remember(state, cache.long, cache.mass, cache.hidden, count)
 

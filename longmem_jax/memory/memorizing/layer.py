@@ -178,7 +178,9 @@ class Memorizing(nn.Module):
         """Room for the segment behind the recent keys."""
         return MemorizingCache(self.attention.open(state.recent, batch_size), state)
 
-    def extend(self, x: jax.Array, cache: MemorizingCache, index: jax.Array):
+    def extend(
+        self, x: jax.Array, cache: MemorizingCache, index: jax.Array
+    ) -> tuple[jax.Array, MemorizingCache]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         queries, local, attention = self.attention.tokens(
             self.normalize(x), cache.attention, cache.state.recent.count, index
@@ -186,7 +188,9 @@ class Memorizing(nn.Module):
         y = self._mix(local, self.retrieve(queries, cache.state.rows))
         return y, cache.replace(attention=attention)
 
-    def close_segment(self, state: MemorizingState, cache: MemorizingCache, count: jax.Array):
+    def close_segment(
+        self, state: MemorizingState, cache: MemorizingCache, count: jax.Array
+    ) -> MemorizingState:
         """Writes the first `count` tokens of the open segment."""
         keys, values = self.attention.segment_of(cache.attention)
         return self._remember(state, keys, values, count)

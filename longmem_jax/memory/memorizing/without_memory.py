@@ -73,14 +73,18 @@ class NormalizedXL(nn.Module):
         """Room for the segment behind the recent keys."""
         return NormalizedXLCache(self.attention.open(state, batch_size), state)
 
-    def extend(self, x: jax.Array, cache: NormalizedXLCache, index: jax.Array):
+    def extend(
+        self, x: jax.Array, cache: NormalizedXLCache, index: jax.Array
+    ) -> tuple[jax.Array, NormalizedXLCache]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         _, local, attention = self.attention.tokens(
             self.normalize(x), cache.attention, cache.recent.count, index
         )
         return self.attention.out(local), cache.replace(attention=attention)
 
-    def close_segment(self, state: RecentKeys, cache: NormalizedXLCache, count: jax.Array):
+    def close_segment(
+        self, state: RecentKeys, cache: NormalizedXLCache, count: jax.Array
+    ) -> RecentKeys:
         """Writes the first `count` tokens of the open segment."""
         keys, values = self.attention.segment_of(cache.attention)
         return self.attention.remember(state, keys, values, count)
