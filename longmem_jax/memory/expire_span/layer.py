@@ -9,6 +9,7 @@ As in the authors' code, spans are computed anew in every segment from the vecto
 present weights, and a query never attends to itself.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -25,12 +26,13 @@ from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.switching import (
-    as_function,
+    memory_projector,
     per_device,
+    read_memory,
     sizes_below,
     switch,
 )
-from longmem_jax.layers.weight_dropout import factor_by_column
+from longmem_jax.memory.expire_span.reading import read_segment
 from longmem_jax.memory.expire_span.spans import (
     ExpireSpanState,
     expire_spans,
@@ -178,100 +180,70 @@ class ExpireSpan(nn.Module):
             dropped=jnp.zeros((batch_size,), jnp.int32),
         )
 
+    def _write(
+        self,
+        state: ExpireSpanState,
+        hidden: jax.Array,
+        num_valid: jax.Array,
+        buffer_spans: jax.Array,
+        spans: jax.Array,
+    ) -> ExpireSpanState:
+        """The memories after a segment; see `spans.write`. Every device for its own batch rows."""
+
+        def on_device(_, rows):
+            return write(self.sizes, self.ramp, *rows)
+
+        return per_device(on_device, (), (state, hidden, num_valid, buffer_spans, spans))
+
     def __call__(
         self, x: jax.Array, state: ExpireSpanState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, ExpireSpanState, Aux]:
         """Attends to memories and segment, then writes; x, y are [batch, length, d_model]."""
-        settings, length, width = self.settings, x.shape[1], self.position_length
+        settings, batch = self.settings, x.shape[0]
         normal = self.normalize(x)
-        queries = self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype)
         rate = settings.attention_dropout if train else 0.0
         limit = jnp.ones((), jnp.float32)
         if train and self.shorten:
             limit = draw_shortening(segment.key)
-        functions, variables = {}, {}
-        given = dict(
-            queries=queries,
+        inputs = dict(
+            queries=self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype),
             keys=self.key(normal),
             values=self.value(normal),
             spans=self._spans(normal),
         )
-        laned = dict(
-            given=given,
+        constants = dict(
             state=jax.lax.stop_gradient(state),
-            hidden=jax.lax.stop_gradient(x),
             num_valid=segment.num_valid,
-        )
-        for name in ('normalize', 'key', 'value'):
-            functions[name], variables[name] = as_function(getattr(self, name))
-        whole = dict(
-            variables=variables,
-            kernel=self.span_kernel,
-            bias=self.span_bias,
-            table=self.shared(),
-            limit=limit * self.max_span,
+            limit=jnp.full((batch,), limit * self.max_span),
         )
         if rate:
-            laned['dropout'] = jax.random.split(self.make_rng('dropout'), x.shape[0])
-
-        def read(size, fixed, moving):
-            (laned, limit), (whole, given) = fixed, moving
-            state = laned['state']
-            memory = jnp.concatenate([state.buffer[:, :size], state.window], axis=1)
-            memory = functions['normalize'](whole['variables']['normalize'], memory)
-            spans = expire_spans(
-                memory, whole['kernel'], whole['bias'], self.max_span, self.pre_div
-            )
-            keys, values = (
-                jnp.concatenate(
-                    [functions[name](whole['variables'][name], memory), given[many]], axis=2
-                )
-                for name, many in (('key', 'keys'), ('value', 'values'))
-            )
-            near = near_positions.whole_segment(given['queries'], whole['table'], width)
-            scores = dot(given['queries'], keys)
-            scores = scores + jnp.pad(near, [(0, 0)] * 3 + [(size, 0)]).astype(scores.dtype)
-            places = jnp.arange(length, dtype=jnp.int32)[None, :, None]
-            old = state.distance[:, None, :size] + places
-            recent = width + places - jnp.arange(width + length, dtype=jnp.int32)[None, None]
-            recent = jnp.broadcast_to(recent, (old.shape[0], *recent.shape[1:]))
-            soft, loss = masks(
-                jnp.concatenate([old, recent], axis=2),
-                jnp.minimum(
-                    jnp.concatenate([spans, given['spans']], axis=1),
-                    limit.astype(spans.dtype),
-                ),
-                size,
-                width,
-                state.count,
-                state.window_count,
-                laned['num_valid'],
-                self.ramp,
-            )
-            kept = None
-            if rate:
-                kept = factor_by_column(rate, laned['dropout'], scores, size, self.sizes[0])
-            soft = soft[:, None].astype(scores.dtype)
-            out = mix(scores, values, soft > 0, soft, kept)
-            full = jnp.pad(spans[:, :size], [(0, 0), (0, self.sizes[-1] - size)])
-            return out, loss, jax.lax.stop_gradient((full, spans[:, size:]))
-
-        def both(whole, laned):
-            laned, limit = dict(laned), whole['limit']
-            given, state = laned.pop('given'), laned['state']
-            whole = {name: part for name, part in whole.items() if name != 'limit'}
-            out, loss, (old_spans, spans) = switch(
-                read, self.sizes, state.count.max(), (laned, limit), (whole, given)
-            )
-            spans = jnp.concatenate([spans, jax.lax.stop_gradient(given['spans'])], axis=1)
-            new = write(
-                self.sizes, self.ramp, state, laned['hidden'], laned['num_valid'], old_spans, spans
-            )
-            return out, loss, new
-
-        out, loss, new = per_device(both, whole, laned)
+            constants['dropout'] = jax.random.split(self.make_rng('dropout'), batch)
+        project, variables = memory_projector(self.normalize, self.key, self.value)
+        params = dict(
+            projector=variables, kernel=self.span_kernel, bias=self.span_bias, table=self.shared()
+        )
+        read = functools.partial(
+            read_segment,
+            project=project,
+            max_span=self.max_span,
+            pre_div=self.pre_div,
+            ramp=self.ramp,
+            dropout_rate=rate,
+            dropout_chunk=self.sizes[0],
+        )
+        out, loss, (buffer_spans, window_spans) = read_memory(
+            read, self.sizes, state.count, params, inputs, constants
+        )
+        present = jax.lax.stop_gradient(inputs['spans'])
+        new = self._write(
+            constants['state'],
+            jax.lax.stop_gradient(x),
+            segment.num_valid,
+            buffer_spans,
+            jnp.concatenate([window_spans, present], axis=1),
+        )
         valid = segment.valid.astype(jnp.float32)
-        present = jax.lax.stop_gradient(given['spans']).astype(jnp.float32) * valid
+        present = present.astype(jnp.float32) * valid
         metrics = {
             'memory_size': mean_count(state.count + state.window_count),
             'span_mean': present.sum() / jnp.maximum(valid.sum(), 1.0),
@@ -285,24 +257,22 @@ class ExpireSpan(nn.Module):
         settings = self.settings
         window = self.normalize(state.window)
         keys, values, spans = self.key(window), self.value(window), self._spans(window)
-        functions, variables = zip(
-            *(as_function(part) for part in (self.normalize, self.key, self.value)), strict=True
-        )
+        project, variables = memory_projector(self.normalize, self.key, self.value)
         room = self.sizes[-1]
 
-        def project(size, fixed, _):
-            (norm, key, value), kernel, bias, rows = fixed
-            rows = functions[0](norm, rows[:, :size])
+        def read(size, operands, _):
+            variables, kernel, bias, buffer = operands
+            normal, keys, values = project(variables, buffer[:, :size])
             more = [(0, 0), (0, room - size)]
-            spans = expire_spans(rows, kernel, bias, self.max_span, self.pre_div)
+            spans = expire_spans(normal, kernel, bias, self.max_span, self.pre_div)
             return (
-                jnp.pad(functions[1](key, rows), [(0, 0), *more, (0, 0)]),
-                jnp.pad(functions[2](value, rows), [(0, 0), *more, (0, 0)]),
+                jnp.pad(keys, [(0, 0), *more, (0, 0)]),
+                jnp.pad(values, [(0, 0), *more, (0, 0)]),
                 jnp.pad(spans, more),
             )
 
         old = switch(
-            project,
+            read,
             self.sizes,
             state.count.max(),
             (variables, self.span_kernel, self.span_bias, state.buffer),
@@ -340,8 +310,8 @@ class ExpireSpan(nn.Module):
         near = near_positions.at_distances(queries, self.shared(), recent)
         everything = jnp.full(index.shape, cache.keys.shape[2] - width, jnp.int32)
 
-        def read(size, fixed, _):
-            cache, queries, near, recent, places = fixed
+        def read(size, operands, _):
+            cache, queries, near, recent, places = operands
             keys = jnp.concatenate([cache.old_keys[:, :, :size], cache.keys], axis=2)
             values = jnp.concatenate([cache.old_values[:, :, :size], cache.values], axis=2)
             scores = dot(queries, keys)

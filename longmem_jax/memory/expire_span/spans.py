@@ -193,8 +193,8 @@ def write(
     filled = (place < num_valid[:, None]) & (place >= width - state.window_count[:, None])
     away = width + num_valid[:, None] - place
 
-    def branch(size, fixed, _):
-        state, leaving, filled, away, old_spans, spans, num_valid = fixed
+    def branch(size, operands, _):
+        state, leaving, filled, away, old_spans, spans, num_valid = operands
         old = jnp.arange(size, dtype=jnp.int32)[None] < state.count[:, None]
         rows, distance, count, dropped = expire(
             jnp.concatenate([state.buffer[:, :size], leaving], axis=1),
