@@ -180,7 +180,7 @@ class Memformer(nn.Module):
         x = self.stack.embed(segment.tokens, train=train)
         x, blocks, aux = self.stack.read(x, state.blocks, segment, train=train, sources=sources)
         aux = merge_aux([Aux(losses={}, metrics={'slot_kept': kept.mean()}), aux])
-        count = segment.valid.sum(axis=1, dtype=jnp.int32)
+        count = segment.num_valid
         new = MemformerState(slots, segment.tokens, count, blocks)
         x = self.stack.drop(x, deterministic=not train)
         return x, select_lanes(count > 0, new, state), aux

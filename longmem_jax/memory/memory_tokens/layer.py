@@ -21,7 +21,7 @@ from longmem_jax.layers.attention import attend
 from longmem_jax.layers.attention_rules import RelativeTable, Rules
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.memory.transformer_xl import TransformerXLState, remember
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Segment, mean_count
 
 LOOK_AHEAD = ('nearest', 'released')
 
@@ -206,7 +206,7 @@ class MemoryTokensLayer(nn.Module):
         self, x: jax.Array, state: TransformerXLState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, TransformerXLState, Aux]:
         """Attends; x, y are [batch, length, d_model] with the memory tokens in them."""
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
+        num_valid = segment.num_valid
         first = jnp.zeros_like(num_valid)
         both = normal = self.normalize(x)
         if self.memory_length:
@@ -220,7 +220,7 @@ class MemoryTokensLayer(nn.Module):
             offset=self.memory_length,
             train=train,
         )
-        metrics = {'memory_size': state.count.astype(jnp.float32).mean() + self.num_tokens}
+        metrics = {'memory_size': mean_count(state.count) + self.num_tokens}
         return y, remember(state, x, num_valid), Aux(losses={}, metrics=metrics)
 
     def open_segment(self, state: TransformerXLState, batch_size: int) -> MemoryTokensCache:
