@@ -4,8 +4,8 @@ python -m experiments.compare --config=configs/NAME.py --output=DIR --seeds=3 \
     'LABEL: VARIANTS [--config.FIELD=VALUE ...]' 'LABEL: VARIANTS' ... [-- --config.FIELD=VALUE ...]
 
 Trains every run with every seed, one after the other; flags behind `--` go to all of them. What has
-finished is not run again. A row gives mean (least - greatest) over seeds on the test set; `emptied`
-is with the memory emptied before every segment; translations have BLEU instead. `--contexts=512,4096`
+finished is not run again. A row gives mean (least - greatest) over seeds on the test set; `reset`
+is with the memory reset before every segment; translations have BLEU instead. `--contexts=512,4096`
 adds tokens per second of generation behind so many tokens (experiments/generation.py).
 `--figure=FILE.png` draws validation by step, and generation by context where it was measured.
 """
@@ -52,7 +52,7 @@ def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -
     rates = [line['steps_per_s'] for line in lines if line['group'] == 'speed']
     numbers = {
         'test': results['test'],
-        'emptied': results.get('test, memory emptied'),
+        'reset': without_memory(results),
         'bleu': results.get('bleu'),
         'parameters': results['parameters'],
         'state_bytes': results['state_bytes_per_lane'],
@@ -67,6 +67,12 @@ def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -
     }
     found.write_text(json.dumps(numbers, indent=1))
     return numbers
+
+
+def without_memory(results: dict) -> dict | None:
+    """The result of `results.json` with the memory reset before every segment; None = not there."""
+    scored = [found for found in results.values() if isinstance(found, dict)]
+    return next((found for found in scored if found.get('memory') == 'reset'), None)
 
 
 def generation(
@@ -114,20 +120,20 @@ def table(runs: dict[str, list[dict]]) -> str:
     """Markdown; `runs` are the numbers of each label's seeds."""
     first = next(iter(runs.values()))[0]
     shown = _metrics(first['test'])
-    emptied = [f'{name}, emptied' for name in shown.values()] if first['emptied'] else ['BLEU']
+    without = [f'{name}, reset' for name in shown.values()] if first['reset'] else ['BLEU']
     contexts = first.get('tokens_per_s', {})
     heads = [
-        'run', *shown.values(), *emptied, 'parameters', 'memory size', 'state, kB per lane',
+        'run', *shown.values(), *without, 'parameters', 'memory size', 'state, kB per lane',
         'ms/step', 'peak MB', *(f'tokens/s after {int(context):,}' for context in contexts),
     ]  # fmt: skip
     lines = [f'| {" | ".join(heads)} |', f'|{"---|" * len(heads)}']
     for label, seeds in runs.items():
         cells = [label]
-        for split in ('test', 'emptied') if first['emptied'] else ('test',):
+        for split in ('test', 'reset') if first['reset'] else ('test',):
             for name in shown:
                 scale = 100 if name in TASK else 1
                 cells.append(_span([scale * numbers[split][name] for numbers in seeds]))
-        if not first['emptied']:
+        if not first['reset']:
             cells.append(_span([numbers['bleu'] for numbers in seeds]))
         mean = {
             name: statistics.mean(numbers[name] for numbers in seeds)

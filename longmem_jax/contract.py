@@ -17,6 +17,8 @@ import jax
 from longmem_jax.segment import Aux, Segment, State
 
 Cache = Any
+# Which projections of attention have biases: none, those of queries, keys and values, the output's, all.
+BIASES = ('none', 'qkv', 'out', 'all')
 # How a document may begin: with no memory, or with zero vectors that are attended to.
 STARTS = ('empty', 'zeros')
 
@@ -32,6 +34,12 @@ class ModelSettings:
       attention_dropout: rate on attention weights, in training.
       init_std: standard deviation of the normal initialisation of matrices.
       dtype: type of activations ('float32', 'bfloat16', 'float64'); parameters stay float32.
+      num_kv_heads: heads of keys and values, each shared by a group of query heads; 0 = num_heads.
+      attention_bias: one of `BIASES`; a layer whose paper has biases adds its own.
+      scale_scores: attention scores are multiplied by 1 / sqrt(head_dim).
+      norm_epsilon: added to the variance in the norms of the stack.
+      rotary_base: base of the wavelengths of rotary positions.
+      rotary_share: share of head_dim that is rotated, from its front.
     """
 
     d_model: int
@@ -44,6 +52,22 @@ class ModelSettings:
     attention_dropout: float
     init_std: float
     dtype: Any
+    num_kv_heads: int = 0
+    attention_bias: str = 'none'
+    scale_scores: bool = True
+    norm_epsilon: float = 1e-5
+    rotary_base: float = 10000.0
+    rotary_share: float = 1.0
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def score_scale(self) -> float:
+        """Factor of attention scores."""
+        return self.head_dim**-0.5 if self.scale_scores else 1.0
 
 
 class MemoryLayer(Protocol):
@@ -180,8 +204,8 @@ class Entry:
       standalone: module class in place of `layer` in somebody else's model, where the rest of what
         it needs is this library's model; None = `layer`.
       bounded: names of parameters that the optimizer keeps in [0, 1].
-      nearest: field that says how many nearest entries are read: where that is few, rounding to
-        bfloat16 chooses others, and outputs differ by more.
+      nearest: field that holds the number of entries of which `top_k` are chosen by nearness: scores
+        that tie in bfloat16 choose others. '' = nothing is chosen.
     """
 
     name: str

@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from longmem_jax.config import checks
-from longmem_jax.data import load
+from longmem_jax.data import lanes, load
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.tokenizers import Tokenizer
+from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.training import step as train_step
-from longmem_jax.training.checkpoint import Checkpointer
+from longmem_jax.training.checkpoint import FORMAT, Checkpointer
 from longmem_jax.training.optimizer import make_optimizer, make_schedule
 
 
@@ -125,6 +127,7 @@ class Experiment:
     def checkpointer(self, report: Callable[[str], None]) -> Checkpointer:
         """The checkpoints of the workdir; `report` gets a line where one is broken."""
         identity = {
+            'format': FORMAT,
             'config.model': self.config.model.to_dict(),
             'tokenizer': self.tokenizer.fingerprint(),
             'config.train.num_lanes': self.config.train.num_lanes,
@@ -145,9 +148,63 @@ class Experiment:
           UsageError: no checkpoint, or that of another model.
         """
         saver = self.checkpointer(print)
+        saver.require_format()  # before the model is made, for which an old config lacks fields
         found = saver.restore(self.abstract_state)
         saver.close()
         if found is None:
             raise UsageError(f'--workdir={self.workdir}: no checkpoint there; train first.')
         state, step = found
         return state.params, step
+
+
+def _abstract_batch(experiment: Experiment) -> tuple[lanes.Batch, lanes.Cursor]:
+    """Shapes of a batch and a cursor, for compiling before any data is read."""
+    train = experiment.config.train
+    shape = (train.segments_per_step, train.num_lanes)
+
+    def array(shape, dtype, axis):
+        place = sharding.lanes_sharding(experiment.mesh, axis)
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+
+    tokens = array((*shape, train.segment_length), np.int32, 1)
+    place = array((train.num_lanes,), np.int32, 0)
+    batch = lanes.Batch(
+        tokens=tokens,
+        targets=tokens,
+        valid=array((*shape, train.segment_length), np.bool_, 1),
+        scored=array((*shape, train.segment_length), np.uint8, 1),
+        start=array(shape, np.bool_, 1),
+        num_bytes=array(shape, np.float32, 1),
+    )
+    return batch, lanes.Cursor(document=place, offset=place)
+
+
+def lower_step(experiment: Experiment) -> jax.stages.Lowered:
+    """The training step, traced for the shapes of the config; `.compile()` makes it run."""
+    step = train_step.make_train_step(
+        experiment.model, experiment.optimizer, experiment.schedule, experiment.config
+    )
+    jitted = jax.jit(
+        step,
+        out_shardings=(experiment.state_shardings, sharding.replicated(experiment.mesh)),
+        donate_argnums=0,
+    )
+    return jitted.lower(experiment.abstract_state, *_abstract_batch(experiment))
+
+
+def step_flops(compiled: Any, segments_per_step: int) -> float:
+    """Floating point operations of a compiled step on one device, 0 where XLA does not say.
+
+    XLA counts the body of a loop once, so its count is that of one segment; the small share of the
+    optimizer is counted with every segment, and of a switch the largest branch, used or not.
+    """
+    cost = compiled.cost_analysis() or {}
+    return float(cost.get('flops', 0.0)) * segments_per_step
+
+
+def to_devices(
+    experiment: Experiment, batch: lanes.Batch, cursor: lanes.Cursor
+) -> tuple[lanes.Batch, lanes.Cursor]:
+    """A batch and a cursor of this process's lanes as parts of the global ones."""
+    put = sharding.from_processes
+    return put(experiment.mesh, batch, 1), put(experiment.mesh, cursor, 0)

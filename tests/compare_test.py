@@ -9,6 +9,7 @@ import pytest
 
 from experiments import compare
 from experiments.layer_memories import speed
+from longmem_jax.evaluation.result import Result
 
 
 def numbers(seed: int, **changes):
@@ -16,7 +17,7 @@ def numbers(seed: int, **changes):
     result = {'bits_per_byte': 2.0 + seed, 'perplexity': 4.0, 'num_bytes': 10.0, 'answers': 0.0}
     return {
         'test': result,
-        'emptied': {**result, 'bits_per_byte': 3.0},
+        'reset': {**result, 'bits_per_byte': 3.0},
         'bleu': None,
         'parameters': 1000,
         'state_bytes': 2000,
@@ -36,13 +37,20 @@ def cells(table: str) -> list[list[str]]:
 
 def test_seeds_are_joined():
     rows = cells(compare.table({'one': [numbers(0), numbers(1)]}))
-    assert rows[0][:3] == ['run', 'bits/byte', 'bits/byte, emptied']
+    assert rows[0][:3] == ['run', 'bits/byte', 'bits/byte, reset']
     assert rows[1][:3] == ['one', '2.500 (2.000 - 3.000)', '3.000 (3.000 - 3.000)']
     assert len(rows[0]) == len(rows[1])
 
 
+def test_the_result_without_memory_is_found_by_its_field():
+    kept, reset = (Result('test', 2.0, 1, 1.0, '', 1, 0, 0, memory) for memory in ('kept', 'reset'))
+    written = {'step': 3, 'test': kept.as_json(), 'whatever': reset.as_json(), 'bleu': 3.0}
+    assert compare.without_memory(written) == reset.as_json()
+    assert compare.without_memory({'test': kept.as_json(), 'bleu': 3.0}) is None
+
+
 def test_translations_have_bleu():
-    rows = cells(compare.table({'one': [numbers(0, emptied=None, bleu=17.25)]}))
+    rows = cells(compare.table({'one': [numbers(0, reset=None, bleu=17.25)]}))
     assert rows[0][:3] == ['run', 'bits/byte', 'BLEU'] and rows[1][:3] == ['one', '2.000', '17.250']
     assert len(rows[0]) == len(rows[1])
 

@@ -2,20 +2,29 @@
 
 A layer joins by its line in `longmem_jax/memory/registry.py`, a kind of model by its toy in
 `longmem_jax/models/kinds.py`. Goldens (11) are in `golden_test.py`.
+One memory: `pytest tests/conformance_test.py -k NAME`.
 """
 
-import chex
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax.traverse_util import flatten_dict
 
 from longmem_jax.devices.sharding import lanes_sharding, make_mesh, parameter_shardings
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.stream import open_stream, read_token
+from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.parameters import initial_parameters
-from longmem_jax.segment import Segment, read_segments
+from longmem_jax.segment import Segment, join_pieces, read_segments, split_at_starts
+from tests.assertions import (
+    assert_close,
+    assert_differs,
+    assert_equal,
+    assert_finite,
+    assert_same_types,
+)
 from tests.toys import (
     BATCH,
     LENGTH,
@@ -30,17 +39,32 @@ from tests.toys import (
 )
 
 NAMES = list(every_layer())
+# Axes of logits, and of states after each segment.
+LOGITS, STATES = ('segment', 'row', 'position'), ('segment', 'row')
+MASK = 'Mask with `segment.valid` (valid tokens come first) before anything is written or summed.'
+STREAM = (
+    '`open_segment`, `extend` and `close_segment` must give the numbers of `__call__`; '
+    '`close_segment` writes the first `count` tokens only.'
+)
 
 
-@pytest.fixture(params=NAMES)
-def name(request):
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.slow) if ':' in name else name for name in NAMES]
+)
+def entry(request):
+    """Every layer, and its variants `NAME:VARIANT`: for what its settings can change."""
     return request.param
 
 
 @pytest.fixture(params=[name for name in NAMES if ':' not in name])
-def layer(request):
+def base_entry(request):
     """Every layer once: for what further settings of it cannot change."""
     return request.param
+
+
+def at(tree, number):
+    """The part of a pytree that belongs to segment `number`."""
+    return jax.tree.map(lambda leaf: leaf[number], tree)
 
 
 def change_tokens(segments, where):
@@ -49,47 +73,88 @@ def change_tokens(segments, where):
     return segments.replace(tokens=jnp.where(where, other, segments.tokens))
 
 
-def test_causal(name):
-    model, params = toy(name)
+def test_causal(entry):
+    model, params = toy(entry)
     segments = random_segments()
     logits, _ = run(model, params, segments)
-    for segment, place in ((0, LENGTH - 1), (1, 0), (1, 2), (SEGMENTS - 1, 1)):
+    for segment, position in ((0, LENGTH - 1), (1, 0), (1, 2), (SEGMENTS - 1, 1)):
         later = np.zeros(segments.tokens.shape, bool)
-        later[segment, :, place:] = True
+        later[segment, :, position:] = True
         later[segment + 1 :] = True
         changed, _ = run(model, params, change_tokens(segments, jnp.asarray(later)))
-        before = ~later[..., None]
-        difference = np.abs(np.asarray(logits - changed))
-        assert (difference * before).max() == 0.0
-        assert (difference * ~before).max() > 0.0
+        what = f'tokens from position {position} of segment {segment} on, when changed,'
+        assert_equal(
+            np.where(later[..., None], 0, changed),
+            np.where(later[..., None], 0, logits),
+            f'{what} changed earlier logits',
+            'A query may see keys up to its own position only, and the memory as it was before '
+            'the segment: return what is written as the new state, do not read it.',
+            axes=LOGITS,
+        )
+        assert_differs(
+            np.where(later[..., None], changed, 0),
+            np.where(later[..., None], logits, 0),
+            f'{what} left all logits as they were',
+            'The layer must read its input `x`.',
+        )
 
 
-def test_lanes_are_apart(name):
-    model, params = toy(name)
+def test_rows_are_apart(base_entry):
+    model, params = toy(base_entry)
     segments = random_segments()
-    logits, states = run(model, params, segments)
     only_first = jnp.zeros(segments.tokens.shape, bool).at[:, 0].set(True)
-    changed, changed_states = run(model, params, change_tokens(segments, only_first))
-    # To rounding: how much of a buffer is read may depend on the other lanes.
-    np.testing.assert_allclose(logits[:, 1], changed[:, 1], atol=2e-6)
-    assert np.abs(logits[:, 0] - changed[:, 0]).max() > 0.0
-    for leaf, other in zip(jax.tree.leaves(states), jax.tree.leaves(changed_states), strict=True):
-        np.testing.assert_allclose(leaf[:, 1], other[:, 1], atol=2e-6)
+    read, changed = (
+        run(model, params, part) for part in (segments, change_tokens(segments, only_first))
+    )
+    (found, found_states), (wanted, states) = (
+        jax.tree.map(lambda leaf: leaf[:, 1], part) for part in (changed, read)
+    )
+    broken = 'the tokens of row 0, when changed, changed the {} of row 1'
+    fix = 'No sum, mean, sort or reshape may mix rows: axis 0 of every array is the batch.'
+    # To rounding: how much of a buffer is read may depend on the other rows.
+    assert_close(
+        found, wanted, broken.format('logits'), fix, axes=('segment', 'position'), atol=2e-6
+    )
+    assert_close(found_states, states, broken.format('state'), fix, axes=('segment',), atol=2e-6)
+    assert_differs(
+        read[0][:, 0],
+        changed[0][:, 0],
+        'the tokens of row 0, when changed, left its logits as they were',
+        'The layer must read its input `x`.',
+    )
 
 
-def test_reset_is_a_fresh_state(name):
-    model, params = toy(name)
+def test_reset_is_a_fresh_state(base_entry):
+    model, params = toy(base_entry)
     segments = random_segments()
-    start = segments.start.at[2, 1].set(True)
-    logits, states = run(model, params, segments.replace(start=start))
-    tail = jax.tree.map(lambda leaf: leaf[2:], segments.replace(start=start))
-    fresh, fresh_states = run(model, params, tail)
-    np.testing.assert_allclose(logits[2:, 1], fresh[:, 1], atol=2e-6)
-    last, fresh_last = (jax.tree.map(lambda leaf: leaf[-1], s) for s in (states, fresh_states))
-    for leaf, other in zip(jax.tree.leaves(last), jax.tree.leaves(fresh_last), strict=True):
-        np.testing.assert_allclose(leaf[1], other[1], atol=2e-6)
-    if jax.tree.leaves(states):  # a memory tells: the lane that was not reset differs
-        assert np.abs(logits[2:, 0] - fresh[:, 0]).max() > 0.0
+    segments = segments.replace(start=segments.start.at[2, 1].set(True))
+    logits, states = run(model, params, segments)
+    turned = jax.tree.map(lambda leaf: jnp.roll(leaf, -2, axis=0), segments)
+    fresh, fresh_states = run(model, params, turned)  # the last two segments first
+    broken = 'a start in segment 2 of row 1 gives other {} than a fresh state'
+    fix = (
+        '`initial_state` must be all that a document begins with, and the state all that the '
+        'layer remembers: every leaf [batch, ...].'
+    )
+    assert_close(
+        logits[2:, 1],
+        fresh[:2, 1],
+        broken.format('logits'),
+        fix,
+        axes=('segment after the start', 'position'),
+        atol=2e-6,
+    )
+    last, fresh_last = (
+        jax.tree.map(lambda leaf: leaf[1], part) for part in (at(states, 3), at(fresh_states, 1))
+    )
+    assert_close(last, fresh_last, broken.format('states'), fix, atol=2e-6)
+    if jax.tree.leaves(states):
+        assert_differs(
+            logits[2:, 0],
+            fresh[:2, 0],
+            'row 0, which was not reset, gives the logits of a fresh state',
+            'The layer has a state but does not read it: use `state` in `__call__`.',
+        )
 
 
 def pad(segments, places):
@@ -105,109 +170,245 @@ def pad(segments, places):
 
 
 @pytest.mark.parametrize('places', [(LENGTH, LENGTH + 1), (0, 1), (1, 4)])
-def test_padding_changes_nothing_wherever_it_stands(name, places):
-    model, params = toy(name)
+def test_padding_changes_nothing_wherever_it_stands(entry, places):
+    model, params = toy(entry)
     segments = random_segments()
     logits, states = run(model, params, segments)
     padded, kept = pad(segments, places)
     longer = model.clone(segment_length=padded.tokens.shape[-1])
     padded_logits, padded_states = run(longer, params, padded)
-    np.testing.assert_allclose(padded_logits[:, :, kept], logits, atol=2e-5)
+    broken = f'padding at positions {places} changed the'
+    assert_close(
+        padded_logits[:, :, kept], logits, f'{broken} logits', MASK, axes=LOGITS, atol=2e-5
+    )
     # A model that keeps the segment itself has room for a longer one.
     same = jax.tree.map(
         lambda longer, leaf: longer[tuple(map(slice, leaf.shape))], padded_states, states
     )
-    chex.assert_trees_all_close(same, states, atol=2e-5)
+    assert_close(same, states, f'{broken} state', MASK, axes=STATES, atol=2e-5)
 
 
-def test_padded_lane_keeps_its_state(name):
-    model, params = toy(name)
+def test_padded_row_keeps_its_state(entry):
+    model, params = toy(entry)
     segments = random_segments()
     _, states = run(model, params, segments)
-    valid = segments.valid.at[2, 1].set(False)
-    start = segments.start
-    _, padded = run(model, params, segments.replace(valid=valid, start=start))
-    for leaf in jax.tree.leaves(padded):
-        np.testing.assert_array_equal(leaf[2, 1], leaf[1, 1])
-    for leaf, other in zip(jax.tree.leaves(padded), jax.tree.leaves(states), strict=True):
-        np.testing.assert_array_equal(leaf[:, 0], other[:, 0])
+    _, padded = run(model, params, segments.replace(valid=segments.valid.at[2, 1].set(False)))
+    assert_equal(
+        jax.tree.map(lambda leaf: leaf[2, 1], padded),
+        jax.tree.map(lambda leaf: leaf[1, 1], padded),
+        'segment 2 of row 1 is all padding and changed its state',
+        'Keep the old state where `segment.valid.any(axis=1)` is False: `select_lanes`.',
+    )
+    assert_equal(
+        jax.tree.map(lambda leaf: leaf[:, 0], padded),
+        jax.tree.map(lambda leaf: leaf[:, 0], states),
+        'padding in row 1 changed the state of row 0',
+        'No sum, mean, sort or reshape may mix rows: axis 0 of every array is the batch.',
+        axes=('segment',),
+    )
 
 
-def test_scan_is_loop(layer):
+def loss_of(logits, valid):
+    """The part of a segment, or of several, in the losses of this file."""
+    return jnp.where(valid[..., None], jnp.square(jax.nn.log_softmax(logits)), 0.0).sum()
+
+
+@functools.cache
+def scan_gradient(name):
+    """Value and gradient of a scan, compiled once; segments are computed again on the way back."""
+    model, params = toy(name, layers=1)
+
+    def loss(params, segments, used):
+        def read(state, segment, key):
+            logits, state, _ = model.apply({'params': params}, segment, state, train=False)
+            return state, logits
+
+        state = fresh_state(model, params, BATCH)
+        _, logits = read_segments(read, state, segments, jax.random.key(0), used=used)
+        return loss_of(logits, segments.valid)
+
+    compiled = jax.jit(jax.value_and_grad(loss))
+    return lambda segments, used: compiled(params, segments, used)
+
+
+def test_scan_is_loop(base_entry):
     """A scan that computes segments again on the way back, and a Python loop: values and gradients.
 
     The first is memory replay back-propagation (Memformer), the second plain.
     """
-    model, params = toy(layer, layers=1)
-    segments = random_segments(segments=3)
-    state = fresh_state(model, params, BATCH)
+    model, params = toy(base_entry, layers=1)
+    segments = random_segments()
 
+    @jax.jit  # once, for all segments
     def read(params, state, segment):
-        logits, state, aux = model.apply({'params': params}, segment, state, train=False)
-        return state, jax.nn.logsumexp(logits, axis=-1).mean()
-
-    def scan(params):
-        def one(state, segment, key):
-            return read(params, state, segment)
-
-        return read_segments(one, state, segments, jax.random.key(0), remat=True)[1].sum()
-
-    compiled = jax.jit(read)  # once, for all segments
+        logits, state, _ = model.apply({'params': params}, segment, state, train=False)
+        return state, loss_of(logits, segment.valid)
 
     def loop(params):
-        now, total = state, jnp.zeros(())
-        for number in range(segments.start.shape[0]):
-            segment = jax.tree.map(lambda leaf, n=number: leaf[n], segments)
-            now, value = compiled(params, now, segment)
+        state, total = fresh_state(model, params, BATCH), jnp.zeros(())
+        for number in range(SEGMENTS):
+            state, value = read(params, state, at(segments, number))
             total = total + value
         return total
 
     value, gradient = jax.value_and_grad(loop)(params)
-    other, its_gradient = jax.jit(jax.value_and_grad(scan))(params)
-    np.testing.assert_allclose(value, other, rtol=1e-6)
-    chex.assert_trees_all_close(gradient, its_gradient, atol=1e-5)
+    other, its_gradient = scan_gradient(base_entry)(segments, jnp.ones((SEGMENTS,), bool))
+    fix = (
+        'The state must be all that goes from segment to segment: no attribute set in `__call__`, '
+        'no mutable collection, no random numbers in evaluation.'
+    )
+    assert_close(value, other, 'a loop and a scan give other values', fix, atol=0.0)
+    assert_gradients_close(gradient, its_gradient, 'a loop and a scan give other gradients', fix)
 
 
-def test_decode_is_forward(name):
+def assert_gradients_close(found, wanted, broken, fix):
+    """To 1e-5 of the largest."""
+    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(wanted))
+    assert_close(found, wanted, broken, fix, atol=1e-5 * largest)
+
+
+@functools.cache
+def stream_step(name):
+    """The streaming path of a toy, compiled once for the tests that need it."""
     model, params = toy(name)
+    return jax.jit(lambda tokens, stream, start: read_token(model, params, tokens, stream, start))
+
+
+def stream_tokens(name, segments):
+    """Reads `segments`, with starts [segments, batch, length], token by token.
+
+    Returns:
+      logits like those of the segments, and the memories at the start of each segment.
+    """
+    model, params = toy(name)
+    stream = open_stream(model, params, fresh_state(model, params, BATCH), BATCH)
+    logits, states = [], []
+    for number, position in np.ndindex(len(segments.tokens), LENGTH):
+        one, stream = stream_step(name)(
+            segments.tokens[number, :, position], stream, segments.start[number, :, position]
+        )
+        logits.append(one)
+        if position == LENGTH - 1:
+            states.append(stream.state)
+    logits = np.stack(logits).reshape(len(segments.tokens), LENGTH, BATCH, VOCAB)
+    return logits.swapaxes(1, 2), states
+
+
+def test_decode_is_forward(entry):
+    model, params = toy(entry)
     segments = random_segments()
     logits, states = run(model, params, segments)
-    stream = open_stream(model, params, fresh_state(model, params, BATCH), BATCH)
-    step = jax.jit(lambda tokens, stream: read_token(model, params, tokens, stream))
-    for number in range(SEGMENTS):
-        for place in range(LENGTH):
-            one, stream = step(segments.tokens[number, :, place], stream)
-            np.testing.assert_allclose(one, logits[number, :, place], atol=2e-5)
-        if number:
-            before = jax.tree.map(lambda leaf, n=number: leaf[n - 1], states)
-            chex.assert_trees_all_close(stream.state, before, atol=2e-5)
+    nowhere = segments.replace(start=jnp.zeros(segments.tokens.shape, bool))
+    found, before = stream_tokens(entry, nowhere)
+    broken = 'token by token, other {} than whole segments give'
+    assert_close(found, logits, broken.format('logits'), STREAM, axes=LOGITS, atol=2e-5)
+    for number in range(1, SEGMENTS):
+        assert_close(
+            before[number],
+            at(states, number - 1),
+            broken.format(f'states after segment {number - 1}'),
+            STREAM,
+            axes=('row',),
+            atol=2e-5,
+        )
 
 
-def test_bounded(layer):
-    model, params = toy(layer)
+def starts_inside(segments, places):
+    """The segments with a start in every row: in the second segment, at one place per row."""
+    start = np.zeros(segments.tokens.shape, bool)
+    start[0, :, 0] = True
+    start[1, range(BATCH), places] = True
+    return segments.replace(start=jnp.asarray(start))
+
+
+def apart(segments, places):
+    """The two documents in every row of `starts_inside`, each with a first segment of its own.
+
+    Tokens come first, padding after them; two segments of tokens, the rest of `SEGMENTS` padding.
+    """
+    tokens = np.zeros((2, SEGMENTS, BATCH, LENGTH), np.int32)
+    valid = np.zeros(tokens.shape, bool)
+    tokens[0, 0], tokens[1, 1] = segments.tokens[0], segments.tokens[2]
+    valid[0, 0] = valid[1, 1] = True
+    for row, place in enumerate(places):
+        tokens[0, 1, row, :place] = segments.tokens[1, row, :place]
+        valid[0, 1, row, :place] = True
+        tokens[1, 0, row, : LENGTH - place] = segments.tokens[1, row, place:]
+        valid[1, 0, row, : LENGTH - place] = True
+    start = jnp.zeros((SEGMENTS, BATCH), bool)
+    return [Segment(jnp.asarray(tokens[i]), jnp.asarray(valid[i]), start) for i in range(2)]
+
+
+def test_start_at_every_place(entry):
+    """A document that starts inside a segment: two documents read apart, whole and as a stream."""
+    model, params = toy(entry)
+    segments = random_segments(segments=SEGMENTS - 1)
+    for place in range(LENGTH):
+        places = (place, (place + 2) % LENGTH)
+        inside = starts_inside(segments, places)
+        pieces = split_at_starts(inside, 1)  # as many pieces as other tests have segments
+        logits, states = run(model, params, pieces.segments)
+        (early, _), (late, late_states) = (
+            run(model, params, document) for document in apart(segments, places)
+        )
+        wanted = np.stack([early[0], early[1], late[1]])
+        for row, own in enumerate(places):
+            wanted[1, row, own:] = late[0, row, : LENGTH - own]
+        broken = f'starts at positions {places} of segment 1 give other {{}} than documents apart'
+        fix = (
+            'A row without tokens in a piece must keep its state, and `initial_state` must be all '
+            'that a document begins with.'
+        )
+        joined = join_pieces(pieces, logits)
+        assert_close(joined, wanted, broken.format('logits'), fix, axes=LOGITS, atol=2e-5)
+        last = at(late_states, 1)
+        assert_close(at(states, -1), last, broken.format('states'), fix, axes=('row',), atol=2e-5)
+        found, before = stream_tokens(entry, inside)
+        broken = f'token by token, {broken}'
+        assert_close(found, wanted, broken.format('logits'), STREAM, axes=LOGITS, atol=2e-5)
+        border = at(late_states, 0)
+        assert_close(before[2], border, broken.format('states'), STREAM, axes=('row',), atol=2e-5)
+
+
+def test_gradients_with_starts_inside(entry):
+    """They are finite, and pieces without tokens add nothing to them, skipped or read."""
+    segments = starts_inside(random_segments(segments=2), (2, 0))
+    pieces = split_at_starts(segments, 2)  # one piece is used by one row, one by none
+    (_, skipped), (_, read) = (
+        scan_gradient(entry)(pieces.segments, used) for used in (pieces.used, pieces.used | True)
+    )
+    fix = (
+        'A row without tokens must not divide by their number or take a root of zero, not even '
+        'in what `jnp.where` throws away: guard the argument, not the result.'
+    )
+    assert_finite(skipped, 'gradients are not finite where a row has no tokens in a piece', fix)
+    broken = 'reading a piece without tokens changed the gradient'
+    assert_gradients_close(read, skipped, broken, fix)
+
+
+def test_bounded(base_entry):
+    model, params = toy(base_entry)
     segments = random_segments()
     _, states = run(model, params, segments)
-    first, last = (jax.tree.map(lambda leaf, n=n: leaf[n], states) for n in (0, -1))
-    chex.assert_trees_all_equal_shapes_and_dtypes(first, last, fresh_state(model, params, BATCH))
+    first, last = at(states, 0), at(states, -1)
+    fix = 'A state has a fixed capacity, told by the fields of the layer; say what is filled.'
+    fresh = fresh_state(model, params, BATCH)
+    assert_same_types(first, fresh, 'the first segment changed the kind of state', fix)
+    assert_same_types(last, fresh, 'later segments changed the kind of state', fix)
 
     def cost(state):
-        segment = jax.tree.map(lambda leaf: leaf[1], segments)
-        step = jax.jit(lambda state: model.apply({'params': params}, segment, state, train=False))
+        step = jax.jit(
+            lambda state: model.apply({'params': params}, at(segments, 1), state, train=False)
+        )
         return step.lower(state).cost_analysis()['flops']
 
-    assert cost(first) == cost(last) > 0
+    assert cost(first) == cost(last) > 0, f'a step after more segments costs more. {fix}'
 
 
-def test_sharded_over_lanes_is_unsharded(layer):
-    check_sharded(layer, dict(data=8))
-
-
-def test_sharded_over_all_axes_is_unsharded(layer):
-    check_sharded(layer, dict(data=2, fsdp=2, tensor=2))
-
-
-def check_sharded(name, sizes):
-    model, params = toy(name)
+@pytest.mark.slow
+@pytest.mark.parametrize('sizes', [dict(data=8), dict(data=2, fsdp=2, tensor=2)])
+def test_sharded_is_unsharded(base_entry, sizes):
+    model, params = toy(base_entry)
     segments = random_segments(batch=8)
     logits, states = run(model, params, segments)
     mesh = make_mesh(sizes)
@@ -216,19 +417,24 @@ def check_sharded(name, sizes):
     spread = jax.device_put(segments, lanes_sharding(mesh, 1))
     with jax.set_mesh(mesh):
         sharded, sharded_states = run(model, placed, spread)
-    np.testing.assert_allclose(sharded, logits, atol=1e-5)
-    chex.assert_trees_all_close(sharded_states, states, atol=1e-5)
+    broken = f'devices {sizes} changed the'
+    fix = (
+        'Name the logical axes of the parameters as other layers do, and let no shape or random '
+        'number depend on the number of devices.'
+    )
+    assert_close(sharded, logits, f'{broken} logits', fix, axes=LOGITS, atol=1e-5)
+    assert_close(sharded_states, states, f'{broken} states', fix, axes=STATES, atol=1e-5)
 
 
-def test_gradients_are_finite_and_right(name):
+def test_gradients_are_finite_and_right(entry):
     """Directional derivatives against float64 differences, through writes of several segments.
 
     The function differentiated is the loss of the last segment as a function of the parameters,
     with the memories before it held fixed: what a paper detaches is so on both sides.
     """
-    _, params = toy(name, layers=1)  # outside: it is kept for other tests, which want float32
+    _, params = toy(entry, layers=1)  # outside: it is kept for other tests, which want float32
     with jax.enable_x64(True):
-        model = with_config(name, layers=1, dtype='float64')
+        model = with_config(entry, layers=1, dtype='float64')
         params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), params)
         segments = random_segments(segments=3)
 
@@ -242,9 +448,8 @@ def test_gradients_are_finite_and_right(name):
 
         state = jax.jit(lambda: fresh_state(model, params, BATCH))()
         for number in range(2):
-            segment = jax.tree.map(lambda leaf, n=number: leaf[n], segments)
-            (_, state), _ = read(params, state, segment)
-        segment = jax.tree.map(lambda leaf: leaf[2], segments)
+            (_, state), _ = read(params, state, at(segments, number))
+        segment = at(segments, 2)
         _, gradient = read(params, state, segment)
         random = np.random.default_rng(0)
         direction = jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape)), params)
@@ -259,45 +464,74 @@ def test_gradients_are_finite_and_right(name):
             (g * d).sum()
             for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
         )
-        for path, leaf in flatten_dict(gradient).items():
-            assert np.isfinite(leaf).all(), path
-        np.testing.assert_allclose(slope, (high - low) / (2 * step), rtol=1e-5)
+        assert_finite(
+            gradient,
+            'gradients are not finite',
+            'Guard the argument of a division, root or logarithm, not its result.',
+        )
+        assert_close(
+            slope,
+            (high - low) / (2 * step),
+            'the gradient is not the slope of the loss',
+            'A `stop_gradient` or `custom_vjp` on the way from parameters to output of one segment '
+            'is wrong; only what goes into the new state may be detached.',
+            atol=0.0,
+            rtol=1e-5,
+        )
 
 
-def test_bfloat16_keeps_states_and_stays_close(layer):
-    name = layer
-    _, params = toy(name)
-    changes = {}
-    # Which rows are nearest is no matter of closeness: all are taken.
-    for kind, size in (('memorizing', 'memory_size'), ('product_key', 'num_keys')):
-        if name.startswith(kind):
-            own = model_config(name)[kind]
-            changes[kind] = own.to_dict() | dict(top_k=own[size])
-    model, half = with_config(name, **changes), with_config(name, dtype='bfloat16', **changes)
+def test_bfloat16_keeps_states_and_stays_close(base_entry):
+    _, params = toy(base_entry)
+    nearest, changes = LAYERS[base_entry].nearest if base_entry in LAYERS else '', {}
+    if nearest:  # which entries are nearest is no matter of closeness: all are taken
+        own = model_config(base_entry)[base_entry]
+        changes[base_entry] = own.to_dict() | dict(top_k=own[nearest])
+    model, half = (
+        with_config(base_entry, dtype=dtype, **changes) for dtype in ('float32', 'bfloat16')
+    )
     segments = random_segments()
     logits, _ = run(model, params, segments)
     close, states = run(half, params, segments)
-    assert close.dtype == jnp.float32
-    last = jax.tree.map(lambda leaf: leaf[-1], states)
-    chex.assert_trees_all_equal_dtypes(last, fresh_state(half, params, BATCH))
-    scale = np.abs(logits).max()
-    # Of the pairs of two halves some are still chosen and others not.
-    close_enough = 6e-2 if name == 'product_key' else 3e-2
-    assert np.abs(close - logits).max() <= close_enough * scale
+    assert close.dtype == jnp.float32, f'logits are {close.dtype}, not float32'
+    assert_same_types(
+        at(states, -1),
+        fresh_state(half, params, BATCH),
+        'bfloat16 activations changed the type of a state',
+        'Cast what is written to the dtype of the state: `new.astype(old.dtype)`.',
+    )
+    scale = float(np.abs(logits).max())
+    assert_close(
+        close,
+        logits,
+        'bfloat16 activations move the logits too far from those of float32',
+        'Softmax, sums over tokens, normalizers and state want float32: '
+        '`preferred_element_type`, `jnp.promote_types(dtype, jnp.float32)`.',
+        axes=LOGITS,
+        # Of the pairs of two halves some are still chosen and others not.
+        atol=(6e-2 if nearest else 3e-2) * scale,
+        rtol=0.0,
+    )
 
 
-def test_state_is_stable_under_strict_promotion(layer):
-    model, params = toy(layer)
-    segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
+def test_state_is_stable_under_strict_promotion(base_entry):
+    model, params = toy(base_entry)
+    segment = at(random_segments(), 0)
     state = fresh_state(model, params, BATCH)
     with jax.numpy_rank_promotion('raise'), jax.numpy_dtype_promotion('strict'):
         step = jax.jit(lambda s: model.apply({'params': params}, segment, s, train=False)[1])
-        chex.assert_trees_all_equal_shapes_and_dtypes(state, step(state), step(step(state)))
+        after = step(state)
+        for new in (after, step(after)):
+            assert_same_types(
+                new,
+                state,
+                'a segment changed the type of a state',
+                'A scan carries states: return the shapes and dtypes of `initial_state`.',
+            )
 
 
-def test_dropout_draws_anew_in_every_segment(layer):
-    model, params = toy(layer)
-    noisy = with_config(layer, dropout=0.5, attention_dropout=0.5)
+def test_dropout_draws_anew_in_every_segment(base_entry):
+    model, params = toy(base_entry)
+    noisy = with_config(base_entry, dropout=0.5, attention_dropout=0.5)
     segments = random_segments(segments=1)
     same = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), segments)
 
@@ -310,18 +544,21 @@ def test_dropout_draws_anew_in_every_segment(layer):
     def both(key):
         return read_segments(read, fresh_state(noisy, params, BATCH), same, key)[1]
 
-    first, again = (jax.jit(both)(jax.random.key(3)) for _ in range(2))
-    assert np.abs(first[0] - first[1]).max() > 0.0  # both start a document on the same tokens
-    np.testing.assert_array_equal(first, again)
-    assert np.isfinite(first).all()
+    compiled = jax.jit(both)
+    first, again = (compiled(jax.random.key(3)) for _ in range(2))
+    fix = 'Draw from `self.make_rng`, with nothing but the key of the segment.'
+    assert_finite(first, 'logits are not finite in training', fix)
+    assert_equal(first, again, 'the same key gives other logits', fix, axes=LOGITS)
+    # Both segments start a document with the same tokens.
+    assert_differs(first[0], first[1], 'two segments have the same dropout', fix)
 
 
-def test_the_whole_prompt_is_read(layer):
+def test_the_whole_prompt_is_read(base_entry):
     """Changing the first tokens of a long prompt changes what follows, where there is a memory."""
-    model, params = toy(layer)
+    model, params = toy(base_entry)
     state = fresh_state(model, params, 1)
     if not jax.tree.leaves(state):
-        pytest.skip(f'{layer} remembers nothing')
+        pytest.skip(f'{base_entry} remembers nothing')
     prompts = np.random.default_rng(5).integers(0, VOCAB, (1, 2 * LENGTH + 2)).astype(np.int32)
     other = prompts.copy()
     other[:, 3:LENGTH] = (other[:, 3:LENGTH] + 1) % VOCAB
@@ -330,4 +567,9 @@ def test_the_whole_prompt_is_read(layer):
         reader = Reader(model, params, state, np.zeros((1, 0), np.int32))
         reader.read(prompt)
         logits.append(np.asarray(reader.logits))
-    assert np.abs(logits[0] - logits[1]).max() > 1e-4
+    assert_differs(
+        *logits,
+        'the first segment of a prompt, when changed, leaves the logits after it as they were',
+        'The state must keep earlier segments of a prompt, and queries must read it.',
+        by=1e-4,
+    )

@@ -9,6 +9,7 @@ from tests.parity import compare
 FILES = sorted(Path(__file__).parent.glob('goldens/*/*.npz'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('path', FILES, ids=lambda path: f'{path.parent.name}/{path.stem}')
 def test_golden(path):
     checked = 0

@@ -34,7 +34,7 @@ def batch_of(number: int, lanes: int, length: int, vocab: int) -> Batch:
     return Batch(
         tokens=tokens[..., :-1], targets=tokens[..., 1:], valid=valid,
         scored=valid.astype(np.uint8), start=start,
-        num_bytes=np.ones((number, lanes), np.float32), cursor=(),
+        num_bytes=np.ones((number, lanes), np.float32),
     )  # fmt: skip
 
 

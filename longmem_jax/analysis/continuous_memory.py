@@ -51,7 +51,7 @@ class Reading:
       mass: float32 [layers, tokens, BINS], where every token looked, the sum over heads.
       hidden: float32 [layers, tokens, d_model], the inputs of the layers.
       gain: float32 [tokens], nats by which the next token was likelier than it is with the
-        continuous memories emptied.
+        continuous memories reset.
     """
 
     mass: np.ndarray
@@ -60,7 +60,7 @@ class Reading:
 
 
 def _without_long(state, fresh):
-    """The state with the continuous memory of every layer emptied, the short-term one as it is."""
+    """The state with the continuous memory of every layer reset, the short-term one as it is."""
 
     def own(leaf):
         return isinstance(leaf, InfinityFormerState)

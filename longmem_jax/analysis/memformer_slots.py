@@ -56,7 +56,7 @@ def kept_shares(experiment: Experiment, split: str) -> tuple[np.ndarray, np.ndar
 
     state = fresh_state(model, params, config.num_lanes)
     age, found, number = np.zeros((config.num_lanes,), np.int64), [], 0
-    for batch in in_order(experiment.corpus(split), config.num_lanes, config.segment_length):
+    for batch, _ in in_order(experiment.corpus(split), config.num_lanes, config.segment_length):
         tokens, valid, start = (part[0] for part in (batch.tokens, batch.valid, batch.start))
         kept, state = step(state, *(jnp.asarray(part) for part in (tokens, valid, start)))
         age = np.where(start, 0, age + 1)

@@ -58,7 +58,7 @@ def accumulate(experiment: Experiment, split: str) -> dict[int, tuple[np.ndarray
         return memory, found
 
     memory, totals, read = fresh_state(model, params, config.num_lanes), None, 0
-    for batch in in_order(experiment.corpus(split), config.num_lanes, config.segment_length):
+    for batch, _ in in_order(experiment.corpus(split), config.num_lanes, config.segment_length):
         given = (jnp.asarray(part[0]) for part in (batch.tokens, batch.valid, batch.start))
         memory, found = step(memory, *given)
         totals = found if totals is None else jax.tree.map(jnp.add, totals, found)

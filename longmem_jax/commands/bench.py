@@ -18,12 +18,11 @@ import numpy as np
 from absl import flags
 
 from longmem_jax.commands import entry
-from longmem_jax.commands.train import lower_step, step_flops, to_devices
 from longmem_jax.config import checks
 from longmem_jax.data.lanes import Batch, Cursor
 from longmem_jax.devices import allocator, sharding
 from longmem_jax.evaluation.evaluator import Evaluator
-from longmem_jax.experiment import Experiment
+from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
 from longmem_jax.generation.stream import open_stream, read_token
 
 if __name__ == '__main__':
@@ -61,7 +60,6 @@ def random_batch(config: Any, section: Any, segments: int) -> Batch:
     """A batch of random tokens [segments, lanes, segment_length], one long document per lane."""
     shape = (segments, section.num_lanes, section.segment_length)
     tokens = np.random.default_rng(0).integers(0, config.model.vocab_size, shape, dtype=np.int32)
-    place = np.zeros((section.num_lanes,), np.int32)
     return Batch(
         tokens=tokens,
         targets=np.roll(tokens, -1, axis=-1),
@@ -69,7 +67,6 @@ def random_batch(config: Any, section: Any, segments: int) -> Batch:
         scored=np.ones(shape, np.uint8),
         start=np.zeros(shape[:2], bool),
         num_bytes=np.full(shape[:2], section.segment_length, np.float32),
-        cursor=Cursor(document=place, offset=place),
     )
 
 
@@ -81,15 +78,15 @@ def bench_train(experiment: Experiment, repeats: int, fill: int) -> dict[str, An
     seconds = time.perf_counter() - began
     state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
     size = state_bytes(state.memory)
-    batch = to_devices(
-        experiment, random_batch(config, config.train, config.train.segments_per_step)
-    )
+    batch = random_batch(config, config.train, config.train.segments_per_step)
+    place = np.zeros((config.train.num_lanes,), np.int32)
+    inputs = to_devices(experiment, batch, Cursor(document=place, offset=place))
     holder = [state]
 
     last = {}
 
     def call():
-        holder[0], metrics = compiled(holder[0], batch)
+        holder[0], metrics = compiled(holder[0], *inputs)
         last.update(metrics)
         return metrics
 
@@ -111,12 +108,16 @@ def bench_evaluation(
     """Scoring of one segment per lane."""
     config = experiment.config
     evaluator = Evaluator(experiment.evaluation_model, experiment.mesh, config)
-    batch = random_batch(config, config.evaluate, 1).replace(cursor=())
+    batch = random_batch(config, config.evaluate, 1)
     batch = sharding.from_processes(experiment.mesh, batch, 1)
     initial = evaluator.initial_state(params, config.evaluate.num_lanes)
     holder = [jax.tree.map(jnp.copy, initial)]
     began = time.perf_counter()
-    call = lambda: evaluator.step(holder, params, initial, batch)  # noqa: E731
+
+    def call():
+        holder[0], sums = evaluator.step(params, initial, holder[0], batch)
+        return sums
+
     jax.block_until_ready(call())
     seconds = time.perf_counter() - began
     return {

@@ -12,11 +12,10 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from longmem_jax.commands.train import lower_step, step_flops
 from longmem_jax.config import checks
 from longmem_jax.devices import hardware, sharding
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment
+from longmem_jax.experiment import Experiment, lower_step, step_flops
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`--mode=evaluate`: a split with memory and with the memory emptied, from the newest checkpoint."""
+"""`--mode=evaluate`: a split with memory and with the memory reset, from the newest checkpoint."""
 
 import jax
 import numpy as np
@@ -6,7 +6,8 @@ import numpy as np
 from longmem_jax.commands.recall_by_distance import by_distance
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.errors import UsageError
-from longmem_jax.evaluation.evaluator import Evaluator, Result
+from longmem_jax.evaluation.evaluator import Evaluator
+from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation.reader import Reader
@@ -26,7 +27,7 @@ def evaluate(
       load_state: file with the memory that every document starts from.
 
     Returns:
-      'SPLIT' and 'SPLIT, memory emptied' to their results.
+      'SPLIT' and 'SPLIT, memory reset' to their results.
 
     Raises:
       UsageError: an unknown split, no checkpoint, a state that does not fit, or several lanes
@@ -59,16 +60,16 @@ def evaluate(
             state,
             initial,
         )
-    for name, emptied in ((split, False), (f'{split}, memory emptied', True)):
+    for name, reset in ((split, False), (f'{split}, memory reset', True)):
         results[name], memory = evaluator.evaluate(
             params,
             corpus,
             split,
-            emptied=emptied,
-            initial=None if emptied else initial,
+            reset=reset,
+            initial=None if reset else initial,
             max_segments=config.max_test_segments,
         )
-        if save_state and not emptied:
+        if save_state and not reset:
             size = state_file.save(save_state, memory, np.zeros((1, 0), np.int32), plain, params)
             progress.say(f'memory saved: {save_state}, {size:,} bytes')
     paths = {}

@@ -19,7 +19,7 @@ def by_distance(
     Writes `recall.json` and `recall.png` to the workdir.
 
     Returns:
-      per distance: distance, accuracy and exact match, and exact match with the memory emptied
+      per distance: distance, accuracy and exact match, and exact match with the memory reset
       before every segment.
     """
     config, rows = experiment.config, []
@@ -27,20 +27,19 @@ def by_distance(
         settings = config.data.task.to_dict() | {'distances': (distance,)}
         corpus = Recall(settings, split, config.data.seed)
         results = [
-            evaluator.evaluate(params, corpus, split, emptied=emptied)[0]
-            for emptied in (False, True)
+            evaluator.evaluate(params, corpus, split, reset=reset)[0] for reset in (False, True)
         ]
         rows.append(
             {
                 'distance': int(distance),
                 'accuracy': results[0].accuracy,
                 'exact_match': results[0].exact_match,
-                'exact_match_emptied': results[1].exact_match,
+                'exact_match_reset': results[1].exact_match,
             }
         )
         progress.say(
             f'distance {distance:,}: exact match {rows[-1]["exact_match"]:.1%}, accuracy '
-            f'{rows[-1]["accuracy"]:.1%}; memory emptied {rows[-1]["exact_match_emptied"]:.1%}'
+            f'{rows[-1]["accuracy"]:.1%}; memory reset {rows[-1]["exact_match_reset"]:.1%}'
         )
     (experiment.workdir / 'recall.json').write_text(json.dumps(rows, indent=1) + '\n')
     draw({'with memory': rows}, experiment.workdir / 'recall.png')
@@ -56,8 +55,8 @@ def draw(runs: dict[str, list[dict[str, float]]], path: Path) -> None:
         own.plot(places, [100 * row['exact_match'] for row in rows], marker='o', label=label)
     if len(runs) == 1:
         (rows,) = runs.values()
-        emptied = [100 * row['exact_match_emptied'] for row in rows]
-        own.plot(places, emptied, marker='s', linestyle='--', label='memory emptied')
+        reset = [100 * row['exact_match_reset'] for row in rows]
+        own.plot(places, reset, marker='s', linestyle='--', label='memory reset')
     own.set_xscale('log')
     own.set_xlabel('distance, tokens')
     own.set_ylabel('exact match, %')

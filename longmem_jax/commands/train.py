@@ -1,54 +1,29 @@
-"""Training: builds or resumes a run, steps through the data, evaluates, and ends with a table."""
+"""Training of language models, and of models of pairs: the task that the runner runs."""
 
 import dataclasses
-import signal
-import time
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
-from longmem_jax.commands.start_from import graft, parameters_of
+from longmem_jax.commands.start_from import parameters_of
 from longmem_jax.commands.translate import translate_split
 from longmem_jax.data import lanes
-from longmem_jax.data.corpus import Corpus
-from longmem_jax.devices import allocator, sharding
-from longmem_jax.devices.hardware import peak_flops
-from longmem_jax.errors import UsageError
-from longmem_jax.evaluation.evaluator import Evaluator, Result
-from longmem_jax.experiment import Experiment
+from longmem_jax.devices import sharding
+from longmem_jax.evaluation.evaluator import Evaluator
+from longmem_jax.evaluation.result import Result
+from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
+from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import sample_text
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import in_short, show, write_results
 from longmem_jax.reporting.writers import Writer, learning_curve
-from longmem_jax.training import step as train_step
-from longmem_jax.training.checkpoint import Checkpointer
-
-PROFILED = (3, 8)  # steps of this run, counted from its first, that `--profile` traces
-
-
-class Stopped:
-    """Whether the run was asked to stop: SIGTERM or the first Ctrl-C.
-
-    Several processes must stop at the same step: there JAX's preemption service listens instead,
-    and `Checkpointer.reached_preemption` tells when all have heard of it.
-    """
-
-    def __init__(self):
-        """Takes over both signals; `restore` gives them back."""
-        self.name = ''
-        numbers = (signal.SIGTERM, signal.SIGINT) if jax.process_count() == 1 else ()
-        self._before = {number: signal.signal(number, self._note) for number in numbers}
-
-    def _note(self, number, frame):
-        self.name = signal.Signals(number).name
-        self.restore()
-
-    def restore(self):
-        """Puts the former handlers back, so that a second signal ends the process at once."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+from longmem_jax.training import runner
+from longmem_jax.training.graft import graft
+from longmem_jax.training.step import TrainState
+from longmem_jax.training.task import Plan, Step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +33,7 @@ class Summary:
     Attributes:
       step: steps taken in all.
       finished: all steps of the config were taken (False: stopped by a signal).
-      results: 'test' and 'test, memory emptied' to their results; empty where not finished.
+      results: 'test' and 'test, memory reset' to their results; empty where not finished.
       sample: a generated text.
     """
 
@@ -66,118 +41,6 @@ class Summary:
     finished: bool
     results: dict[str, Result]
     sample: str
-
-
-def _abstract_batch(experiment):
-    """Shapes of a batch, for compiling before any data is read."""
-    train = experiment.config.train
-    shape = (train.segments_per_step, train.num_lanes)
-
-    def array(shape, dtype, axis):
-        place = sharding.lanes_sharding(experiment.mesh, axis)
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
-
-    tokens = array((*shape, train.segment_length), np.int32, 1)
-    place = array((train.num_lanes,), np.int32, 0)
-    return lanes.Batch(
-        tokens=tokens,
-        targets=tokens,
-        valid=array((*shape, train.segment_length), np.bool_, 1),
-        scored=array((*shape, train.segment_length), np.uint8, 1),
-        start=array(shape, np.bool_, 1),
-        num_bytes=array(shape, np.float32, 1),
-        cursor=lanes.Cursor(document=place, offset=place),
-    )
-
-
-def lower_step(experiment: Experiment):
-    """The training step, traced for the shapes of the config; `.compile()` makes it run."""
-    step = train_step.make_train_step(
-        experiment.model, experiment.optimizer, experiment.schedule, experiment.config
-    )
-    jitted = jax.jit(
-        step,
-        out_shardings=(experiment.state_shardings, sharding.replicated(experiment.mesh)),
-        donate_argnums=0,
-    )
-    return jitted.lower(experiment.abstract_state, _abstract_batch(experiment))
-
-
-def step_flops(compiled: Any, segments_per_step: int) -> float:
-    """Floating point operations of a compiled step on one device, 0 where XLA does not say.
-
-    XLA counts the body of a loop once, so its count is that of one segment; the small share of the
-    optimizer is counted with every segment, and of a switch the largest branch, used or not.
-    """
-    cost = compiled.cost_analysis() or {}
-    return float(cost.get('flops', 0.0)) * segments_per_step
-
-
-def to_devices(experiment: Experiment, batch: lanes.Batch) -> lanes.Batch:
-    """A batch of this process's lanes as part of the global one."""
-    put = sharding.from_processes
-    return put(experiment.mesh, batch.replace(cursor=()), 1).replace(
-        cursor=put(experiment.mesh, batch.cursor, 0)
-    )
-
-
-def _start(experiment, saver, progress):
-    """The train state of the newest checkpoint, or of step 0."""
-    found = saver.restore(experiment.abstract_state)
-    if found is None:
-        state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
-        source = experiment.config.train.start_from
-        if source:
-            growing = KINDS[experiment.config.model.kind].growing
-            other = parameters_of(experiment)
-            params = graft(state.params, other, source, progress.say, growing)
-            state = state.replace(params=params)
-        return state, 0
-    progress.say(f'Resuming at step {found[1]:,} from {experiment.workdir / "checkpoints"}.')
-    return found
-
-
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    """What one call of `train` works with."""
-
-    experiment: Experiment
-    corpora: dict[str, Corpus]
-    evaluator: Evaluator
-    saver: Checkpointer
-    writer: Writer
-    progress: Progress
-    stopped: Stopped
-
-
-class _Meter:
-    """Tokens per second and utilisation between two calls."""
-
-    def __init__(self, flops):
-        self.flops, self.time, self.step, self.tokens = flops, None, 0, 0.0
-
-    def read(self, step, tokens_seen):
-        now, rates = time.monotonic(), {}
-        if self.time is not None and step > self.step:
-            seconds = max(now - self.time, 1e-9)
-            steps = (step - self.step) / seconds
-            rates = {'steps_per_s': steps, 'tokens_per_s': (tokens_seen - self.tokens) / seconds}
-            if self.flops:
-                rates['flops_per_s'] = self.flops * steps
-                peak = peak_flops(jax.devices()[0])
-                if peak:
-                    rates['utilisation'] = rates['flops_per_s'] / peak
-        self.time, self.step, self.tokens = now, step, tokens_seen
-        return rates
-
-
-def _refuse_bad_steps(metrics, limit):
-    if metrics['skipped'] >= limit:
-        raise UsageError(
-            f'{int(metrics["skipped"])} steps in a row were not finite (config.train.max_bad_steps '
-            f'= {limit}); lower config.optimizer.learning_rate, add warm-up or clipping, or use '
-            "config.model.dtype='float32'. Nothing of these steps was kept."
-        )
 
 
 def train(experiment: Experiment, *, profile: bool = False) -> Summary:
@@ -195,154 +58,161 @@ def train(experiment: Experiment, *, profile: bool = False) -> Summary:
     """
     config, workdir = experiment.config, experiment.workdir
     progress = Progress(config.train.num_steps, log_every=config.train.log_every)
-    corpora = {split: experiment.corpus(split) for split in ('train', 'validation', 'test')}
-    saver = experiment.checkpointer(progress.say)
-    stopped = Stopped()
-    try:
-        with Writer(workdir) as writer:
-            state, step = _start(experiment, saver, progress)
-            writer.truncate_after(step)
-            if step == 0:
-                writer.text('config', f'```\n{config}\n```', 0)
-            if jax.process_index() == 0:
-                (workdir / 'config.json').write_text(config.to_json(indent=1) + '\n')
-            evaluator = Evaluator(experiment.evaluation_model, experiment.mesh, config)
-            run = _Run(experiment, corpora, evaluator, saver, writer, progress, stopped)
-            if step < config.train.num_steps:
-                state, step = _loop(run, state, step, profile)
-            else:
-                progress.say(f'Finished already: {step:,} of {step:,} steps. Evaluating.')
-            saver.wait()
-            if step < config.train.num_steps:
-                progress.say(
-                    f'{stopped.name or "Preempted"}: saved at step {step:,}; run the same command to '
-                    'go on.'
-                )
-                return Summary(step, False, {}, '')
-            return _finish(run, state, step)
-    finally:
-        stopped.restore()
-        progress.close()
-        saver.close()
-
-
-def _loop(run: _Run, state, step, profile):
-    """Steps until the end or a signal. Metrics are fetched one step late, so devices never wait."""
-    experiment, writer, progress = run.experiment, run.writer, run.progress
-    config = experiment.config
-    progress.say('Compiling the training step ...')
-    began = time.monotonic()
-    compiled = lower_step(experiment).compile()
-    allocator.give_back()
-    flops = step_flops(compiled, config.train.segments_per_step)
-    writer.scalars(step, 'compile', {'seconds': time.monotonic() - began, 'flops': flops})
-    cursor = jax.tree.map(_own_part, state.cursor) if step else None
-    source = lanes.batches(
-        run.corpora['train'],
-        lanes=sharding.own_lanes(experiment.mesh, config.train.num_lanes),
-        num_lanes=config.train.num_lanes,
-        segment_length=config.train.segment_length,
-        segments_per_batch=config.train.segments_per_step,
-        seed=config.data.seed,
-        shuffle=True,
-        num_epochs=None,
-        cursor=cursor,
+    writer = Writer(workdir)
+    ended = runner.run(
+        LanguageModelTask(experiment, writer, progress),
+        saver=experiment.checkpointer(progress.say),
+        writer=writer,
+        progress=progress,
+        profile=workdir / 'profile' if profile else None,
     )
-    meter, first, previous = _Meter(flops), step, None
+    return ended.result if ended.finished else Summary(ended.step, False, {}, '')
 
-    def note(number, metrics):
-        metrics = {name: float(value) for name, value in metrics.items()}
-        _refuse_bad_steps(metrics, config.train.max_bad_steps)
-        rates = {}
-        if number % config.train.log_every == 0 or number == config.train.num_steps:
-            rates = meter.read(number, metrics['tokens_seen'])
-            writer.scalars(number, 'train', metrics)
-            if rates:
-                writer.scalars(number, 'speed', rates)
-        progress.update(number, {**metrics, **rates})
 
-    for batch in source:
-        if profile and step - first == PROFILED[0]:
-            jax.profiler.start_trace(str(experiment.workdir / 'profile'))
-        with jax.profiler.StepTraceAnnotation('train', step_num=step):
-            state, metrics = compiled(state, to_devices(experiment, batch))
-        if previous is not None:
-            note(*previous)
-        step += 1
-        previous = (step, metrics)
-        if profile and step - first == PROFILED[1]:
-            jax.block_until_ready(metrics)
-            jax.profiler.stop_trace()
-            progress.say(
-                f'Profile of steps {first + PROFILED[0]}-{step}: {experiment.workdir}/profile'
+class LanguageModelTask:
+    """Documents laid along lanes, read segment after segment; see `training.task.Task`.
+
+    Attributes:
+      plan: when the run does what.
+      abstract_state: shapes, dtypes and shardings of the `TrainState`.
+    """
+
+    def __init__(self, experiment: Experiment, writer: Writer, progress: Progress):
+        """Opens the data; compiles nothing yet."""
+        train = experiment.config.train
+        self._experiment, self._writer, self._progress = experiment, writer, progress
+        self._corpora = {
+            split: experiment.corpus(split) for split in ('train', 'validation', 'test')
+        }
+        self._evaluator = Evaluator(experiment.evaluation_model, experiment.mesh, experiment.config)
+        self.plan = Plan(
+            num_steps=train.num_steps,
+            log_every=train.log_every,
+            evaluate_every=train.evaluate_every,
+            max_bad_steps=train.max_bad_steps,
+            remedy='lower config.optimizer.learning_rate, add warm-up or clipping, or use '
+            "config.model.dtype='float32'",
+        )
+        self.abstract_state = experiment.abstract_state
+
+    def first_state(self) -> TrainState:
+        """The state of step 0, with the parameters of another run where the config names one."""
+        experiment = self._experiment
+        state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
+        source = experiment.config.train.start_from
+        if not source:
+            return state
+        growing = KINDS[experiment.config.model.kind].growing
+        other = parameters_of(experiment)
+        params = graft(state.params, other, source, self._progress.say, growing)
+        return state.replace(params=params)
+
+    def begin(self, step: int) -> None:
+        """Keeps the configuration beside the checkpoints."""
+        config = self._experiment.config
+        if step == 0:
+            self._writer.text('config', f'```\n{config}\n```', 0)
+        if jax.process_index() == 0:
+            path = self._experiment.workdir / 'config.json'
+            path.write_text(config.to_json(indent=1) + '\n')
+
+    def compile(self) -> Step:
+        """The step for the shapes of the config."""
+        compiled = lower_step(self._experiment).compile()
+        return Step(compiled, step_flops(compiled, self._experiment.config.train.segments_per_step))
+
+    def batches(self, state: TrainState) -> Iterator[tuple[lanes.Batch, lanes.Cursor]]:
+        """Batches of the training split without end, from the cursor of the state."""
+        experiment, config = self._experiment, self._experiment.config
+        source = lanes.batches(
+            self._corpora['train'],
+            lanes=sharding.own_lanes(experiment.mesh, config.train.num_lanes),
+            num_lanes=config.train.num_lanes,
+            segment_length=config.train.segment_length,
+            segments_per_batch=config.train.segments_per_step,
+            seed=config.data.seed,
+            shuffle=True,
+            num_epochs=None,
+            cursor=jax.tree.map(_own_part, state.cursor),
+        )
+        return (to_devices(experiment, batch, cursor) for batch, cursor in source)
+
+    def in_short(self, metrics: dict[str, float]) -> str:
+        """Loss, and bits per byte of text or the accuracy of a task, which has no bytes."""
+        quality = f'{metrics["bits_per_byte"]:.4f} bits/byte'
+        if not metrics['bits_per_byte']:
+            quality = f'accuracy {metrics["accuracy"]:.2%}'
+        return f'loss {metrics["loss"]:.4f} nats/token, {quality}'
+
+    def evaluate(self, state: TrainState, step: int) -> None:
+        """Scores the validation split."""
+        result, _ = self._evaluator.evaluate(
+            state.params,
+            self._corpora['validation'],
+            'validation',
+            max_segments=self._experiment.config.evaluate.max_segments,
+        )
+        self._writer.scalars(step, 'validation', result.scalars())
+        self._progress.say(f'step {step:,}: validation {in_short(result)} ({result.protocol})')
+
+    def finish(self, state: TrainState, step: int) -> Summary:
+        """Test with and without memory, a sample, the learning curve, and the closing table."""
+        experiment, progress = self._experiment, self._progress
+        results = self._test(state.params, step)
+        sample, more = self._sample(state.params, step)
+        paths = {
+            'checkpoint': experiment.workdir / 'checkpoints' / str(step),
+            'TensorBoard events': experiment.workdir / 'tensorboard',
+            'metrics': experiment.workdir / 'metrics.jsonl',
+            'learning curve': experiment.workdir / 'learning_curve.png',
+        }
+        if jax.process_index() == 0:
+            figure = learning_curve(paths['metrics'], paths['learning curve'])
+            self._writer.figure('learning_curve', figure, step)
+            one_lane = jax.eval_shape(
+                lambda params: fresh_state(experiment.evaluation_model, params, 1), state.params
             )
-        last = step >= config.train.num_steps
-        ending = bool(run.stopped.name) or run.saver.reached_preemption(step)
-        evaluating = last or step % config.train.evaluate_every == 0
-        if evaluating or ending or step % config.checkpoint.every == 0:
-            # What a checkpoint holds must be on record before it: the run may be killed behind it.
-            note(*previous)
-            previous = None
-        if evaluating and not ending:
-            result, _ = run.evaluator.evaluate(
-                state.params,
-                run.corpora['validation'],
-                'validation',
-                max_segments=config.evaluate.max_segments,
+            path = experiment.workdir / 'results.json'
+            write_results(path, step, state.params, one_lane, results | more)
+        progress.close()
+        show(progress, results, sample, paths)
+        return Summary(step, True, results, sample)
+
+    def _test(self, params: Any, step: int) -> dict[str, Result]:
+        """The test split, with memory and without; a model of pairs has none."""
+        config, results = self._experiment.config, {}
+        kinds = (('test', False), ('test, memory reset', True))
+        for name, reset in kinds[:1] if config.model.kind == 'seq2seq' else kinds:
+            self._progress.say(f'Scoring {name} ...')
+            results[name], _ = self._evaluator.evaluate(
+                params,
+                self._corpora['test'],
+                'test',
+                reset=reset,
+                max_segments=config.evaluate.max_test_segments,
             )
-            allocator.give_back()
-            writer.scalars(step, 'validation', result.scalars())
-            progress.say(f'step {step:,}: validation {in_short(result)} ({result.protocol})')
-        run.saver.maybe_save(step, state, force=last or ending)
-        if last or ending:
-            break
-    return state, step
+            tag = 'test_reset' if reset else 'test'
+            self._writer.scalars(step, tag, results[name].scalars())
+        return results
+
+    def _sample(self, params: Any, step: int) -> tuple[str, dict[str, Any]]:
+        """A generated text, or the numbers of the translations of a model of pairs."""
+        experiment, config = self._experiment, self._experiment.config
+        if jax.process_count() > 1:
+            return '', {}
+        if config.model.kind == 'seq2seq':
+            numbers = translate_split(experiment, params, 'test', self._progress)
+            self._writer.scalars(step, 'test', {'bleu': numbers['bleu']})
+            return '', numbers
+        if not config.generate.sample_length:
+            return '', {}
+        tokenizer = self._corpora['test'].tokenizer
+        sample = sample_text(experiment.evaluation_model, params, tokenizer, config.generate)
+        self._writer.text('sample', sample, step)
+        return sample, {}
 
 
-def _own_part(leaf):
+def _own_part(leaf: jax.Array) -> np.ndarray:
     """The lanes of this process, numpy [lanes]."""
     parts = {shard.index[0].start or 0: shard.data for shard in leaf.addressable_shards}
     return np.concatenate([np.asarray(parts[start]) for start in sorted(parts)])
-
-
-def _finish(run: _Run, state, step):
-    """Test with and without memory, a sample, the learning curve, and the closing table."""
-    experiment, writer, progress = run.experiment, run.writer, run.progress
-    config, workdir = experiment.config, experiment.workdir
-    corpus, results = run.corpora['test'], {}
-    allocator.give_back()
-    paired = config.model.kind == 'seq2seq'
-    kinds = (('test', False), ('test, memory emptied', True))
-    for name, emptied in kinds[:1] if paired else kinds:
-        progress.say(f'Scoring {name} ...')
-        results[name], _ = run.evaluator.evaluate(
-            state.params,
-            corpus,
-            'test',
-            emptied=emptied,
-            max_segments=config.evaluate.max_test_segments,
-        )
-        tag = 'test_emptied' if emptied else 'test'
-        writer.scalars(step, tag, results[name].scalars())
-    sample, more = '', {}
-    if jax.process_count() == 1 and paired:
-        more = translate_split(experiment, state.params, 'test', progress)
-        writer.scalars(step, 'test', {'bleu': more['bleu']})
-    elif jax.process_count() == 1 and config.generate.sample_length:
-        sample = sample_text(
-            experiment.evaluation_model, state.params, corpus.tokenizer, config.generate
-        )
-        writer.text('sample', sample, step)
-    paths = {
-        'checkpoint': workdir / 'checkpoints' / str(step),
-        'TensorBoard events': workdir / 'tensorboard',
-        'metrics': workdir / 'metrics.jsonl',
-        'learning curve': workdir / 'learning_curve.png',
-    }
-    if jax.process_index() == 0:
-        figure = learning_curve(workdir / 'metrics.jsonl', paths['learning curve'])
-        writer.figure('learning_curve', figure, step)
-        write_results(workdir / 'results.json', experiment, state.params, step, results | more)
-    progress.close()
-    show(progress, results, sample, paths)
-    return Summary(step, True, results, sample)

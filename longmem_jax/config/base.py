@@ -33,6 +33,7 @@ def base() -> ml_collections.ConfigDict:
         final_norm=True,
         scale_embedding=True,  # by sqrt(d_model)
         position='none',  # absolute positions: 'none', 'sinusoidal', 'learned'
+        num_positions=0,  # length of their table; 0 = a segment's
         tie_weights=True,
         cutoffs=(),  # adaptive embedding and softmax: first token of cluster 1, 2, ...
         div_val=1,  # width of cluster i is d_embed / div_val**i
@@ -42,6 +43,12 @@ def base() -> ml_collections.ConfigDict:
         embedding_dropout=-1.0,  # of embeddings and of the last layer; -1 = dropout
         attention_dropout=0.0,
         layer_drop=0.0,  # share of blocks thrown away per training step
+        num_kv_heads=0,  # heads of keys and values, shared by groups of heads; 0 = num_heads
+        attention_bias='none',  # biases of projections: 'none', 'qkv', 'out', 'all'
+        scale_scores=True,  # attention scores by 1 / sqrt(head_dim)
+        norm_epsilon=1e-5,
+        rotary_base=10000.0,
+        rotary_share=1.0,  # share of head_dim that rotary positions rotate
         init_std=0.02,
         dtype='float32',  # of activations; 'bfloat16' on accelerators
     )

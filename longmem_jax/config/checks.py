@@ -6,11 +6,13 @@ from typing import Any
 import ml_collections
 
 from longmem_jax.config import retrieval
+from longmem_jax.contract import BIASES
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, nearest, unknown
 from longmem_jax.faults import above, at_least, between, of_section, one_of, under
 from longmem_jax.layers import embedding, norms, relative_position
+from longmem_jax.layers.positions import rotated_width
 from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
 from longmem_jax.models.kinds import KINDS
 
@@ -76,11 +78,57 @@ def _fields(model, name, segment_length):
     faults = of_section(fields, entry.fields())
     if not faults and 'position' in fields:
         faults = one_of(fields, position=relative_position.POSITIONS)
-        if fields.position == 'rotary' and model.head_dim % 2:
-            return [f'config.model.head_dim = {model.head_dim}: rotary needs an even number']
+        if fields.position == 'rotary' and _rotary(model):
+            return _rotary(model)
     if not faults and entry.check is not None:
         faults = entry.check(fields, model, segment_length)
     return under(where, faults)
+
+
+def _rotary(model):
+    """Faults of rotary positions."""
+    share, head_dim = model.rotary_share, model.head_dim
+    if not 0 < share <= 1:
+        return [f'config.model.rotary_share = {share}: must lie above 0 and be at most 1']
+    if rotated_width(head_dim, share) % 2 or rotated_width(head_dim, share) < 2:
+        if share == 1:
+            return [f'config.model.head_dim = {head_dim}: rotary needs an even number']
+        return [
+            f'config.model.rotary_share = {share}: of head_dim = {head_dim} it rotates '
+            f'{rotated_width(head_dim, share)} dimensions; an even number from 2 is needed'
+        ]
+    if model.rotary_base <= 1:
+        return [f'config.model.rotary_base = {model.rotary_base}: must be above 1, such as 10000.0']
+    return []
+
+
+def _attention(model):
+    """Faults of what all attention layers share."""
+    faults, heads = [], model.num_kv_heads
+    if heads < 0 or (heads and model.num_heads % heads):
+        faults.append(
+            f'config.model.num_kv_heads = {heads}: must be 0, as many as heads, or a divisor of '
+            f'config.model.num_heads = {model.num_heads}'
+        )
+    if model.attention_bias not in BIASES:
+        faults.append(unknown('config.model.attention_bias', model.attention_bias, BIASES))
+    return faults
+
+
+def _positions(model, segment_length):
+    """Faults of absolute positions."""
+    number = model.num_positions
+    if number and model.position == 'none':
+        return [
+            f"config.model.num_positions = {number}: position = 'none' has none; use 0, or position "
+            "= 'learned' or 'sinusoidal'"
+        ]
+    if number and number < segment_length:
+        return [
+            f'config.model.num_positions = {number}: must be at least the segment length '
+            f'{segment_length}, or 0 for a table of that length'
+        ]
+    return []
 
 
 def _clusters(model):
@@ -111,6 +159,7 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
     """Faults of `config.model`, for segments of so many tokens."""
     sizes = ('vocab_size', 'num_layers', 'd_model', 'd_embed', 'num_heads', 'head_dim')
     faults = at_least(model, 1, *sizes, 'd_feed_forward')
+    faults += above(model, 0, 'norm_epsilon')
     faults += one_of(model, norm=norms.KINDS, position=embedding.ABSOLUTE, dtype=DTYPES)
     faults += between(model, 0, 1, 'dropout', 'attention_dropout', 'layer_drop', ends='[)')
     for name in ('residual_dropout', 'embedding_dropout'):
@@ -124,6 +173,7 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
     faults += _stack(model, 'feed_forward', FEED_FORWARD)
     for name in sorted({*model.attention, *model.feed_forward} & set(LAYERS)):
         faults += _fields(model, name, segment_length)
+    faults += _attention(model) + _positions(model, segment_length)
     return faults + _clusters(model)
 
 
@@ -260,11 +310,12 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
     faults += _positive(config) + _optimizer(config) + _loss_weights(config) + _pairs(config)
     faults += under('config.retrieval', retrieval.check(config.retrieval)) + _context(config)
     if config.train.segment_length != config.evaluate.segment_length and (
-        config.model.position == 'learned'
+        config.model.position == 'learned' and not config.model.num_positions
     ):
         faults.append(
             f'config.evaluate.segment_length = {config.evaluate.segment_length}: learned positions '
-            f'need config.train.segment_length = {config.train.segment_length}'
+            f'need config.train.segment_length = {config.train.segment_length}, or a table of their '
+            'own length, config.model.num_positions'
         )
     try:
         faults += _divisions(config, mesh_sizes(config.mesh.to_dict(), num_devices))

@@ -5,6 +5,9 @@ from typing import Any
 from longmem_jax.faults import above, between, one_of
 
 KINDS = ('none', 'knn_lm', 'cache', 'knn_lm_cache', 'spalm')
+# Of these: what is mixed with the prediction of the model.
+WITH_NEIGHBOURS = ('knn_lm', 'knn_lm_cache')
+WITH_CACHE = ('cache', 'knn_lm_cache')
 INDICES = ('exact', 'faiss')
 KEY_TYPES = ('float16', 'float32')
 

@@ -43,12 +43,11 @@ class Batch:
 
     Attributes:
       tokens, targets: int32 [segments, lanes, length].
-      valid: bool [segments, lanes, length]; False behind the end of a document.
+      valid: bool [segments, lanes, length]; False after the end of a document.
       scored: uint8 [segments, lanes, length]; 0 = not scored (padding too), 1 = scored, 2 = scored
         and the last token of an answer.
       start: bool [segments, lanes]; a document begins.
       num_bytes: float32 [segments, lanes], source bytes that the valid tokens stand for.
-      cursor: position after this batch.
     """
 
     tokens: jax.Array
@@ -57,7 +56,6 @@ class Batch:
     scored: jax.Array
     start: jax.Array
     num_bytes: jax.Array
-    cursor: Cursor
 
 
 class _Lane:
@@ -200,7 +198,8 @@ class LaneIterator(grain.DatasetIterator):
             raise ValueError('processes that share the lanes of a finite epoch begin at its start')
         self._place(state['document'], state['offset'])
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> tuple[Batch, Cursor]:
+        """The next batch and the position after it."""
         dataset = self._dataset
         shape = (dataset.segments_per_batch, len(self._lanes))
         tokens = np.zeros((*shape, dataset.segment_length), np.int32)
@@ -211,7 +210,6 @@ class LaneIterator(grain.DatasetIterator):
             scored=np.zeros(tokens.shape, np.uint8),
             start=np.zeros(shape, bool),
             num_bytes=np.zeros(shape, np.float32),
-            cursor=None,
         )
         begin, any_left = dataset.corpus.tokenizer.begin, False
         for segment in range(dataset.segments_per_batch):
@@ -223,11 +221,8 @@ class LaneIterator(grain.DatasetIterator):
             self._left -= 1
         elif not any_left:
             raise StopIteration
-        document, offset = (
-            np.asarray([getattr(lane, name) for lane in self._lanes], np.int32)
-            for name in ('document', 'offset')
-        )
-        return batch.replace(cursor=Cursor(document, offset))
+        places = {name: np.asarray(value, np.int32) for name, value in self.get_state().items()}
+        return batch, Cursor(**places)
 
 
 def batches(
@@ -241,8 +236,8 @@ def batches(
     shuffle: bool,
     num_epochs: int | None,
     cursor: Cursor | None,
-) -> Iterator[Batch]:
-    """Batches of segments, prepared ahead in a thread.
+) -> Iterator[tuple[Batch, Cursor]]:
+    """Batches of segments, each with the position after it, prepared ahead in a thread.
 
     Args:
       corpus: tokenised documents.
@@ -271,7 +266,7 @@ def in_order(
     *,
     lanes: range | None = None,
     cursor: Cursor | None = None,
-) -> Iterator[Batch]:
+) -> Iterator[tuple[Batch, Cursor]]:
     """Batches of a corpus read once in its own order, as `batches` has them; `lanes`: None = all."""
     return batches(
         corpus,

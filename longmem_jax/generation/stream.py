@@ -21,18 +21,22 @@ class Stream:
     Attributes:
       state: memories at the start of the open segment.
       cache: what the open segment reads and will write.
-      index: int32 [batch], tokens of the open segment read so far.
+      index: int32 [batch], tokens of the document in the open segment read so far.
+      begin: int32 [batch], position of the first of them in the segment: 0, but where a document
+        started inside it. So the segment is full after `segment_length - begin` tokens.
     """
 
     state: Any
     cache: Any
     index: jax.Array
+    begin: jax.Array
 
 
 def open_stream(model: LanguageModel, params: Any, state: Any, batch_size: int) -> Stream:
     """Begins a segment behind the memories `state` (every leaf [batch_size, ...])."""
     cache = model.apply({'params': params}, state, batch_size, method='open_segment')
-    return Stream(state, cache, jnp.zeros((batch_size,), jnp.int32))
+    zeros = jnp.zeros((batch_size,), jnp.int32)
+    return Stream(state, cache, zeros, zeros)
 
 
 def close_stream(model: LanguageModel, params: Any, stream: Stream) -> Any:
@@ -43,7 +47,11 @@ def close_stream(model: LanguageModel, params: Any, stream: Stream) -> Any:
 
 
 def read_token(
-    model: LanguageModel, params: Any, tokens: jax.Array, stream: Stream
+    model: LanguageModel,
+    params: Any,
+    tokens: jax.Array,
+    stream: Stream,
+    start: jax.Array | None = None,
 ) -> tuple[jax.Array, Stream]:
     """Reads the next token of every lane; a lane whose segment is full writes it first.
 
@@ -51,18 +59,33 @@ def read_token(
       model, params: a language model and its parameters.
       tokens: int32 [batch].
       stream: what was read so far.
+      start: bool [batch]; a new document begins with this token, so the memories are reset first.
+        The segment ends where it would have ended, as in `segment.split_at_starts`. None = nowhere.
 
     Returns:
       logits [batch, vocab_size] of the token after, and the stream.
     """
-    full = stream.index == model.segment_length
+    batch_size = tokens.shape[0]
+    place = stream.begin + stream.index
+    full = place == model.segment_length
+    opens = full if start is None else full | start
+
+    def write(stream):
+        return select_lanes(full, close_stream(model, params, stream), stream.state)
 
     def turn(stream):
-        written = close_stream(model, params, stream)
-        return select_lanes(full, open_stream(model, params, written, tokens.shape[0]), stream)
+        if start is None:
+            state = write(stream)
+        else:
+            state = jax.lax.cond(full.any(), write, lambda stream: stream.state, stream)
+            fresh = model.apply({'params': params}, batch_size, method='initial_state')
+            state = select_lanes(start, fresh, state)
+        opened = open_stream(model, params, state, batch_size)
+        opened = opened.replace(begin=place % model.segment_length)
+        return select_lanes(opens, opened, stream)
 
-    stream = jax.lax.cond(full.any(), turn, lambda stream: stream, stream)
+    stream = jax.lax.cond(opens.any(), turn, lambda stream: stream, stream)
     logits, cache = model.apply(
         {'params': params}, tokens[:, None], stream.cache, stream.index, method='extend'
     )
-    return logits[:, 0], Stream(stream.state, cache, stream.index + 1)
+    return logits[:, 0], stream.replace(cache=cache, index=stream.index + 1)

@@ -10,7 +10,7 @@ from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import weight_dropout
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.attention_rules import Rules
-from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.projections import Projections
 
 
 @flax.struct.dataclass
@@ -18,7 +18,7 @@ class Source:
     """What is attended to, projected once.
 
     Attributes:
-      keys, values: [batch, heads, n, head_dim].
+      keys, values: [batch, kv_heads, n, head_dim].
       valid: bool [batch, n]; the others are never seen.
     """
 
@@ -33,7 +33,7 @@ class CrossAttention(nn.Module):
     Attributes:
       settings: sizes of the model.
       normalize: norm of a pre-norm model, used on the queries' side only.
-      bias: biases on the four projections.
+      bias: biases on the four projections; False = as the model's `attention_bias`.
     """
 
     settings: ModelSettings
@@ -41,27 +41,20 @@ class CrossAttention(nn.Module):
     bias: bool
 
     def setup(self):
-        settings = self.settings
-        init = nn.initializers.normal(settings.init_std)
-        heads = dict(
-            num_heads=settings.num_heads,
-            head_dim=settings.head_dim,
-            dtype=settings.dtype,
-            kernel_init=init,
-            bias=self.bias,
-        )
-        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
-        self.out = HeadsOut(
-            d_model=settings.d_model, dtype=settings.dtype, kernel_init=init, bias=self.bias
-        )
+        self.projections = Projections(self.settings, bias=self.bias)
 
     def source(self, vectors: jax.Array, valid: jax.Array) -> Source:
         """Projects `vectors` [batch, n, d_model], of which those `valid` (bool [batch, n]) count."""
-        return Source(self.key(vectors), self.value(vectors), valid)
+        return Source(self.projections.keys(vectors), self.projections.values(vectors), valid)
 
     def __call__(self, x: jax.Array, source: Source, *, train: bool) -> jax.Array:
         """Attends from `x` [batch, length, d_model]; the same shape, without the residual."""
-        queries = self.query(self.normalize(x))
-        rules = Rules(offset=0, causal=False, mask=source.valid[:, None, None, :])
+        queries = self.projections.queries(self.normalize(x))
+        rules = Rules(
+            offset=0,
+            causal=False,
+            mask=source.valid[:, None, None, :],
+            scale=self.settings.score_scale,
+        )
         dropout = weight_dropout.draw(self, train)
-        return self.out(attend(queries, source.keys, source.values, rules, dropout))
+        return self.projections.out(attend(queries, source.keys, source.values, rules, dropout))

@@ -29,7 +29,7 @@ class Embedding(nn.Module):
       tie_projections: per cluster, output projection is the input projection.
       scale: input vectors are multiplied by sqrt(d_model).
       position: absolute positions added to the input: 'none', 'sinusoidal' or 'learned'.
-      num_positions: length of the learned table, the segment's.
+      num_positions: length of the table of positions: the segment's, or the model's own.
       init_std: standard deviation of the initialisation.
       dtype: of activations; logits and losses are at least float32.
     """
@@ -107,7 +107,9 @@ class Embedding(nn.Module):
 
         Args:
           tokens: int32 [batch, n].
-          index: int32 [batch], place of the first of them in its segment.
+          index: int32 [batch], position of the first of them: in its segment, or, with a table
+            longer than that, in its document. From the end of the table on every token has the
+            table's last position; nothing is read beyond it.
 
         Returns:
           [batch, n, d_model] in the compute dtype.
@@ -133,7 +135,7 @@ class Embedding(nn.Module):
                 distances = positions.clamped(self.num_positions, 0)
                 table = jnp.asarray(positions.sinusoids(distances, self.d_model))
             places = index[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-            x = x + table[places].astype(x.dtype)
+            x = x + table[jnp.minimum(places, self.num_positions - 1)].astype(x.dtype)
         return x
 
     def _cluster_logits(self, hidden, i):

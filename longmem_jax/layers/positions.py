@@ -28,18 +28,28 @@ def sinusoids(distances: np.ndarray, width: int) -> np.ndarray:
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)[:, :width].astype(np.float32)
 
 
-def rotary(x: jax.Array, start: int | jax.Array) -> jax.Array:
-    """Rotates pairs (i, i + head_dim / 2) by the place times 10000^(-2i / head_dim) (Su et al., 2021).
+def rotary_frequencies(width: int, base: float = 10000.0) -> np.ndarray:
+    """Radians per token of every rotated pair, `base^(-2i / width)`, float64 [width / 2]."""
+    return base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+
+
+def rotated_width(head_dim: int, share: float) -> int:
+    """How many of the first dimensions of a head are rotated: `share` of them, rounded down."""
+    return int(head_dim * share)
+
+
+def rotary(x: jax.Array, start: int | jax.Array, frequencies: np.ndarray) -> jax.Array:
+    """Rotates pairs (i, i + width / 2) by position times frequency (Su et al., 2021).
 
     Args:
-      x: [batch, heads, n, head_dim], head_dim even.
-      start: place of the first vector, an int or int32 [batch].
+      x: [batch, heads, n, head_dim]; the first `width` dimensions are rotated, the rest stay.
+      start: position of the first vector, an int or int32 [batch].
+      frequencies: float64 [width / 2], of `rotary_frequencies`.
 
     Returns:
       Like `x`.
     """
-    length, width = x.shape[2:]
-    frequencies = 10000.0 ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+    length, width = x.shape[2], 2 * len(frequencies)
     if isinstance(start, int):
         angles = (start + np.arange(length))[:, None] * frequencies
         sin, cos = (jnp.asarray(f(angles), x.dtype)[None, None] for f in (np.sin, np.cos))
@@ -48,8 +58,8 @@ def rotary(x: jax.Array, start: int | jax.Array) -> jax.Array:
         places = start[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
         angles = places.astype(wide)[..., None] * jnp.asarray(frequencies, wide)[None, None]
         sin, cos = (f(angles).astype(x.dtype)[:, None] for f in (jnp.sin, jnp.cos))
-    a, b = jnp.split(x, 2, axis=-1)
-    return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+    a, b, rest = jnp.split(x, [width // 2, width], axis=-1)
+    return jnp.concatenate([a * cos - b * sin, a * sin + b * cos, rest], axis=-1)
 
 
 def alibi_slopes(num_heads: int) -> np.ndarray:

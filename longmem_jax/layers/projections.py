@@ -1,4 +1,8 @@
-"""Linear maps between [batch, length, d_model] and heads-first [batch, heads, length, head_dim]."""
+"""Linear maps between [batch, length, d_model] and heads-first [batch, heads, length, head_dim].
+
+Every attention layer owns one `Projections` under this name, so that all memories keep the same maps at
+the same path, `block_i/attention/projections/{query,key,value,out}`, and one can begin with another's.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +10,8 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+from longmem_jax.contract import ModelSettings
 
 
 class HeadsIn(nn.Module):
@@ -69,3 +75,58 @@ class HeadsOut(nn.Module):
             zeros = nn.with_logical_partitioning(nn.initializers.zeros, ('embed',))
             y = y + self.param('bias', zeros, (self.d_model,)).astype(self.dtype)[None, None]
         return y
+
+
+class Projections(nn.Module):
+    """Queries, keys and values of the heads, and the output: the four maps of an attention layer.
+
+    `out` maps [batch, num_heads, length, head_dim] to [batch, length, d_model]. `query`, `key` and
+    `value` are the maps themselves, for layers that make pure functions of them.
+
+    Attributes:
+      settings: sizes of the model, its biases and its number of heads of keys and values.
+      bias: all four have biases, as in a layer's paper; False = as `settings.attention_bias` says.
+    """
+
+    settings: ModelSettings
+    bias: bool = False
+
+    def setup(self):
+        settings = self.settings
+        init = nn.initializers.normal(settings.init_std)
+        common = dict(dtype=settings.dtype, kernel_init=init)
+        biased = self.bias or settings.attention_bias in ('qkv', 'all')
+        heads = dict(head_dim=settings.head_dim, bias=biased, **common)
+        self.query = HeadsIn(num_heads=settings.num_heads, **heads)
+        heads.update(
+            num_heads=settings.kv_heads, axis='kv_heads' if settings.num_kv_heads else 'heads'
+        )
+        self.key, self.value = HeadsIn(**heads), HeadsIn(**heads)
+        biased = self.bias or settings.attention_bias in ('out', 'all')
+        self.out = HeadsOut(d_model=settings.d_model, bias=biased, **common)
+
+    def queries(self, x: jax.Array) -> jax.Array:
+        """Queries of `x` [batch, length, d_model]: [batch, num_heads, length, head_dim]."""
+        return self.query(x)
+
+    def keys(self, x: jax.Array) -> jax.Array:
+        """Keys of `x` [batch, length, d_model]: [batch, kv_heads, length, head_dim]."""
+        return self.key(x)
+
+    def values(self, x: jax.Array) -> jax.Array:
+        """Values of `x` [batch, length, d_model]: [batch, kv_heads, length, head_dim]."""
+        return self.value(x)
+
+
+def repeat_heads(rows: jax.Array, num_heads: int) -> jax.Array:
+    """Keys or values of every query head, where a group of these shares them.
+
+    Args:
+      rows: [batch, kv_heads, length, head_dim].
+      num_heads: a multiple of kv_heads; head i reads `i // (num_heads / kv_heads)`.
+
+    Returns:
+      [batch, num_heads, length, head_dim].
+    """
+    group = num_heads // rows.shape[1]
+    return rows if group == 1 else jnp.repeat(rows, group, axis=1)

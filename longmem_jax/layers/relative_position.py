@@ -87,11 +87,16 @@ class RelativePosition(nn.Module):
             return self.num_distances
         return min(self.clamp_length + 1, self.num_distances)
 
+    def _frequencies(self):
+        """Of rotary positions; a scaling of frequencies for long contexts would come in here."""
+        width = positions.rotated_width(self.settings.head_dim, self.settings.rotary_share)
+        return positions.rotary_frequencies(width, self.settings.rotary_base)
+
     def apply_to_keys(self, keys: jax.Array, start: int | jax.Array) -> jax.Array:
         """Gives keys [batch, heads, n, head_dim] the positions start, start + 1, ... (rotary)."""
         if self.kind != 'rotary':
             return keys
-        return positions.rotary(keys, start)
+        return positions.rotary(keys, start, self._frequencies())
 
     def apply_to_queries(
         self, queries: jax.Array, offset: int | jax.Array, num_keys: int, *, train: bool
@@ -124,7 +129,7 @@ class RelativePosition(nn.Module):
             table = self.table[:, : min(self._reach(), num_keys)].astype(queries.dtype)
             return queries, {'relative': RelativeTable(queries, table)}
         if self.kind == 'rotary':
-            return positions.rotary(queries, offset), {}
+            return positions.rotary(queries, offset, self._frequencies()), {}
         if self.kind == 'alibi':
             table = positions.alibi(self.settings.num_heads, num_keys)
         elif self.kind == 't5':

@@ -1,8 +1,9 @@
 """Self-attention over a memory of hidden vectors and the segment, whole or token by token.
 
-The plain parts that most memories share: projections, position scheme, attention, and the cache of
-keys and values of an open segment. Memory keys stand before those of the segment: with a memory of
-M vectors, key j of the segment has index M + j and query i stands on index M + i.
+The plain parts that most memories share: position scheme, attention, and the cache of keys and
+values of an open segment; the projections are the memory's own. Memory keys stand before those of
+the segment: with a memory of M vectors, key j of the segment has index M + j and query i stands on
+index M + i.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import weight_dropout
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.attention_rules import Rules
-from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
 
 __all__ = ['POSITIONS', 'KeyValues', 'SelfAttention', 'write_at']
@@ -28,7 +29,7 @@ class KeyValues:
     """Keys and values of the memory and of the open segment.
 
     Attributes:
-      keys, values: [batch, heads, memory_length + segment_length, head_dim].
+      keys, values: [batch, kv_heads, memory_length + segment_length, head_dim].
     """
 
     keys: jax.Array
@@ -65,6 +66,7 @@ class SelfAttention(nn.Module):
 
     Attributes:
       settings: sizes of the model.
+      projections: of queries, keys, values and output, owned by the layer that this is a part of.
       normalize: norm of a pre-norm model, used on the segment and the memory alike.
       shared: module shared by layers (the Transformer-XL biases) or None.
       position: one of `POSITIONS`.
@@ -75,6 +77,7 @@ class SelfAttention(nn.Module):
     """
 
     settings: ModelSettings
+    projections: Projections
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     position: str
@@ -84,35 +87,28 @@ class SelfAttention(nn.Module):
     block_size: int = 0
 
     def setup(self):
-        settings = self.settings
-        heads = dict(
-            num_heads=settings.num_heads,
-            head_dim=settings.head_dim,
-            dtype=settings.dtype,
-            kernel_init=nn.initializers.normal(settings.init_std),
-        )
-        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
-        self.out = HeadsOut(
-            d_model=settings.d_model,
-            dtype=settings.dtype,
-            kernel_init=nn.initializers.normal(settings.init_std),
-        )
         self.relation = RelativePosition(
-            settings=settings,
+            settings=self.settings,
             shared=self.shared,
             kind=self.position,
-            num_distances=self.memory_length + settings.segment_length,
+            num_distances=self.memory_length + self.settings.segment_length,
             clamp_length=self.clamp_length,
         )
 
     def _read(self, x, keys, values, offset, first, train):
-        queries = self.query(x)
+        queries = self.projections.queries(x)
         queries, by_distance = self.relation.apply_to_queries(
             queries, offset, keys.shape[2], train=train
         )
-        rules = Rules(offset=offset, first=first, window=self.window, **by_distance)
+        rules = Rules(
+            offset=offset,
+            first=first,
+            window=self.window,
+            scale=self.settings.score_scale,
+            **by_distance,
+        )
         dropout = weight_dropout.draw(self, train)
-        return self.out(attend(queries, keys, values, rules, dropout, self.block_size))
+        return self.projections.out(attend(queries, keys, values, rules, dropout, self.block_size))
 
     def __call__(
         self,
@@ -173,26 +169,29 @@ class SelfAttention(nn.Module):
         # which is what key j receives: `attend` need not return its weights.
         x, keys, values = jax.lax.stop_gradient((x, keys, values))
         queries, by_distance = self.relation.apply_to_queries(
-            self.query(x), offset, keys.shape[2], train=False
+            self.projections.queries(x), offset, keys.shape[2], train=False
         )
-        rules = Rules(offset=offset, first=first, **by_distance)
+        rules = Rules(offset=offset, first=first, scale=self.settings.score_scale, **by_distance)
 
         def read(values):
             out = attend(queries, keys, values, rules)
             return jnp.where(asked[:, None, :, None], out[..., :1], jnp.zeros_like(out[..., :1]))
 
         out, pull = jax.vjp(read, values.astype(jnp.promote_types(values.dtype, jnp.float32)))
-        weights = pull(jnp.ones_like(out))[0][..., 0].mean(axis=1)
+        # Of grouped heads it is the sum over the group.
+        weights = pull(jnp.ones_like(out))[0][..., 0].sum(axis=1) / self.settings.num_heads
         return jax.lax.stop_gradient(weights).astype(jnp.float32)
 
     def _place(self, x, start):
         """Keys and values of `x`, whose first vector stands on index `start` (int or [batch])."""
-        return self.relation.apply_to_keys(self.key(x), start), self.value(x)
+        return self.relation.apply_to_keys(
+            self.projections.keys(x), start
+        ), self.projections.values(x)
 
     def open(self, memory: jax.Array | None, batch_size: int) -> KeyValues:
         """Keys and values of the memory, with room for the segment behind them."""
         settings = self.settings
-        shape = (batch_size, settings.num_heads, settings.segment_length, settings.head_dim)
+        shape = (batch_size, settings.kv_heads, settings.segment_length, settings.head_dim)
         room = jnp.zeros(shape, settings.dtype)
         if not self.memory_length:
             return KeyValues(room, room)

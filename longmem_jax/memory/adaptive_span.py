@@ -20,7 +20,7 @@ from longmem_jax.contract import STARTS, Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
-from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.switching import memory_projector, read_memory, sizes_below, switch
 from longmem_jax.layers.weight_dropout import factor_by_column
@@ -49,7 +49,7 @@ class AdaptiveSpanCache:
     """What an open segment reads and will write.
 
     Attributes:
-      keys, values: [batch, heads, max_span + segment_length, head_dim].
+      keys, values: [batch, kv_heads, max_span + segment_length, head_dim].
       hidden: [batch, segment_length, d_model], inputs of this layer so far.
       count: int32 [batch], as in the state.
     """
@@ -127,8 +127,8 @@ def read_segment(
     queries, share = rows['queries'], params['share']
     length = queries.shape[2]
     _, keys, values = project(params['projector'], rows['memory'][:, max_span - size :])
-    keys = jnp.concatenate([keys, rows['keys']], axis=2)
-    values = jnp.concatenate([values, rows['values']], axis=2)
+    keys = repeat_heads(jnp.concatenate([keys, rows['keys']], axis=2), queries.shape[1])
+    values = repeat_heads(jnp.concatenate([values, rows['values']], axis=2), queries.shape[1])
     scores = dot(queries, keys)
     scores = scores + near_positions.whole_segment(queries, params['table'][:size], size)
     index = jnp.arange(length, dtype=jnp.int32)[None, :, None]
@@ -213,15 +213,7 @@ class AdaptiveSpan(nn.Module):
 
     def setup(self):
         settings = self.settings
-        init = nn.initializers.normal(settings.init_std)
-        heads = dict(
-            num_heads=settings.num_heads,
-            head_dim=settings.head_dim,
-            dtype=settings.dtype,
-            kernel_init=init,
-        )
-        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
-        self.out = HeadsOut(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init)
+        self.projections = Projections(settings)
         fixed = self.per == 'none'
         self.sizes = sizes_below(self.max_span, 1 if fixed else self.num_sizes)
         if not fixed:
@@ -262,14 +254,17 @@ class AdaptiveSpan(nn.Module):
         rate = settings.attention_dropout if train else 0.0
         reach = self._reach()
         inputs = dict(
-            queries=self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype),
-            keys=self.key(normal),
-            values=self.value(normal),
+            queries=self.projections.queries(normal)
+            * jnp.asarray(settings.score_scale, settings.dtype),
+            keys=self.projections.keys(normal),
+            values=self.projections.values(normal),
         )
         constants = dict(memory=jax.lax.stop_gradient(state.hidden), count=state.count)
         if rate:
             constants['dropout'] = jax.random.split(self.make_rng('dropout'), batch)
-        project, variables = memory_projector(self.normalize, self.key, self.value)
+        project, variables = memory_projector(
+            self.normalize, self.projections.key, self.projections.value
+        )
         params = dict(projector=variables, share=self._share(), table=self.shared())
         read = functools.partial(
             read_segment,
@@ -288,12 +283,14 @@ class AdaptiveSpan(nn.Module):
             losses['adaptive_span'] = self.max_span * self.span_share.mean()
             metrics['span_mean'] = jax.lax.stop_gradient(losses['adaptive_span'])
             metrics['span_max'] = jax.lax.stop_gradient(self.max_span * self.span_share.max())
-        return self.out(out), new, Aux(losses=losses, metrics=metrics)
+        return self.projections.out(out), new, Aux(losses=losses, metrics=metrics)
 
     def open_segment(self, state: AdaptiveSpanState, batch_size: int) -> AdaptiveSpanCache:
         """Projects the part of the memory within reach, once for all tokens of the segment."""
         settings = self.settings
-        project, variables = memory_projector(self.normalize, self.key, self.value)
+        project, variables = memory_projector(
+            self.normalize, self.projections.key, self.projections.value
+        )
 
         def read(size, operands, _):
             variables, hidden = operands
@@ -311,10 +308,12 @@ class AdaptiveSpan(nn.Module):
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         settings, max_span = self.settings, self.max_span
         normal = self.normalize(x)
-        queries = self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype)
+        queries = self.projections.queries(normal) * jnp.asarray(
+            settings.score_scale, settings.dtype
+        )
         cache = cache.replace(
-            keys=write_at(cache.keys, self.key(normal), max_span + index, 2),
-            values=write_at(cache.values, self.value(normal), max_span + index, 2),
+            keys=write_at(cache.keys, self.projections.keys(normal), max_span + index, 2),
+            values=write_at(cache.values, self.projections.values(normal), max_span + index, 2),
             hidden=write_at(cache.hidden, x, index, 1),
         )
         places = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
@@ -322,7 +321,10 @@ class AdaptiveSpan(nn.Module):
 
         def read(size, operands, _):
             cache, queries, table, share, places = operands
-            keys, values = (part[:, :, max_span - size :] for part in (cache.keys, cache.values))
+            keys, values = (
+                repeat_heads(part[:, :, max_span - size :], settings.num_heads)
+                for part in (cache.keys, cache.values)
+            )
             index = jnp.arange(keys.shape[2], dtype=jnp.int32)[None, None]
             distance = size + places[..., None] - index
             scores = dot(queries, keys)
@@ -334,7 +336,7 @@ class AdaptiveSpan(nn.Module):
             return mix(scores, values, seen, soft, None)
 
         out = switch(read, self.sizes, self._reach(), (cache, queries, table, share, places), ())
-        return self.out(out), cache
+        return self.projections.out(out), cache
 
     def close_segment(
         self, state: AdaptiveSpanState, cache: AdaptiveSpanCache, count: jax.Array

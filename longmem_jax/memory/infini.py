@@ -18,7 +18,7 @@ from longmem_jax.faults import above, one_of
 from longmem_jax.layers import associative, weight_dropout
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.attention_rules import Rules
-from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.segment import Aux, Segment, mean_count
@@ -66,12 +66,6 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     faults += above(fields, 0, 'epsilon')
     if faults:
         return faults
-    heads = fields['num_kv_heads']
-    if heads and (heads < 1 or model.num_heads % heads):
-        faults.append(
-            f'num_kv_heads = {heads}: 0 for as many as heads, or a divisor of '
-            f'config.model.num_heads = {model.num_heads}'
-        )
     if fields['rotate_memory'] and fields['position'] != 'rotary':
         faults.append(f"rotate_memory = True: needs position='rotary', not {fields['position']!r}")
     if fields['normalizer'] == 'sum' and not associative.FEATURES[fields['features']][1]:
@@ -89,7 +83,6 @@ class InfiniAttention(nn.Module):
 
     Attributes:
       position: position scheme of the local attention; places begin anew in every segment.
-      num_kv_heads: heads of keys and values, each shared by a group of query heads; 0 = all.
       features: feature map of the memory, one of `associative.FEATURES`.
       rule: 'linear', 'delta' (the paper's), or 'delta_sequential'.
       normalizer: 'sum' (the paper's `z`), or 'none'; with the sum, a pair written twice by the delta
@@ -98,7 +91,6 @@ class InfiniAttention(nn.Module):
       gate_init: beta at the start; the memory's weight is sigmoid(beta).
       skip_gate_when_empty: local attention alone while nothing is stored, not (1 - gate) of it.
       rotate_memory: positions in the keys and queries of the memory, too.
-      scale_scores: local scores times 1 / sqrt(head_dim).
       gradients: through the memories from segment to segment.
     """
 
@@ -106,7 +98,6 @@ class InfiniAttention(nn.Module):
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     position: str = 'rotary'
-    num_kv_heads: int = 0
     features: str = 'elu'
     rule: str = 'delta'
     normalizer: str = 'sum'
@@ -115,18 +106,11 @@ class InfiniAttention(nn.Module):
     gate_init: float = 0.0
     skip_gate_when_empty: bool = False
     rotate_memory: bool = False
-    scale_scores: bool = True
     gradients: bool = True
 
     def setup(self):
         settings = self.settings
-        init = nn.initializers.normal(settings.init_std)
-        self.kv_heads = self.num_kv_heads or settings.num_heads
-        heads = dict(head_dim=settings.head_dim, dtype=settings.dtype, kernel_init=init)
-        self.query = HeadsIn(num_heads=settings.num_heads, **heads)
-        heads.update(num_heads=self.kv_heads, axis='kv_heads' if self.num_kv_heads else 'heads')
-        self.key, self.value = HeadsIn(**heads), HeadsIn(**heads)
-        self.out = HeadsOut(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init)
+        self.projections = Projections(settings)
         self.relation = RelativePosition(
             settings=settings,
             shared=None,
@@ -143,8 +127,8 @@ class InfiniAttention(nn.Module):
 
     def initial_state(self, batch_size: int) -> InfiniState:
         """No pairs."""
-        width = self.settings.head_dim
-        pairs = associative.empty(batch_size, self.kv_heads, width, width, self.wide)
+        width, heads = self.settings.head_dim, self.settings.kv_heads
+        pairs = associative.empty(batch_size, heads, width, width, self.wide)
         return InfiniState(pairs, jnp.zeros((batch_size,), jnp.int32))
 
     def _features(self, x):
@@ -152,23 +136,22 @@ class InfiniAttention(nn.Module):
 
     def _attend(self, x, keys, values, state, offset, train):
         """Local attention, memory and gate; `x` is normalised, its first token at `offset`."""
-        plain = self.query(x)
+        plain = self.projections.queries(x)
         queries, by_distance = self.relation.apply_to_queries(
             plain, offset, keys.shape[2], train=train
         )
-        scale = None if self.scale_scores else 1.0
-        rules = Rules(offset=offset, scale=scale, **by_distance)
+        rules = Rules(offset=offset, scale=self.settings.score_scale, **by_distance)
         local = attend(queries, keys, values, rules, weight_dropout.draw(self, train))
         asked = self._features(queries if self.rotate_memory else plain)
         batch, heads, length, width = asked.shape
-        asked = asked.reshape(batch, self.kv_heads, -1, length, width)
+        asked = asked.reshape(batch, self.settings.kv_heads, -1, length, width)
         found = associative.read(state.pairs, asked, *self.reading)
         found = found.reshape(batch, heads, length, width).astype(local.dtype)
         gate = jax.nn.sigmoid(self.gate)[None, :, None, None]
         if self.skip_gate_when_empty:
             gate = jnp.where((state.count > 0)[:, None, None, None], gate, jnp.zeros_like(gate))
         gate = gate.astype(local.dtype)
-        return self.out(gate * found + (1 - gate) * local)
+        return self.projections.out(gate * found + (1 - gate) * local)
 
     def _write(self, state, keys, values, num_valid):
         valid = jnp.arange(keys.shape[2], dtype=jnp.int32)[None] < num_valid[:, None]
@@ -184,7 +167,7 @@ class InfiniAttention(nn.Module):
         if not self.gradients:
             state = jax.lax.stop_gradient(state)
         x = self.normalize(x)
-        plain, values = self.key(x), self.value(x)
+        plain, values = self.projections.keys(x), self.projections.values(x)
         keys = self.relation.apply_to_keys(plain, 0)
         y = self._attend(x, keys, values, state, 0, train)
         new = self._write(state, keys if self.rotate_memory else plain, values, segment.num_valid)
@@ -197,9 +180,8 @@ class InfiniAttention(nn.Module):
     def open_segment(self, state: InfiniState, batch_size: int) -> InfiniCache:
         """Room for the keys and values of the segment."""
         settings = self.settings
-        room = jnp.zeros(
-            (batch_size, self.kv_heads, settings.segment_length, settings.head_dim), settings.dtype
-        )
+        shape = (batch_size, settings.kv_heads, settings.segment_length, settings.head_dim)
+        room = jnp.zeros(shape, settings.dtype)
         same = self.rotate_memory or self.position != 'rotary'
         return InfiniCache(room, room, None if same else room, state)
 
@@ -208,7 +190,10 @@ class InfiniAttention(nn.Module):
     ) -> tuple[jax.Array, InfiniCache]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         x = self.normalize(x)
-        plain, values = self.key(x), write_at(cache.values, self.value(x), index, 2)
+        plain, values = (
+            self.projections.keys(x),
+            write_at(cache.values, self.projections.values(x), index, 2),
+        )
         keys = write_at(cache.keys, self.relation.apply_to_keys(plain, index), index, 2)
         if cache.plain_keys is not None:
             plain = write_at(cache.plain_keys, plain, index, 2)
@@ -239,7 +224,7 @@ ENTRY = Entry(
     recipes={'infini': recipe},
     toy={},
     variants=dict(
-        linear_grouped=dict(rule='linear', num_kv_heads=1, rotate_memory=True, gradients=False),
+        linear=dict(rule='linear', rotate_memory=True, gradients=False),
         sequential=dict(
             features='normalized',
             rule='delta_sequential',

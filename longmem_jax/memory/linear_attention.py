@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import associative, feature_maps, linear_kernel
-from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.memory.recurrent import Recurrent
 from longmem_jax.segment import Aux, Segment, mean_count
 
@@ -63,7 +63,7 @@ class LinearAttention(Recurrent):
       gate: forget by a gate per head and token (RFA-Gate); `g = sigmoid(x w + b)`.
       guard, epsilon: of the denominator, see `associative.divide`. RFA's released code clamps
         at 1 in its kernel and takes the magnitude, at least 1e-3, in its masked form.
-      bias: biases of the four projections.
+      bias: biases of the four projections; False = as the model's `attention_bias`.
       chunk: tokens handled at once.
       carry: the sums go on into the next segment.
       gradients: through the sums from segment to segment.
@@ -90,17 +90,7 @@ class LinearAttention(Recurrent):
     def setup(self):
         settings = self.settings
         init = nn.initializers.normal(settings.init_std)
-        heads = dict(
-            num_heads=settings.num_heads,
-            head_dim=settings.head_dim,
-            dtype=settings.dtype,
-            kernel_init=init,
-            bias=self.bias,
-        )
-        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
-        self.out = HeadsOut(
-            d_model=settings.d_model, dtype=settings.dtype, kernel_init=init, bias=self.bias
-        )
+        self.projections = Projections(settings, bias=self.bias)
         self.wide = jnp.promote_types(settings.dtype, jnp.float32)
         axes = nn.with_logical_partitioning
         shape = (settings.num_heads, self.size, settings.head_dim)
@@ -164,9 +154,11 @@ class LinearAttention(Recurrent):
         key: jax.Array | None = None,
     ) -> tuple[jax.Array, LinearState]:
         """Reads by features of queries, writes those of keys; see `Recurrent.read`."""
-        queries, keys, values = self.query(x), self.key(x), self.value(x)
+        maps, heads = self.projections, self.settings.num_heads
+        queries = maps.queries(x)
+        keys, values = (repeat_heads(project(x), heads) for project in (maps.keys, maps.values))
         if self.features == 't2r':
-            queries = queries * jnp.asarray(self.settings.head_dim**-0.5, queries.dtype)
+            queries = queries * jnp.asarray(self.settings.score_scale, queries.dtype)
         queries, keys = self._map(queries, key), self._map(keys, key)
         decay = None
         if self.gate:
@@ -179,7 +171,7 @@ class LinearAttention(Recurrent):
             state.pairs, queries, keys, values, chunk=self.chunk, log_decay=decay
         )
         read = associative.divide(read, weight[..., None], self.guard, self.epsilon)
-        y = self.out(read.astype(self.settings.dtype))
+        y = maps.out(read.astype(self.settings.dtype))
         return y, LinearState(pairs, state.count + counted.sum(axis=1, dtype=jnp.int32))
 
     def __call__(

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 
 from longmem_jax.contract import Entry, ModelSettings, NoState, Recipe, Scale
+from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention
 from longmem_jax.segment import Aux, Segment, no_aux
 
@@ -24,8 +25,10 @@ class Local(nn.Module):
     position: str = 'rotary'
 
     def setup(self):
+        self.projections = Projections(self.settings)
         self.attention = SelfAttention(
             settings=self.settings,
+            projections=self.projections,
             normalize=self.normalize,
             shared=self.shared,
             position=self.position,

@@ -36,8 +36,14 @@ class MemSizerState:
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """Slots and the tokens of a chunk are at least one."""
-    return at_least(fields, 1, 'num_slots', 'chunk')
+    """Slots and the tokens of a chunk are at least one; keys are not grouped."""
+    faults = at_least(fields, 1, 'num_slots', 'chunk')
+    if model.num_kv_heads:
+        faults.append(
+            f'num_slots: its keys are learned slots of every head and cannot be grouped; set '
+            f'config.model.num_kv_heads = 0, not {model.num_kv_heads}'
+        )
+    return faults
 
 
 def fill(left: jax.Array, right: jax.Array, valid: jax.Array) -> jax.Array:
@@ -63,10 +69,13 @@ def read(shares: jax.Array, slots: jax.Array) -> jax.Array:
 class SlotProjections(nn.Module):
     """The three maps of MemSizer.
 
+    They are not `Projections`: queries have `num_slots` scores per head instead of `head_dim`, and
+    what is written is neither keys nor values of heads. So nothing of an attention layer fits them.
+
     Attributes:
       settings: sizes of the model; its heads are those of the memory keys.
       num_slots: k.
-      bias: biases of the three maps.
+      bias: biases of the three maps, whatever the model's `attention_bias`.
     """
 
     settings: ModelSettings

@@ -324,7 +324,7 @@ ENTRY = Entry(
     layer=ProductKeyMemory,
     check=check,
     lengths={'num_keys': '+ keys '},
-    nearest='top_k',
+    nearest='num_keys',
     recipes={'product_key': recipe, 'product_key_short': short_recipe},
     toy=dict(num_keys=6, num_heads=2, top_k=3, query_dim=8),
     variants=dict(

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import shared_biases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.layers.window import push
@@ -91,8 +92,10 @@ class TransformerXL(nn.Module):
     block_size: int = 0
 
     def setup(self):
+        self.projections = Projections(self.settings)
         self.attention = SelfAttention(
             settings=self.settings,
+            projections=self.projections,
             normalize=self.normalize,
             shared=self.shared,
             position=self.position,

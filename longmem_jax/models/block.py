@@ -54,8 +54,8 @@ class Block(nn.Module):
     cross: Any = None
 
     def setup(self):
-        self.attention_norm = Norm(self.norm)
-        self.feed_forward_norm = Norm(self.norm)
+        self.attention_norm = Norm(self.norm, self.settings.norm_epsilon)
+        self.feed_forward_norm = Norm(self.norm, self.settings.norm_epsilon)
         self.attention = ATTENTION[self.attention_name].layer(
             settings=self.settings,
             normalize=self.attention_norm if self.pre_norm else identity,
@@ -70,7 +70,7 @@ class Block(nn.Module):
         )
         self.drop = nn.Dropout(self.residual_dropout)
         if self.cross is not None:
-            self.cross_norm = Norm(self.norm)
+            self.cross_norm = Norm(self.norm, self.settings.norm_epsilon)
             self.across = self.cross(
                 settings=self.settings, normalize=self.cross_norm if self.pre_norm else identity
             )

@@ -152,6 +152,12 @@ def make_settings(config: Any, segment_length: int) -> ModelSettings:
         attention_dropout=config.attention_dropout,
         init_std=config.init_std,
         dtype=jnp.dtype(config.dtype),
+        num_kv_heads=config.num_kv_heads,
+        attention_bias=config.attention_bias,
+        scale_scores=config.scale_scores,
+        norm_epsilon=config.norm_epsilon,
+        rotary_base=config.rotary_base,
+        rotary_share=config.rotary_share,
     )
 
 
@@ -160,14 +166,17 @@ def make_stack(config: Any, num_tokens: int, *, added: int = 0, cross: Any = Non
 
     Args:
       config: `config.model`.
-      num_tokens: tokens of a segment at most; that many absolute positions are embedded.
+      num_tokens: tokens of a segment at most; that many absolute positions are embedded, unless
+        `config.num_positions` says how many.
       added: positions that the model adds to a segment before the blocks read it.
       cross: module class of cross-attention with its own fields given, for a decoder's blocks.
     """
     return Stack(
-        embedding=_embedding(config, num_tokens),
+        embedding=_embedding(config, config.num_positions or num_tokens),
         blocks=tuple(_blocks(config, make_settings(config, num_tokens + added), cross)),
-        final_norm=Norm(config.norm, name='final_norm') if config.final_norm else None,
+        final_norm=(
+            Norm(config.norm, config.norm_epsilon, name='final_norm') if config.final_norm else None
+        ),
         drop=nn.Dropout(rate(config, 'embedding_dropout'), name='drop'),
     )
 

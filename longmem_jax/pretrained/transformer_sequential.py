@@ -13,10 +13,10 @@ from longmem_jax.errors import UsageError
 
 # theirs -> (ours, kind); layers carry 'layers.L.' and 'block_L/' before these.
 _LAYER = {
-    'attn.proj_query.weight': ('attention/query/kernel', 'heads_in'),
-    'attn.proj_key.weight': ('attention/key/kernel', 'heads_in'),
-    'attn.proj_val.weight': ('attention/value/kernel', 'heads_in'),
-    'attn.proj_out.weight': ('attention/out/kernel', 'heads_out'),
+    'attn.proj_query.weight': ('attention/projections/query/kernel', 'heads_in'),
+    'attn.proj_key.weight': ('attention/projections/key/kernel', 'heads_in'),
+    'attn.proj_val.weight': ('attention/projections/value/kernel', 'heads_in'),
+    'attn.proj_out.weight': ('attention/projections/out/kernel', 'heads_out'),
     'attn.attn.expire_span.span_predictor.weight': ('attention/span_kernel', 'flat'),
     'attn.attn.expire_span.span_predictor.bias': ('attention/span_bias', 'scalar'),
     'attn.attn.adaptive_span.mask.size_ratio': ('attention/span_share', 'flat'),
@@ -125,8 +125,6 @@ def _place(name, model):
     if rest not in _LAYER:
         raise UsageError(f'{name}: not a parameter of a released model that is known here.')
     path, kind = _LAYER[rest]
-    if model.attention[0] == 'compressive':  # whose two readings are modules of their own
-        path = path.replace('attention/', 'attention/layer/')
     return f'block_{layer}/{path}', kind
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import ml_collections
 import numpy as np
 
+from longmem_jax.config.base import base
 from longmem_jax.errors import UsageError
 
 
@@ -32,9 +33,9 @@ def model_config(settings: Mapping[str, Any]) -> ml_collections.ConfigDict:
     clamp = given.get('clamp_len', -1)
     tied = given.get('tie_projs') or [False] * (len(cutoffs) + 1)
     layers = given['n_layer']
-    return ml_collections.ConfigDict(
+    model = base().model
+    model.update(
         dict(
-            kind='language_model',
             vocab_size=given['n_token'],
             num_layers=layers,
             d_model=width,
@@ -57,20 +58,15 @@ def model_config(settings: Mapping[str, Any]) -> ml_collections.ConfigDict:
             pre_norm=bool(given.get('pre_lnorm', False)),
             final_norm=False,
             scale_embedding=True,
-            position='none',
             tie_weights=bool(given.get('tie_weight', True)),
             cutoffs=cutoffs,
             div_val=given.get('div_val', 1),
             tie_projections=tuple(bool(flag) for flag in tied),
             dropout=float(given.get('dropout', 0.0)),
             attention_dropout=float(given.get('dropatt', 0.0)),
-            residual_dropout=-1.0,
-            embedding_dropout=-1.0,
-            layer_drop=0.0,
-            init_std=0.02,
-            dtype='float32',
         )
     )
+    return model
 
 
 def names(model: Any) -> dict[str, tuple[str, str]]:
@@ -102,7 +98,8 @@ def names(model: Any) -> dict[str, tuple[str, str]]:
         known['crit.cluster_bias'] = ('embedding/cluster_bias', 'same')
     for i in range(model.num_layers):
         theirs, ours = f'layers.{i}', f'block_{i}'
-        attention = f'{ours}/attention/attention'
+        attention = f'{ours}/attention'
+        projections = f'{attention}/projections'
         for part in ('weight', 'bias'):
             scale = 'scale' if part == 'weight' else 'bias'
             known[f'{theirs}.dec_attn.layer_norm.{part}'] = (
@@ -113,12 +110,12 @@ def names(model: Any) -> dict[str, tuple[str, str]]:
                 f'{ours}/feed_forward_norm/{scale}',
                 'same',
             )
-        known[f'{theirs}.dec_attn.qkv_net.weight'] = (attention, 'heads_in')
+        known[f'{theirs}.dec_attn.qkv_net.weight'] = (projections, 'heads_in')
         known[f'{theirs}.dec_attn.r_net.weight'] = (
-            f'{attention}/relation/project/kernel',
+            f'{attention}/attention/relation/project/kernel',
             'heads_in',
         )
-        known[f'{theirs}.dec_attn.o_net.weight'] = (f'{attention}/out/kernel', 'heads_out')
+        known[f'{theirs}.dec_attn.o_net.weight'] = (f'{projections}/out/kernel', 'heads_out')
         for number, layer in ((0, 'up'), (3, 'down')):
             core = f'{theirs}.pos_ff.CoreNet.{number}'
             known[f'{core}.weight'] = (f'{ours}/feed_forward/{layer}/kernel', 'transposed')

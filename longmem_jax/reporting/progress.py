@@ -31,7 +31,6 @@ class Progress:
         )
         self._bar: Bar | None = None
         self._began: tuple[float, int] | None = None
-        self._rate = ''
 
     def _open(self, step):
         self._began = (time.monotonic(), step)
@@ -47,24 +46,16 @@ class Progress:
             self._task = self._bar.add_task('', total=self.total, completed=step, numbers='')
             self._bar.start()
 
-    def update(self, step: int, metrics: dict[str, float]) -> None:
-        """Shows the metrics of a step: `loss`, `bits_per_byte`, `tokens_per_s`."""
+    def update(self, step: int, text: str) -> None:
+        """Shows a step and what there is to say of it: 'loss 2.1 nats/token, 900 tokens/s'."""
         if self._quiet:
             return
         if self._began is None:
             self._open(step)
-        if 'tokens_per_s' in metrics:
-            self._rate = f'{metrics["tokens_per_s"]:,.0f} tokens/s'
-        numbers = (
-            f'loss {metrics["loss"]:.4f} nats/token, {_quality(metrics)}'
-            f'{", " if self._rate else ""}{self._rate}'
-        )
-        if metrics.get('skipped'):
-            numbers += f', {metrics["skipped"]:.0f} bad steps'
         if self._bar is not None:
-            self._bar.update(self._task, completed=step, numbers=numbers)
+            self._bar.update(self._task, completed=step, numbers=text)
         elif self.log_every and step % self.log_every == 0:
-            self._print(f'step {step:,}/{self.total:,}: {numbers}, {self._left(step)} left')
+            self._print(f'step {step:,}/{self.total:,}: {text}, {self._left(step)} left')
 
     def _left(self, step):
         began, first = self._began
@@ -99,10 +90,3 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-
-
-def _quality(metrics):
-    """Bits per byte of text; the accuracy of a task, which has no bytes."""
-    if metrics['bits_per_byte']:
-        return f'{metrics["bits_per_byte"]:.4f} bits/byte'
-    return f'accuracy {metrics["accuracy"]:.2%}'

@@ -7,19 +7,22 @@ from typing import Any
 
 import jax
 
-from longmem_jax.evaluation.evaluator import Result
-from longmem_jax.experiment import Experiment
-from longmem_jax.generation.reader import fresh_state
+from longmem_jax.evaluation.result import Result
 from longmem_jax.reporting.progress import Progress
 
 
 def write_results(
-    path: Path, experiment: Experiment, params: Any, step: int, results: dict[str, Any]
+    path: Path, step: int, params: Any, one_lane: Any, results: dict[str, Any]
 ) -> None:
-    """Writes sizes and results, with their protocols, as JSON."""
-    one_lane = jax.eval_shape(
-        lambda params: fresh_state(experiment.evaluation_model, params, 1), params
-    )
+    """Writes sizes and results, with their protocols, as JSON.
+
+    Args:
+      path: file to write.
+      step: training steps taken.
+      params: parameters.
+      one_lane: memory of one lane, abstract or not.
+      results: by name; a `Result`, or anything that JSON has.
+    """
     sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(one_lane)]
     whole = {
         'step': step,
@@ -27,8 +30,7 @@ def write_results(
         'state_bytes_per_lane': sum(sizes),
     }
     for name, result in results.items():
-        known = isinstance(result, Result)
-        whole[name] = {**result.scalars(), 'protocol': result.protocol} if known else result
+        whole[name] = result.as_json() if isinstance(result, Result) else result
     path.write_text(json.dumps(whole, indent=1) + '\n')
 
 
@@ -53,11 +55,11 @@ def show(progress: Progress, results: dict[str, Result], sample: str, paths: dic
         for name, r in results.items()
     ]
     if len(results) == 2:
-        kept, emptied = (r.bits_per_byte for r in results.values())
-        if not list(results)[1].endswith('emptied'):  # retrieval: the plain model comes first
-            kept, emptied = emptied, kept
-        share = (emptied - kept) / emptied if emptied and math.isfinite(emptied) else 0.0
-        rows.append(('gain by memory', f'{emptied - kept:.4f}', f'{share:.1%}', ''))
+        # With retrieval no memory is reset: there the model alone comes first.
+        pair = sorted(results.values(), key=lambda result: result.memory == 'kept')
+        without, kept = (result.bits_per_byte for result in pair)
+        share = (without - kept) / without if without and math.isfinite(without) else 0.0
+        rows.append(('gain by memory', f'{without - kept:.4f}', f'{share:.1%}', ''))
     progress.table('Results', ('evaluation', 'bits/byte', 'nats/token', 'perplexity'), rows)
     return _close(progress, results, sample, paths)
 

@@ -124,9 +124,7 @@ def learning_curve(metrics: Path, png: Path) -> matplotlib.figure.Figure:
         'train': dict(label='training', linewidth=1.0, alpha=0.8),
         'validation': dict(label='validation', marker='o', markersize=4),
         'test': dict(label='test', marker='*', markersize=11, linestyle='none'),
-        'test_emptied': dict(
-            label='test, memory emptied', marker='x', markersize=8, linestyle='none'
-        ),
+        'test_reset': dict(label='test, memory reset', marker='x', markersize=8, linestyle='none'),
     }
     shown = []
     for group, style in styles.items():

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from longmem_jax.evaluation.evaluator import Result
+from longmem_jax.config.retrieval import WITH_CACHE, WITH_NEIGHBOURS
+from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
@@ -95,7 +96,7 @@ def tune(found: Found, choice: Choice, kind: str) -> Choice:
       choice: its k is the largest that may be chosen.
       kind: one of `settings.KINDS`.
     """
-    uses_store, uses_cache = kind.startswith('knn_lm'), kind.endswith('cache')
+    uses_store, uses_cache = kind in WITH_NEIGHBOURS, kind in WITH_CACHE
     best_store = best_cache = None
     if uses_store:
         ks = sorted({choice.k, *(4**p for p in range(1, 8) if 4**p < choice.k)})
@@ -157,7 +158,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     params, step = experiment.restore_parameters()
     progress.say(f'Evaluating step {step:,} of {experiment.workdir} with {kind}.')
     index = store = None
-    if kind.startswith('knn_lm'):
+    if kind in WITH_NEIGHBOURS:
         folder = Path(settings.datastore).expanduser()
         store = Datastore(folder, identity(experiment, params), settings.verify)
         require_k(settings.k, store)
@@ -165,9 +166,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     lanes = experiment.config.evaluate.num_lanes
 
     def make(temperatures):
-        cache = (
-            Cache(lanes, settings.cache_length, temperatures) if kind.endswith('cache') else None
-        )
+        cache = Cache(lanes, settings.cache_length, temperatures) if kind in WITH_CACHE else None
         return Lookup(index, store, settings.k, cache)
 
     choice = Choice(
@@ -176,12 +175,15 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     )  # fmt: skip
     if settings.tune_tokens:
         choice = tune(_validation(experiment, params, make, settings.tune_tokens), choice, kind)
-    used = {
-        'knn_lm': f'k {choice.k}, temperature {choice.temperature:g}, lambda {choice.share:g}',
-        'cache': f'cache of {settings.cache_length:,}, temperature {choice.cache_temperature:g}, '
-        f'lambda {choice.cache_share:g}',
-    }
-    said = '; '.join(text for name, text in used.items() if name in kind)
+    used = []
+    if kind in WITH_NEIGHBOURS:
+        used.append(f'k {choice.k}, temperature {choice.temperature:g}, lambda {choice.share:g}')
+    if kind in WITH_CACHE:
+        used.append(
+            f'cache of {settings.cache_length:,}, temperature {choice.cache_temperature:g}, '
+            f'lambda {choice.cache_share:g}'
+        )
+    said = '; '.join(used)
     tuned = (
         f' (tuned on {settings.tune_tokens:,} validation tokens)' if settings.tune_tokens else ''
     )
@@ -192,14 +194,13 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     count, num_bytes, gains = 0, 0.0, report.Gains(settings.report_tokens)
     for part in Reader(experiment, params, split).parts(limit):
         found = lookup.read(part)
-        logs = {split: found.log_model} | _mixtures(found, choice, kind, split)
-        for name, log in logs.items():
+        added, mixed = _mixed(found, choice, kind)
+        for name, log in ((split, found.log_model), (f'{split}, {added}', mixed)):
             sums[name] = sums.get(name, 0.0) - float(log.sum())
         count += len(found.targets)
         num_bytes += float(part.num_bytes.sum())
         if store is not None:
-            last = list(logs.values())[-1]
-            gains.add(part, found, lookup.numbers, last, choice)
+            gains.add(part, found, lookup.numbers, mixed, choice)
     protocol = (
         f'segment {experiment.config.evaluate.segment_length}, {lanes} lanes, '
         f'{"the first" if limit else "all"} {count:,} tokens of {split}'
@@ -220,7 +221,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     paths = {'numbers': experiment.workdir / 'retrieval.json'}
     whole = {'step': step, 'kind': kind, 'choice': dataclasses.asdict(choice)}
     for name, result in results.items():
-        whole[name] = {**result.scalars(), 'protocol': result.protocol}
+        whole[name] = result.as_json()
     paths['numbers'].write_text(json.dumps(whole, indent=1) + '\n')
     if store is not None and settings.report_tokens:
         paths |= gains.write(store, experiment.tokenizer, experiment.workdir)
@@ -229,18 +230,15 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     return results
 
 
-def _mixtures(found, choice, kind, split):
-    logs = {}
-    store = neighbours_log(found, choice.k, choice.temperature) if 'knn' in kind else None
-    cache = found.cache[:, 0] if kind.endswith('cache') else None
-    if store is not None and kind == 'knn_lm':
-        logs[f'{split}, kNN-LM'] = mixture(
-            [found.log_model, store], [1 - choice.share, choice.share]
-        )
-    if cache is not None and kind == 'cache':
-        shares = [1 - choice.cache_share, choice.cache_share]
-        logs[f'{split}, cache'] = mixture([found.log_model, cache], shares)
-    if store is not None and cache is not None:
-        shares = [1 - choice.share - choice.cache_share, choice.share, choice.cache_share]
-        logs[f'{split}, kNN-LM and cache'] = mixture([found.log_model, store, cache], shares)
-    return logs
+def _mixed(found: Found, choice: Choice, kind: str) -> tuple[str, np.ndarray]:
+    """What is mixed with the model, 'kNN-LM and cache', and the log-probability of the targets."""
+    names, logs, shares = [], [found.log_model], []
+    if kind in WITH_NEIGHBOURS:
+        names.append('kNN-LM')
+        logs.append(neighbours_log(found, choice.k, choice.temperature))
+        shares.append(choice.share)
+    if kind in WITH_CACHE:
+        names.append('cache')
+        logs.append(found.cache[:, 0])
+        shares.append(choice.cache_share)
+    return ' and '.join(names), mixture(logs, [1 - sum(shares), *shares])

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.data.lanes import Batch, in_order
+from longmem_jax.data.lanes import Batch, Cursor, in_order
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
@@ -81,12 +81,28 @@ def nll_of(model: Any, hidden: jax.Array, targets: jax.Array) -> jax.Array:
     return model.stack.embedding.nll(hidden, targets)[0]
 
 
+@flax.struct.dataclass
+class Position:
+    """Where a pass over a corpus is.
+
+    Attributes:
+      memory: memories of all lanes, every leaf [lanes, ...].
+      cursor: position of every lane in the data.
+      ordinals: int32 [lanes], ordinal of the document that a lane reads; -1 before the first.
+    """
+
+    memory: Any
+    cursor: Cursor
+    ordinals: Any
+
+
 class Reader:
     """Reads a split from its beginning or from where an earlier pass stopped.
 
     Attributes:
       memory: memories after the last part given out.
-      cursor: position behind it: document, offset and ordinals, int32 [lanes] each.
+      cursor: position after it.
+      ordinals: ordinals of the documents that were read last, int32 [lanes].
     """
 
     def __init__(self, experiment: Experiment, params: Any, split: str):
@@ -100,7 +116,18 @@ class Reader:
         lanes = self._config.num_lanes
         self.memory = jax.jit(lambda params: fresh_state(self._model, params, lanes))(params)
         self.ordinals = np.full((lanes,), -1, np.int32)
-        self.cursor: Any = None
+        self.cursor = Cursor(np.zeros((lanes,), np.int32), np.zeros((lanes,), np.int32))
+
+    def position(self) -> Position:
+        """The position after the last part given out; what is read later does not change it."""
+        memory = jax.tree.map(jnp.copy, self.memory)
+        return Position(memory, *jax.tree.map(jnp.asarray, (self.cursor, self.ordinals)))
+
+    def go_to(self, position: Position) -> None:
+        """Goes on from a position, of this split and these parameters; to be called before `parts`."""
+        self.memory = jax.tree.map(jnp.copy, position.memory)
+        self.cursor = jax.tree.map(np.asarray, position.cursor)
+        self.ordinals = np.asarray(position.ordinals)
 
     def _read(self, params, memory, batch):
         def read(memory, inputs, key):
@@ -112,8 +139,7 @@ class Reader:
         """The parts of the split, each scored token once; stops after `max_segments` per lane."""
         lanes, length = self._config.num_lanes, self._config.segment_length
         read = 0
-        for batch in in_order(self._corpus, lanes, length, SEGMENTS, cursor=self.cursor):
-            cursor, batch = batch.cursor, batch.replace(cursor=())
+        for batch, cursor in in_order(self._corpus, lanes, length, SEGMENTS, cursor=self.cursor):
             self.memory, found = self._step(self._params, self.memory, batch)
             documents = np.cumsum(np.asarray(batch.start), axis=0) + self.ordinals[None]
             self.ordinals = documents[-1].astype(np.int32)

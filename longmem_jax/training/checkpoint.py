@@ -18,6 +18,9 @@ from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
 
 CHECKSUMS = 'checksums.json'
+# Counts up whenever parameters get other names or layouts, so that older checkpoints are refused with
+# the reason. 2: attention layers have their maps at `attention/projections`.
+FORMAT = 2
 CHUNK = 1 << 22
 
 
@@ -80,6 +83,7 @@ class Checkpointer:
         keep: int,
         identity: dict[str, Any],
         report: Callable[[str], None],
+        otherwise: str = 'Use another --workdir, or the configuration of this one.',
     ):
         """Opens, and makes, the folder.
 
@@ -89,8 +93,10 @@ class Checkpointer:
           keep: the newest so many are kept.
           identity: nested dictionary of what a checkpoint must agree on: model and tokenizer.
           report: called with one line where something is broken.
+          otherwise: what the user can do where a checkpoint does not agree on it.
         """
         self.directory, self._every, self._report = directory, every, report
+        self._otherwise = otherwise
         self._identity = json.loads(json.dumps(identity))
         self._pending: list[int] = []
         # A committed step gets its checksums before the next save can remove an older one.
@@ -108,9 +114,13 @@ class Checkpointer:
         """Steps of the checkpoints that were committed, oldest first."""
         return sorted(self._manager.all_steps())
 
+    def due(self, step: int) -> bool:
+        """Whether `maybe_save` saves this step without being forced to."""
+        return step % self._every == 0
+
     def maybe_save(self, step: int, state: Any, *, force: bool = False) -> bool:
         """Saves in the background if `step` is due, or if it is forced and not there yet."""
-        if step in self._pending or not (force or step % self._every == 0):
+        if step in self._pending or not (force or self.due(step)):
             return False
         self._seal()
         if step in self.steps():
@@ -214,10 +224,7 @@ class Checkpointer:
             reason = self._fault(step)
             if not reason:
                 try:
-                    identity = self._manager.restore(
-                        step, args=ocp.args.Composite(identity=ocp.args.JsonRestore())
-                    )['identity']
-                    self._require_same(identity, step)
+                    self._require_same(self._saved_identity(step), step)
                     wanted = jax.tree.map(_with_room, abstract)
                     state = self._manager.restore(
                         step, args=ocp.args.Composite(state=ocp.args.StandardRestore(wanted))
@@ -248,11 +255,36 @@ class Checkpointer:
             )
         return None
 
+    def require_format(self) -> None:
+        """Raises `UsageError` if the newest checkpoint names its parameters in another way."""
+        for step in self.steps()[-1:]:
+            try:
+                saved = self._saved_identity(step)
+            except Exception:  # a broken one: `restore` says so and takes the one before
+                return
+            self._require_format(saved, step)
+
+    def _saved_identity(self, step):
+        return self._manager.restore(
+            step, args=ocp.args.Composite(identity=ocp.args.JsonRestore())
+        )['identity']
+
+    def _require_format(self, identity, step):
+        saved, wanted = identity.get('format', 1), self._identity.get('format', 1)
+        if saved != wanted:
+            age = 'an earlier' if saved < wanted else 'a later'
+            raise UsageError(
+                f'{self.directory}: checkpoint {step} was made by {age} version, whose parameters have '
+                f'other names (format {saved}, this version has {wanted}). Train again in another '
+                '--workdir, or use that version.'
+            )
+
     def _require_same(self, identity, step):
+        self._require_format(identity, step)
         fields = differing_fields(identity, self._identity)
         if fields:
             raise UsageError(
                 f'{self.directory}: checkpoint {step} belongs to another run:\n  '
                 + '\n  '.join(fields)
-                + '\nUse another --workdir, or the configuration of this one.'
+                + f'\n{self._otherwise}'
             )

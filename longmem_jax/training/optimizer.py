@@ -48,7 +48,7 @@ def make_schedule(settings: Any, num_steps: int) -> optax.Schedule:
 
 
 def parameter_path(path: Any) -> str:
-    """'block_0/attention/attention/query/kernel' of a key path."""
+    """'block_0/attention/projections/query/kernel' of a key path."""
     return '/'.join(str(getattr(key, 'key', key)) for key in path)
 
 

@@ -1,6 +1,7 @@
 """One training step: several segments in one compiled program, memories carried in the train state."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.struct
@@ -158,8 +159,60 @@ def average_in(params: Any, statistics: dict[str, jax.Array]) -> Any:
     return jax.tree_util.tree_map_with_path(move, params)
 
 
-def make_train_step(model: LanguageModel, optimizer: Any, schedule: Any, config: Any):
-    """The step `(state, batch) -> (state, metrics)`.
+def keep_finite(finite: jax.Array, new: Any, old: Any) -> Any:
+    """The tree `new` where a step was `finite` (bool scalar), `old` where it was not."""
+    return jax.tree.map(lambda after, before: jnp.where(finite, after, before), new, old)
+
+
+def read_batch(
+    model: LanguageModel, params: Any, memory: Any, batch: Batch, key: jax.Array, settings: Any
+) -> tuple[jax.Array, tuple[Any, dict[str, jax.Array], dict[str, jax.Array]]]:
+    """Reads the segments of a batch one after another, and what is to be made smaller.
+
+    Args:
+      model, params: the language model.
+      memory: memories before the batch.
+      batch: segments of all lanes.
+      key: random key of dropout and of memories that draw.
+      settings: `config.train`.
+
+    Returns:
+      The objective: nats per scored token, with `z_loss` and the layers' own losses by weight; the
+      memories after the batch, metrics, and statistics for `average_in`.
+    """
+
+    def read(memory, inputs, key):
+        return score_segment(model, params, memory, inputs, key, train=True)
+
+    memory, (sums, _, aux) = read_segments(read, memory, batch, key, remat=settings.remat)
+    total = jax.tree.map(lambda part: part.sum(), sums)
+    losses = {name: part.mean() for name, part in aux.losses.items()}
+    weights = settings.loss_weights.to_dict()
+    missing = sorted(set(losses) - set(weights))
+    if missing:
+        raise ValueError(f'config.train.loss_weights has no weight for {missing}')
+    tokens = jnp.maximum(total['scored'], 1.0)
+    value = total['nll'] / tokens
+    objective = value + settings.z_loss * total['log_z_squared'] / tokens
+    for name, part in losses.items():
+        objective = objective + weights[name] * part
+    bits = total['nll'] / LN2 / jnp.maximum(total['num_bytes'], 1.0)
+    metrics = {
+        'loss': value,
+        # A task has no bytes, and then no bits per byte.
+        'bits_per_byte': jnp.where(total['num_bytes'] > 0, bits, 0.0),
+        'accuracy': total['right'] / tokens,
+        'tokens': total['tokens'],
+        **{f'loss/{name}': part for name, part in losses.items()},
+        **{f'memory/{name}': part.mean() for name, part in aux.metrics.items()},
+    }
+    return objective, (memory, metrics, aux.statistics)
+
+
+def make_train_step(
+    model: LanguageModel, optimizer: Any, schedule: Any, config: Any
+) -> Callable[[TrainState, Batch, Cursor], tuple[TrainState, dict[str, jax.Array]]]:
+    """The step `(state, batch, cursor) -> (state, metrics)`.
 
     Args:
       model: language model for segments of `config.train.segment_length`.
@@ -167,78 +220,43 @@ def make_train_step(model: LanguageModel, optimizer: Any, schedule: Any, config:
       schedule: learning rate by optimizer update.
       config: the whole configuration.
 
-    A step whose loss or gradient is not finite changes no parameter, no optimizer state and no
-    memory; it is counted in `skipped`.
+    The cursor is the position after the batch. A step whose loss or gradient is not finite changes no
+    parameter, no optimizer state and no memory; it is counted in `skipped`.
     """
-    train = config.train
-    weights = train.loss_weights.to_dict()
 
-    def loss(params, memory, batch, key):
-        memory, (sums, _, aux) = read_segments(
-            lambda memory, inputs, key: score_segment(
-                model, params, memory, inputs, key, train=True
-            ),
-            memory,
-            batch.replace(cursor=()),
-            key,
-            remat=train.remat,
-        )
-        total = jax.tree.map(lambda part: part.sum(), sums)
-        tokens = jnp.maximum(total['scored'], 1.0)
-        losses = {name: part.mean() for name, part in aux.losses.items()}
-        missing = sorted(set(losses) - set(weights))
-        if missing:
-            raise ValueError(f'config.train.loss_weights has no weight for {missing}')
-        value = total['nll'] / tokens
-        objective = value + train.z_loss * total['log_z_squared'] / tokens
-        for name, part in losses.items():
-            objective = objective + weights[name] * part
-        metrics = {
-            'loss': value,
-            # A task has no bytes, and then no bits per byte.
-            'bits_per_byte': jnp.where(
-                total['num_bytes'] > 0,
-                total['nll'] / LN2 / jnp.maximum(total['num_bytes'], 1.0),
-                0.0,
-            ),
-            'accuracy': total['right'] / tokens,
-            'tokens': total['tokens'],
-            **{f'loss/{name}': part for name, part in losses.items()},
-            **{f'memory/{name}': part.mean() for name, part in aux.metrics.items()},
-        }
-        return objective, (memory, metrics, aux.statistics)
-
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+    def step(
+        state: TrainState, batch: Batch, cursor: Cursor
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
         key = jax.random.fold_in(state.key, state.step)
-        (objective, (memory, metrics, statistics)), gradients = jax.value_and_grad(
-            loss, has_aux=True
-        )(state.params, state.memory, batch, key)
+
+        def loss(params):
+            return read_batch(model, params, state.memory, batch, key, config.train)
+
+        (objective, aux), gradients = jax.value_and_grad(loss, has_aux=True)(state.params)
+        memory, metrics, statistics = aux
         norm = optax.global_norm(gradients)
         finite = jnp.isfinite(objective) & jnp.isfinite(norm)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = average_in(optax.apply_updates(state.params, updates), statistics)
-        params, optimizer_state, memory = jax.tree.map(
-            lambda new, old: jnp.where(finite, new, old),
+        params, optimizer_state, memory = keep_finite(
+            finite,
             (params, optimizer_state, memory),
             (state.params, state.optimizer, state.memory),
         )
-        skipped = jnp.where(finite, 0, state.skipped + 1).astype(jnp.int32)
-        tokens_seen = _count(state.tokens_seen, metrics['tokens'])
-        metrics |= {
-            'grad_norm': norm,
-            'skipped': skipped,
-            'learning_rate': schedule(state.step // config.optimizer.accumulate_steps),
-            'tokens_seen': tokens_seen[0] * 1e6 + tokens_seen[1],
-        }
-        return TrainState(
+        after = state.replace(
             step=state.step + 1,
             params=params,
             optimizer=optimizer_state,
             memory=memory,
-            cursor=batch.cursor,
-            key=state.key,
-            skipped=skipped,
-            tokens_seen=tokens_seen,
-        ), metrics
+            cursor=cursor,
+            skipped=jnp.where(finite, 0, state.skipped + 1).astype(jnp.int32),
+            tokens_seen=_count(state.tokens_seen, metrics['tokens']),
+        )
+        return after, metrics | {
+            'grad_norm': norm,
+            'skipped': after.skipped,
+            'learning_rate': schedule(state.step // config.optimizer.accumulate_steps),
+            'tokens_seen': after.tokens_seen[0] * 1e6 + after.tokens_seen[1],
+        }
 
     return step

@@ -15,6 +15,8 @@ from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.pretrained import transformer_sequential, transformer_xl
 
+pytestmark = pytest.mark.slow  # whole runs of the command
+
 GOLDENS = Path(__file__).parent.parent / 'goldens'
 GOLDEN = GOLDENS / 'transformer_xl' / 'caseA_adaptive.npz'
 

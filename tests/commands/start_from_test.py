@@ -1,16 +1,19 @@
 """A run that begins with another's parameters: a memory added, or one of another size."""
 
+import json
+import shutil
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.commands.start_from import graft
 from longmem_jax.commands.train import train
 from longmem_jax.config.recipes import given, use
 from longmem_jax.errors import UsageError
-from longmem_jax.models.kinds import KINDS
+from longmem_jax.training.checkpoint import FORMAT
 from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
+
+pytestmark = pytest.mark.slow  # whole runs of the command
 
 
 def config_of(texts, size, **changes):  # noqa: F811
@@ -66,14 +69,18 @@ def test_what_does_not_fit_is_said(texts, tmp_path, start):  # noqa: F811
         train(experiment(words, tmp_path / 'c'))
 
 
-def test_memory_tokens_grow():
-    own = {'memory_tokens': {'tokens': jnp.zeros((4, 3))}, 'other': jnp.zeros((2,))}
-    other = {'memory_tokens': {'tokens': jnp.ones((2, 3))}, 'other': jnp.ones((2,))}
-    said, growing = [], KINDS['memory_transformer'].growing
-    found = graft(own, other, 'RUN', said.append, growing)
-    np.testing.assert_array_equal(
-        found['memory_tokens']['tokens'], np.repeat([1.0, 0.0], 2)[:, None] * np.ones((1, 3))
-    )
-    assert 'rows 2 .. 3 of memory_tokens/tokens' in said[0]
-    with pytest.raises(UsageError, match='only what a memory adds'):
-        graft(other, own, 'RUN', said.append, growing)
+def test_a_run_of_an_earlier_version_is_refused_in_one_line(texts, tmp_path, start):  # noqa: F811
+    """Its config may lack fields and its checkpoint has no format; neither is a traceback."""
+    old = shutil.copytree(start, tmp_path / 'old')
+    config = json.loads((old / 'config.json').read_text())
+    del config['model']['num_kv_heads']
+    (old / 'config.json').write_text(json.dumps(config))
+    saved = list((old / 'checkpoints').glob('*/identity/metadata'))
+    assert saved, 'Orbax keeps the identity of a checkpoint elsewhere now'
+    for path in saved:
+        identity = json.loads(path.read_text())
+        assert identity.pop('format') == FORMAT
+        path.write_text(json.dumps(identity))
+    with pytest.raises(UsageError, match='made by an earlier version') as caught:
+        train(experiment(config_of(texts, 0, start_from=str(old)), tmp_path / 'new'))
+    assert '\n' not in str(caught.value)

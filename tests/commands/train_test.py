@@ -11,19 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.commands.train import (
-    lower_step,
-    step_flops,
-    to_devices,
-    train,
-)
+from longmem_jax.commands.train import train
 from longmem_jax.config.base import base, stack
 from longmem_jax.config.recipes import section
 from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
-from longmem_jax.experiment import Experiment
+from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
 from longmem_jax.reporting.writers import read_metrics
 from longmem_jax.training import step as train_step
 from tests.processes import environment
@@ -89,7 +84,7 @@ def test_a_run_leaves_what_it_says(finished, capsys):
     results = json.loads((workdir / 'results.json').read_text())
     assert results['parameters'] > 1000
     assert results['state_bytes_per_lane'] > 0
-    for name in ('test', 'test, memory emptied'):
+    for name in ('test', 'test, memory reset'):
         assert results[name]['bits_per_byte'] == summary.results[name].bits_per_byte
         assert 'segment 8, memory transformer_xl 16' in results[name]['protocol']
     assert (workdir / 'learning_curve.png').stat().st_size > 5000
@@ -109,6 +104,7 @@ def test_a_finished_run_only_evaluates(finished, texts, capsys):
     assert again.results['test'].nll == summary.results['test'].nll
 
 
+@pytest.mark.slow
 def test_broken_checkpoint_falls_back_and_ends_bit_for_bit(finished, texts, tmp_path, capsys):
     """The newest checkpoint loses bytes; the one before is used; the losses are the same ones."""
     import shutil
@@ -127,6 +123,7 @@ def test_broken_checkpoint_falls_back_and_ends_bit_for_bit(finished, texts, tmp_
     assert [line['loss'] for line in training_lines(copy)] == [line['loss'] for line in lines]
 
 
+@pytest.mark.slow
 def test_all_broken_is_an_error(finished, texts, tmp_path):
     import shutil
 
@@ -141,6 +138,7 @@ def test_all_broken_is_an_error(finished, texts, tmp_path):
         train(experiment(small_config(texts), copy))
 
 
+@pytest.mark.slow
 def test_another_model_is_refused_by_field(finished, texts):
     config = small_config(texts)
     config.model.d_feed_forward = 64
@@ -189,6 +187,7 @@ def whole(texts, tmp_path_factory):
 
 
 @pytest.mark.parametrize('number', [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.slow
 def test_killed_and_started_again_goes_on_bit_for_bit(texts, tmp_path, whole, number):
     (whole, cache), cut = whole, tmp_path / 'cut'
     process = start(command(cut, texts), cache=cache)
@@ -230,6 +229,7 @@ def start_two(texts, tmp_path_factory):
     return start_on
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(texts, tmp_path, start_two):
     """Two processes with gloo train and evaluate to the numbers of one with two devices."""
     one = start(command(tmp_path / 'one', texts), devices=2)
@@ -248,6 +248,7 @@ def test_two_processes_are_one(texts, tmp_path, start_two):
     assert a['test']['tokens'] == b['test']['tokens']
 
 
+@pytest.mark.slow
 def test_two_processes_stop_together_and_go_on(tmp_path, start_two):
     """SIGTERM to one of two: both save the same step and end; both go on from it."""
     processes = start_two(tmp_path / 'run')
@@ -274,12 +275,13 @@ def steps(config, workdir, devices, count=3):
     )  # fmt: skip
     losses = []
     for _ in range(count):
-        state, metrics = compiled(state, to_devices(made, next(source)))
+        state, metrics = compiled(state, *to_devices(made, *next(source)))
         losses.append(float(metrics['loss']))
     return losses, state
 
 
 @pytest.mark.parametrize('mesh', [dict(data=8), dict(data=2, fsdp=2, tensor=2)])
+@pytest.mark.slow
 def test_eight_devices_give_the_numbers_of_one(texts, tmp_path, mesh):
     one, _ = steps(small_config(texts), tmp_path / 'one', jax.devices()[:1])
     config = small_config(texts, **mesh)
@@ -295,6 +297,7 @@ def test_eight_devices_give_the_numbers_of_one(texts, tmp_path, mesh):
     )
 
 
+@pytest.mark.slow
 def test_steps_that_are_not_finite_change_nothing_and_end_the_run(texts, tmp_path):
     config = small_config(texts)
     made = experiment(config, tmp_path / 'run')
@@ -303,13 +306,13 @@ def test_steps_that_are_not_finite_change_nothing_and_end_the_run(texts, tmp_pat
     broken['embedding']['table_0'] = broken['embedding']['table_0'].at[:].set(jnp.nan)
     state = state.replace(params=broken)
     step = jax.jit(train_step.make_train_step(made.model, made.optimizer, made.schedule, config))
-    batch = next(
+    batch, cursor = next(
         lanes.batches(
             made.corpus('train'), lanes=range(8), num_lanes=8, segment_length=8,
             segments_per_batch=2, seed=0, shuffle=True, num_epochs=None, cursor=None,
         )
     )  # fmt: skip
-    after, metrics = step(state, batch)
+    after, metrics = step(state, batch, cursor)
     assert int(after.skipped) == 1 and int(after.step) == 1
     for old, new in zip(
         jax.tree.leaves((state.optimizer, state.memory)),
@@ -317,7 +320,7 @@ def test_steps_that_are_not_finite_change_nothing_and_end_the_run(texts, tmp_pat
         strict=True,
     ):
         np.testing.assert_array_equal(old, new)
-    assert int(step(after, batch)[0].skipped) == 2
+    assert int(step(after, batch, cursor)[0].skipped) == 2
 
     config.optimizer.learning_rate = float('nan')
     config.train.max_bad_steps = 2
@@ -325,6 +328,7 @@ def test_steps_that_are_not_finite_change_nothing_and_end_the_run(texts, tmp_pat
         train(experiment(config, tmp_path / 'fatal'))
 
 
+@pytest.mark.slow
 def test_evaluation_does_not_depend_on_lanes_devices_or_padding(finished, texts, tmp_path):
     workdir, _, _ = finished
     params, _ = experiment(small_config(texts), workdir).restore_parameters()
@@ -346,13 +350,14 @@ def test_evaluation_does_not_depend_on_lanes_devices_or_padding(finished, texts,
         assert other[1:] == (tokens, num_bytes)
 
 
-def test_memory_emptied_is_every_segment_by_itself(finished, texts):
+@pytest.mark.slow
+def test_memory_reset_is_every_segment_by_itself(finished, texts):
     workdir, _, _ = finished
     made = experiment(small_config(texts), workdir)
     params, _ = made.restore_parameters()
     evaluator = Evaluator(made.evaluation_model, made.mesh, made.config)
-    kept, emptied = (
-        evaluator.evaluate(params, made.corpus('test'), 'test', emptied=flag)[0]
+    kept, reset = (
+        evaluator.evaluate(params, made.corpus('test'), 'test', reset=flag)[0]
         for flag in (False, True)
     )
     config = small_config(texts)
@@ -361,10 +366,11 @@ def test_memory_emptied_is_every_segment_by_itself(finished, texts):
     without = Evaluator(bare.evaluation_model, bare.mesh, config).evaluate(
         params, made.corpus('test'), 'test'
     )[0]
-    np.testing.assert_allclose(emptied.nll, without.nll, rtol=1e-5)
-    assert abs(kept.nll - emptied.nll) > 1e-5 * kept.nll
+    np.testing.assert_allclose(reset.nll, without.nll, rtol=1e-5)
+    assert abs(kept.nll - reset.nll) > 1e-5 * kept.nll
 
 
+@pytest.mark.slow
 def test_accumulated_steps_are_one_large_step(texts, tmp_path):
     """Two half batches, accumulated, move the parameters once, on the second."""
     config = small_config(texts)
@@ -389,6 +395,7 @@ def test_tokens_are_counted_beyond_float32():
     np.testing.assert_array_equal(seen, [20_001.0, 2.0])
 
 
+@pytest.mark.slow
 def test_operations_of_all_segments_are_counted(texts, tmp_path):
     """XLA's own count has the body of the scan once."""
     flops = {}

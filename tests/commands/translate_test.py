@@ -15,6 +15,8 @@ from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.generation.translator import bleu
 
+pytestmark = pytest.mark.slow  # whole runs of the command
+
 WORDS = {'one': 'eins', 'two': 'zwei', 'three': 'drei', 'four': 'vier'}
 
 

@@ -2,7 +2,9 @@
 
 import importlib
 import importlib.util
+import operator
 import re
+from collections import Counter
 from pathlib import Path
 
 import jax
@@ -43,23 +45,26 @@ def get_config(path, argument=''):
 def test_config_is_runnable(path, argument):
     config = get_config(path, argument)
     assert checks.find_faults(config, num_devices=4 if not argument else 1) == []
-    # The model of evaluation differs by lengths only, and its faults are among those above. Layers
-    # of the same kind are alike: one of each is made.
-    model = config.model
-    kinds = dict.fromkeys(zip(model.attention, model.feed_forward, strict=True))
-    model.num_layers = len(kinds)
-    model.attention, model.feed_forward = (tuple(names) for names in zip(*kinds, strict=True))
-    model = make_model(config.model, config.train.segment_length)
-    shapes = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
-    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) > 10_000
+    # The model of evaluation differs by lengths only, and its faults are among those above.
+    assert num_parameters(config) > 10_000
     assert set(config) == set(base())
 
 
-def parameters(path, argument=''):
-    config = get_config(path, argument)
-    model = make_model(config.model, config.train.segment_length)
+def num_parameters(config):
+    """Layers of the same kind are alike: one of each is made, and counted as often as it is there."""
+    model = config.model
+    kinds = Counter(zip(model.attention, model.feed_forward, strict=True))
+    model.num_layers, numbers = len(kinds), list(kinds.values())
+    model.attention, model.feed_forward = (tuple(names) for names in zip(*kinds, strict=True))
+    model = make_model(model, config.train.segment_length)
     shapes = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
-    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    sizes = {name: sum(leaf.size for leaf in jax.tree.leaves(shapes[name])) for name in shapes}
+    blocks = [sizes.pop(f'block_{i}') for i in range(len(numbers))]
+    return sum(sizes.values()) + sum(map(operator.mul, blocks, numbers))
+
+
+def parameters(path, argument=''):
+    return num_parameters(get_config(path, argument))
 
 
 def test_sizes_are_the_papers():
@@ -100,6 +105,11 @@ def change(config, path, value):
         ('model.vocab_size', 257, 'vocabulary may be larger'),
         ('model.norm', 'batchnorm', 'layernorm, rmsnorm'),
         ('model.position', 'absolute', 'none, sinusoidal, learned'),
+        ('model.num_positions', 512, "position = 'none' has none"),
+        ('model.num_kv_heads', 3, 'or a divisor of config.model.num_heads = 4'),
+        ('model.num_kv_heads', -1, 'num_kv_heads = -1: must be 0'),
+        ('model.attention_bias', 'qvk', "did you mean 'qkv'"),
+        ('model.norm_epsilon', 0.0, 'norm_epsilon = 0.0: must be above 0'),
         ('model.dropout', 1.0, 'must lie between 0 and 1, excluding 1'),
         ('model.dtype', 'float16', 'bfloat16'),
         ('model.cutoffs', (100, 50), 'must rise'),
@@ -124,6 +134,38 @@ def test_faults_say_what_is_allowed(path, value, message):
     change(config, path, value)
     with pytest.raises(UsageError, match=message):
         checks.require_runnable(config, 8)
+
+
+@pytest.mark.parametrize(
+    'changes, message',
+    [
+        (dict(rotary_share=0.0), 'rotary_share = 0.0: must lie above 0'),
+        (dict(rotary_share=1.5), 'rotary_share = 1.5: must lie above 0 and be at most 1'),
+        (dict(rotary_share=0.1), 'of head_dim = 32 it rotates 3 dimensions'),
+        (dict(rotary_base=0.0), 'rotary_base = 0.0: must be above 1'),
+        (dict(head_dim=33, rotary_share=1.0), 'head_dim = 33: rotary needs an even number'),
+        (dict(position='learned', num_positions=64), 'at least the segment length 128'),
+        (dict(attention=('memsizer',) * 2, num_kv_heads=2), 'num_kv_heads = 0, not 2'),
+    ],
+)
+def test_settings_of_attention_are_checked(changes, message):
+    config = base()
+    config.model.transformer_xl.position = 'rotary'
+    config.model.memsizer = dict(num_slots=4, bias=True, chunk=3, carry=True, gradients=True)
+    config.model.update(dict(rotary_share=0.25, num_kv_heads=2))
+    assert checks.find_faults(config, 1) == []
+    config.model.update(changes)
+    faults = checks.find_faults(config, 1)
+    assert [fault for fault in faults if re.search(message, fault)], faults
+    assert len([fault for fault in faults if not fault.startswith('in evaluation')]) == 1, faults
+
+
+def test_learned_positions_of_their_own_length_allow_other_segments():
+    config = base()
+    config.model.position, config.evaluate.segment_length = 'learned', 256
+    assert 'config.model.num_positions' in '\n'.join(checks.find_faults(config, 1))
+    config.model.num_positions = 1024
+    assert checks.find_faults(config, 1) == []
 
 
 def test_all_faults_come_at_once():
@@ -251,6 +293,7 @@ def test_what_a_shape_forbids_is_noted_in_the_config():
 
 
 @pytest.mark.parametrize('memory', recipes())
+@pytest.mark.slow
 def test_a_recipe_takes_a_step(memory, tmp_path):
     """One training step of every memory in one configuration, at the sizes of its recipe."""
     config = get_config(QUICKSTART, f'tiny,memory={memory}')
@@ -350,7 +393,7 @@ def test_bad_memories_of_pairs_and_rows_are_said():
     cases = {
         'infini_pg19': dict(
             features='normalized', rule='delta_sequential', position='transformer_xl',
-            num_kv_heads=3, epsilon=0.0,
+            epsilon=0.0,
         ),
         'memorizing_pg19': dict(
             top_k=9000, search='some', cache_dtype='int4', recall_target=2.0, position='rotary',

@@ -247,7 +247,7 @@ def test_documents_are_the_same_whatever_the_order(kind, settings):
 
 def test_lanes_carry_inputs_and_marks():
     corpus = Collision(WORLD | dict(steps=20), 'train', 0)
-    batch = next(
+    batch, _ = next(
         batches(
             corpus,
             lanes=range(3),

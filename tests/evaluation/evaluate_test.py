@@ -5,7 +5,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longmem_jax.evaluation.evaluator import exact_answers, memory_lengths
+from longmem_jax.evaluation.evaluator import exact_answers
+from longmem_jax.evaluation.result import memory_lengths
 
 
 @given(st.data())

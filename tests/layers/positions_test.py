@@ -27,14 +27,30 @@ def test_rotary_products_depend_on_the_distance_alone():
     random = np.random.default_rng(0)
     q, k = (jnp.asarray(random.normal(size=(1, 1, 1, 8)), jnp.float32) for _ in range(2))
 
+    def rotate(x, start):
+        return positions.rotary(x, start, positions.rotary_frequencies(8))
+
     def product(i, j):
-        return float((positions.rotary(q, i) * positions.rotary(k, j)).sum())
+        return float((rotate(q, i) * rotate(k, j)).sum())
 
     np.testing.assert_allclose(product(7, 4), product(103, 100), rtol=1e-4)
     assert abs(product(7, 4) - product(7, 5)) > 1e-3
-    lanes = positions.rotary(jnp.concatenate([q, q]), jnp.asarray([3, 9], jnp.int32))
-    np.testing.assert_allclose(lanes[0], positions.rotary(q, 3)[0], atol=1e-6)
-    np.testing.assert_allclose(lanes[1], positions.rotary(q, 9)[0], atol=1e-6)
+    lanes = rotate(jnp.concatenate([q, q]), jnp.asarray([3, 9], jnp.int32))
+    np.testing.assert_allclose(lanes[0], rotate(q, 3)[0], atol=1e-6)
+    np.testing.assert_allclose(lanes[1], rotate(q, 9)[0], atol=1e-6)
+
+
+def test_rotary_of_a_part_of_the_head_with_a_base_of_its_own():
+    """Pairs (i, i + 2) of the first 4 dimensions turn by position * 100^(-2i / 4)."""
+    x = np.random.default_rng(0).normal(size=(1, 1, 1, 8))
+    width = positions.rotated_width(8, 0.5)
+    assert width == 4 and positions.rotated_width(80, 0.25) == 20
+    found = positions.rotary(jnp.asarray(x, jnp.float32), 3, positions.rotary_frequencies(4, 100.0))
+    wanted = x.copy()
+    for i, angle in enumerate((3.0, 0.3)):
+        turned = (x[..., i] + 1j * x[..., i + 2]) * np.exp(1j * angle)
+        wanted[..., i], wanted[..., i + 2] = turned.real, turned.imag
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize('heads', [1, 2, 6, 8, 12])

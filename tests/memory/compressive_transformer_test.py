@@ -126,7 +126,8 @@ def test_compression_by_max_runs():
             block: params[block]
             | {
                 'attention': {
-                    'layer': {'attention': params[block]['attention']['layer']['attention']}
+                    'projections': params[block]['attention']['projections'],
+                    'layer': {'attention': params[block]['attention']['layer']['attention']},
                 }
             }
         }

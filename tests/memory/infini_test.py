@@ -97,5 +97,7 @@ def test_gradients_reach_earlier_segments_only_where_asked():
         return read_segments(read, state, segments, jax.random.key(0))[1][-1]
 
     through, stopped = (jax.jit(jax.grad(last), static_argnums=1)(params, s) for s in (False, True))
-    values = [g['block_0']['attention']['value']['kernel'] for g in (through, stopped)]
+    values = [
+        g['block_0']['attention']['projections']['value']['kernel'] for g in (through, stopped)
+    ]
     assert np.abs(values[0] - values[1]).max() > 1e-5

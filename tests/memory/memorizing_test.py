@@ -98,6 +98,7 @@ def test_recall_of_the_released_search():
     assert recall['approximate'] > 0.85
 
 
+@pytest.mark.slow
 def test_memory_spread_over_devices_is_the_same():
     model, params = toy('memorizing')
     changes = dict(model.config.memorizing.to_dict(), memory_size=16)

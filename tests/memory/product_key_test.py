@@ -69,6 +69,7 @@ def config_of(texts):  # noqa: F811
     return config
 
 
+@pytest.mark.slow
 def test_running_averages_move_in_training_and_are_kept(texts, tmp_path, capsys):  # noqa: F811
     run = experiment(config_of(texts), tmp_path)
     train(run)

@@ -86,6 +86,7 @@ def test_bad_fields_are_faults(changes, message):
     assert any(message in fault for fault in model_faults(model, LENGTH))
 
 
+@pytest.mark.slow
 def test_a_run_continues_text_and_its_slots_are_drawn(texts, tmp_path):  # noqa: F811
     config = small_config(texts)
     del config.model.transformer_xl

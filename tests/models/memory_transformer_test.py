@@ -97,7 +97,7 @@ def test_keys_of_a_datastore_are_those_of_the_tokens():
     first = jax.tree.map(lambda leaf: leaf[0], random_segments())
     batch = Batch(
         tokens=first.tokens, targets=first.tokens, valid=first.valid, scored=first.valid,
-        start=first.start, num_bytes=None, cursor=None,
+        start=first.start, num_bytes=None,
     )  # fmt: skip
     state = fresh_state(model, params, BATCH)
     _, (keys, hidden, _) = look(model, params, state, batch)

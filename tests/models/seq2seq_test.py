@@ -155,6 +155,7 @@ def test_what_only_language_models_can_is_refused(method, given):
         jax.eval_shape(lambda: model.init(jax.random.key(0), *given, method=method, **options))
 
 
+@pytest.mark.slow
 def test_memory_tokens_learn():
     """Gradients reach the memory tokens and both stacks of the encoder."""
     model = make('bottleneck')

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.contract import ModelSettings, identity
-from longmem_jax.memory.compressive.layer import SegmentReading
+from longmem_jax.memory.compressive.layer import CompressiveTransformer
 from longmem_jax.segment import Segment
 
 
@@ -23,7 +23,7 @@ def _layer(settings):
         init_std=0.02,
         dtype=jnp.dtype('float32'),
     )
-    return SegmentReading(
+    return CompressiveTransformer(
         settings=model_settings,
         normalize=identity,
         shared=None,
@@ -31,8 +31,10 @@ def _layer(settings):
         compressed_length=settings['compressed_length'],
         rate=settings['compression_rate'],
         compression='convolution',
+        reading='segment',
         position='learned_relative',
         reconstruction='attention',
+        start='empty',
     )
 
 
@@ -45,32 +47,35 @@ def _to_ours(theirs, heads):
 
     key, value = np.split(theirs['to_kv.weight'], 2)
     params = {
-        'attention': {
+        'projections': {
             'query': {'kernel': heads_in(theirs['to_q.weight'])},
             'key': {'kernel': heads_in(key)},
             'value': {'kernel': heads_in(value)},
             'out': {'kernel': jnp.asarray(theirs['to_out.weight'].T.reshape(heads, -1, width))},
-            'relation': {'table': jnp.asarray(theirs['pos_emb'][:, ::-1])},
         },
-        'compress': {
-            'kernel': jnp.asarray(theirs['compress_mem_fn.conv.weight'].transpose(2, 1, 0)),
-            'bias': jnp.asarray(theirs['compress_mem_fn.conv.bias']),
+        'layer': {
+            'attention': {'relation': {'table': jnp.asarray(theirs['pos_emb'][:, ::-1])}},
+            'compress': {
+                'kernel': jnp.asarray(theirs['compress_mem_fn.conv.weight'].transpose(2, 1, 0)),
+                'bias': jnp.asarray(theirs['compress_mem_fn.conv.bias']),
+            },
         },
     }
     return params, jnp.asarray(theirs['to_out.bias'])
 
 
 def _to_theirs(gradient, bias):
-    attention, compress = gradient['attention'], gradient['compress']
-    flat = {name: np.asarray(attention[name]['kernel']) for name in ('query', 'key', 'value')}
+    projections, layer = gradient['projections'], gradient['layer']
+    relation, compress = layer['attention']['relation'], layer['compress']
+    flat = {name: np.asarray(projections[name]['kernel']) for name in ('query', 'key', 'value')}
     flat = {name: kernel.reshape(kernel.shape[0], -1).T for name, kernel in flat.items()}
-    out = np.asarray(attention['out']['kernel'])
+    out = np.asarray(projections['out']['kernel'])
     return {
         'to_q.weight': flat['query'],
         'to_kv.weight': np.concatenate([flat['key'], flat['value']]),
         'to_out.weight': out.reshape(-1, out.shape[2]).T,
         'to_out.bias': np.asarray(bias),
-        'pos_emb': np.asarray(attention['relation']['table'])[:, ::-1],
+        'pos_emb': np.asarray(relation['table'])[:, ::-1],
         'compress_mem_fn.conv.weight': np.asarray(compress['kernel']).transpose(2, 1, 0),
         'compress_mem_fn.conv.bias': np.asarray(compress['bias']),
     }
@@ -91,7 +96,7 @@ def check(settings, arrays):
         value = (y * arrays[f'in/loss_weight_{number}']).sum()
         return value + settings.get('aux_weight', 10.0) * loss, (y, loss, state)
 
-    state = layer.initial_state(batch)
+    state = layer.bind({'params': params}).initial_state(batch)
     for number in numbers:
         before, x = state, jnp.asarray(arrays[f'in/x_{number}'])
         _, (y, loss, state) = read(params, bias, x, state, number)

@@ -10,7 +10,7 @@ from longmem_jax.memory.infini import InfiniAttention, InfiniState
 from longmem_jax.segment import Segment
 
 
-def _model_settings(width, heads, length):
+def _model_settings(width, heads, length, scale_scores=True):
     return ModelSettings(
         d_model=width,
         num_heads=heads,
@@ -22,13 +22,13 @@ def _model_settings(width, heads, length):
         attention_dropout=0.0,
         init_std=0.02,
         dtype=jnp.dtype('float32'),
+        scale_scores=scale_scores,
     )
 
 
 def _layer(model_settings, normalize, **changes):
     fields = dict(
         position='rotary',
-        num_kv_heads=0,
         features='elu',
         rule='delta',
         normalizer='sum',
@@ -37,7 +37,6 @@ def _layer(model_settings, normalize, **changes):
         gate_init=0.0,
         skip_gate_when_empty=True,
         rotate_memory=False,
-        scale_scores=True,
         gradients=True,
     )
     return InfiniAttention(
@@ -71,11 +70,14 @@ def _attention(theirs, name, heads):
         return part.reshape(heads, head_dim, width)[:, order].reshape(-1, width)
 
     out = theirs[f'{name}.to_out.weight'].T
-    return {
+    projections = {
         'query': _heads_in(paired(query), heads),
         'key': _heads_in(paired(key), heads),
         'value': _heads_in(value, heads),
         'out': {'kernel': out.reshape(heads, -1, width)},
+    }
+    return {
+        'projections': projections,
         'gate': -theirs[f'{name}.fastweight_mem.head_gates'],
     }, order
 
@@ -133,7 +135,7 @@ def _whole_model(settings, arrays):
 def _one_layer(settings, arrays):
     theirs = {k[len('param/') :]: v for k, v in arrays.items() if k.startswith('param/')}
     heads, width = settings['heads'], settings['hidden_size']
-    model_settings = _model_settings(width, heads, settings['length'])
+    model_settings = _model_settings(width, heads, settings['length'], settings['scale_scores'])
     layer = _layer(
         model_settings,
         identity,
@@ -142,18 +144,17 @@ def _one_layer(settings, arrays):
         epsilon=settings['epsilon'],
         skip_gate_when_empty=False,
         rotate_memory=settings['rotated_memory_keys'],
-        scale_scores=settings['scale_scores'],
         gradients=False,
     )
 
     def run(theirs, hidden, state, weight):
-        params = {
+        projections = {
             name: _heads_in(theirs[f'{name[0]}_proj.weight'], heads)
             for name in ('query', 'key', 'value')
         }
         out = theirs['out_proj.weight'].T
-        params['out'] = {'kernel': out.reshape(heads, -1, width)}
-        params['gate'] = theirs['betas'].reshape(heads)
+        projections['out'] = {'kernel': out.reshape(heads, -1, width)}
+        params = {'projections': projections, 'gate': theirs['betas'].reshape(heads)}
         y, state, _ = layer.apply({'params': params}, hidden, state, _segment(hidden), train=False)
         y = y + theirs['out_proj.bias']
         return (y * weight).sum(), (y, state)

@@ -23,10 +23,10 @@ def _encoder_layout(name, settings):
     ours = {'seq': 'sequence', 'mem': 'memory'}[stack_name]
     layer = ours if settings['shared_layers'] else f'{ours}_{number}'
     known = {
-        'attn.out_proj.weight': ('attention', 'out', 'kernel'),
-        'attn.out_proj.bias': ('attention', 'out', 'bias'),
-        'attn.in_proj_weight': ('attention', '*', 'kernel'),
-        'attn.in_proj_bias': ('attention', '*', 'bias'),
+        'attn.out_proj.weight': ('attention', 'projections', 'out', 'kernel'),
+        'attn.out_proj.bias': ('attention', 'projections', 'out', 'bias'),
+        'attn.in_proj_weight': ('attention', 'projections', '*', 'kernel'),
+        'attn.in_proj_bias': ('attention', 'projections', '*', 'bias'),
         'norm1.weight': ('attention_norm', 'scale'),
         'norm1.bias': ('attention_norm', 'bias'),
         'norm2.weight': ('feed_forward_norm', 'scale'),

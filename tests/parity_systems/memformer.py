@@ -55,7 +55,9 @@ def _paper(settings, arrays):
                 every = jnp.ones(memory.shape[:2], bool)
                 return x + module(x, module.source(memory, every), train=False)
 
-            y = reader.apply({'params': params}, inputs[f'x_{t}'], memory, method=read)
+            y = reader.apply(
+                {'params': {'projections': params}}, inputs[f'x_{t}'], memory, method=read
+            )
             valid = jnp.asarray(arrays[f'in/token_mask_{t}'] > 0)
             raw, weights = writer.apply({'params': writing}, memory, y, valid)
             memory = slots.forget(raw, bias)

@@ -52,16 +52,17 @@ def _to_ours(theirs, heads):
         return {'kernel': kernel.reshape(kernel.shape[0], heads, -1)}
 
     out = theirs['tbase.post_attn_mlp.output_layer.kernel']
-    attention = {
+    projections = {
         'query': into('queries'),
         'key': into('keys'),
         'value': into('values'),
         'out': {'kernel': out.reshape(heads, -1, out.shape[1])},
-        'scale': theirs['tbase._kvq.attention_scale'],
     }
+    attention = {'scale': theirs['tbase._kvq.attention_scale']}
     if 'relative_positions.rel_embedding' in theirs:
         attention['relation'] = {'buckets': theirs['relative_positions.rel_embedding']}
-    return {'attention': attention, 'gate': theirs['external_memory_bias']}
+    gate = theirs['external_memory_bias']
+    return {'projections': projections, 'attention': attention, 'gate': gate}
 
 
 def check(settings, arrays):

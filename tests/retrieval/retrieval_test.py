@@ -13,7 +13,7 @@ from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
-from longmem_jax.retrieval import cache, datastore, evaluate, knn_lm, reading, search, spalm
+from longmem_jax.retrieval import cache, datastore, evaluate, gated, knn_lm, reading, search, spalm
 from longmem_jax.retrieval.index import make_index
 from tests.commands.train_test import small_config, texts  # noqa: F401  (a fixture)
 from tests.parity_systems.knn_lm import Store
@@ -44,6 +44,7 @@ def opened(config, workdir, **changes):
     return make(config, workdir)
 
 
+@pytest.mark.slow
 def test_a_datastore_holds_every_token_and_its_key(trained):
     config, workdir = trained
     experiment = make(config, workdir)
@@ -72,6 +73,7 @@ def test_a_datastore_holds_every_token_and_its_key(trained):
     np.testing.assert_allclose(store.rows('keys', at), first, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_pass_scores_what_evaluation_scores(trained):
     config, workdir = trained
     experiment = make(config, workdir)
@@ -85,6 +87,7 @@ def test_the_pass_scores_what_evaluation_scores(trained):
     assert sum(int(part.counted.sum()) for part in parts) == result.tokens
 
 
+@pytest.mark.slow
 def test_building_goes_on_where_it_stopped(trained, tmp_path, monkeypatch):
     config, workdir = trained
     experiment = opened(config, workdir, datastore=str(tmp_path))
@@ -111,6 +114,7 @@ def test_building_goes_on_where_it_stopped(trained, tmp_path, monkeypatch):
     assert not list(tmp_path.glob('progress*'))
 
 
+@pytest.mark.slow
 def test_damage_and_strangers_are_said(trained, tmp_path):
     config, workdir = trained
     copy = tmp_path / 'copy'
@@ -150,6 +154,7 @@ def test_damage_and_strangers_are_said(trained, tmp_path):
         datastore.build(make(config, workdir), 'test')
 
 
+@pytest.mark.slow
 def test_neighbours_help_and_are_reported(trained, capsys):
     config, workdir = trained
     results = {}
@@ -200,6 +205,7 @@ def test_search_is_exact(devices, block):
     np.testing.assert_allclose(found, np.sort(distance, axis=1)[:, :9], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_documents_can_be_left_out(trained):
     config, workdir = trained
     store = datastore.Datastore(datastore.Path(config.retrieval.datastore), None, False)
@@ -213,6 +219,7 @@ def test_documents_can_be_left_out(trained):
     assert not (store.rows('documents', found) == own[:, None]).any()
 
 
+@pytest.mark.slow
 def test_faiss_finds_nearly_the_same(trained):
     pytest.importorskip('faiss')
     config, workdir = trained
@@ -232,6 +239,7 @@ def test_faiss_finds_nearly_the_same(trained):
         make_index(settings, store, None)
 
 
+@pytest.mark.slow
 def test_the_cache_looks_back_in_its_document_only(trained):
     config, workdir = trained
     experiment = make(config, workdir)
@@ -264,6 +272,7 @@ def test_the_cache_looks_back_in_its_document_only(trained):
 
 
 @pytest.mark.parametrize('frozen', [True, False])
+@pytest.mark.slow
 def test_spalm_learns_a_gate(trained, tmp_path, frozen):
     config, workdir = trained
     own = tmp_path / 'run'
@@ -290,8 +299,8 @@ def test_the_gate_chooses_between_model_and_neighbours():
     weights = np.exp(scores - scores.max(1, keepdims=True))
     mean = np.einsum('nk,nkd->nd', weights / weights.sum(1, keepdims=True), rows)
     np.testing.assert_allclose(
-        spalm.combine(hidden, rows, np.zeros(6, np.float32)), (hidden + mean) / 2, rtol=1e-5
+        gated.combine(hidden, rows, np.zeros(6, np.float32)), (hidden + mean) / 2, rtol=1e-5
     )
     toward = 100 * hidden[0] / np.square(hidden[0]).sum()
-    np.testing.assert_allclose(spalm.combine(hidden, rows, toward)[0], hidden[0], rtol=1e-5)
-    np.testing.assert_allclose(spalm.combine(hidden, rows, -toward)[0], mean[0], rtol=1e-4)
+    np.testing.assert_allclose(gated.combine(hidden, rows, toward)[0], hidden[0], rtol=1e-5)
+    np.testing.assert_allclose(gated.combine(hidden, rows, -toward)[0], mean[0], rtol=1e-4)

@@ -211,6 +211,19 @@ def test_another_model_is_refused_with_its_fields(open_run, mesh):
     assert reports == [] and saver.steps() == [2, 4]
 
 
+def test_a_checkpoint_of_another_format_is_refused_in_one_line(open_run, mesh):
+    save(open_run, mesh)  # without a format, as the first versions
+    saver, reports = open_run(IDENTITY | {'format': 2, 'tokenizer': 'b2'})
+    refused = (saver.require_format, lambda: saver.restore(abstract(make_state(0, mesh, 'data'))))
+    for call in refused:
+        with pytest.raises(UsageError, match='an earlier version, whose parameters have') as caught:
+            call()
+        text = str(caught.value)
+        assert 'Train again in another --workdir' in text and 'tokenizer' not in text
+        assert '\n' not in text
+    assert reports == [] and saver.steps() == [2, 4]
+
+
 def test_differing_fields():
     same = {'a': {'b': [1, 2], 'c': None}}
     assert differing_fields(same, same) == []

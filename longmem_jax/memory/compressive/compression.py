@@ -98,6 +98,7 @@ def attention_reconstruction(
     num_old: jax.Array,
     num_new: jax.Array,
     num_queries: jax.Array,
+    scale: float,
 ) -> jax.Array:
     """Squared difference of content attention to old and to compressed vectors (Algorithm 2).
 
@@ -105,16 +106,17 @@ def attention_reconstruction(
 
     Args:
       queries: [batch, heads, queries, head_dim].
-      old, new: (keys, values), [batch, heads, n, head_dim] each.
+      old, new: (keys, values), [batch, kv_heads, n, head_dim] each.
       num_old, num_new: int32 [batch], how many of them, from the first, count; lanes without any
         add nothing.
       num_queries: int32 [batch], likewise.
+      scale: factor of the scores.
     """
 
     def read(keys, values, number):
         place = jnp.arange(keys.shape[2], dtype=jnp.int32)
         mask = (place[None] < number[:, None])[:, None, None]
-        return attend(queries, keys, values, Rules(offset=0, mask=mask, causal=False))
+        return attend(queries, keys, values, Rules(offset=0, mask=mask, causal=False, scale=scale))
 
     wide = jnp.promote_types(queries.dtype, jnp.float32)
     difference = read(*old, num_old).astype(wide) - read(*new, num_new).astype(wide)

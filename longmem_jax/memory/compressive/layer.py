@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from longmem_jax.contract import STARTS, Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, one_of
 from longmem_jax.layers.near_positions import shared_table
+from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import RelativeBiases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.layers.switching import as_function
@@ -110,6 +111,7 @@ class SegmentReading(nn.Module):
     """The paper's layer; attributes as in `CompressiveTransformer`."""
 
     settings: ModelSettings
+    projections: Projections
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     memory_length: int
@@ -122,6 +124,7 @@ class SegmentReading(nn.Module):
     def setup(self):
         self.attention = SelfAttention(
             settings=self.settings,
+            projections=self.projections,
             normalize=self.normalize,
             shared=self.shared,
             position=self.position,
@@ -191,13 +194,15 @@ class SegmentReading(nn.Module):
             function, variables = as_function(part)
             return lambda x: function(stop(variables), x)
 
-        parts = (self.normalize, self.attention.key, self.attention.value)
+        parts = (self.normalize, self.projections.key, self.projections.value)
         normalize, key, value = (detached(part) for part in parts)
-        queries = stop(self.attention.query(self.normalize(x)))
+        queries = stop(self.projections.queries(self.normalize(x)))
         old, new = (
             (key(rows), value(rows)) for rows in (normalize(evicted.rows), normalize(slots))
         )
-        loss = attention_reconstruction(queries, stop(old), new, number, evicted.groups, num_valid)
+        numbers = (number, evicted.groups, num_valid)
+        scale = self.settings.score_scale
+        loss = attention_reconstruction(queries, stop(old), new, *numbers, scale)
         return {'compression': loss}
 
     def __call__(
@@ -283,8 +288,10 @@ class CompressiveTransformer(nn.Module):
     start: str = 'empty'
 
     def setup(self):
+        self.projections = Projections(self.settings)
         given = dict(
             settings=self.settings,
+            projections=self.projections,
             normalize=self.normalize,
             shared=self.shared,
             memory_length=self.memory_length,

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import near_positions, weight_dropout
 from longmem_jax.layers.attention_products import dot, mix
-from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.window import push
 from longmem_jax.memory.compressive.compression import Compressor
@@ -46,7 +46,7 @@ class SlidingCache:
     """What an open segment reads and will write.
 
     Attributes:
-      keys, values: [batch, heads, slots + memory_length + segment_length, head_dim]; the slots
+      keys, values: [batch, kv_heads, slots + memory_length + segment_length, head_dim]; the slots
         are the old ones and room for new ones.
       hidden: [batch, memory_length + segment_length, d_model], window and inputs so far.
       count, compressed_count, phase: int32 [batch], as in the state.
@@ -88,6 +88,7 @@ class SlidingReading(nn.Module):
     """Attributes as in `CompressiveTransformer`; all vectors of memories are detached."""
 
     settings: ModelSettings
+    projections: Projections
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
     memory_length: int
@@ -98,15 +99,6 @@ class SlidingReading(nn.Module):
 
     def setup(self):
         settings = self.settings
-        init = nn.initializers.normal(settings.init_std)
-        heads = dict(
-            num_heads=settings.num_heads,
-            head_dim=settings.head_dim,
-            dtype=settings.dtype,
-            kernel_init=init,
-        )
-        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
-        self.out = HeadsOut(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init)
         self.compress = Compressor(
             kind=self.compression,
             rate=self.rate,
@@ -236,9 +228,14 @@ class SlidingReading(nn.Module):
         memory, normal = self.normalize(memory), self.normalize(x)
         # Projected apart: the memory needs no gradient.
         keys, values = (
-            jnp.concatenate([part(memory), part(normal)], axis=2) for part in (self.key, self.value)
+            repeat_heads(
+                jnp.concatenate([project(memory), project(normal)], axis=2), settings.num_heads
+            )
+            for project in (self.projections.keys, self.projections.values)
         )
-        queries = self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype)
+        queries = self.projections.queries(normal) * jnp.asarray(
+            settings.score_scale, settings.dtype
+        )
         scores, seen = self._scores(
             queries,
             keys,
@@ -249,7 +246,7 @@ class SlidingReading(nn.Module):
         )
         dropout = weight_dropout.draw(self, train)
         kept = None if dropout is None else dropout.factor(scores)
-        y = self.out(mix(scores, values, seen, None, kept))
+        y = self.projections.out(mix(scores, values, seen, None, kept))
         metrics = {
             'memory_size': mean_count(state.count),
             'compressed_size': mean_count(state.compressed_count),
@@ -273,8 +270,8 @@ class SlidingReading(nn.Module):
             return jnp.concatenate([part[:, :, :old], gap, part[:, :, old:]], axis=2)
 
         return SlidingCache(
-            spread(self.key(rows)),
-            spread(self.value(rows)),
+            spread(self.projections.keys(rows)),
+            spread(self.projections.values(rows)),
             jnp.pad(state.hidden, [(0, 0), (0, settings.segment_length), (0, 0)]),
             state.count,
             state.compressed_count,
@@ -298,9 +295,16 @@ class SlidingReading(nn.Module):
             write_at(
                 write_at(part, project(new), place, 2), project(normal), slots + window + index, 2
             )
-            for part, project in ((cache.keys, self.key), (cache.values, self.value))
+            for part, project in (
+                (cache.keys, self.projections.keys),
+                (cache.values, self.projections.values),
+            )
         )
-        queries = self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype)
+        cache = cache.replace(keys=keys, values=values, hidden=hidden)
+        keys, values = (repeat_heads(part, settings.num_heads) for part in (keys, values))
+        queries = self.projections.queries(normal) * jnp.asarray(
+            settings.score_scale, settings.dtype
+        )
         places = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
         column = jnp.arange(keys.shape[2] - slots, dtype=jnp.int32)[None, None]
         distance = window + places[..., None] - column
@@ -312,8 +316,7 @@ class SlidingReading(nn.Module):
             cache,
             slots,
         )
-        y = self.out(mix(scores, values, seen, None, None))
-        return y, cache.replace(keys=keys, values=values, hidden=hidden)
+        return self.projections.out(mix(scores, values, seen, None, None)), cache
 
     def close_segment(
         self, state: SlidingState, cache: SlidingCache, count: jax.Array

@@ -23,7 +23,7 @@ from longmem_jax.contract import STARTS, Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, between, one_of
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
-from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.switching import (
     memory_projector,
@@ -47,9 +47,9 @@ class ExpireSpanCache:
     """What an open segment reads and will write.
 
     Attributes:
-      old_keys, old_values: [batch, heads, capacity - position_length, head_dim].
+      old_keys, old_values: [batch, kv_heads, capacity - position_length, head_dim].
       old_spans: float32 [batch, capacity - position_length].
-      keys, values: [batch, heads, position_length + segment_length, head_dim].
+      keys, values: [batch, kv_heads, position_length + segment_length, head_dim].
       spans: float32 [batch, position_length + segment_length].
       hidden: [batch, segment_length, d_model], inputs of this layer so far.
       distance, count, window_count: as in the state.
@@ -139,15 +139,7 @@ class ExpireSpan(nn.Module):
 
     def setup(self):
         settings = self.settings
-        init = nn.initializers.normal(settings.init_std)
-        heads = dict(
-            num_heads=settings.num_heads,
-            head_dim=settings.head_dim,
-            dtype=settings.dtype,
-            kernel_init=init,
-        )
-        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
-        self.out = HeadsOut(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init)
+        self.projections = Projections(settings)
         self.span_kernel = self.param(
             'span_kernel',
             nn.with_logical_partitioning(nn.initializers.zeros, ('norm',)),
@@ -206,9 +198,10 @@ class ExpireSpan(nn.Module):
         if train and self.shorten:
             limit = draw_shortening(segment.key)
         inputs = dict(
-            queries=self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype),
-            keys=self.key(normal),
-            values=self.value(normal),
+            queries=self.projections.queries(normal)
+            * jnp.asarray(settings.score_scale, settings.dtype),
+            keys=self.projections.keys(normal),
+            values=self.projections.values(normal),
             spans=self._spans(normal),
         )
         constants = dict(
@@ -218,7 +211,9 @@ class ExpireSpan(nn.Module):
         )
         if rate:
             constants['dropout'] = jax.random.split(self.make_rng('dropout'), batch)
-        project, variables = memory_projector(self.normalize, self.key, self.value)
+        project, variables = memory_projector(
+            self.normalize, self.projections.key, self.projections.value
+        )
         params = dict(
             projector=variables, kernel=self.span_kernel, bias=self.span_bias, table=self.shared()
         )
@@ -250,14 +245,24 @@ class ExpireSpan(nn.Module):
             'span_max': present.max(),
             'dropped': mean_count(new.dropped - state.dropped),
         }
-        return self.out(out), new, Aux(losses={'expire_span': loss.mean()}, metrics=metrics)
+        return (
+            self.projections.out(out),
+            new,
+            Aux(losses={'expire_span': loss.mean()}, metrics=metrics),
+        )
 
     def open_segment(self, state: ExpireSpanState, batch_size: int) -> ExpireSpanCache:
         """Projects what is alive, once for all tokens of the segment."""
         settings = self.settings
         window = self.normalize(state.window)
-        keys, values, spans = self.key(window), self.value(window), self._spans(window)
-        project, variables = memory_projector(self.normalize, self.key, self.value)
+        keys, values, spans = (
+            self.projections.keys(window),
+            self.projections.values(window),
+            self._spans(window),
+        )
+        project, variables = memory_projector(
+            self.normalize, self.projections.key, self.projections.value
+        )
         room = self.sizes[-1]
 
         def read(size, operands, _):
@@ -298,10 +303,12 @@ class ExpireSpan(nn.Module):
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         settings, width = self.settings, self.position_length
         normal = self.normalize(x)
-        queries = self.query(normal) * jnp.asarray(settings.head_dim**-0.5, settings.dtype)
+        queries = self.projections.queries(normal) * jnp.asarray(
+            settings.score_scale, settings.dtype
+        )
         cache = cache.replace(
-            keys=write_at(cache.keys, self.key(normal), width + index, 2),
-            values=write_at(cache.values, self.value(normal), width + index, 2),
+            keys=write_at(cache.keys, self.projections.keys(normal), width + index, 2),
+            values=write_at(cache.values, self.projections.values(normal), width + index, 2),
             spans=write_at(cache.spans, self._spans(normal), width + index, 1),
             hidden=write_at(cache.hidden, x, index, 1),
         )
@@ -312,8 +319,10 @@ class ExpireSpan(nn.Module):
 
         def read(size, operands, _):
             cache, queries, near, recent, places = operands
-            keys = jnp.concatenate([cache.old_keys[:, :, :size], cache.keys], axis=2)
-            values = jnp.concatenate([cache.old_values[:, :, :size], cache.values], axis=2)
+            keys, values = (
+                repeat_heads(jnp.concatenate([old[:, :, :size], new], axis=2), settings.num_heads)
+                for old, new in ((cache.old_keys, cache.keys), (cache.old_values, cache.values))
+            )
             scores = dot(queries, keys)
             scores = scores + jnp.pad(near, [(0, 0)] * 3 + [(size, 0)]).astype(scores.dtype)
             soft, _ = masks(
@@ -332,7 +341,7 @@ class ExpireSpan(nn.Module):
         out = switch(
             read, self.sizes, cache.count.max(), (cache, queries, near, recent, places), ()
         )
-        return self.out(out), cache
+        return self.projections.out(out), cache
 
     def close_segment(
         self, state: ExpireSpanState, cache: ExpireSpanCache, count: jax.Array

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
+from longmem_jax.layers.projections import repeat_heads
 from longmem_jax.layers.weight_dropout import factor_by_column
 from longmem_jax.memory.expire_span.spans import expire_spans, masks
 
@@ -46,8 +47,8 @@ def read_segment(
     memory = jnp.concatenate([state.buffer[:, :size], state.window], axis=1)
     memory, keys, values = project(params['projector'], memory)
     spans = expire_spans(memory, params['kernel'], params['bias'], max_span, pre_div)
-    keys = jnp.concatenate([keys, rows['keys']], axis=2)
-    values = jnp.concatenate([values, rows['values']], axis=2)
+    keys = repeat_heads(jnp.concatenate([keys, rows['keys']], axis=2), queries.shape[1])
+    values = repeat_heads(jnp.concatenate([values, rows['values']], axis=2), queries.shape[1])
     near = near_positions.whole_segment(queries, params['table'], width)
     scores = dot(queries, keys)
     scores = scores + jnp.pad(near, [(0, 0)] * 3 + [(size, 0)]).astype(scores.dtype)

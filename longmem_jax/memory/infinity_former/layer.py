@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, between, one_of
+from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import shared_biases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.layers.window import push
@@ -179,8 +180,10 @@ class InfinityFormer(nn.Module):
     sigma_0: float = 0.05
 
     def setup(self):
+        self.projections = Projections(self.settings)
         self.attention = SelfAttention(
             settings=self.settings,
+            projections=self.projections,
             normalize=self.normalize,
             shared=self.shared,
             position=self.position,
@@ -262,7 +265,7 @@ class InfinityFormer(nn.Module):
         )
 
     def _queries(self, x):
-        return self.attention.query(self.normalize(x))
+        return self.projections.queries(self.normalize(x))
 
     def _read(self, x, keys, values, stored, counted):
         """What the memory gives, its attention by bin, and the densities; zeros where it is empty."""

@@ -24,6 +24,7 @@ from longmem_jax.layers.nearest import (
     no_rows,
     write,
 )
+from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
@@ -114,8 +115,10 @@ class Memorizing(nn.Module):
     gate_init: float = 0.0
 
     def setup(self):
+        self.projections = Projections(self.settings)
         self.attention = NormalizedAttention(
             settings=self.settings,
+            projections=self.projections,
             position=self.position,
             memory_length=self.memory_length,
             window=self.window,
@@ -134,11 +137,14 @@ class Memorizing(nn.Module):
         dtype = self.cache_dtype
         if dtype == 'float32':
             dtype = jnp.promote_types(settings.dtype, jnp.float32)
-        rows = no_rows(batch_size, settings.num_heads, self.memory_size, settings.head_dim, dtype)
+        rows = no_rows(batch_size, settings.kv_heads, self.memory_size, settings.head_dim, dtype)
         return MemorizingState(self.attention.initial(batch_size), rows)
 
     def retrieve(self, queries: jax.Array, rows: Rows) -> jax.Array:
         """What queries (times their scale) read of the memory: [batch, heads, n, head_dim]."""
+        # Heads that share keys and values ask as further queries of their key head.
+        shape = queries.shape
+        queries = queries.reshape(shape[0], self.settings.kv_heads, -1, shape[3])
         # The scale is positive, so it changes no order.
         keys, values, found = nearest(
             rows, queries, self.top_k, self.search, self.recall_target, self.block_size
@@ -149,11 +155,11 @@ class Memorizing(nn.Module):
         scores = jnp.where(counted, scores, jnp.asarray(NEVER, wide))
         weights = jax.nn.softmax(scores, axis=-1)
         weights = jnp.where(counted, weights, jnp.zeros_like(weights)).astype(values.dtype)
-        return jnp.einsum('bhnk,bhnkd->bhnd', weights, values)
+        return jnp.einsum('bhnk,bhnkd->bhnd', weights, values).reshape(shape)
 
     def _mix(self, local, retrieved):
         gate = jax.nn.sigmoid(self.gate)[None, :, None, None].astype(local.dtype)
-        return self.attention.out(local * (1 - gate) + retrieved * gate)
+        return self.projections.out(local * (1 - gate) + retrieved * gate)
 
     def _remember(self, state, keys, values, num_valid):
         recent = self.attention.remember(state.recent, keys, values, num_valid)
@@ -222,7 +228,7 @@ ENTRY = Entry(
     layer=Memorizing,
     check=check,
     lengths={'memory_length': '', 'memory_size': '+ entries '},
-    nearest='top_k',
+    nearest='memory_size',
     recipes={'memorizing': recipe},
     toy=dict(memory_length=4, memory_size=12, top_k=3, block_size=4),
     variants=dict(

@@ -17,7 +17,7 @@ from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import feature_maps, weight_dropout
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.attention_rules import Rules
-from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import RelativePosition
 from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.layers.window import push
@@ -31,7 +31,7 @@ class RecentKeys:
     """Keys and values of the last tokens.
 
     Attributes:
-      keys, values: [batch, heads, memory_length, head_dim]; the last `count` are filled.
+      keys, values: [batch, kv_heads, memory_length, head_dim]; the last `count` are filled.
       count: int32 [batch].
     """
 
@@ -50,10 +50,11 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
 
 
 class NormalizedAttention(nn.Module):
-    """Projections, local attention and the cache of recent keys; not a layer by itself.
+    """Local attention and the cache of recent keys; not a layer by itself.
 
     Attributes:
       settings: sizes of the model.
+      projections: of the layer that this is a part of.
       position: 't5', 'alibi' or 'none'.
       memory_length: keys kept of the last tokens; 0 = none.
       window: greatest distance that is seen; 0 = no limit.
@@ -64,6 +65,7 @@ class NormalizedAttention(nn.Module):
     """
 
     settings: ModelSettings
+    projections: Projections
     position: str
     memory_length: int
     window: int
@@ -73,15 +75,6 @@ class NormalizedAttention(nn.Module):
 
     def setup(self):
         settings = self.settings
-        init = nn.initializers.normal(settings.init_std)
-        heads = dict(
-            num_heads=settings.num_heads,
-            head_dim=settings.head_dim,
-            dtype=settings.dtype,
-            kernel_init=init,
-        )
-        self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
-        self.out = HeadsOut(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init)
         constant = nn.initializers.constant(self.scale_init)
         constant = nn.with_logical_partitioning(constant, ('heads',))
         self.scale = self.param('scale', constant, (settings.num_heads,))
@@ -96,25 +89,27 @@ class NormalizedAttention(nn.Module):
     def initial(self, batch_size: int) -> RecentKeys:
         """No keys."""
         settings = self.settings
-        shape = (batch_size, settings.num_heads, self.memory_length, settings.head_dim)
+        shape = (batch_size, settings.kv_heads, self.memory_length, settings.head_dim)
         room = jnp.zeros(shape, settings.dtype)
         return RecentKeys(room, room, jnp.zeros((batch_size,), jnp.int32))
 
     def queries(self, x: jax.Array) -> jax.Array:
         """Queries of `x` [batch, n, d_model] times their scale: [batch, heads, n, head_dim]."""
         scale = jnp.abs(self.scale)[None, :, None, None]
-        return feature_maps.unit(self.query(x), EPSILON) * scale.astype(self.settings.dtype)
+        return feature_maps.unit(self.projections.queries(x), EPSILON) * scale.astype(
+            self.settings.dtype
+        )
 
     def key_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Keys and values of `x`, [batch, heads, n, head_dim] each."""
-        return feature_maps.unit(self.key(x), EPSILON), self.value(x)
+        """Keys and values of `x`, [batch, kv_heads, n, head_dim] each."""
+        return feature_maps.unit(self.projections.keys(x), EPSILON), self.projections.values(x)
 
     def local(self, queries, keys, values, offset, count, train) -> jax.Array:
         """Attention to the recent keys and the segment: [batch, heads, n, head_dim].
 
         Args:
           queries: of `queries`, the first on key index `offset` (int, or int32 [batch]).
-          keys, values: [batch, heads, memory_length + m, head_dim].
+          keys, values: [batch, kv_heads, memory_length + m, head_dim].
           count: int32 [batch], filled recent keys.
           train: dropout on or off.
         """
@@ -152,7 +147,7 @@ class NormalizedAttention(nn.Module):
     def open(self, recent: RecentKeys, batch_size: int) -> KeyValues:
         """Recent keys and values with room for the segment behind them."""
         settings = self.settings
-        shape = (batch_size, settings.num_heads, settings.segment_length, settings.head_dim)
+        shape = (batch_size, settings.kv_heads, settings.segment_length, settings.head_dim)
         room = jnp.zeros(shape, settings.dtype)
         parts = (recent.keys, recent.values)
         return KeyValues(*(jnp.concatenate([part, room], axis=2) for part in parts))

@@ -12,6 +12,7 @@ import flax.struct
 import jax
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
@@ -45,8 +46,10 @@ class NormalizedXL(nn.Module):
     scale_init: float = 1.0
 
     def setup(self):
+        self.projections = Projections(self.settings)
         self.attention = NormalizedAttention(
             settings=self.settings,
+            projections=self.projections,
             position=self.position,
             memory_length=self.memory_length,
             window=self.window,
@@ -67,7 +70,7 @@ class NormalizedXL(nn.Module):
         _, keys, values, local = self.attention.whole(self.normalize(x), state, train)
         new = self.attention.remember(state, keys, values, segment.num_valid)
         metrics = {'memory_size': mean_count(state.count)}
-        return self.attention.out(local), new, Aux(losses={}, metrics=metrics)
+        return self.projections.out(local), new, Aux(losses={}, metrics=metrics)
 
     def open_segment(self, state: RecentKeys, batch_size: int) -> NormalizedXLCache:
         """Room for the segment behind the recent keys."""
@@ -80,7 +83,7 @@ class NormalizedXL(nn.Module):
         _, local, attention = self.attention.tokens(
             self.normalize(x), cache.attention, cache.recent.count, index
         )
-        return self.attention.out(local), cache.replace(attention=attention)
+        return self.projections.out(local), cache.replace(attention=attention)
 
     def close_segment(
         self, state: RecentKeys, cache: NormalizedXLCache, count: jax.Array

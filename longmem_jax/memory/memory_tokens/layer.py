@@ -19,6 +19,7 @@ from longmem_jax.faults import at_least, one_of
 from longmem_jax.layers import weight_dropout
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.attention_rules import RelativeTable, Rules
+from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.memory.transformer_xl import TransformerXLState, remember
 from longmem_jax.segment import Aux, Segment, mean_count
@@ -155,8 +156,10 @@ class MemoryTokensLayer(nn.Module):
     position: str = 'transformer_xl'
 
     def setup(self):
+        self.projections = Projections(self.settings)
         self.attention = SelfAttention(
             settings=self.settings,
+            projections=self.projections,
             normalize=self.normalize,
             shared=self.shared,
             position=self.position,
@@ -166,10 +169,8 @@ class MemoryTokensLayer(nn.Module):
 
     def _keys_values(self, x, start):
         """Keys and values of normalized `x`, which begins at key `start` (int or [batch])."""
-        attention = self.attention
-        return KeyValues(
-            attention.relation.apply_to_keys(attention.key(x), start), attention.value(x)
-        )
+        keys = self.attention.relation.apply_to_keys(self.projections.keys(x), start)
+        return KeyValues(keys, self.projections.values(x))
 
     def _look(self, x, keys_values, first, count, end, *, offset, train):
         """Attends from normalized `x`, positions `first` .., of which the key has index `offset`."""
@@ -182,18 +183,25 @@ class MemoryTokensLayer(nn.Module):
             window=self.memory_length if self.same_length else 0,
         )  # fmt: skip
         related, by_distance = self.attention.relation.apply_to_queries(
-            self.attention.query(x), offset, num_keys, train=train
+            self.projections.queries(x), offset, num_keys, train=train
         )
         bias = None
         if self.look_ahead == 'released':
             bias = released_bias(
                 by_distance['relative'], queries, keys, count,
-                length=settings.segment_length, scale=settings.head_dim**-0.5,
+                length=settings.segment_length, scale=settings.score_scale,
             )  # fmt: skip
-        rules = Rules(offset=offset, causal=False, mask=seen[:, None], bias=bias, **by_distance)
+        rules = Rules(
+            offset=offset,
+            causal=False,
+            mask=seen[:, None],
+            bias=bias,
+            scale=settings.score_scale,
+            **by_distance,
+        )
         dropout = weight_dropout.draw(self.attention, train)
         out = attend(related, keys_values.keys, keys_values.values, rules, dropout)
-        return self.attention.out(out)
+        return self.projections.out(out)
 
     def initial_state(self, batch_size: int) -> TransformerXLState:
         """An empty cache."""

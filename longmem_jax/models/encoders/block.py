@@ -34,10 +34,12 @@ class EncoderBlock(nn.Module):
     reads_slots: bool = False
 
     def setup(self):
-        self.attention_norm, self.feed_forward_norm = Norm(self.norm), Norm(self.norm)
+        epsilon = self.settings.norm_epsilon
+        self.attention_norm = Norm(self.norm, epsilon)
+        self.feed_forward_norm = Norm(self.norm, epsilon)
         self.attention = self._attention(self.attention_norm)
         if self.reads_slots:
-            self.reader_norm = Norm(self.norm)
+            self.reader_norm = Norm(self.norm, epsilon)
             self.reader = self._attention(self.reader_norm)
         self.feed_forward = Dense(
             settings=self.settings,

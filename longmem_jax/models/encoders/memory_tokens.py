@@ -65,7 +65,7 @@ class MemoryEncoder(nn.Module):
 
         self.sequence = stack('sequence')
         self.memory = stack('memory') if self.variant in ('ctrl', 'bottleneck') else None
-        self.last = Norm(self.norm) if self.final_norm else None
+        self.last = Norm(self.norm, self.settings.norm_epsilon) if self.final_norm else None
         if self.variant != 'none':
             init = nn.with_logical_partitioning(nn.initializers.normal(self.std), (None, 'embed'))
             self.tokens = self.param('tokens', init, (self.num_tokens, self.settings.d_model))

@@ -131,7 +131,7 @@ class SlotEncoder(nn.Module):
             reads_slots=True,
         )
         self.layers = [EncoderBlock(**one, name=f'layer_{i}') for i in range(self.num_layers)]
-        self.last = Norm(self.norm) if self.pre_norm else None
+        self.last = Norm(self.norm, self.settings.norm_epsilon) if self.pre_norm else None
         self.writer = SlotWriter(settings, self.temperature)
         axes = nn.with_logical_partitioning
         # Directions of length one: where documents begin, and where slots drift to.

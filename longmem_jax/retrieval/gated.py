@@ -1,0 +1,117 @@
+"""A language model with a gate on retrieved tokens: SPALM's maths, and what its model reads.
+
+With neighbours' tokens `y_k` embedded by the tied output table: `m = sum_k softmax_k(y_k . h) y_k`,
+`g = sigmoid(w_g . h)`, `z = (1 - g) m + g h`, and logits from `z` (Yogatama et al., 2021).
+"""
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from longmem_jax.retrieval.reading import Part, nll_of
+from longmem_jax.segment import Segment
+
+
+def combine(hidden: jax.Array, embedded: jax.Array, gate: jax.Array) -> jax.Array:
+    """`z` of every token.
+
+    Args:
+      hidden: [..., d_model], the last hidden vectors.
+      embedded: [..., K, d_model], output vectors of the retrieved tokens; one that was retrieved
+        twice counts twice.
+      gate: [d_model], w_g.
+
+    Returns:
+      Like `hidden`.
+    """
+    scores = jnp.einsum('...kd,...d->...k', embedded, hidden)
+    found = jnp.einsum('...k,...kd->...d', jax.nn.softmax(scores, axis=-1), embedded)
+    share = jax.nn.sigmoid(hidden @ gate)[..., None]
+    return (1 - share) * found + share * hidden
+
+
+def output_table(params: Any) -> jax.Array:
+    """The output vectors of all tokens, [vocab, d_model]."""
+    embedding = params['embedding']
+    return embedding.get('out_table_0', embedding['table_0'])
+
+
+def retrieved(part: Part, store: Any, index: Any, k: int, other_documents: bool) -> np.ndarray:
+    """Tokens of the neighbours of every position, int32 [segments, lanes, length, k].
+
+    Args:
+      part: what was read.
+      store, index: the datastore.
+      k: neighbours.
+      other_documents: leave out those from the document itself; for text of the datastore.
+    """
+    own = part.counted
+    documents = np.broadcast_to(part.documents[:, :, None], own.shape)[own]
+    _, numbers = index.search(part.keys[own], k, documents if other_documents else None)
+    found = np.zeros((*own.shape, k), np.int32)
+    found[own] = store.rows('values', numbers)
+    return found
+
+
+@flax.struct.dataclass
+class Inputs:
+    """One segment of every lane, with what was retrieved for it.
+
+    Attributes:
+      tokens, targets: int32 [lanes, length].
+      valid: bool [lanes, length].
+      start: bool [lanes].
+      counted: float32 [lanes, length], 1 where a target is scored.
+      neighbours: int32 [lanes, length, k], the tokens retrieved.
+    """
+
+    tokens: jax.Array
+    targets: jax.Array
+    valid: jax.Array
+    start: jax.Array
+    counted: jax.Array
+    neighbours: jax.Array
+
+
+def inputs_of(part: Part, neighbours: np.ndarray, number: int) -> Inputs:
+    """Segment `number` of a part; `neighbours` is what was `retrieved` for all of it."""
+    return Inputs(
+        tokens=jnp.asarray(part.tokens[number]),
+        targets=jnp.asarray(part.targets[number]),
+        valid=jnp.asarray(part.valid[number]),
+        start=jnp.asarray(part.start[number]),
+        counted=jnp.asarray(part.counted[number], jnp.float32),
+        neighbours=jnp.asarray(neighbours[number]),
+    )
+
+
+def losses(
+    model: Any, params: Any, gate: jax.Array, memory: Any, inputs: Inputs
+) -> tuple[jax.Array, jax.Array, Any]:
+    """Reads one segment of every lane with the gate and without.
+
+    Args:
+      model, params: the language model.
+      gate: [d_model], w_g.
+      memory: memories before the segment.
+      inputs: the segment.
+
+    Returns:
+      Sum of the counted nats by the gated model, that by the model alone, and the memories after,
+      through which no gradient flows.
+    """
+    segment = Segment(inputs.tokens, inputs.valid, inputs.start)
+    hidden, memory, _ = model.apply(
+        {'params': params}, segment, memory, train=False, method='hidden'
+    )
+    hidden = hidden.astype(jnp.float32)
+    embedded = output_table(params).astype(jnp.float32)[inputs.neighbours]
+    mixed = combine(hidden, embedded, gate)
+    gated, alone = (
+        (model.apply({'params': params}, h, inputs.targets, method=nll_of) * inputs.counted).sum()
+        for h in (mixed, hidden)
+    )
+    return gated, alone, jax.lax.stop_gradient(memory)

@@ -1,0 +1,109 @@
+"""What a run writes down while it trains: metrics one step late, rates, steps that were not finite."""
+
+import time
+from typing import Protocol
+
+import jax
+
+from longmem_jax.devices.hardware import peak_flops
+from longmem_jax.errors import UsageError
+from longmem_jax.training.task import Metrics, Task
+
+
+class Writer(Protocol):
+    """Where metrics go; `reporting.writers.Writer` is one."""
+
+    def truncate_after(self, step: int) -> None:
+        """Forgets what was written after `step`."""
+
+    def scalars(self, step: int, group: str, values: Metrics) -> None:
+        """Writes numbers."""
+
+    def close(self) -> None:
+        """Flushes and closes."""
+
+
+class Progress(Protocol):
+    """What speaks to the user; `reporting.progress.Progress` is one."""
+
+    def update(self, step: int, text: str) -> None:
+        """Shows where the run is."""
+
+    def say(self, text: str) -> None:
+        """A line of its own."""
+
+    def close(self) -> None:
+        """Ends; may be called twice."""
+
+
+class _Meter:
+    """Steps and totals per second, and utilisation, between two calls."""
+
+    def __init__(self, flops: float):
+        self._flops, self._time, self._step = flops, 0.0, -1
+        self._totals: dict[str, float] = {}
+
+    def read(self, step: int, metrics: dict[str, float]) -> dict[str, float]:
+        """Rates since the last call; none in the first."""
+        now, rates = time.monotonic(), {}
+        totals = {
+            name.removesuffix('_seen'): value
+            for name, value in metrics.items()
+            if name.endswith('_seen')
+        }
+        if 0 <= self._step < step:
+            seconds = max(now - self._time, 1e-9)
+            steps = (step - self._step) / seconds
+            rates = {'steps_per_s': steps}
+            for name, total in totals.items():
+                rates[f'{name}_per_s'] = (total - self._totals[name]) / seconds
+            if self._flops:
+                rates['flops_per_s'] = self._flops * steps
+                peak = peak_flops(jax.devices()[0])
+                if peak:
+                    rates['utilisation'] = rates['flops_per_s'] / peak
+        self._time, self._step, self._totals = now, step, totals
+        return rates
+
+
+class Record:
+    """Metrics, fetched one step late, so that devices never wait."""
+
+    def __init__(self, task: Task, writer: Writer, progress: Progress, flops: float):
+        self._task, self._writer, self._progress = task, writer, progress
+        self._meter, self._speed = _Meter(flops), ''
+        self._waiting: tuple[int, Metrics] | None = None
+
+    def add(self, step: int, metrics: Metrics) -> None:
+        """Keeps the metrics of a step on the devices and writes those of the step before."""
+        self.write()
+        self._waiting = step, metrics
+
+    def write(self) -> None:
+        """Writes the metrics that were kept; raises `UsageError` after too many bad steps."""
+        if self._waiting is None:
+            return
+        step, metrics = self._waiting
+        self._waiting, plan = None, self._task.plan
+        metrics = {name: float(value) for name, value in metrics.items()}
+        bad = int(metrics.get('skipped', 0))
+        if bad >= plan.max_bad_steps:
+            raise UsageError(
+                f'{bad} steps in a row were not finite (config.train.max_bad_steps = '
+                f'{plan.max_bad_steps}); {plan.remedy}. Nothing of these steps was kept.'
+            )
+        if step % plan.log_every == 0 or step == plan.num_steps:
+            self._writer.scalars(step, 'train', metrics)
+            rates = self._meter.read(step, metrics)
+            if rates:
+                self._writer.scalars(step, 'speed', rates)
+            self._speed = _speed(rates) or self._speed
+        text = f'{self._task.in_short(metrics)}{self._speed}'
+        self._progress.update(step, f'{text}, {bad} bad steps' if bad else text)
+
+
+def _speed(rates: dict[str, float]) -> str:
+    """', 12,345 tokens/s' of the rates, '' where there are none."""
+    per_second = {name.removesuffix('_per_s'): rate for name, rate in rates.items()}
+    shown = [name for name in per_second if name not in ('steps', 'flops', 'utilisation')]
+    return ''.join(f', {per_second[name]:,.0f} {name}/s' for name in shown)

@@ -1,0 +1,46 @@
+"""Messages of the comparisons: the promise, the indices, the size, the fix."""
+
+import numpy as np
+import pytest
+
+from tests.assertions import (
+    assert_close,
+    assert_differs,
+    assert_equal,
+    assert_finite,
+    assert_same_types,
+)
+
+ZEROS = np.zeros((3, 2, 4, 5), np.float32)
+AXES = ('segment', 'row', 'position')
+
+
+def test_a_difference_is_placed_and_measured():
+    found = ZEROS.copy()
+    found[1, 0, 2, 4] = found[1, 0, 3, 0] = 0.5
+    with pytest.raises(AssertionError) as error:
+        assert_close(found, ZEROS, 'padding changed the logits', 'Mask.', axes=AXES, atol=1e-5)
+    assert str(error.value) == (
+        'padding changed the logits at segment 1; row 0; position 2, 3: 2 of 120 values, '
+        'by up to 0.5, allowed 1e-05.\nMask.'
+    )
+    assert_close(found, ZEROS, '', '', atol=0.6)
+    with pytest.raises(AssertionError, match='other value: 1 of 1 values, by up to 2, allowed 0'):
+        assert_equal(np.ones(()), np.full((), 3.0), 'other value', 'Count.')
+
+
+def test_leaves_are_named_and_nan_is_a_difference():
+    found = dict(hidden=ZEROS, count=np.asarray([1.0, np.nan]))
+    with pytest.raises(AssertionError, match=r"state changed \(\['count'\]\) at row 1: 1 of 2"):
+        wanted = dict(hidden=ZEROS, count=np.ones(2))
+        assert_equal(found, wanted, 'state changed', 'Select.', axes=('row',))
+    with pytest.raises(AssertionError, match=r"not finite: \['count'\].\nGuard."):
+        assert_finite(found, 'gradients are not finite', 'Guard.')
+    with pytest.raises(AssertionError, match=r'int64\[2\], not a leaf'):
+        types = dict(hidden=ZEROS, count=ZEROS[0, 0, 0], more=np.zeros(2, np.int64))
+        assert_same_types(types, dict(hidden=ZEROS, count=ZEROS[0, 0, 0]), 'types', 'Cast.')
+
+
+def test_what_must_differ_is_said():
+    with pytest.raises(AssertionError, match='nothing is read: the largest difference is 0'):
+        assert_differs(ZEROS, ZEROS, 'nothing is read', 'Read.')

@@ -1,0 +1,138 @@
+"""The settings that all attention layers share reach every one of them."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.generation.stream import open_stream, read_token
+from longmem_jax.layers.norms import Norm
+from longmem_jax.layers.projections import repeat_heads
+from longmem_jax.memory.registry import ATTENTION
+from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.training.optimizer import parameter_path
+from tests.toys import BATCH, LENGTH, random_segments, run, with_config
+
+# Layers in which scores are linear in the queries, so that a factor may stand in either; the others
+# read a memory with features or densities of queries, normalise them, or add biases to them.
+VARIANTS = ('compressive:sliding', 'compressive:most_used', 'memory_tokens:recurrent')
+LINEAR_IN_QUERIES = ('local', 'adaptive_span', 'expire_span', *VARIANTS)
+GROUPED = [*sorted({*ATTENTION} - {'memsizer'}), *VARIANTS]
+
+
+def parameters(model):
+    return unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
+
+
+def changed(params, change):
+    """Parameters with `change(path, leaf)` in place of every leaf."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: change(parameter_path(path), leaf), params
+    )
+
+
+def paths(model):
+    shapes = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
+    flat, _ = jax.tree_util.tree_flatten_with_path(unbox(shapes))
+    return {parameter_path(path): leaf.shape for path, leaf in flat}
+
+
+@pytest.mark.parametrize('name', GROUPED)
+def test_shared_heads_are_repeated_heads(name):
+    """One head of keys and values for two of queries gives what two equal heads give."""
+    scaled = name in LINEAR_IN_QUERIES
+    model = with_config(name, layers=1, num_kv_heads=1, scale_scores=not scaled)
+    params = parameters(model)
+
+    def repeat(path, leaf):
+        if path.endswith(('projections/key/kernel', 'projections/value/kernel')):
+            return jnp.repeat(leaf, 2, axis=1)
+        if path.endswith(('projections/key/bias', 'projections/value/bias')):
+            return jnp.repeat(leaf, 2, axis=0)
+        if path.endswith('projections/query/kernel') and scaled:
+            return leaf * model.config.head_dim**0.5
+        return leaf
+
+    segments = random_segments(segments=3)
+    found, _ = run(model, params, segments)
+    wanted, _ = run(with_config(name, layers=1), changed(params, repeat), segments)
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
+
+
+@pytest.mark.parametrize('name', GROUPED)
+def test_streams_with_shared_heads(name):
+    """Token by token they give what whole segments give, and caches hold one head."""
+    model = with_config(name, layers=1, num_kv_heads=1)
+    params = parameters(model)
+    segments = random_segments(segments=3)
+    logits, _ = run(model, params, segments)
+    state = model.apply({'params': params}, BATCH, method='initial_state')
+    stream = jax.jit(lambda state: open_stream(model, params, state, BATCH))(state)
+    cache = jax.tree_util.tree_leaves_with_path(stream.cache)
+    of_heads = [leaf for path, leaf in cache if 'keys' in str(path[-1]) and leaf.ndim == 4]
+    if name != 'infinity_former':  # its long-term memory has heads of its own
+        assert all(leaf.shape[1] == 1 for leaf in of_heads)
+    step = jax.jit(lambda tokens, stream: read_token(model, params, tokens, stream))
+    for number in range(3):
+        for place in range(LENGTH):
+            one, stream = step(segments.tokens[number, :, place], stream)
+            np.testing.assert_allclose(one, logits[number, :, place], atol=2e-5)
+
+
+def test_repeated_heads_keep_their_order():
+    rows = jnp.arange(2.0)[None, :, None, None]
+    np.testing.assert_array_equal(repeat_heads(rows, 4).ravel(), [0, 0, 1, 1])
+    assert repeat_heads(rows, 2) is rows
+
+
+@pytest.mark.parametrize('name', sorted({*ATTENTION} - {'memsizer', 'linear'}))
+@pytest.mark.parametrize(
+    'bias, wanted',
+    [
+        ('none', ''),
+        ('qkv', 'key query value'),
+        ('out', 'out'),
+        ('all', 'key out query value'),
+    ],
+)
+def test_every_attention_layer_has_the_biases_of_the_model(name, bias, wanted):
+    found = paths(with_config(name, layers=1, attention_bias=bias))
+    start = 'block_0/attention/projections/'
+    biases = sorted(
+        path.split('/')[3] for path in found if path.startswith(start) and 'bias' in path
+    )
+    assert ' '.join(biases) == wanted, 'use `Projections` for all four maps'
+
+
+def test_a_layer_keeps_the_biases_of_its_paper():
+    found = paths(with_config('linear', layers=1, attention_bias='qkv'))
+    for part in ('query', 'key', 'value', 'out'):
+        assert f'block_0/attention/projections/{part}/bias' in found
+
+
+@pytest.mark.parametrize('name', ['local', 'memformer'])
+def test_every_norm_of_the_stack_has_the_epsilon_of_the_model(name):
+    model = with_config(name, layers=1, norm_epsilon=0.25)
+    found = []
+
+    def look(next_function, arguments, keywords, context):
+        if isinstance(context.module, Norm) and context.method_name == '__call__':
+            found.append((context.module.path, context.module.epsilon))
+        return next_function(*arguments, **keywords)
+
+    with nn.intercept_methods(look):
+        jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
+    assert found and [path for path, epsilon in found if epsilon != 0.25] == []
+
+
+def test_rotary_settings_reach_the_layer():
+    params = parameters(with_config('local', layers=1))
+    segments = random_segments(segments=1)
+    logits = [
+        run(with_config('local', layers=1, **changes), params, segments)[0]
+        for changes in ({}, dict(rotary_base=100.0), dict(rotary_share=0.5))
+    ]
+    np.testing.assert_allclose(logits[0][:, :, 0], logits[1][:, :, 0], atol=1e-6)
+    assert np.abs(logits[0] - logits[1]).max() > 1e-4
+    assert np.abs(logits[0] - logits[2]).max() > 1e-4

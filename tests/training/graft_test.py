@@ -1,0 +1,60 @@
+"""Warm start: which parameters are taken over, and what does not fit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.errors import UsageError
+from longmem_jax.memory.registry import ATTENTION
+from longmem_jax.models.kinds import KINDS
+from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.training.graft import graft
+from longmem_jax.training.optimizer import parameter_path
+from tests.toys import with_config
+
+
+def test_memory_tokens_grow():
+    own = {'memory_tokens': {'tokens': jnp.zeros((4, 3))}, 'other': jnp.zeros((2,))}
+    other = {'memory_tokens': {'tokens': jnp.ones((2, 3))}, 'other': jnp.ones((2,))}
+    said, growing = [], KINDS['memory_transformer'].growing
+    found = graft(own, other, 'RUN', said.append, growing)
+    np.testing.assert_array_equal(
+        found['memory_tokens']['tokens'], np.repeat([1.0, 0.0], 2)[:, None] * np.ones((1, 3))
+    )
+    assert 'rows 2 .. 3 of memory_tokens/tokens' in said[0]
+    with pytest.raises(UsageError, match='only what a memory adds'):
+        graft(other, own, 'RUN', said.append, growing)
+
+
+KERNELS = [f'projections/{name}/kernel' for name in ('query', 'key', 'value', 'out')]
+# Memories that take fewer of the four from an attention layer, and why.
+FEWER = {
+    'memsizer': (0, 'queries score slots, and what is written is neither keys nor values of heads'),
+}
+
+
+def filled(name, value):
+    """Parameters of the toy of a memory, all of one value; nothing is compiled."""
+    model = with_config(name, layers=1)
+    shapes = unbox(jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0))))
+    return jax.tree.map(lambda leaf: jnp.full(leaf.shape, value, leaf.dtype), shapes)
+
+
+def test_every_memory_begins_with_the_attention_of_a_transformer_xl():
+    """A table, since the paths of all memories must agree: one that differs loses silently."""
+    start, table, wrong = filled('transformer_xl', 1.0), [], []
+    for name in sorted(ATTENTION):
+        params = graft(filled(name, 0.0), start, 'RUN', lambda line: None)
+        leaves = jax.tree_util.tree_leaves_with_path(params)
+        carried = [parameter_path(path) for path, leaf in leaves if np.all(leaf == 1)]
+        kernels = [kernel for kernel in KERNELS if f'block_0/attention/{kernel}' in carried]
+        wanted, reason = FEWER.get(name, (len(KERNELS), ''))
+        table.append(f'{name:16}{len(kernels)} of {wanted}   {reason}')
+        if len(kernels) != wanted:
+            wrong.append(name)
+    assert not wrong, (
+        f'{", ".join(wrong)}: create `self.projections = Projections(settings)` in the setup of the '
+        'layer itself and pass it to its parts (or name the exception in FEWER).\n'
+        + '\n'.join(table)
+    )

@@ -1,0 +1,167 @@
+"""The loop, with a task that is no language model: it goes on bit for bit, ends, stops, refuses."""
+
+import json
+import os
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.errors import UsageError
+from longmem_jax.reporting.progress import Progress
+from longmem_jax.reporting.writers import Writer, read_metrics
+from longmem_jax.training import runner
+from longmem_jax.training.checkpoint import Checkpointer
+from longmem_jax.training.task import Plan, Step
+
+
+class Walk:
+    """A random walk: the state is a pytree of its own, the batches are numbers drawn by position."""
+
+    def __init__(self, *, num_steps=10, length=100, bad=(), kill_at=None):
+        self.plan = Plan(num_steps, 1, 4, 2, 'take smaller steps')
+        self._length, self._bad, self._kill_at = length, bad, kill_at
+        self.calls = []
+
+    @property
+    def abstract_state(self):
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
+            self.first_state(),
+        )
+
+    def first_state(self):
+        position, skipped = (jnp.zeros((), jnp.int32) for _ in range(2))
+        inside = jnp.ones((3,)), jnp.zeros((0, 2))
+        return {'position': position, 'skipped': skipped, 'inside': inside}
+
+    def begin(self, step):
+        self.calls.append(('begin', step))
+
+    def compile(self):
+        def step(state, number, bad):
+            at, nothing = state['inside']
+            skipped = jnp.where(bad, state['skipped'] + 1, 0)
+            at = jnp.where(bad, at, jnp.sin(at * 1.7 + number))
+            position = state['position'] + 1
+            metrics = {'at': at.sum(), 'skipped': skipped, 'frames_seen': 4.0 * position}
+            return {'position': position, 'skipped': skipped, 'inside': (at, nothing)}, metrics
+
+        return Step(jax.jit(step, donate_argnums=0), flops=12.0)
+
+    def batches(self, state):
+        for position in range(int(state['position']), self._length):
+            if position == self._kill_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            yield np.random.default_rng(position).random(dtype=np.float32), position in self._bad
+
+    def in_short(self, metrics):
+        return f'at {metrics["at"]:.3f}'
+
+    def evaluate(self, state, step):
+        self.calls.append(('evaluate', step))
+
+    def finish(self, state, step):
+        self.calls.append(('finish', step))
+        return np.asarray(state['inside'][0])
+
+
+def walk(folder, every=3, identity='walk', **settings):
+    """Runs a `Walk` in a folder; returns it and how it ended."""
+    task, progress = Walk(**settings), Progress(settings.get('num_steps', 10), log_every=1)
+    saver = Checkpointer(
+        folder / 'checkpoints', every=every, keep=2, identity={'task': identity},
+        report=progress.say,
+    )  # fmt: skip
+    return task, runner.run(task, saver=saver, writer=Writer(folder), progress=progress)
+
+
+def lines(folder, group='train'):
+    return [line for line in read_metrics(folder / 'metrics.jsonl') if line['group'] == group]
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+    """(folder, where it ended) of a walk that nothing disturbed."""
+    folder = tmp_path_factory.mktemp('whole')
+    task, ended = walk(folder)
+    assert ended.finished and ended.step == 10
+    assert task.calls == [
+        ('begin', 0), ('evaluate', 4), ('evaluate', 8), ('evaluate', 10), ('finish', 10),
+    ]  # fmt: skip
+    return folder, ended.result
+
+
+def test_what_is_seen_is_metered_by_its_name(whole):
+    speed = lines(whole[0], 'speed')
+    assert len(speed) == 9
+    assert {'steps_per_s', 'frames_per_s', 'flops_per_s'} <= set(speed[0])
+    assert speed[0]['frames_per_s'] == pytest.approx(4 * speed[0]['steps_per_s'])
+
+
+@pytest.mark.parametrize('kill_at', [1, 6, 7])
+def test_a_stopped_run_goes_on_bit_for_bit(whole, tmp_path, kill_at, capsys):
+    """SIGTERM while a batch is made: the step is taken and saved, the handlers are put back."""
+    before = signal.getsignal(signal.SIGTERM)
+    task, ended = walk(tmp_path, kill_at=kill_at)
+    assert not ended.finished and ended.step == kill_at + 1 and ended.result is None
+    assert ('finish', kill_at + 1) not in task.calls
+    assert f'SIGTERM: saved at step {kill_at + 1}' in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) is before
+    task, ended = walk(tmp_path)
+    assert f'Resuming at step {kill_at + 1}' in capsys.readouterr().out
+    assert task.calls[0] == ('begin', kill_at + 1)
+    np.testing.assert_array_equal(ended.result, whole[1])
+    assert [line['at'] for line in lines(tmp_path)] == [line['at'] for line in lines(whole[0])]
+
+
+def test_what_was_written_after_the_checkpoint_is_forgotten(whole, tmp_path):
+    walk(tmp_path, kill_at=6)
+    with (tmp_path / 'metrics.jsonl').open('a') as file:
+        file.write(json.dumps({'step': 8, 'group': 'train', 'at': 0.0}) + '\n{"step": 9')
+    walk(tmp_path)
+    assert [line['at'] for line in lines(tmp_path)] == [line['at'] for line in lines(whole[0])]
+
+
+def test_a_run_ends_where_its_batches_do(tmp_path):
+    for evaluated in ([('evaluate', 4), ('evaluate', 5)], []):
+        task, ended = walk(tmp_path, length=5)
+        assert ended.finished and ended.step == 5
+        assert task.calls[1:] == [*evaluated, ('finish', 5)]
+    assert (tmp_path / 'checkpoints' / '5').is_dir()
+
+
+def test_a_finished_run_is_only_finished_again(whole, capsys):
+    task, ended = walk(whole[0])
+    assert 'Finished already: 10 of 10 steps' in capsys.readouterr().out
+    assert task.calls == [('begin', 10), ('finish', 10)]
+    np.testing.assert_array_equal(ended.result, whole[1])
+
+
+def test_bad_steps_in_a_row_end_a_run(tmp_path, capsys):
+    walk(tmp_path / 'apart', bad=(2, 4))
+    assert ', 1 bad steps' in capsys.readouterr().out
+    with pytest.raises(UsageError, match='2 steps in a row were not finite .*; take smaller steps'):
+        walk(tmp_path / 'together', bad=(2, 3))
+
+
+def test_the_checkpoints_of_another_run_are_refused(whole):
+    with pytest.raises(UsageError, match="task: 'walk' in the checkpoint, 'other' given"):
+        walk(whole[0], identity='other')
+
+
+def test_an_incomplete_profile_is_closed(tmp_path, monkeypatch, capsys):
+    """The batches end before the last step to trace."""
+    calls = []
+    monkeypatch.setattr(jax.profiler, 'start_trace', lambda folder: calls.append(folder))
+    monkeypatch.setattr(jax.profiler, 'stop_trace', lambda: calls.append('stopped'))
+    task, progress = Walk(length=5), Progress(10, log_every=0)
+    saver = Checkpointer(
+        tmp_path / 'checkpoints', every=3, keep=2, identity={}, report=progress.say
+    )
+    folder = tmp_path / 'profile'
+    runner.run(task, saver=saver, writer=Writer(tmp_path), progress=progress, profile=folder)
+    assert calls == [str(folder), 'stopped']
+    assert f'Profile of steps 3-5: {folder}' in capsys.readouterr().out
