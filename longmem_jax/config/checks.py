@@ -78,8 +78,8 @@ def _fields(model, name, segment_length):
     faults = of_section(fields, entry.fields())
     if not faults and 'position' in fields:
         faults = one_of(fields, position=relative_position.POSITIONS)
-        if fields.position == 'rotary' and _rotary(model):
-            return _rotary(model)
+        if fields.position == 'rotary' and (rotary := _rotary(model)):
+            return under('config.model', rotary)
     if not faults and entry.check is not None:
         faults = entry.check(fields, model, segment_length)
     return under(where, faults)
@@ -87,46 +87,44 @@ def _fields(model, name, segment_length):
 
 def _rotary(model):
     """Faults of rotary positions."""
+    faults = above(model, 1, 'rotary_base')
     share, head_dim = model.rotary_share, model.head_dim
     if not 0 < share <= 1:
-        return [f'config.model.rotary_share = {share}: must lie above 0 and be at most 1']
-    if rotated_width(head_dim, share) % 2 or rotated_width(head_dim, share) < 2:
-        if share == 1:
-            return [f'config.model.head_dim = {head_dim}: rotary needs an even number']
-        return [
-            f'config.model.rotary_share = {share}: of head_dim = {head_dim} it rotates '
-            f'{rotated_width(head_dim, share)} dimensions; an even number from 2 is needed'
-        ]
-    if model.rotary_base <= 1:
-        return [f'config.model.rotary_base = {model.rotary_base}: must be above 1, such as 10000.0']
-    return []
-
-
-def _attention(model):
-    """Faults of what all attention layers share."""
-    faults, heads = [], model.num_kv_heads
-    if heads < 0 or (heads and model.num_heads % heads):
+        return [*faults, *between(model, 0, 1, 'rotary_share', ends='(]')]
+    width = rotated_width(head_dim, share)
+    if (width % 2 or not width) and share == 1:
+        faults.append(f'head_dim = {head_dim}: rotary needs an even number')
+    elif width % 2 or not width:
         faults.append(
-            f'config.model.num_kv_heads = {heads}: must be 0, as many as heads, or a divisor of '
-            f'config.model.num_heads = {model.num_heads}'
+            f'rotary_share = {share}: of head_dim = {head_dim} it rotates {width} dimensions; an even '
+            'number from 2 is needed'
         )
-    if model.attention_bias not in BIASES:
-        faults.append(unknown('config.model.attention_bias', model.attention_bias, BIASES))
     return faults
 
 
+def _key_heads(model):
+    """Faults of the heads of keys and values."""
+    heads = model.num_kv_heads
+    if heads < 0 or (heads and model.num_heads % heads):
+        return [
+            f'num_kv_heads = {heads}: must be 0, as many as heads, or a divisor of '
+            f'num_heads = {model.num_heads}'
+        ]
+    return []
+
+
 def _positions(model, segment_length):
-    """Faults of absolute positions."""
+    """Faults of the table of absolute positions."""
     number = model.num_positions
     if number and model.position == 'none':
         return [
-            f"config.model.num_positions = {number}: position = 'none' has none; use 0, or position "
-            "= 'learned' or 'sinusoidal'"
+            f"num_positions = {number}: position = 'none' has none; use 0, or position = 'learned' or "
+            "'sinusoidal'"
         ]
     if number and number < segment_length:
         return [
-            f'config.model.num_positions = {number}: must be at least the segment length '
-            f'{segment_length}, or 0 for a table of that length'
+            f'num_positions = {number}: must be at least the segment length {segment_length}, or 0 for '
+            'a table of that length'
         ]
     return []
 
@@ -159,8 +157,9 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
     """Faults of `config.model`, for segments of so many tokens."""
     sizes = ('vocab_size', 'num_layers', 'd_model', 'd_embed', 'num_heads', 'head_dim')
     faults = at_least(model, 1, *sizes, 'd_feed_forward')
-    faults += above(model, 0, 'norm_epsilon')
     faults += one_of(model, norm=norms.KINDS, position=embedding.ABSOLUTE, dtype=DTYPES)
+    faults += one_of(model, attention_bias=BIASES) + above(model, 0, 'norm_epsilon')
+    faults += _key_heads(model) + _positions(model, segment_length)
     faults += between(model, 0, 1, 'dropout', 'attention_dropout', 'layer_drop', ends='[)')
     for name in ('residual_dropout', 'embedding_dropout'):
         if model[name] != -1 and between(model, 0, 1, name, ends='[)'):
@@ -173,7 +172,6 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
     faults += _stack(model, 'feed_forward', FEED_FORWARD)
     for name in sorted({*model.attention, *model.feed_forward} & set(LAYERS)):
         faults += _fields(model, name, segment_length)
-    faults += _attention(model) + _positions(model, segment_length)
     return faults + _clusters(model)
 
 

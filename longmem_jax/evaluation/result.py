@@ -4,18 +4,9 @@ import dataclasses
 import math
 from typing import Any, Literal
 
+from longmem_jax.memory.registry import LAYERS
+from longmem_jax.models.kinds import KINDS
 from longmem_jax.training.step import LN2
-
-# Fields of layers that say how far back they see, and what is printed before each.
-LENGTHS = {
-    'memory_length': '',
-    'compressed_length': '+ slots ',
-    'max_span': 'span ',
-    'memory_size': '+ rows ',
-    'num_basis': '+ functions ',
-    'num_tokens': '+ memory tokens ',
-    'num_slots': '+ slots ',
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,16 +78,14 @@ class Result:
 
 def memory_lengths(model: Any) -> str:
     """The lengths of memory that a model has, by kind and layer type: 'transformer_xl 512'."""
+    kinds = [] if model.kind == 'language_model' else [model.kind]
+    described = {name: kind.lengths for name, kind in KINDS.items()}
+    described |= {name: entry.lengths for name, entry in LAYERS.items()}
     named = []
-    kinds = [model.kind] if model.kind != 'language_model' else []
-    for name in (*kinds, *dict.fromkeys(model.attention)):
-        fields = model[name].to_dict()
-        lengths = [
-            f'{LENGTHS[field]}{fields[field]}'
-            for field in LENGTHS
-            if fields.get(field) is not None and (fields[field] or field != 'num_tokens')
-        ]
-        named.append(' '.join([name, *lengths]))
+    for name in (*kinds, *dict.fromkeys((*model.attention, *model.feed_forward))):
+        words = [f'{word}{model[name][field]}' for field, word in described[name].items()]
+        if words or name in model.attention or name in kinds:
+            named.append(' '.join([name, *words]))
     return ', '.join(named)
 
 

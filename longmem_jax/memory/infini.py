@@ -54,7 +54,7 @@ class InfiniCache:
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """Features, rule and normalizer fit together, as do the numbers of heads."""
+    """Features, rule and normalizer fit together."""
     faults = one_of(
         fields,
         position=[kind for kind in POSITIONS if kind != 'transformer_xl'],

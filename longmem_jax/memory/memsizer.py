@@ -36,11 +36,11 @@ class MemSizerState:
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """Slots and the tokens of a chunk are at least one; keys are not grouped."""
+    """Slots and the tokens of a chunk are at least one, and no heads share keys."""
     faults = at_least(fields, 1, 'num_slots', 'chunk')
     if model.num_kv_heads:
         faults.append(
-            f'num_slots: its keys are learned slots of every head and cannot be grouped; set '
+            'num_slots: its keys are learned slots of every head and cannot be grouped; set '
             f'config.model.num_kv_heads = 0, not {model.num_kv_heads}'
         )
     return faults

@@ -1,6 +1,7 @@
 """Optimizers, schedules and parameter groups, all of them optax's."""
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from longmem_jax.errors import UsageError, unknown
+from longmem_jax.memory.registry import LAYERS
 
 NAMES = ('adam', 'adamw', 'adafactor', 'sgd')
 SCHEDULES = ('cosine', 'linear', 'inverse_sqrt', 'constant')
@@ -117,11 +119,11 @@ def _base(name, settings, schedule, decayed):
     raise UsageError(unknown('config.optimizer.name', name, NAMES))
 
 
-def keep_shares() -> optax.GradientTransformation:
-    """Updates that leave parameters named `span_share` in [0, 1]: shares of a longest span."""
+def keep_bounded(names: Collection[str]) -> optax.GradientTransformation:
+    """Keeps the parameters of these names in [0, 1]."""
 
     def keep(path, update, param):
-        if parameter_path(path).rpartition('/')[2] != 'span_share':
+        if parameter_path(path).rpartition('/')[2] not in names:
             return update
         return jnp.clip(param + update, 0, 1) - param
 
@@ -182,7 +184,7 @@ def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.Gradient
         parts.append(
             optax.stateless(lambda updates, _: jax.tree.map(lambda u, r: u * r, updates, rates))
         )
-    parts.append(keep_shares())
+    parts.append(keep_bounded({name for entry in LAYERS.values() for name in entry.bounded}))
     optimizer = optax.chain(*parts)
     if settings.accumulate_steps > 1:
         multi = optax.MultiSteps(optimizer, settings.accumulate_steps)

@@ -106,7 +106,7 @@ def change(config, path, value):
         ('model.norm', 'batchnorm', 'layernorm, rmsnorm'),
         ('model.position', 'absolute', 'none, sinusoidal, learned'),
         ('model.num_positions', 512, "position = 'none' has none"),
-        ('model.num_kv_heads', 3, 'or a divisor of config.model.num_heads = 4'),
+        ('model.num_kv_heads', 3, 'or a divisor of num_heads = 4'),
         ('model.num_kv_heads', -1, 'num_kv_heads = -1: must be 0'),
         ('model.attention_bias', 'qvk', "did you mean 'qkv'"),
         ('model.norm_epsilon', 0.0, 'norm_epsilon = 0.0: must be above 0'),
@@ -139,8 +139,8 @@ def test_faults_say_what_is_allowed(path, value, message):
 @pytest.mark.parametrize(
     'changes, message',
     [
-        (dict(rotary_share=0.0), 'rotary_share = 0.0: must lie above 0'),
-        (dict(rotary_share=1.5), 'rotary_share = 1.5: must lie above 0 and be at most 1'),
+        (dict(rotary_share=0.0), 'rotary_share = 0.0: must lie between 0 and 1, excluding 0'),
+        (dict(rotary_share=1.5), 'rotary_share = 1.5: must lie between 0 and 1'),
         (dict(rotary_share=0.1), 'of head_dim = 32 it rotates 3 dimensions'),
         (dict(rotary_base=0.0), 'rotary_base = 0.0: must be above 1'),
         (dict(head_dim=33, rotary_share=1.0), 'head_dim = 33: rotary needs an even number'),

@@ -17,7 +17,7 @@ def test_positions_go_on_beyond_a_segment_up_to_the_table(position):
 
     @jax.jit
     def encode(tokens, index):
-        method = lambda module, *given: module.embedding.encode(*given)  # noqa: E731
+        method = lambda module, *given: module.stack.embedding.encode(*given)  # noqa: E731
         return model.apply({'params': params}, tokens, index, method=method)
 
     whole = np.asarray(encode(tokens, jnp.asarray([0], jnp.int32))[0])

@@ -16,9 +16,10 @@ from tests.toys import BATCH, LENGTH, random_segments, run, with_config
 
 # Layers in which scores are linear in the queries, so that a factor may stand in either; the others
 # read a memory with features or densities of queries, normalise them, or add biases to them.
-VARIANTS = ('compressive:sliding', 'compressive:most_used', 'memory_tokens:recurrent')
+VARIANTS = ('compressive:sliding', 'compressive:most_used', 'memory_transformer:recurrent')
 LINEAR_IN_QUERIES = ('local', 'adaptive_span', 'expire_span', *VARIANTS)
-GROUPED = [*sorted({*ATTENTION} - {'memsizer'}), *VARIANTS]
+# A layer of memory tokens is read by its own kind of model.
+GROUPED = [*sorted({*ATTENTION} - {'memsizer', 'memory_tokens'}), 'memory_transformer', *VARIANTS]
 
 
 def parameters(model):
