@@ -32,6 +32,11 @@ class Segment:
     start: jax.Array
     key: jax.Array | None = None
 
+    @property
+    def num_valid(self) -> jax.Array:
+        """Tokens of this segment that are no padding, int32 [batch]."""
+        return self.valid.sum(axis=1, dtype=jnp.int32)
+
 
 @flax.struct.dataclass
 class Packing:
@@ -73,6 +78,11 @@ class Aux:
 def no_aux() -> Aux:
     """An `Aux` that reports nothing."""
     return Aux(losses={}, metrics={})
+
+
+def mean_count(count: jax.Array) -> jax.Array:
+    """A metric of integer counts: their mean over the batch, a float32 scalar."""
+    return count.astype(jnp.float32).mean()
 
 
 def merge_aux(reports: list[Aux]) -> Aux:

@@ -18,6 +18,7 @@ from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.devices import allocator
 from longmem_jax.layers import associative, feature_maps, linear_kernel
 from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.memory.product_key import ProductKeyMemory
 from longmem_jax.segment import Segment
 
@@ -52,7 +53,7 @@ def linear_attention() -> None:
         return (read[1] / (read[2] + 1e-6)[..., None]).sum()
 
     def softmax(queries, rows, values, block):
-        return attend(queries, rows, values, offset=0, block_size=block).sum()
+        return attend(queries, rows, values, Rules(offset=0), block_size=block).sum()
 
     print('| attention | forward and backward, ms: median (least) |\n|---|---|')
     for chunk in (16, 32, 64, 128, 256, 512):

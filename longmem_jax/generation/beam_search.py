@@ -7,7 +7,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-NEVER = -1e30
+from longmem_jax.layers.attention_rules import NEVER
 
 
 @flax.struct.dataclass

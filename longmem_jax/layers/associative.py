@@ -5,30 +5,26 @@ Infini-attention (Munkhdalai et al., 2024); equations by their numbers in the th
 with signed keys of length one and no normalizer the delta rule stores a pair once and for all.
 """
 
+import functools
+from typing import Any
+
 import flax.struct
 import jax
 import jax.numpy as jnp
+
+from longmem_jax.layers import feature_maps
 
 RULES = ('linear', 'delta', 'delta_sequential')
 NORMALIZERS = ('sum', 'none')
 GUARDS = ('clamp', 'add', 'magnitude')
 
 
-def _elu(x):
-    return jax.nn.elu(x) + 1
-
-
-def _normalized(x):
-    square = jnp.sum(x * x, axis=-1, keepdims=True)
-    return x * jax.lax.rsqrt(square + jnp.asarray(1e-6, x.dtype))
-
-
 # name -> (feature map of the last axis, whether all features are positive)
 FEATURES = {
-    'elu': (_elu, True),
+    'elu': (feature_maps.elu, True),
     'relu': (jax.nn.relu, True),
     'softmax': (jax.nn.softmax, True),
-    'normalized': (_normalized, False),
+    'normalized': (functools.partial(feature_maps.unit, epsilon=1e-6), False),
 }
 
 
@@ -45,7 +41,7 @@ class Pairs:
     normalizer: jax.Array
 
 
-def empty(batch: int, heads: int, d_key: int, d_value: int, dtype=jnp.float32) -> Pairs:
+def empty(batch: int, heads: int, d_key: int, d_value: int, dtype: Any = jnp.float32) -> Pairs:
     """No pairs."""
     return Pairs(
         jnp.zeros((batch, heads, d_key, d_value), dtype), jnp.zeros((batch, heads, d_key), dtype)
@@ -68,7 +64,9 @@ def divide(found: jax.Array, weight: jax.Array, guard: str, epsilon: float) -> j
     return found / jnp.maximum(jnp.abs(weight) if guard == 'magnitude' else weight, smallest)
 
 
-def read(pairs: Pairs, features: jax.Array, normalizer: str, guard: str, epsilon: float):
+def read(
+    pairs: Pairs, features: jax.Array, normalizer: str, guard: str, epsilon: float
+) -> jax.Array:
     """What the memory holds for some keys or queries (Eq. 9).
 
     Args:

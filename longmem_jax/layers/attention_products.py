@@ -7,7 +7,8 @@ is ever transposed. Reverse-mode derivatives only (`jax.custom_vjp`).
 import jax
 import jax.numpy as jnp
 
-NEVER = -1e30  # a score that no softmax lets through; finite, so that gradients stay finite
+from longmem_jax.layers.attention_rules import NEVER
+
 EPSILON = 1e-8  # added to the sum of softly masked weights, in units of their softmax
 
 
@@ -119,15 +120,3 @@ def _mix_backward(residuals, gradient):
 
 
 mix.defvjp(_mix_forward, _mix_backward)
-
-
-def kept_weights(rate: float, key: jax.Array | None, scores: jax.Array) -> jax.Array | None:
-    """Dropout of weights as a factor, 0 or 1 / (1 - rate), shaped and typed like `scores`.
-
-    Returns:
-      The factor, or None where `rate` is 0.
-    """
-    if not rate:
-        return None
-    kept = jax.random.bernoulli(key, 1.0 - rate, scores.shape)
-    return kept.astype(scores.dtype) / jnp.asarray(1.0 - rate, scores.dtype)

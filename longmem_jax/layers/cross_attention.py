@@ -7,7 +7,9 @@ import flax.struct
 import jax
 
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import weight_dropout
 from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
 
 
@@ -47,16 +49,12 @@ class CrossAttention(nn.Module):
 
     def __call__(self, x: jax.Array, source: Source, *, train: bool) -> jax.Array:
         """Attends from `x` [batch, length, d_model]; the same shape, without the residual."""
-        rate = self.settings.attention_dropout if train else 0.0
-        out = attend(
-            self.projections.queries(self.normalize(x)),
-            source.keys,
-            source.values,
+        queries = self.projections.queries(self.normalize(x))
+        rules = Rules(
             offset=0,
             causal=False,
             mask=source.valid[:, None, None, :],
             scale=self.settings.score_scale,
-            dropout_rate=rate,
-            dropout_key=self.make_rng('dropout') if rate else None,
         )
-        return self.projections.out(out)
+        dropout = weight_dropout.draw(self, train)
+        return self.projections.out(attend(queries, source.keys, source.values, rules, dropout))

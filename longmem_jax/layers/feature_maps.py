@@ -1,10 +1,24 @@
-"""Feature maps of linear attention, as pure functions: ELU, random features, and learned ones."""
+"""Feature maps as pure functions: unit vectors, ELU, random features, and learned ones."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 RANDOM = ('normal', 'orthogonal')
+
+
+def unit(x: jax.Array, epsilon: float) -> jax.Array:
+    """Vectors of the last axis at length one: `x / sqrt(sum x^2 + epsilon)`; like `x`.
+
+    Computed in float32 at least.
+
+    Args:
+      x: [..., width].
+      epsilon: keeps the gradient of zero vectors finite; 0 where they cannot occur.
+    """
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    square = jnp.sum(wide * wide, axis=-1, keepdims=True)
+    return (wide * jax.lax.rsqrt(square + jnp.asarray(epsilon, wide.dtype))).astype(x.dtype)
 
 
 def elu(x: jax.Array) -> jax.Array:

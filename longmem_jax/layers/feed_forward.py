@@ -79,7 +79,7 @@ class Dense(nn.Module):
         """Nothing is cached."""
         return NoState()
 
-    def extend(self, x: jax.Array, cache: NoState, index: jax.Array):
+    def extend(self, x: jax.Array, cache: NoState, index: jax.Array) -> tuple[jax.Array, NoState]:
         """Maps the next tokens; see `MemoryLayer`."""
         return self._apply(x, False), cache
 

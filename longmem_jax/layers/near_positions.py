@@ -5,6 +5,7 @@ distances beyond the table have no term at all.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -43,7 +44,7 @@ def lean(rows: jax.Array) -> jax.Array:
       rows: [..., n, columns + 1].
 
     Returns:
-      [..., n, columns]; what moves in from the right is rubbish.
+      [..., n, columns]; entries shifted in from the right are undefined.
     """
     *lead, n, columns = rows.shape
     flat = rows.reshape(*lead, n * columns)[..., n - 1 : -1]
@@ -106,7 +107,7 @@ def whole_segment(queries: jax.Array, table: jax.Array, window: int) -> jax.Arra
       window: keys before the segment; those beyond `num_distances` score 0.
 
     Returns:
-      [batch, heads, length, window + length], float32 at least; of no meaning at distances < 1.
+      [batch, heads, length, window + length], float32 at least; undefined at distances < 1.
     """
     length = queries.shape[2]
     table = table[: min(window + length - 1, table.shape[0])].astype(queries.dtype)
@@ -134,7 +135,7 @@ def at_distances(queries: jax.Array, table: jax.Array, distance: jax.Array) -> j
     return jnp.where(inside[:, None], found, jnp.zeros_like(found))
 
 
-def shared_table(fields: Any, name: str):
+def shared_table(fields: Any, name: str) -> Callable[..., NearPositions]:
     """`Entry.shared` of a layer whose field `name` says how many distances are told apart."""
 
     def make(settings: ModelSettings, **kwargs: Any) -> NearPositions:

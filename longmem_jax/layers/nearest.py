@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from longmem_jax.devices.sharding import RULES, memory_rows
+from longmem_jax.layers.attention_rules import NEVER
 
 SEARCHES = ('exact', 'approximate', 'bucketed')
 DTYPES = ('float32', 'bfloat16', 'int8')
-NEVER = -1e30
 
 
 @flax.struct.dataclass

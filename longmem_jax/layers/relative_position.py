@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import positions
-from longmem_jax.layers.attention import RelativeTable
+from longmem_jax.layers.attention_rules import RelativeTable
 from longmem_jax.layers.projections import HeadsIn
 
 POSITIONS = ('transformer_xl', 'learned_relative', 'rotary', 'alibi', 't5', 'none')
@@ -92,16 +92,16 @@ class RelativePosition(nn.Module):
         width = positions.rotated_width(self.settings.head_dim, self.settings.rotary_share)
         return positions.rotary_frequencies(width, self.settings.rotary_base)
 
-    def place(self, keys: jax.Array, start: Any) -> jax.Array:
-        """Marks keys [batch, heads, n, head_dim] with places start, start + 1, ... (rotary)."""
+    def apply_to_keys(self, keys: jax.Array, start: int | jax.Array) -> jax.Array:
+        """Gives keys [batch, heads, n, head_dim] the positions start, start + 1, ... (rotary)."""
         if self.kind != 'rotary':
             return keys
         return positions.rotary(keys, start, self._frequencies())
 
-    def relate(
-        self, queries: jax.Array, offset: Any, num_keys: int, *, train: bool
+    def apply_to_queries(
+        self, queries: jax.Array, offset: int | jax.Array, num_keys: int, *, train: bool
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """Marks queries and gives what `attend` needs besides.
+        """Gives queries their positions, and the scores by distance that `attend` adds.
 
         Args:
           queries: [batch, heads, n, head_dim]; query i stands on key index `offset + i`.
@@ -110,7 +110,7 @@ class RelativePosition(nn.Module):
           train: dropout of the position embeddings (Transformer-XL) on or off.
 
         Returns:
-          queries, and the keyword arguments `distance_bias` or `relative` of `attend`.
+          queries, and the field `distance_bias` or `relative` of `Rules` in a dict, if any.
         """
         if self.kind == 'transformer_xl':
             content, position = (

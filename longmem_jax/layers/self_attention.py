@@ -15,11 +15,13 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import weight_dropout
 from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
 
-__all__ = ['POSITIONS', 'KeyValues', 'SelfAttention', 'put']
+__all__ = ['POSITIONS', 'KeyValues', 'SelfAttention', 'write_at']
 
 
 @flax.struct.dataclass
@@ -33,13 +35,30 @@ class KeyValues:
     keys: jax.Array
     values: jax.Array
 
+    def write_at(self, keys: jax.Array, values: jax.Array, position: jax.Array) -> 'KeyValues':
+        """With new keys and values [batch, heads, n, head_dim] from `position` (int32 [batch]) on."""
+        return KeyValues(
+            write_at(self.keys, keys, position, 2), write_at(self.values, values, position, 2)
+        )
 
-def put(rows: jax.Array, new: jax.Array, at: jax.Array, axis: int) -> jax.Array:
-    """Writes `new` into `rows` along `axis` from place `at` (int32 [batch]) of each lane on."""
-    write = jax.vmap(
-        lambda lane, part, place: jax.lax.dynamic_update_slice_in_dim(lane, part, place, axis - 1)
-    )
-    return write(rows, new.astype(rows.dtype), at)
+
+def write_at(array: jax.Array, new: jax.Array, position: jax.Array, axis: int) -> jax.Array:
+    """Writes `new` into `array` along `axis`, in each batch row from its own position on.
+
+    Args:
+      array: [batch, ...].
+      new: like `array`, shorter along `axis`; cast to its dtype.
+      position: int32 [batch], the first that is written.
+      axis: at least 1.
+
+    Returns:
+      Like `array`.
+    """
+
+    def write(array, new, position):
+        return jax.lax.dynamic_update_slice_in_dim(array, new, position, axis - 1)
+
+    return jax.vmap(write)(array, new.astype(array.dtype), position)
 
 
 class SelfAttention(nn.Module):
@@ -78,22 +97,18 @@ class SelfAttention(nn.Module):
 
     def _read(self, x, keys, values, offset, first, train):
         queries = self.projections.queries(x)
-        queries, extra = self.relation.relate(queries, offset, keys.shape[2], train=train)
-        rate = self.settings.attention_dropout if train else 0.0
-        out = attend(
-            queries,
-            keys,
-            values,
+        queries, by_distance = self.relation.apply_to_queries(
+            queries, offset, keys.shape[2], train=train
+        )
+        rules = Rules(
             offset=offset,
             first=first,
             window=self.window,
             scale=self.settings.score_scale,
-            dropout_rate=rate,
-            dropout_key=self.make_rng('dropout') if rate else None,
-            block_size=self.block_size,
-            **extra,
+            **by_distance,
         )
-        return self.projections.out(out)
+        dropout = weight_dropout.draw(self, train)
+        return self.projections.out(attend(queries, keys, values, rules, dropout, self.block_size))
 
     def __call__(
         self,
@@ -149,14 +164,17 @@ class SelfAttention(nn.Module):
         return self._received(normal, cache.keys, cache.values, offset, first, asked)
 
     def _received(self, x, keys, values, offset, first, asked):
-        # The derivative of the summed output by a key's value is the sum of its weights.
+        # out_i = sum_j w_ij v_j for weights w, so that in any one channel
+        #   d(sum_i out_i) / d v_j = sum_i w_ij,
+        # which is what key j receives: `attend` need not return its weights.
         x, keys, values = jax.lax.stop_gradient((x, keys, values))
-        queries = self.projections.queries(x)
-        queries, extra = self.relation.relate(queries, offset, keys.shape[2], train=False)
-        scale = self.settings.score_scale
+        queries, by_distance = self.relation.apply_to_queries(
+            self.projections.queries(x), offset, keys.shape[2], train=False
+        )
+        rules = Rules(offset=offset, first=first, scale=self.settings.score_scale, **by_distance)
 
         def read(values):
-            out = attend(queries, keys, values, offset=offset, first=first, scale=scale, **extra)
+            out = attend(queries, keys, values, rules)
             return jnp.where(asked[:, None, :, None], out[..., :1], jnp.zeros_like(out[..., :1]))
 
         out, pull = jax.vjp(read, values.astype(jnp.promote_types(values.dtype, jnp.float32)))
@@ -166,7 +184,9 @@ class SelfAttention(nn.Module):
 
     def _place(self, x, start):
         """Keys and values of `x`, whose first vector stands on index `start` (int or [batch])."""
-        return self.relation.place(self.projections.keys(x), start), self.projections.values(x)
+        return self.relation.apply_to_keys(
+            self.projections.keys(x), start
+        ), self.projections.values(x)
 
     def open(self, memory: jax.Array | None, batch_size: int) -> KeyValues:
         """Keys and values of the memory, with room for the segment behind them."""
@@ -199,6 +219,6 @@ class SelfAttention(nn.Module):
         x = self.normalize(x)
         offset = self.memory_length + index
         keys, values = self._place(x, offset)
-        cache = KeyValues(put(cache.keys, keys, offset, 2), put(cache.values, values, offset, 2))
+        cache = cache.write_at(keys, values, offset)
         first = self.memory_length - count if self.memory_length else None
         return self._read(x, cache.keys, cache.values, offset, first, False), cache

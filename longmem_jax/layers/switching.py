@@ -1,8 +1,11 @@
-"""Work on as much of a long memory as is in use: one of a few static sizes, chosen on the device.
+"""Attention to the used part of a long memory: one of a few static sizes, chosen on the device.
 
 The branches of one compiled program differ in how much they read. Each is computed again in the
 backward pass, so that nothing of the largest size is kept for the smallest. Under a mesh whose
-lanes are spread over devices, every device chooses for its own lanes, without the settings.
+batch rows are spread over devices, every device chooses for its own rows, without the others.
+
+A memory gives `read_memory` a pure function of the size, the parameters and the batch rows; linen
+modules become such functions by `as_function` and `memory_projector`.
 """
 
 from collections.abc import Callable
@@ -16,9 +19,9 @@ from jax.sharding import PartitionSpec as P
 from longmem_jax.devices.sharding import RULES
 
 
-def sizes_below(whole: int, number: int) -> tuple[int, ...]:
-    """Up to `number` rising sizes, each about half of the next, the last one `whole`."""
-    sizes = {-(-whole // 2**k) for k in range(number)}
+def sizes_below(largest: int, number: int) -> tuple[int, ...]:
+    """Up to `number` rising sizes, each about half of the next, the last one `largest`."""
+    sizes = {-(-largest // 2**k) for k in range(number)}
     return tuple(sorted(sizes))
 
 
@@ -32,10 +35,10 @@ def switch(
     read: Callable[[int, Any, Any], Any],
     sizes: tuple[int, ...],
     needed: jax.Array,
-    fixed: Any,
-    moving: Any,
+    non_differentiable: Any,
+    differentiable: Any,
 ) -> Any:
-    """`read(size, fixed, moving)` with the smallest of `sizes` that holds `needed`.
+    """`read(size, non_differentiable, differentiable)` with the smallest size that holds `needed`.
 
     The branch chosen is computed again in the backward pass: only its arguments are kept.
 
@@ -43,52 +46,54 @@ def switch(
       read: a pure function; results have the same shapes for every size.
       sizes: static, rising.
       needed: int32 scalar.
-      fixed: pytree that no gradient flows to.
-      moving: pytree of floats that gradients flow to.
+      non_differentiable: pytree that no gradient flows to.
+      differentiable: pytree of floats that gradients flow to.
     """
     if len(sizes) == 1:
-        return read(sizes[0], fixed, moving)
+        return read(sizes[0], non_differentiable, differentiable)
 
     def branches(function):
         # Bound as a default: each branch keeps its own size.
         return [lambda *operands, size=size: function(size, *operands) for size in sizes]
 
-    def pull(size, fixed, moving, gradient):
-        return jax.vjp(lambda moving: read(size, fixed, moving), moving)[1](gradient)[0]
+    def pull(size, non_differentiable, differentiable, gradient):
+        def of_differentiable(differentiable):
+            return read(size, non_differentiable, differentiable)
+
+        return jax.vjp(of_differentiable, differentiable)[1](gradient)[0]
 
     @jax.custom_vjp
-    def chosen(index, fixed, moving):
-        return jax.lax.switch(index, branches(read), fixed, moving)
+    def chosen(index, non_differentiable, differentiable):
+        return jax.lax.switch(index, branches(read), non_differentiable, differentiable)
 
-    def forward(index, fixed, moving):
-        return chosen(index, fixed, moving), (index, fixed, moving)
+    def forward(index, *operands):
+        return chosen(index, *operands), (index, *operands)
 
     def backward(kept, gradient):
-        index, fixed, moving = kept
-        to_moving = jax.lax.switch(index, branches(pull), fixed, moving, gradient)
-        return None, None, to_moving
+        index, *operands = kept
+        return None, None, jax.lax.switch(index, branches(pull), *operands, gradient)
 
     chosen.defvjp(forward, backward)
-    return chosen(smallest(sizes, needed), fixed, moving)
+    return chosen(smallest(sizes, needed), non_differentiable, differentiable)
 
 
-def per_device(function: Callable[[Any, Any], Any], whole: Any, laned: Any) -> Any:
-    """`function(whole, laned)` on every device's own lanes.
+def per_device(function: Callable[[Any, Any], Any], params: Any, rows: Any) -> Any:
+    """`function(params, rows)` on every device's own batch rows.
 
     Args:
-      function: pure; its results are [batch, ...] like `laned`.
-      whole: pytree that all lanes share, such as parameters.
-      laned: pytree, every leaf [batch, ...].
+      function: pure; its results are [batch, ...] like `rows`.
+      params: pytree that all batch rows share.
+      rows: pytree, every leaf [batch, ...].
     """
     mesh = jax.sharding.get_abstract_mesh()
     axes = [axis for axis in RULES['lanes'] if mesh.shape.get(axis, 1) > 1]
     manual = set(getattr(mesh, 'manual_axes', ()))
-    batch = jax.tree.leaves(laned)[0].shape[0]
-    parts = 1
+    batch = jax.tree.leaves(rows)[0].shape[0]
+    devices = 1
     for axis in axes:
-        parts *= mesh.shape[axis]
-    if not axes or manual & set(axes) or batch % parts:
-        return function(whole, laned)
+        devices *= mesh.shape[axis]
+    if not axes or manual & set(axes) or batch % devices:
+        return function(params, rows)
     lanes = P(tuple(axes))
     return jax.shard_map(
         function,
@@ -96,7 +101,41 @@ def per_device(function: Callable[[Any, Any], Any], whole: Any, laned: Any) -> A
         out_specs=lanes,
         axis_names=set(axes),
         check_vma=False,
-    )(whole, laned)
+    )(params, rows)
+
+
+def read_memory(
+    read: Callable[[int, Any, dict[str, Any]], Any],
+    sizes: tuple[int, ...],
+    needed: jax.Array,
+    params: Any,
+    inputs: dict[str, Any],
+    constants: dict[str, Any],
+) -> Any:
+    """Reads as much of a memory as is in use, on every device for its own batch rows.
+
+    Args:
+      read: `(size, params, rows) -> results`, pure; `rows` holds `inputs` and `constants` by name.
+        Results are [batch, ...], of the same shapes for every size.
+      sizes: static, rising.
+      needed: int32 [batch], entries of the memory that each row needs.
+      params: pytree of floats that all rows share; gradients flow to it.
+      inputs: name to a pytree of floats, every leaf [batch, ...]; gradients flow to it.
+      constants: name to a pytree, every leaf [batch, ...]; no gradient flows to it.
+
+    Returns:
+      What `read` returns for the smallest size that holds what the device's rows need.
+    """
+
+    def read_size(size, constants, differentiable):
+        params, inputs = differentiable
+        return read(size, params, constants | inputs)
+
+    def on_device(params, rows):
+        needed, inputs, constants = rows
+        return switch(read_size, sizes, needed.max(), constants, (params, inputs))
+
+    return per_device(on_device, params, (needed, inputs, constants))
 
 
 def as_function(module: Any) -> tuple[Callable[[Any, Any], Any], Any]:
@@ -111,42 +150,26 @@ def as_function(module: Any) -> tuple[Callable[[Any, Any], Any], Any]:
     return (lambda variables, x: module(x)), {}
 
 
-def kept_by_column(
-    rate: float,
-    keys: jax.Array,
-    scores: jax.Array,
-    size: int,
-    chunk: int,
-    *,
-    newest_first: bool = False,
-) -> jax.Array:
-    """Dropout of weights as a factor, 0 or 1 / (1 - rate), the same for a column in every size.
-
-    Drawn lane by lane and in chunks of columns, so that neither the devices that the lanes are
-    spread over nor the size that one of them chose changes a number.
+def memory_projector(
+    normalize: Any, key: Any, value: Any
+) -> tuple[Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]], Any]:
+    """The norm and the projections of remembered vectors as one pure function.
 
     Args:
-      rate: share of weights dropped.
-      keys: random keys [batch].
-      scores: [batch, heads, queries, size + other columns].
-      size: columns of the memory, which come first.
-      chunk: columns drawn together: the smallest size.
-      newest_first: a smaller size leaves out the first columns of the memory, not the last.
+      normalize, key, value: see `as_function`.
 
     Returns:
-      Shaped and typed like `scores`.
+      `project(variables, hidden) -> normal, keys, values`, with hidden and normal
+      [batch, n, d_model], keys and values [batch, heads, n, head_dim]; and its variables.
     """
-    _, heads, queries, columns = scores.shape
+    functions, variables = zip(
+        *(as_function(module) for module in (normalize, key, value)), strict=True
+    )
 
-    def lane(key):
-        memory, rest = jax.random.split(key)
-        draw = lambda key, width: jax.random.bernoulli(key, 1 - rate, (heads, queries, width))  # noqa: E731
-        numbers = jnp.arange(-(-size // chunk), dtype=jnp.uint32)
-        chunks = jax.vmap(lambda number: jax.random.fold_in(memory, number))(numbers)
-        drawn = jax.vmap(lambda key: draw(key, chunk))(chunks)
-        drawn = jnp.moveaxis(drawn, 0, 2).reshape(heads, queries, -1)[..., :size]
-        drawn = drawn[..., ::-1] if newest_first else drawn
-        return jnp.concatenate([drawn, draw(rest, columns - size)], axis=-1)
+    def project(variables, hidden):
+        normal = functions[0](variables[0], hidden)
+        return normal, *(
+            f(part, normal) for f, part in zip(functions[1:], variables[1:], strict=True)
+        )
 
-    kept = jax.vmap(lane)(keys)
-    return kept.astype(scores.dtype) / jnp.asarray(1.0 - rate, scores.dtype)
+    return project, variables

@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 
 
-def push(rows: jax.Array, count: jax.Array, new: jax.Array, num_valid: jax.Array):
+def push(
+    rows: jax.Array, count: jax.Array, new: jax.Array, num_valid: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Appends to a window of the last `capacity` vectors, dropping the oldest.
 
     Args:

@@ -7,6 +7,7 @@ the smallest that holds the widest span. With `per = 'none'` the span is fixed, 
 Transformer-XL of the Expire-Span paper.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,16 +21,11 @@ from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import Projections, repeat_heads
-from longmem_jax.layers.self_attention import put
-from longmem_jax.layers.switching import (
-    as_function,
-    kept_by_column,
-    per_device,
-    sizes_below,
-    switch,
-)
+from longmem_jax.layers.self_attention import write_at
+from longmem_jax.layers.switching import memory_projector, read_memory, sizes_below, switch
+from longmem_jax.layers.weight_dropout import factor_by_column
 from longmem_jax.layers.window import push
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Segment, mean_count
 
 PER = ('head', 'layer', 'none')
 MARGIN = 64  # tokens kept beyond the span where memory is trimmed, for spans that grow
@@ -85,8 +81,87 @@ def reach(share: jax.Array, max_span: int, ramp: int) -> jax.Array:
     return jnp.clip(widest, 1, max_span)
 
 
-def remember(state: AdaptiveSpanState, hidden, num_valid, kept=None) -> AdaptiveSpanState:
-    """Writes a segment: the last `max_span` of memory and segment, or the last `kept` of them."""
+def visible(distance: jax.Array, first: jax.Array, max_span: int) -> jax.Array:
+    """Which keys may be seen at all: those filled, 1 to `max_span` before the query.
+
+    Args:
+      distance: int32 [batch | 1, queries, keys], from each query back to each key.
+      first: int32 [batch], the first filled key.
+      max_span: the greatest distance.
+
+    Returns:
+      bool [batch, 1, queries, keys].
+    """
+    index = jnp.arange(distance.shape[2], dtype=jnp.int32)[None, None]
+    seen = (distance >= 1) & (distance <= max_span)
+    return (seen & (index >= first[:, None, None]))[:, None]
+
+
+def read_segment(
+    size: int,
+    params: dict[str, Any],
+    rows: dict[str, Any],
+    *,
+    project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
+    max_span: int,
+    ramp: int,
+    dropout_rate: float,
+    dropout_chunk: int,
+) -> jax.Array:
+    """What a segment reads of memory and itself: the pure function that `read_memory` wants.
+
+    Args:
+      size: vectors of the memory that are read, the last ones.
+      params: `projector`, variables of `project`; `table`, near positions; `share`, spans as shares
+        of `max_span`, float [heads | 1], or None where all see `max_span`.
+      rows: of the segment `queries` (scaled), `keys`, `values` [batch, heads, length, head_dim];
+        `memory` [batch, max_span, d_model], of which the last `count` (int32 [batch]) are filled;
+        `dropout` random keys [batch], if there is any.
+      project: of `memory_projector`.
+      max_span, ramp: fields of `AdaptiveSpan`.
+      dropout_rate, dropout_chunk: of `factor_by_column`.
+
+    Returns:
+      [batch, heads, length, head_dim].
+    """
+    queries, share = rows['queries'], params['share']
+    length = queries.shape[2]
+    _, keys, values = project(params['projector'], rows['memory'][:, max_span - size :])
+    keys = repeat_heads(jnp.concatenate([keys, rows['keys']], axis=2), queries.shape[1])
+    values = repeat_heads(jnp.concatenate([values, rows['values']], axis=2), queries.shape[1])
+    scores = dot(queries, keys)
+    scores = scores + near_positions.whole_segment(queries, params['table'][:size], size)
+    index = jnp.arange(length, dtype=jnp.int32)[None, :, None]
+    distance = size + index - jnp.arange(size + length, dtype=jnp.int32)[None, None]
+    seen = visible(distance, jnp.maximum(size - rows['count'], 0), max_span)
+    soft = None
+    if share is not None:
+        # From a table by distance: what sums up its derivative is then small.
+        last = size + length - 1 - jnp.arange(size + length + 1, dtype=jnp.int32)
+        table = span_mask(share.astype(scores.dtype), last[None, None], max_span, ramp)
+        soft = near_positions.spread(table[0, :, 0], scores.shape[0], length)
+    kept = None
+    if dropout_rate:
+        kept = factor_by_column(
+            dropout_rate, rows['dropout'], scores, size, dropout_chunk, newest_first=True
+        )
+    return mix(scores, values, seen, soft, kept)
+
+
+def remember(
+    state: AdaptiveSpanState,
+    hidden: jax.Array,
+    num_valid: jax.Array,
+    kept: jax.Array | None = None,
+) -> AdaptiveSpanState:
+    """Writes a segment: the last `max_span` of memory and segment, or the last `kept` of them.
+
+    Args:
+      state: memory before the segment.
+      hidden: [batch, length, d_model], inputs of the layer.
+      num_valid: int32 [batch], how many of them, from the first, are tokens.
+      kept: int32 scalar, vectors that are kept at most; None = all of `max_span`.
+    """
     hidden = jax.lax.stop_gradient(hidden)
     rows, count = push(state.hidden, state.count, hidden, num_valid)
     if kept is None:
@@ -162,16 +237,6 @@ class AdaptiveSpan(nn.Module):
             return None
         return jnp.minimum(self._reach() + MARGIN, self.max_span)
 
-    def _masks(self, share, distance, first, wide):
-        """What is seen, [batch, 1, queries, keys], and how well, [batch | 1, heads | 1, queries,
-        keys] or None; `first` int32 [batch] is the first filled key."""
-        column = jnp.arange(distance.shape[2], dtype=jnp.int32)[None, None]
-        seen = (distance >= 1) & (distance <= self.max_span)
-        seen = (seen & (column >= first[:, None, None]))[:, None]
-        if share is None:
-            return seen, None
-        return seen, span_mask(share.astype(wide), distance, self.max_span, self.ramp)
-
     def initial_state(self, batch_size: int) -> AdaptiveSpanState:
         """Nothing, or zero vectors."""
         filled = self.max_span if self.start == 'zeros' else 0
@@ -184,77 +249,36 @@ class AdaptiveSpan(nn.Module):
         self, x: jax.Array, state: AdaptiveSpanState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, AdaptiveSpanState, Aux]:
         """Attends to memory and segment, then writes; x, y are [batch, length, d_model]."""
-        settings, length = self.settings, x.shape[1]
+        settings, batch = self.settings, x.shape[0]
         normal = self.normalize(x)
         rate = settings.attention_dropout if train else 0.0
-        given = dict(
+        reach = self._reach()
+        inputs = dict(
             queries=self.projections.queries(normal)
             * jnp.asarray(settings.score_scale, settings.dtype),
             keys=self.projections.keys(normal),
             values=self.projections.values(normal),
         )
-        laned = dict(
-            given=given,
-            memory=jax.lax.stop_gradient(state.hidden),
-            count=state.count,
-        )
+        constants = dict(memory=jax.lax.stop_gradient(state.hidden), count=state.count)
         if rate:
-            laned['dropout'] = jax.random.split(self.make_rng('dropout'), x.shape[0])
-        functions, variables = {}, {}
-        parts = (self.normalize, self.projections.key, self.projections.value)
-        for name, part in zip(('normalize', 'key', 'value'), parts, strict=True):
-            functions[name], variables[name] = as_function(part)
-        needed = self._reach()
-        whole = dict(variables=variables, share=self._share(), table=self.shared(), needed=needed)
-
-        def read(size, laned, moving):
-            whole, given = moving
-            queries, variables = given['queries'], whole['variables']
-            memory = laned['memory'][:, self.max_span - size :]
-            memory = functions['normalize'](variables['normalize'], memory)
-            keys, values = (
-                repeat_heads(
-                    jnp.concatenate(
-                        [functions[name](variables[name], memory), given[many]], axis=2
-                    ),
-                    settings.num_heads,
-                )
-                for name, many in (('key', 'keys'), ('value', 'values'))
-            )
-            scores = dot(queries, keys)
-            scores = scores + near_positions.whole_segment(queries, whole['table'][:size], size)
-            places = jnp.arange(length, dtype=jnp.int32)[None, :, None]
-            distance = size + places - jnp.arange(size + length, dtype=jnp.int32)[None, None]
-            first = jnp.maximum(size - laned['count'], 0)
-            seen, _ = self._masks(None, distance, first, scores.dtype)
-            soft = None
-            if whole['share'] is not None:
-                # From a table by distance: what sums up its derivative is then small.
-                last = size + length - 1 - jnp.arange(size + length + 1, dtype=jnp.int32)
-                share = whole['share'].astype(scores.dtype)
-                table = span_mask(share, last[None, None], self.max_span, self.ramp)
-                soft = near_positions.spread(table[0, :, 0], scores.shape[0], length)
-            kept = None
-            if rate:
-                kept = kept_by_column(
-                    rate, laned['dropout'], scores, size, self.sizes[0], newest_first=True
-                )
-            return mix(scores, values, seen, soft, kept)
-
-        def both(whole, laned):
-            laned, whole = dict(laned), dict(whole)
-            given, needed = laned.pop('given'), whole.pop('needed')
-            return switch(read, self.sizes, needed, laned, (whole, given))
-
-        out = per_device(
-            both,
-            whole,
-            laned,
+            constants['dropout'] = jax.random.split(self.make_rng('dropout'), batch)
+        project, variables = memory_projector(
+            self.normalize, self.projections.key, self.projections.value
         )
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
-        new = remember(state, x, num_valid, self._kept())
+        params = dict(projector=variables, share=self._share(), table=self.shared())
+        read = functools.partial(
+            read_segment,
+            project=project,
+            max_span=self.max_span,
+            ramp=self.ramp,
+            dropout_rate=rate,
+            dropout_chunk=self.sizes[0],
+        )
+        needed = jnp.full((batch,), reach)
+        out = read_memory(read, self.sizes, needed, params, inputs, constants)
+        new = remember(state, x, segment.num_valid, self._kept())
         losses = {}
-        metrics = {'memory_size': jnp.minimum(state.count, needed).astype(jnp.float32).mean()}
+        metrics = {'memory_size': mean_count(jnp.minimum(state.count, reach))}
         if self.per != 'none':
             losses['adaptive_span'] = self.max_span * self.span_share.mean()
             metrics['span_mean'] = jax.lax.stop_gradient(losses['adaptive_span'])
@@ -263,56 +287,60 @@ class AdaptiveSpan(nn.Module):
 
     def open_segment(self, state: AdaptiveSpanState, batch_size: int) -> AdaptiveSpanCache:
         """Projects the part of the memory within reach, once for all tokens of the segment."""
-        settings, maps = self.settings, self.projections
-        functions, variables = zip(
-            *(as_function(part) for part in (self.normalize, maps.key, maps.value)), strict=True
+        settings = self.settings
+        project, variables = memory_projector(
+            self.normalize, self.projections.key, self.projections.value
         )
 
-        def project(size, fixed, _):
-            (norm, key, value), hidden = fixed
-            rows = functions[0](norm, hidden[:, self.max_span - size :])
+        def read(size, operands, _):
+            variables, hidden = operands
+            _, keys, values = project(variables, hidden[:, self.max_span - size :])
             room = [(0, 0), (0, 0), (self.max_span - size, settings.segment_length), (0, 0)]
-            return tuple(
-                jnp.pad(function(part, rows), room)
-                for function, part in zip(functions[1:], (key, value), strict=True)
-            )
+            return jnp.pad(keys, room), jnp.pad(values, room)
 
-        keys, values = switch(project, self.sizes, self._reach(), (variables, state.hidden), ())
+        keys, values = switch(read, self.sizes, self._reach(), (variables, state.hidden), ())
         hidden = jnp.zeros((batch_size, settings.segment_length, settings.d_model), settings.dtype)
         return AdaptiveSpanCache(keys, values, hidden, state.count)
 
-    def extend(self, x: jax.Array, cache: AdaptiveSpanCache, index: jax.Array):
+    def extend(
+        self, x: jax.Array, cache: AdaptiveSpanCache, index: jax.Array
+    ) -> tuple[jax.Array, AdaptiveSpanCache]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
-        settings, whole = self.settings, self.max_span
+        settings, max_span = self.settings, self.max_span
         normal = self.normalize(x)
         queries = self.projections.queries(normal) * jnp.asarray(
             settings.score_scale, settings.dtype
         )
         cache = cache.replace(
-            keys=put(cache.keys, self.projections.keys(normal), whole + index, 2),
-            values=put(cache.values, self.projections.values(normal), whole + index, 2),
-            hidden=put(cache.hidden, x, index, 1),
+            keys=write_at(cache.keys, self.projections.keys(normal), max_span + index, 2),
+            values=write_at(cache.values, self.projections.values(normal), max_span + index, 2),
+            hidden=write_at(cache.hidden, x, index, 1),
         )
         places = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
         table, share = self.shared(), self._share()
 
-        def read(size, fixed, _):
-            cache, queries, table, share, places = fixed
+        def read(size, operands, _):
+            cache, queries, table, share, places = operands
             keys, values = (
-                repeat_heads(part[:, :, whole - size :], settings.num_heads)
+                repeat_heads(part[:, :, max_span - size :], settings.num_heads)
                 for part in (cache.keys, cache.values)
             )
-            column = jnp.arange(keys.shape[2], dtype=jnp.int32)[None, None]
-            distance = size + places[..., None] - column
+            index = jnp.arange(keys.shape[2], dtype=jnp.int32)[None, None]
+            distance = size + places[..., None] - index
             scores = dot(queries, keys)
             scores = scores + near_positions.at_distances(queries, table, distance)
-            first = jnp.maximum(size - cache.count, 0)
-            return mix(scores, values, *self._masks(share, distance, first, scores.dtype), None)
+            seen = visible(distance, jnp.maximum(size - cache.count, 0), max_span)
+            soft = None
+            if share is not None:
+                soft = span_mask(share.astype(scores.dtype), distance, max_span, self.ramp)
+            return mix(scores, values, seen, soft, None)
 
         out = switch(read, self.sizes, self._reach(), (cache, queries, table, share, places), ())
         return self.projections.out(out), cache
 
-    def close_segment(self, state, cache: AdaptiveSpanCache, count: jax.Array):
+    def close_segment(
+        self, state: AdaptiveSpanState, cache: AdaptiveSpanCache, count: jax.Array
+    ) -> AdaptiveSpanState:
         """Writes the first `count` tokens of the open segment."""
         return remember(state, cache.hidden, count, self._kept())
 

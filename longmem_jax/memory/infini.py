@@ -15,12 +15,13 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, one_of
-from longmem_jax.layers import associative
+from longmem_jax.layers import associative, weight_dropout
 from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
-from longmem_jax.layers.self_attention import put
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.layers.self_attention import write_at
+from longmem_jax.segment import Aux, Segment, mean_count
 
 
 @flax.struct.dataclass
@@ -135,22 +136,15 @@ class InfiniAttention(nn.Module):
 
     def _attend(self, x, keys, values, state, offset, train):
         """Local attention, memory and gate; `x` is normalised, its first token at `offset`."""
-        settings, plain = self.settings, self.projections.queries(x)
-        queries, extra = self.relation.relate(plain, offset, keys.shape[2], train=train)
-        rate = settings.attention_dropout if train else 0.0
-        local = attend(
-            queries,
-            keys,
-            values,
-            offset=offset,
-            scale=settings.score_scale,
-            dropout_rate=rate,
-            dropout_key=self.make_rng('dropout') if rate else None,
-            **extra,
+        plain = self.projections.queries(x)
+        queries, by_distance = self.relation.apply_to_queries(
+            plain, offset, keys.shape[2], train=train
         )
+        rules = Rules(offset=offset, scale=self.settings.score_scale, **by_distance)
+        local = attend(queries, keys, values, rules, weight_dropout.draw(self, train))
         asked = self._features(queries if self.rotate_memory else plain)
         batch, heads, length, width = asked.shape
-        asked = asked.reshape(batch, settings.kv_heads, -1, length, width)
+        asked = asked.reshape(batch, self.settings.kv_heads, -1, length, width)
         found = associative.read(state.pairs, asked, *self.reading)
         found = found.reshape(batch, heads, length, width).astype(local.dtype)
         gate = jax.nn.sigmoid(self.gate)[None, :, None, None]
@@ -174,12 +168,11 @@ class InfiniAttention(nn.Module):
             state = jax.lax.stop_gradient(state)
         x = self.normalize(x)
         plain, values = self.projections.keys(x), self.projections.values(x)
-        keys = self.relation.place(plain, 0)
+        keys = self.relation.apply_to_keys(plain, 0)
         y = self._attend(x, keys, values, state, 0, train)
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
-        new = self._write(state, keys if self.rotate_memory else plain, values, num_valid)
+        new = self._write(state, keys if self.rotate_memory else plain, values, segment.num_valid)
         metrics = {
-            'memory_size': state.count.astype(jnp.float32).mean(),
+            'memory_size': mean_count(state.count),
             'gate': jax.nn.sigmoid(self.gate).mean(),
         }
         return y, new, Aux(losses={}, metrics=metrics)
@@ -192,19 +185,25 @@ class InfiniAttention(nn.Module):
         same = self.rotate_memory or self.position != 'rotary'
         return InfiniCache(room, room, None if same else room, state)
 
-    def extend(self, x: jax.Array, cache: InfiniCache, index: jax.Array):
+    def extend(
+        self, x: jax.Array, cache: InfiniCache, index: jax.Array
+    ) -> tuple[jax.Array, InfiniCache]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         x = self.normalize(x)
-        plain = self.projections.keys(x)
-        values = put(cache.values, self.projections.values(x), index, 2)
-        keys = put(cache.keys, self.relation.place(plain, index), index, 2)
+        plain, values = (
+            self.projections.keys(x),
+            write_at(cache.values, self.projections.values(x), index, 2),
+        )
+        keys = write_at(cache.keys, self.relation.apply_to_keys(plain, index), index, 2)
         if cache.plain_keys is not None:
-            plain = put(cache.plain_keys, plain, index, 2)
+            plain = write_at(cache.plain_keys, plain, index, 2)
             cache = cache.replace(plain_keys=plain)
         y = self._attend(x, keys, values, cache.state, index, False)
         return y, cache.replace(keys=keys, values=values)
 
-    def close_segment(self, state: InfiniState, cache: InfiniCache, count: jax.Array):
+    def close_segment(
+        self, state: InfiniState, cache: InfiniCache, count: jax.Array
+    ) -> InfiniState:
         """Writes the first `count` tokens of the open segment."""
         keys = cache.keys if cache.plain_keys is None else cache.plain_keys
         return self._write(state, keys, cache.values, count)

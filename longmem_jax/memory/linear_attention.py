@@ -18,7 +18,8 @@ from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import associative, feature_maps, linear_kernel
 from longmem_jax.layers.projections import Projections, repeat_heads
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.memory.recurrent import Recurrent
+from longmem_jax.segment import Aux, Segment, mean_count
 
 FEATURES = ('elu', 'rfa', 't2r')
 
@@ -48,7 +49,7 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     return faults
 
 
-class LinearAttention(nn.Module):
+class LinearAttention(Recurrent):
     """Causal attention by features of queries and keys, without a softmax.
 
     Attributes:
@@ -143,8 +144,16 @@ class LinearAttention(nn.Module):
             return feature_maps.learned(x, matrices, self.offsets, self.tau)
         return feature_maps.random_fourier(x, matrices, self.tau)
 
-    def _read(self, x, state, counted, key):
-        """`x` normalised [batch, n, d_model]; `counted` bool [batch, n]; the sums behind it."""
+    def read(
+        self,
+        x: jax.Array,
+        state: LinearState,
+        counted: jax.Array,
+        *,
+        train: bool = False,
+        key: jax.Array | None = None,
+    ) -> tuple[jax.Array, LinearState]:
+        """Reads by features of queries, writes those of keys; see `Recurrent.read`."""
         maps, heads = self.projections, self.settings.num_heads
         queries = maps.queries(x)
         keys, values = (repeat_heads(project(x), heads) for project in (maps.keys, maps.values))
@@ -165,9 +174,6 @@ class LinearAttention(nn.Module):
         y = maps.out(read.astype(self.settings.dtype))
         return y, LinearState(pairs, state.count + counted.sum(axis=1, dtype=jnp.int32))
 
-    def _begin(self, state, batch_size):
-        return state if self.carry else self.initial_state(batch_size)
-
     def __call__(
         self, x: jax.Array, state: LinearState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, LinearState, Aux]:
@@ -175,21 +181,10 @@ class LinearAttention(nn.Module):
         if not self.gradients:
             state = jax.lax.stop_gradient(state)
         key = segment.key if train and self.redraw else None
-        y, new = self._read(self.normalize(x), self._begin(state, x.shape[0]), segment.valid, key)
-        metrics = {'memory_size': state.count.astype(jnp.float32).mean()}
+        begin = self.begin(state, x.shape[0])
+        y, new = self.read(self.normalize(x), begin, segment.valid, train=train, key=key)
+        metrics = {'memory_size': mean_count(state.count)}
         return y, new if self.carry else state, Aux(losses={}, metrics=metrics)
-
-    def open_segment(self, state: LinearState, batch_size: int) -> LinearState:
-        """The sums that the segment begins with."""
-        return self._begin(state, batch_size)
-
-    def extend(self, x: jax.Array, cache: LinearState, index: jax.Array):
-        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
-        return self._read(self.normalize(x), cache, jnp.ones(x.shape[:2], bool), None)
-
-    def close_segment(self, state: LinearState, cache: LinearState, count: jax.Array):
-        """The sums with the tokens of the open segment, which are in them already."""
-        return cache if self.carry else state
 
 
 RELEASED = {

@@ -49,7 +49,9 @@ class Local(nn.Module):
         """An empty cache of keys and values."""
         return self.attention.open(None, batch_size)
 
-    def extend(self, x: jax.Array, cache: KeyValues, index: jax.Array):
+    def extend(
+        self, x: jax.Array, cache: KeyValues, index: jax.Array
+    ) -> tuple[jax.Array, KeyValues]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         return self.attention.extend(x, cache, index)
 

@@ -18,6 +18,7 @@ from longmem_jax.faults import at_least
 from longmem_jax.layers import associative, linear_kernel
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn
+from longmem_jax.memory.recurrent import Recurrent
 from longmem_jax.segment import Aux, Segment
 
 
@@ -111,7 +112,7 @@ class SlotProjections(nn.Module):
         )
 
 
-class MemSizer(nn.Module):
+class MemSizer(Recurrent):
     """Causal key-value memory layer.
 
     Attributes:
@@ -140,7 +141,16 @@ class MemSizer(nn.Module):
         pairs = associative.empty(batch_size, 1, self.num_slots, self.settings.d_model, self.wide)
         return MemSizerState(pairs, jnp.zeros((batch_size,), jnp.int32))
 
-    def _read(self, x, state, counted, train):
+    def read(
+        self,
+        x: jax.Array,
+        state: MemSizerState,
+        counted: jax.Array,
+        *,
+        train: bool = False,
+        key: jax.Array | None = None,
+    ) -> tuple[jax.Array, MemSizerState]:
+        """Reads the slots by learned shares, writes them; see `Recurrent.read`."""
         left, right = self.maps.written(x)
         left = jnp.where(counted[..., None], left, jnp.zeros_like(left))
         shares = self.maps.shares(x, train)
@@ -153,31 +163,16 @@ class MemSizer(nn.Module):
         new = MemSizerState(pairs, state.count + counted.sum(axis=1, dtype=jnp.int32))
         return y.astype(self.settings.dtype), new
 
-    def _begin(self, state, batch_size):
-        return state if self.carry else self.initial_state(batch_size)
-
     def __call__(
         self, x: jax.Array, state: MemSizerState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, MemSizerState, Aux]:
         """Reads and writes token after token; x, y are [batch, length, d_model]."""
         if not self.gradients:
             state = jax.lax.stop_gradient(state)
-        begin = self._begin(state, x.shape[0])
-        y, new = self._read(self.normalize(x), begin, segment.valid, train)
+        begin = self.begin(state, x.shape[0])
+        y, new = self.read(self.normalize(x), begin, segment.valid, train=train)
         metrics = {'memory_size': jnp.asarray(float(self.num_slots), jnp.float32)}
         return y, new if self.carry else state, Aux(losses={}, metrics=metrics)
-
-    def open_segment(self, state: MemSizerState, batch_size: int) -> MemSizerState:
-        """The slots that the segment begins with."""
-        return self._begin(state, batch_size)
-
-    def extend(self, x: jax.Array, cache: MemSizerState, index: jax.Array):
-        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
-        return self._read(self.normalize(x), cache, jnp.ones(x.shape[:2], bool), False)
-
-    def close_segment(self, state: MemSizerState, cache: MemSizerState, count: jax.Array):
-        """The slots with the tokens of the open segment, which are in them already."""
-        return cache if self.carry else state
 
 
 class CrossMemSizer(nn.Module):

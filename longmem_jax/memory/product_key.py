@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, NoState, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
+from longmem_jax.layers.feature_maps import unit
 from longmem_jax.layers.nearest import top_k
 from longmem_jax.layers.norms import Norm
 from longmem_jax.segment import Aux, Segment, no_aux
@@ -53,12 +54,12 @@ def find(
       scores [tokens, heads, k], with gradients; slots int32 [tokens, heads, k].
     """
     if keys.ndim == 3:
-        queries = _unit(queries) if normalized else queries
+        queries = unit(queries, 0.0) if normalized else queries
         scores = jnp.einsum('thd,hnd->thn', queries, keys)
         _, slots = top_k(jax.lax.stop_gradient(scores), k)
         return jnp.take_along_axis(scores, slots, axis=-1), slots.astype(jnp.int32)
     halves = jnp.split(queries, 2, axis=-1)
-    halves = [_unit(half) if normalized else half for half in halves]
+    halves = [unit(half, 0.0) if normalized else half for half in halves]
     scores = [jnp.einsum('thd,hnd->thn', half, keys[:, i]) for i, half in enumerate(halves)]
     # Which are best is found without gradients; their scores are then picked with them.
     (best_1, at_1), (best_2, at_2) = (top_k(jax.lax.stop_gradient(part), k) for part in scores)
@@ -69,10 +70,6 @@ def find(
     chosen = jnp.take_along_axis(scores[0], first, axis=-1)
     chosen = chosen + jnp.take_along_axis(scores[1], second, axis=-1)
     return chosen, (first * keys.shape[2] + second).astype(jnp.int32)
-
-
-def _unit(x):
-    return x * jax.lax.rsqrt(jnp.sum(x * x, axis=-1, keepdims=True))
 
 
 def read(values: jax.Array, weights: jax.Array, slots: jax.Array, chunk: int) -> jax.Array:
@@ -285,7 +282,7 @@ class ProductKeyMemory(nn.Module):
         """Nothing is cached."""
         return NoState()
 
-    def extend(self, x: jax.Array, cache: NoState, index: jax.Array):
+    def extend(self, x: jax.Array, cache: NoState, index: jax.Array) -> tuple[jax.Array, NoState]:
         """Every token by itself; see `MemoryLayer`."""
         return self._apply(x, jnp.ones(x.shape[:2], bool), False)[0], cache
 

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import shared_biases
-from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
+from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.layers.window import push
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Segment, mean_count
 
 
 @flax.struct.dataclass
@@ -48,7 +48,9 @@ class TransformerXLCache:
     count: jax.Array
 
 
-def remember(state: TransformerXLState, hidden: jax.Array, num_valid: jax.Array):
+def remember(
+    state: TransformerXLState, hidden: jax.Array, num_valid: jax.Array
+) -> TransformerXLState:
     """Writes a segment: the last `memory_length` of memory and segment, detached (Sec. 3.2).
 
     Args:
@@ -115,9 +117,8 @@ class TransformerXL(nn.Module):
     ) -> tuple[jax.Array, TransformerXLState, Aux]:
         """Attends to memory and segment, then writes; x, y are [batch, length, d_model]."""
         y = self.attention(x, state.hidden, state.count, train=train)
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
-        metrics = {'memory_size': state.count.astype(jnp.float32).mean()}
-        return y, remember(state, x, num_valid), Aux(losses={}, metrics=metrics)
+        metrics = {'memory_size': mean_count(state.count)}
+        return y, remember(state, x, segment.num_valid), Aux(losses={}, metrics=metrics)
 
     def open_segment(self, state: TransformerXLState, batch_size: int) -> TransformerXLCache:
         """Projects the memory once for all tokens of the segment."""
@@ -128,12 +129,16 @@ class TransformerXL(nn.Module):
             state.count,
         )
 
-    def extend(self, x: jax.Array, cache: TransformerXLCache, index: jax.Array):
+    def extend(
+        self, x: jax.Array, cache: TransformerXLCache, index: jax.Array
+    ) -> tuple[jax.Array, TransformerXLCache]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         y, attention = self.attention.extend(x, cache.attention, index, cache.count)
-        return y, cache.replace(attention=attention, hidden=put(cache.hidden, x, index, 1))
+        return y, cache.replace(attention=attention, hidden=write_at(cache.hidden, x, index, 1))
 
-    def close_segment(self, state, cache: TransformerXLCache, count: jax.Array):
+    def close_segment(
+        self, state: TransformerXLState, cache: TransformerXLCache, count: jax.Array
+    ) -> TransformerXLState:
         """Writes the first `count` tokens of the open segment."""
         return remember(state, cache.hidden, count)
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from longmem_jax.contract import Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers.cross_attention import CrossAttention
-from longmem_jax.layers.self_attention import put
+from longmem_jax.layers.self_attention import write_at
 from longmem_jax.models.block import BlockState
 from longmem_jax.models.encoders.joint_slots import JointEncoder
 from longmem_jax.models.encoders.slot_attention import SlotEncoder
@@ -180,7 +180,7 @@ class Memformer(nn.Module):
         x = self.stack.embed(segment.tokens, train=train)
         x, blocks, aux = self.stack.read(x, state.blocks, segment, train=train, sources=sources)
         aux = merge_aux([Aux(losses={}, metrics={'slot_kept': kept.mean()}), aux])
-        count = segment.valid.sum(axis=1, dtype=jnp.int32)
+        count = segment.num_valid
         new = MemformerState(slots, segment.tokens, count, blocks)
         x = self.stack.drop(x, deterministic=not train)
         return x, select_lanes(count > 0, new, state), aux
@@ -218,7 +218,7 @@ class Memformer(nn.Module):
         """Reads the next tokens of the open segment, as in `LanguageModel`."""
         x = self.stack.embedding.encode(tokens, index)
         x, blocks = self.stack.extend(x, cache.blocks, index, cache.sources)
-        kept = put(cache.tokens, tokens, index, 1)
+        kept = write_at(cache.tokens, tokens, index, 1)
         return self.stack.embedding.logits(x), cache.replace(tokens=kept, blocks=blocks)
 
     def close_segment(

@@ -6,16 +6,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from longmem_jax.layers.attention import RelativeTable, attend, skew
+from longmem_jax.errors import UsageError
+from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention_rules import RelativeTable, Rules, skew
+from longmem_jax.layers.weight_dropout import WeightDropout
 
-B, H, N, M, D = 2, 2, 4, 11, 6
+B, H, N, M, D = 2, 4, 4, 11, 6
 
 
 def naive(queries, keys, values, *, offset, first=None, window=0, mask=None, bias=None,
           distance_bias=None, relative=None, causal=True):  # fmt: skip
-    """One query at a time, in float64."""
+    """One query at a time, in float64; query head h reads head h // group of keys and values."""
     out = np.zeros(queries.shape)
+    group = queries.shape[1] // keys.shape[1]
     for b, h, i in np.ndindex(queries.shape[:3]):
         at = int(np.broadcast_to(offset, (queries.shape[0],))[b]) + i
         scores = []
@@ -30,7 +36,7 @@ def naive(queries, keys, values, *, offset, first=None, window=0, mask=None, bia
             if hidden:
                 scores.append(-np.inf)
                 continue
-            score = queries[b, h, i] @ keys[b, h, j]
+            score = queries[b, h, i] @ keys[b, h // group, j]
             if relative is not None:
                 row = min(max(distance, 0), relative[1].shape[1] - 1)
                 score += relative[0][b, h, i] @ relative[1][h, row]
@@ -43,7 +49,7 @@ def naive(queries, keys, values, *, offset, first=None, window=0, mask=None, bia
         scores = np.asarray(scores)
         if np.isfinite(scores).any():
             weights = np.exp(scores - scores.max())
-            out[b, h, i] = weights / weights.sum() @ values[b, h]
+            out[b, h, i] = weights / weights.sum() @ values[b, h // group]
     return out
 
 
@@ -54,7 +60,7 @@ def arrays(seed=0):
         queries=make(B, H, N, D), keys=make(B, H, M, D), values=make(B, H, M, D),
         relative=(make(B, H, N, D), make(H, M, D)), short=(make(B, H, N, D), make(H, 5, D)),
         distance_bias=make(H, M), bias=make(1, H, N, M),
-        mask=random.random((B, 1, N, M)) < 0.6,
+        mask=random.random((B, 1, N, M)) < 0.6, first=np.asarray([2, 6], np.int32),
     )  # fmt: skip
 
 
@@ -80,17 +86,18 @@ def options(name, data):
     return chosen
 
 
-def ours(data, chosen, offset, **more):
+def ours(data, chosen, offset, dropout=None, block_size=0):
     chosen = {k: v if isinstance(v, (int, tuple)) else jnp.asarray(v) for k, v in chosen.items()}
     if 'relative' in chosen:
         chosen['relative'] = RelativeTable(*map(jnp.asarray, chosen['relative']))
     with jax.numpy_rank_promotion('raise'), jax.numpy_dtype_promotion('strict'):
-        return attend(
-            *(jnp.asarray(data[k]) for k in ('queries', 'keys', 'values')),
-            offset=offset,
-            **chosen,
-            **more,
-        )
+        vectors = (jnp.asarray(data[k]) for k in ('queries', 'keys', 'values'))
+        return attend(*vectors, Rules(offset=offset, **chosen), dropout, block_size)
+
+
+def shared_heads(data, kv_heads):
+    """The same data with the first `kv_heads` heads of keys and values."""
+    return data | {name: data[name][:, :kv_heads] for name in ('keys', 'values')}
 
 
 @pytest.mark.parametrize(
@@ -100,9 +107,99 @@ def test_agrees_with_the_naive_twin(name, block, stream):
     data = arrays()
     chosen = options(name, data)
     offset = np.asarray([M - N, M - N - 3], np.int32) if stream else M - N
-    wanted = naive(*(data[k] for k in ('queries', 'keys', 'values')), offset=offset, **chosen)
+    expected = naive(*(data[k] for k in ('queries', 'keys', 'values')), offset=offset, **chosen)
     got = ours(data, chosen, jnp.asarray(offset) if stream else offset, block_size=block)
-    np.testing.assert_allclose(got, wanted, atol=2e-6)
+    np.testing.assert_allclose(got, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize('name', ('relative', 'not causal', 'all'))
+@pytest.mark.parametrize('kv_heads, block, stream', [(1, 0, False), (2, 4, False), (2, 0, True)])
+def test_grouped_heads_agree_with_the_naive_twin(name, kv_heads, block, stream):
+    data = shared_heads(arrays(), kv_heads)
+    chosen = options(name, data)
+    offset = np.asarray([M - N, M - N - 3], np.int32) if stream else M - N
+    expected = naive(*(data[k] for k in ('queries', 'keys', 'values')), offset=offset, **chosen)
+    got = ours(data, chosen, jnp.asarray(offset) if stream else offset, block_size=block)
+    np.testing.assert_allclose(got, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize('block', (0, 3))
+@pytest.mark.parametrize('stream', (False, True))
+def test_grouped_heads_have_the_gradients_of_repeated_ones(block, stream):
+    data = shared_heads(arrays(2), 2)
+    chosen = options('all', data)
+    offset = jnp.full((B,), M - N, jnp.int32) if stream else M - N
+
+    def value(queries, keys, values):
+        own = data | dict(queries=queries, keys=keys, values=values)
+        return jnp.sin(ours(own, chosen, offset, block_size=block)).sum()
+
+    def repeated(queries, keys, values):
+        return value(queries, *(jnp.repeat(part, H // 2, axis=1) for part in (keys, values)))
+
+    floats = [jnp.asarray(data[k]) for k in ('queries', 'keys', 'values')]
+    grouped, expected = (jax.jit(jax.grad(f, (0, 1, 2)))(*floats) for f in (value, repeated))
+    for got, same in zip(grouped, expected, strict=True):
+        np.testing.assert_allclose(got, same, atol=2e-6)
+        assert np.abs(got).max() > 1e-3
+
+
+@pytest.mark.parametrize('kv_heads', (1, 2))
+def test_grouped_heads_are_not_repeated_in_memory(kv_heads):
+    """No array of the program is as large as the repeated keys would be."""
+    keys = jnp.zeros((B, kv_heads, 50 * M, D))
+    program = jax.make_jaxpr(lambda q: attend(q, keys, keys, Rules(offset=50 * M - N)))(
+        jnp.zeros((B, H, N, D))
+    )
+    largest = max(v.aval.size for equation in program.eqns for v in equation.outvars)
+    assert largest < B * H * 50 * M * D, 'attend repeats keys: group the queries instead'
+
+
+def test_heads_that_cannot_be_shared_are_refused():
+    data = shared_heads(arrays(), 3)
+    with pytest.raises(UsageError, match='4 heads of queries, 3 of keys, 3 of values'):
+        ours(data, {}, M - N)
+    data = shared_heads(arrays(), 2)
+    with pytest.raises(UsageError, match='4 heads of queries, 2 of keys, 4 of values'):
+        ours(data | {'values': arrays()['values']}, {}, M - N)
+
+
+RULES = {
+    'first': st.sampled_from([None, 'first']),
+    'window': st.sampled_from([0, 4]),
+    'mask': st.sampled_from([None, 'mask']),
+    'bias': st.sampled_from([None, 'bias']),
+    'distance_bias': st.sampled_from([None, 'distance_bias']),
+    'relative': st.sampled_from([None, 'relative', 'short']),
+    'causal': st.booleans(),
+}
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    named=st.fixed_dictionaries(RULES),
+    block=st.sampled_from([0, 1, 3, 4, 10]),
+    stream=st.booleans(),
+    kv_heads=st.sampled_from([1, 2, 4]),
+    scale=st.sampled_from([None, 1.0]),
+)
+def test_every_combination_of_rules_agrees_with_the_naive_twin(
+    named, block, stream, kv_heads, scale
+):
+    data = shared_heads(arrays(3), kv_heads)
+    chosen = {k: data[v] if isinstance(v, str) else v for k, v in named.items() if v is not None}
+    offset = np.asarray([M - N, M - N - 2], np.int32) if stream else M - N
+    vectors = [data[k] for k in ('queries', 'keys', 'values')]
+    if scale is None:
+        expected = naive(*vectors, offset=offset, **chosen)
+    else:  # the twin divides by sqrt(head_dim)
+        larger = dict(chosen)
+        if 'relative' in chosen:
+            larger['relative'] = (chosen['relative'][0] * np.sqrt(D), chosen['relative'][1])
+        expected = naive(vectors[0] * np.sqrt(D), *vectors[1:], offset=offset, **larger)
+        chosen['scale'] = scale
+    got = ours(data, chosen, jnp.asarray(offset) if stream else offset, block_size=block)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize('name', OPTIONS)
@@ -159,7 +256,7 @@ def test_dropout_keeps_the_mean_and_follows_the_key(block):
     plain = ours(data, {}, M - N, block_size=block)
 
     def drop(key):
-        return ours(data, {}, M - N, block_size=block, dropout_rate=0.3, dropout_key=key)
+        return ours(data, {}, M - N, block_size=block, dropout=WeightDropout(key, 0.3))
 
     many = jax.vmap(drop)(jax.random.split(jax.random.key(0), 4000))
     np.testing.assert_array_equal(drop(jax.random.key(1)), drop(jax.random.key(1)))
@@ -170,7 +267,7 @@ def test_dropout_keeps_the_mean_and_follows_the_key(block):
 def test_bfloat16_scores_are_float32():
     data = arrays()
     half = {k: jnp.asarray(data[k], jnp.bfloat16) for k in ('queries', 'keys', 'values')}
-    out = attend(*half.values(), offset=M - N)
+    out = attend(*half.values(), Rules(offset=M - N))
     assert out.dtype == jnp.bfloat16
     np.testing.assert_allclose(out.astype(jnp.float32), ours(data, {}, M - N), atol=4e-2)
 
@@ -182,7 +279,8 @@ def test_float64_gradient_is_the_difference_quotient():
         table = jnp.asarray(data['relative'][1], jnp.float64)
 
         def value(table, queries):
-            out = attend(queries, *wide[1:], offset=M - N, relative=RelativeTable(queries, table))
+            rules = Rules(offset=M - N, relative=RelativeTable(queries, table))
+            out = attend(queries, *wide[1:], rules)
             assert out.dtype == jnp.float64
             return jnp.sin(out).sum()
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longmem_jax.devices.sharding import make_mesh
-from longmem_jax.layers.switching import kept_by_column, sizes_below, smallest
+from longmem_jax.layers.switching import sizes_below, smallest
+from longmem_jax.layers.weight_dropout import factor_by_column
 from longmem_jax.memory.expire_span import layer as expire_span
 from longmem_jax.memory.expire_span import spans as expiring
 from longmem_jax.memory.registry import LAYERS
@@ -252,7 +253,7 @@ def test_dropout_is_the_same_for_a_column_in_every_size():
 
     def drawn(size, **kwargs):
         return np.asarray(
-            kept_by_column(0.5, keys, jnp.zeros((2, 3, LENGTH, size + 4)), size, 4, **kwargs)
+            factor_by_column(0.5, keys, jnp.zeros((2, 3, LENGTH, size + 4)), size, 4, **kwargs)
         )
 
     small, large = drawn(4), drawn(11)

@@ -10,6 +10,7 @@ from longmem_jax.commands.train import train
 from longmem_jax.config.base import stack
 from longmem_jax.config.checks import model_faults
 from longmem_jax.generation.reader import fresh_state
+from longmem_jax.layers.feature_maps import unit
 from longmem_jax.models.encoders import slot_attention as slots
 from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 from tests.toys import BATCH, LENGTH, VOCAB, apply, model_config, random_segments, toy
@@ -19,9 +20,9 @@ from tests.toys import run as read
 def test_slots_have_length_one_and_begin_where_they_end():
     """Nothing said, again and again: slots drift to the learned directions, where they began."""
     bias = jnp.asarray(np.random.default_rng(0).normal(size=(3, 8)), jnp.float32)
-    begun = jnp.broadcast_to(slots.on_sphere(bias), (2, 3, 8))
+    begun = jnp.broadcast_to(unit(bias, 0.0), (2, 3, 8))
     np.testing.assert_allclose(jnp.linalg.norm(begun, axis=-1), 1.0, rtol=1e-6)
-    now = slots.on_sphere(jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, 8))))
+    now = unit(jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, 8))), 0.0)
     for _ in range(60):
         now = slots.forget(now, bias)
     np.testing.assert_allclose(now, begun, atol=1e-4)

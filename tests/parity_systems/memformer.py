@@ -6,6 +6,7 @@ from flax.traverse_util import unflatten_dict
 
 from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.layers.cross_attention import CrossAttention
+from longmem_jax.layers.feature_maps import unit
 from longmem_jax.models.encoders import slot_attention as slots
 from longmem_jax.models.encoders.joint_slots import JointEncoder
 
@@ -46,7 +47,7 @@ def _paper(settings, arrays):
         }
         writing = project(theirs, 'writer', query='q', key='k', value='v')
         bias = theirs['bias_vectors']
-        memory = jnp.broadcast_to(slots.on_sphere(bias)[None], (batch, *bias.shape))
+        memory = jnp.broadcast_to(unit(bias, 0.0)[None], (batch, *bias.shape))
         found, total = {'state/memory_0': memory}, 0.0
         for t in numbers:
 

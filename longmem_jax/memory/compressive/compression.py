@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention_rules import Rules
 
 COMPRESSIONS = ('convolution', 'mean', 'max', 'most_used')
 RECONSTRUCTIONS = ('none', 'attention', 'autoencoding')
@@ -90,7 +91,15 @@ class Compressor(nn.Module):
         return (compressed @ kernel).reshape(batch, groups * self.rate, width)
 
 
-def attention_reconstruction(queries, old, new, num_old, num_new, num_queries, scale) -> jax.Array:
+def attention_reconstruction(
+    queries: jax.Array,
+    old: tuple[jax.Array, jax.Array],
+    new: tuple[jax.Array, jax.Array],
+    num_old: jax.Array,
+    num_new: jax.Array,
+    num_queries: jax.Array,
+    scale: float,
+) -> jax.Array:
     """Squared difference of content attention to old and to compressed vectors (Algorithm 2).
 
     Attention without mask or positions; the mean over lanes, heads, queries and channels.
@@ -107,7 +116,7 @@ def attention_reconstruction(queries, old, new, num_old, num_new, num_queries, s
     def read(keys, values, number):
         place = jnp.arange(keys.shape[2], dtype=jnp.int32)
         mask = (place[None] < number[:, None])[:, None, None]
-        return attend(queries, keys, values, offset=0, mask=mask, causal=False, scale=scale)
+        return attend(queries, keys, values, Rules(offset=0, mask=mask, causal=False, scale=scale))
 
     wide = jnp.promote_types(queries.dtype, jnp.float32)
     difference = read(*old, num_old).astype(wide) - read(*new, num_new).astype(wide)

@@ -45,13 +45,19 @@ class Evicted:
     usage: Any
 
 
-def _slices(rows, start, size):
-    """Rows [batch, size, ...] from place `start` (int32 [batch]) of each lane on."""
+def _slices(rows: jax.Array, start: jax.Array, size: int) -> jax.Array:
+    """Entries [batch, size, ...] from position `start` (int32 [batch]) of each lane on."""
     take = jax.vmap(lambda lane, at: jax.lax.dynamic_slice_in_dim(lane, at, size))
     return take(rows, start)
 
 
-def evict(state: CompressiveState, hidden, num_valid, received, rate: int):
+def evict(
+    state: CompressiveState,
+    hidden: jax.Array,
+    num_valid: jax.Array,
+    received: jax.Array | None,
+    rate: int,
+) -> tuple[CompressiveState, Evicted]:
     """Moves a segment into the memory and what leaves it out (Sec. 3, Algorithm 1).
 
     Args:

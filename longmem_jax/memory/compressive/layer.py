@@ -22,7 +22,7 @@ from longmem_jax.faults import at_least, one_of
 from longmem_jax.layers.near_positions import shared_table
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import RelativeBiases
-from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
+from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.layers.switching import as_function
 from longmem_jax.layers.window import push
 from longmem_jax.memory.compressive.compression import (
@@ -32,9 +32,9 @@ from longmem_jax.memory.compressive.compression import (
     attention_reconstruction,
     autoencoding,
 )
-from longmem_jax.memory.compressive.evicting import CompressiveState, evict
+from longmem_jax.memory.compressive.evicting import CompressiveState, Evicted, evict
 from longmem_jax.memory.compressive.sliding import SlidingReading
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Segment, mean_count
 
 READINGS = ('segment', 'sliding')
 
@@ -99,7 +99,7 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     return faults
 
 
-def shared(fields):
+def shared(fields: Any) -> Any:
     """`Entry.shared`: the sliding table, or the biases of Transformer-XL."""
     if fields['reading'] == 'sliding':
         number = fields['memory_length'] + fields['compressed_length'] + 1
@@ -138,7 +138,7 @@ class SegmentReading(nn.Module):
             init_std=self.settings.init_std,
         )
 
-    def _counts_usage(self):
+    def _counts_usage(self) -> bool:
         return self.compression == 'most_used'
 
     def initial_state(self, batch_size: int) -> CompressiveState:
@@ -159,12 +159,18 @@ class SegmentReading(nn.Module):
             usage=jnp.zeros((batch_size, width), jnp.float32) if self._counts_usage() else None,
         )
 
-    def _memory(self, state):
+    def _memory(self, state: CompressiveState) -> tuple[jax.Array, jax.Array]:
         """Slots and memory together, and how many of them are filled."""
         both = jnp.concatenate([state.compressed, state.hidden], axis=1)
         return both, state.compressed_count + state.count
 
-    def _write(self, state, hidden, num_valid, received):
+    def _write(
+        self,
+        state: CompressiveState,
+        hidden: jax.Array,
+        num_valid: jax.Array,
+        received: jax.Array | None,
+    ) -> tuple[CompressiveState, Evicted, jax.Array]:
         """The new state, what was compressed, and the slots before they were detached."""
         hidden, state = jax.lax.stop_gradient((hidden, state))
         state, evicted = evict(state, hidden, num_valid, received, self.rate)
@@ -174,7 +180,9 @@ class SegmentReading(nn.Module):
         )
         return state.replace(compressed=rows, compressed_count=count), evicted, slots
 
-    def _loss(self, x, evicted, slots, num_valid):
+    def _loss(
+        self, x: jax.Array, evicted: Evicted, slots: jax.Array, num_valid: jax.Array
+    ) -> dict[str, jax.Array]:
         """The reconstruction loss; nothing but the compression learns from it (Algorithm 2)."""
         number = evicted.groups * self.rate
         if self.reconstruction == 'autoencoding':
@@ -197,25 +205,28 @@ class SegmentReading(nn.Module):
         loss = attention_reconstruction(queries, stop(old), new, *numbers, scale)
         return {'compression': loss}
 
-    def __call__(self, x, state, segment, *, train):
+    def __call__(
+        self, x: jax.Array, state: CompressiveState, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, CompressiveState, Aux]:
+        """Attends to slots, memory and segment, then writes; x, y are [batch, length, d_model]."""
         memory, filled = self._memory(state)
         y = self.attention(x, memory, filled, train=train)
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
         received = None
         if self._counts_usage():
-            received = self.attention.usage(x, memory, filled, num_valid)
+            received = self.attention.usage(x, memory, filled, segment.num_valid)
             received = received[:, self.compressed_length : -x.shape[1]]
-        new, evicted, slots = self._write(state, x, num_valid, received)
+        new, evicted, slots = self._write(state, x, segment.num_valid, received)
         losses = {}
         if self.reconstruction != 'none' and train:
-            losses = self._loss(x, evicted, slots, num_valid)
+            losses = self._loss(x, evicted, slots, segment.num_valid)
         metrics = {
-            'memory_size': state.count.astype(jnp.float32).mean(),
-            'compressed_size': state.compressed_count.astype(jnp.float32).mean(),
+            'memory_size': mean_count(state.count),
+            'compressed_size': mean_count(state.compressed_count),
         }
         return y, new, Aux(losses=losses, metrics=metrics)
 
-    def open_segment(self, state, batch_size):
+    def open_segment(self, state: CompressiveState, batch_size: int) -> CompressiveCache:
+        """Projects slots and memory once for all tokens of the segment."""
         memory, filled = self._memory(state)
         settings = self.settings
         usage = None
@@ -228,17 +239,23 @@ class SegmentReading(nn.Module):
             usage,
         )
 
-    def extend(self, x, cache, index):
+    def extend(
+        self, x: jax.Array, cache: CompressiveCache, index: jax.Array
+    ) -> tuple[jax.Array, CompressiveCache]:
+        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         y, attention = self.attention.extend(x, cache.attention, index, cache.filled)
         usage = cache.usage
         if usage is not None:
             received = self.attention.usage_of_tokens(x, attention, index, cache.filled)
             start = self.compressed_length
             usage = usage + received[:, start : start + self.memory_length]
-        hidden = put(cache.hidden, x, index, 1)
+        hidden = write_at(cache.hidden, x, index, 1)
         return y, cache.replace(attention=attention, hidden=hidden, usage=usage)
 
-    def close_segment(self, state, cache, count):
+    def close_segment(
+        self, state: CompressiveState, cache: CompressiveCache, count: jax.Array
+    ) -> CompressiveState:
+        """Writes the first `count` tokens of the open segment."""
         return self._write(state, cache.hidden, count, cache.usage)[0]
 
 
@@ -303,7 +320,7 @@ class CompressiveTransformer(nn.Module):
         """Projects slots and memory once for all tokens of the segment."""
         return self.layer.open_segment(state, batch_size)
 
-    def extend(self, x: jax.Array, cache: Any, index: jax.Array):
+    def extend(self, x: jax.Array, cache: Any, index: jax.Array) -> tuple[jax.Array, Any]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         return self.layer.extend(x, cache, index)
 

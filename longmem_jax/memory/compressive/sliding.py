@@ -15,13 +15,13 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
-from longmem_jax.layers import near_positions
-from longmem_jax.layers.attention_products import dot, kept_weights, mix
+from longmem_jax.layers import near_positions, weight_dropout
+from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import Projections, repeat_heads
-from longmem_jax.layers.self_attention import put
+from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.window import push
 from longmem_jax.memory.compressive.compression import Compressor
-from longmem_jax.segment import Aux
+from longmem_jax.segment import Aux, Segment, mean_count
 
 
 @flax.struct.dataclass
@@ -60,12 +60,16 @@ class SlidingCache:
     phase: jax.Array
 
 
-def shift_right(rows: jax.Array, places: jax.Array, at_most: int) -> jax.Array:
-    """Moves row i of every lane by `places[lane, i]`, zeros moving in; in log2(at_most) selections.
+def shift_right(rows: jax.Array, steps: jax.Array, at_most: int) -> jax.Array:
+    """Moves every row of scores to the right by its own number of columns; zeros move in.
+
+    In log2(at_most) steps, each of which moves all rows by 1, 2, 4, ... columns and keeps what the
+    bits of `steps` ask for. A gather by index would do it in one step, but its derivative is a
+    scatter of all scores, where that of a selection is another selection.
 
     Args:
       rows: [batch, heads, queries, columns].
-      places: int32 [batch, queries], each in 0 .. at_most.
+      steps: int32 [batch, queries], each in 0 .. at_most.
       at_most: static.
 
     Returns:
@@ -75,7 +79,7 @@ def shift_right(rows: jax.Array, places: jax.Array, at_most: int) -> jax.Array:
     for bit in range(at_most.bit_length()):
         step = min(1 << bit, rows.shape[3])
         moved = jnp.pad(rows, [(0, 0)] * 3 + [(step, 0)])[..., : rows.shape[3]]
-        chosen = (places >> bit) & 1 == 1
+        chosen = (steps >> bit) & 1 == 1
         rows = jnp.where(chosen[:, None, :, None], moved, rows)
     return rows
 
@@ -121,37 +125,60 @@ class SlidingReading(nn.Module):
             phase=jnp.zeros((batch_size,), jnp.int32),
         )
 
-    def _at_most(self, length):
+    def _at_most(self, length: int) -> int:
         """New slots that a segment of `length` can bring."""
         return -(-length // self.rate)
 
-    def _first(self, phase):
-        """Place in the segment of the first query that sees a new slot, int32 [batch]."""
+    def _first(self, phase: jax.Array) -> jax.Array:
+        """Position in the segment of the first query that sees a new slot, int32 [batch]."""
         return (self.rate - phase) % self.rate
 
-    def _seen(self, phase, place):
-        """New slots that queries at `place` (int32 [batch, n]) see."""
+    def _seen(self, phase: jax.Array, place: jax.Array) -> jax.Array:
+        """New slots that queries at positions `place` (int32 [batch | 1, n]) see: [batch, n]."""
         first = self._first(phase)[:, None]
         return jnp.where(place >= first, (place - first) // self.rate + 1, 0)
 
-    def _pool(self, hidden, start, number):
-        """`number` slots of `hidden` [batch, n, d_model] from place `start` (int32 [batch]) on."""
+    def _pool(self, hidden: jax.Array, start: jax.Array, number: int) -> jax.Array:
+        """`number` slots of `hidden` [batch, n, d_model] from position `start` (int32 [batch]) on."""
         size = number * self.rate
         hidden = jnp.pad(hidden, [(0, 0), (0, size), (0, 0)])
         take = jax.vmap(lambda lane, at: jax.lax.dynamic_slice_in_dim(lane, at, size))
         return self.compress(take(hidden, start))
 
-    def _scores(self, queries, keys, near, place, count, compressed_count, phase, slots):
-        """Scores and what is seen, of slots and window, [batch, heads | 1, queries, keys].
+    def _scores(
+        self,
+        queries: jax.Array,
+        keys: jax.Array,
+        near: jax.Array,
+        place: jax.Array,
+        state: SlidingState | SlidingCache,
+        slots: int,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Scores of slots, window and segment, and which of them are seen.
+
+        Three ways to count the same keys, with `old = compressed_length + 1`:
+
+            keys     | old slots     | new slots         | window            | segment          |
+            column   | 0 ..   old-1  | old ..   slots-1  | slots ..          |                  |
+            j        |               | 0 .. slots-old-1  |                   |                  |
+            index    |               |                   | 0 ..     length-1 | length + place   |
+
+        New slot j pools the window and segment from index `first + j * rate` on, `rate` of them. A
+        query that sees s new slots sees columns s .. s + old - 1 of the slots, the youngest last:
+        scores by age move right by s. Of the window it sees the `length` indices before its own.
 
         Args:
           queries: [batch, heads, n, head_dim], scaled.
-          keys: [batch, heads, slots + memory_length + m, head_dim], not grouped.
-          near: scores by distance of the window's keys.
-          place: int32 [batch | 1, n], places of the queries in the segment.
-          count, compressed_count, phase: as in the state.
+          keys: [batch, heads, slots + memory_length + m, head_dim].
+          near: [batch, heads, n, memory_length + m], scores by distance of window and segment.
+          place: int32 [batch | 1, n], positions of the queries in the segment.
+          state: its `count`, `compressed_count` and `phase` are used.
           slots: columns of slots.
+
+        Returns:
+          float [batch, heads, n, keys], and bool [batch, 1, n, keys].
         """
+        count, compressed_count, phase = state.count, state.compressed_count, state.phase
         length, old = self.memory_length, self.compressed_length + 1
         table = self.shared()[length:].astype(queries.dtype)
         seen = jnp.broadcast_to(self._seen(phase, place), (phase.shape[0], place.shape[1]))
@@ -173,7 +200,8 @@ class SlidingReading(nn.Module):
         window = window & (index >= (length - count)[:, None, None])
         return scores, jnp.concatenate([visible, window], axis=2)[:, None]
 
-    def _write(self, state, hidden, num_valid):
+    def _write(self, state: SlidingState, hidden: jax.Array, num_valid: jax.Array) -> SlidingState:
+        """The memories after the first `num_valid` (int32 [batch]) of `hidden` [batch, n, d_model]."""
         hidden = jax.lax.stop_gradient(hidden).astype(state.hidden.dtype)
         at_most = self._at_most(hidden.shape[1])
         rows = jnp.concatenate([state.hidden, hidden], axis=1)
@@ -185,7 +213,10 @@ class SlidingReading(nn.Module):
             phase=(state.phase + num_valid) % self.rate,
         )
 
-    def __call__(self, x, state, segment, *, train):
+    def __call__(
+        self, x: jax.Array, state: SlidingState, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, SlidingState, Aux]:
+        """Attends to slots, window and segment, then writes; x, y are [batch, length, d_model]."""
         settings, length, window = self.settings, x.shape[1], self.memory_length
         state = jax.lax.stop_gradient(state)
         at_most = self._at_most(length)
@@ -210,26 +241,24 @@ class SlidingReading(nn.Module):
             keys,
             near_positions.whole_segment(queries, self.shared()[:window], window),
             jnp.arange(length, dtype=jnp.int32)[None],
-            state.count,
-            state.compressed_count,
-            state.phase,
+            state,
             self.compressed_length + 1 + at_most,
         )
-        rate = settings.attention_dropout if train else 0.0
-        kept = kept_weights(rate, self.make_rng('dropout') if rate else None, scores)
+        dropout = weight_dropout.draw(self, train)
+        kept = None if dropout is None else dropout.factor(scores)
         y = self.projections.out(mix(scores, values, seen, None, kept))
         metrics = {
-            'memory_size': state.count.astype(jnp.float32).mean(),
-            'compressed_size': state.compressed_count.astype(jnp.float32).mean(),
+            'memory_size': mean_count(state.count),
+            'compressed_size': mean_count(state.compressed_count),
         }
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
-        return y, self._write(state, x, num_valid), Aux(losses={}, metrics=metrics)
+        return y, self._write(state, x, segment.num_valid), Aux(losses={}, metrics=metrics)
 
     def _slots(self):
         """Columns of slots in a cache: old, new, and room for a write that reaches beyond."""
         return self.compressed_length + 1 + 2 * (self._at_most(self.settings.segment_length) + 1)
 
-    def open_segment(self, state, batch_size):
+    def open_segment(self, state: SlidingState, batch_size: int) -> SlidingCache:
+        """Projects slots and window once for all tokens of the segment."""
         settings = self.settings
         room = self._slots() - state.compressed.shape[1]
         rows = self.normalize(jnp.concatenate([state.compressed, state.hidden], axis=1))
@@ -249,9 +278,12 @@ class SlidingReading(nn.Module):
             state.phase,
         )
 
-    def extend(self, x, cache, index):
+    def extend(
+        self, x: jax.Array, cache: SlidingCache, index: jax.Array
+    ) -> tuple[jax.Array, SlidingCache]:
+        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         settings, window, slots = self.settings, self.memory_length, self._slots()
-        hidden = put(cache.hidden, x, window + index, 1)
+        hidden = write_at(cache.hidden, x, window + index, 1)
         # The first slot that these tokens may be the first to see, and those after it. What is not
         # seen yet is pooled of vectors still missing, and pooled again when it is.
         begun = self._seen(cache.phase, index[:, None] - 1)[:, 0]
@@ -260,7 +292,9 @@ class SlidingReading(nn.Module):
         normal = self.normalize(x)
         place = self.compressed_length + 1 + begun
         keys, values = (
-            put(put(part, project(new), place, 2), project(normal), slots + window + index, 2)
+            write_at(
+                write_at(part, project(new), place, 2), project(normal), slots + window + index, 2
+            )
             for part, project in (
                 (cache.keys, self.projections.keys),
                 (cache.values, self.projections.values),
@@ -279,12 +313,13 @@ class SlidingReading(nn.Module):
             keys,
             near_positions.at_distances(queries, self.shared()[:window], distance),
             places,
-            cache.count,
-            cache.compressed_count,
-            cache.phase,
+            cache,
             slots,
         )
         return self.projections.out(mix(scores, values, seen, None, None)), cache
 
-    def close_segment(self, state, cache, count):
+    def close_segment(
+        self, state: SlidingState, cache: SlidingCache, count: jax.Array
+    ) -> SlidingState:
+        """Writes the first `count` tokens of the open segment."""
         return self._write(state, cache.hidden[:, self.memory_length :], count)

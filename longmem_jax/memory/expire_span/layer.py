@@ -9,6 +9,7 @@ As in the authors' code, spans are computed anew in every segment from the vecto
 present weights, and a query never attends to itself.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -23,21 +24,22 @@ from longmem_jax.faults import above, at_least, between, one_of
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import Projections, repeat_heads
-from longmem_jax.layers.self_attention import put
+from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.switching import (
-    as_function,
-    kept_by_column,
+    memory_projector,
     per_device,
+    read_memory,
     sizes_below,
     switch,
 )
+from longmem_jax.memory.expire_span.reading import read_segment
 from longmem_jax.memory.expire_span.spans import (
     ExpireSpanState,
     expire_spans,
     masks,
     write,
 )
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Segment, mean_count
 
 
 @flax.struct.dataclass
@@ -170,111 +172,78 @@ class ExpireSpan(nn.Module):
             dropped=jnp.zeros((batch_size,), jnp.int32),
         )
 
+    def _write(
+        self,
+        state: ExpireSpanState,
+        hidden: jax.Array,
+        num_valid: jax.Array,
+        buffer_spans: jax.Array,
+        spans: jax.Array,
+    ) -> ExpireSpanState:
+        """The memories after a segment; see `spans.write`. Every device for its own batch rows."""
+
+        def on_device(_, rows):
+            return write(self.sizes, self.ramp, *rows)
+
+        return per_device(on_device, (), (state, hidden, num_valid, buffer_spans, spans))
+
     def __call__(
         self, x: jax.Array, state: ExpireSpanState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, ExpireSpanState, Aux]:
         """Attends to memories and segment, then writes; x, y are [batch, length, d_model]."""
-        settings, length, width = self.settings, x.shape[1], self.position_length
+        settings, batch = self.settings, x.shape[0]
         normal = self.normalize(x)
-        queries = self.projections.queries(normal) * jnp.asarray(
-            settings.score_scale, settings.dtype
-        )
         rate = settings.attention_dropout if train else 0.0
         limit = jnp.ones((), jnp.float32)
         if train and self.shorten:
             limit = draw_shortening(segment.key)
-        functions, variables = {}, {}
-        given = dict(
-            queries=queries,
+        inputs = dict(
+            queries=self.projections.queries(normal)
+            * jnp.asarray(settings.score_scale, settings.dtype),
             keys=self.projections.keys(normal),
             values=self.projections.values(normal),
             spans=self._spans(normal),
         )
-        laned = dict(
-            given=given,
+        constants = dict(
             state=jax.lax.stop_gradient(state),
-            hidden=jax.lax.stop_gradient(x),
-            num_valid=segment.valid.sum(axis=1, dtype=jnp.int32),
-        )
-        parts = (self.normalize, self.projections.key, self.projections.value)
-        for name, part in zip(('normalize', 'key', 'value'), parts, strict=True):
-            functions[name], variables[name] = as_function(part)
-        whole = dict(
-            variables=variables,
-            kernel=self.span_kernel,
-            bias=self.span_bias,
-            table=self.shared(),
-            limit=limit * self.max_span,
+            num_valid=segment.num_valid,
+            limit=jnp.full((batch,), limit * self.max_span),
         )
         if rate:
-            laned['dropout'] = jax.random.split(self.make_rng('dropout'), x.shape[0])
-
-        def read(size, fixed, moving):
-            (laned, limit), (whole, given) = fixed, moving
-            state = laned['state']
-            memory = jnp.concatenate([state.buffer[:, :size], state.window], axis=1)
-            memory = functions['normalize'](whole['variables']['normalize'], memory)
-            spans = expire_spans(
-                memory, whole['kernel'], whole['bias'], self.max_span, self.pre_div
-            )
-            keys, values = (
-                repeat_heads(
-                    jnp.concatenate(
-                        [functions[name](whole['variables'][name], memory), given[many]], axis=2
-                    ),
-                    settings.num_heads,
-                )
-                for name, many in (('key', 'keys'), ('value', 'values'))
-            )
-            near = near_positions.whole_segment(given['queries'], whole['table'], width)
-            scores = dot(given['queries'], keys)
-            scores = scores + jnp.pad(near, [(0, 0)] * 3 + [(size, 0)]).astype(scores.dtype)
-            places = jnp.arange(length, dtype=jnp.int32)[None, :, None]
-            old = state.distance[:, None, :size] + places
-            recent = width + places - jnp.arange(width + length, dtype=jnp.int32)[None, None]
-            recent = jnp.broadcast_to(recent, (old.shape[0], *recent.shape[1:]))
-            soft, loss = masks(
-                jnp.concatenate([old, recent], axis=2),
-                jnp.minimum(
-                    jnp.concatenate([spans, given['spans']], axis=1),
-                    limit.astype(spans.dtype),
-                ),
-                size,
-                width,
-                state.count,
-                state.window_count,
-                laned['num_valid'],
-                self.ramp,
-            )
-            kept = None
-            if rate:
-                kept = kept_by_column(rate, laned['dropout'], scores, size, self.sizes[0])
-            soft = soft[:, None].astype(scores.dtype)
-            out = mix(scores, values, soft > 0, soft, kept)
-            full = jnp.pad(spans[:, :size], [(0, 0), (0, self.sizes[-1] - size)])
-            return out, loss, jax.lax.stop_gradient((full, spans[:, size:]))
-
-        def both(whole, laned):
-            laned, limit = dict(laned), whole['limit']
-            given, state = laned.pop('given'), laned['state']
-            whole = {name: part for name, part in whole.items() if name != 'limit'}
-            out, loss, (old_spans, spans) = switch(
-                read, self.sizes, state.count.max(), (laned, limit), (whole, given)
-            )
-            spans = jnp.concatenate([spans, jax.lax.stop_gradient(given['spans'])], axis=1)
-            new = write(
-                self.sizes, self.ramp, state, laned['hidden'], laned['num_valid'], old_spans, spans
-            )
-            return out, loss, new
-
-        out, loss, new = per_device(both, whole, laned)
+            constants['dropout'] = jax.random.split(self.make_rng('dropout'), batch)
+        project, variables = memory_projector(
+            self.normalize, self.projections.key, self.projections.value
+        )
+        params = dict(
+            projector=variables, kernel=self.span_kernel, bias=self.span_bias, table=self.shared()
+        )
+        read = functools.partial(
+            read_segment,
+            project=project,
+            max_span=self.max_span,
+            pre_div=self.pre_div,
+            ramp=self.ramp,
+            dropout_rate=rate,
+            dropout_chunk=self.sizes[0],
+        )
+        out, loss, (buffer_spans, window_spans) = read_memory(
+            read, self.sizes, state.count, params, inputs, constants
+        )
+        present = jax.lax.stop_gradient(inputs['spans'])
+        new = self._write(
+            constants['state'],
+            jax.lax.stop_gradient(x),
+            segment.num_valid,
+            buffer_spans,
+            jnp.concatenate([window_spans, present], axis=1),
+        )
         valid = segment.valid.astype(jnp.float32)
-        present = jax.lax.stop_gradient(given['spans']).astype(jnp.float32) * valid
+        present = present.astype(jnp.float32) * valid
         metrics = {
-            'memory_size': (state.count + state.window_count).astype(jnp.float32).mean(),
+            'memory_size': mean_count(state.count + state.window_count),
             'span_mean': present.sum() / jnp.maximum(valid.sum(), 1.0),
             'span_max': present.max(),
-            'dropped': (new.dropped - state.dropped).astype(jnp.float32).mean(),
+            'dropped': mean_count(new.dropped - state.dropped),
         }
         return (
             self.projections.out(out),
@@ -286,26 +255,29 @@ class ExpireSpan(nn.Module):
         """Projects what is alive, once for all tokens of the segment."""
         settings = self.settings
         window = self.normalize(state.window)
-        maps, spans = self.projections, self._spans(window)
-        keys, values = maps.keys(window), maps.values(window)
-        functions, variables = zip(
-            *(as_function(part) for part in (self.normalize, maps.key, maps.value)), strict=True
+        keys, values, spans = (
+            self.projections.keys(window),
+            self.projections.values(window),
+            self._spans(window),
+        )
+        project, variables = memory_projector(
+            self.normalize, self.projections.key, self.projections.value
         )
         room = self.sizes[-1]
 
-        def project(size, fixed, _):
-            (norm, key, value), kernel, bias, rows = fixed
-            rows = functions[0](norm, rows[:, :size])
+        def read(size, operands, _):
+            variables, kernel, bias, buffer = operands
+            normal, keys, values = project(variables, buffer[:, :size])
             more = [(0, 0), (0, room - size)]
-            spans = expire_spans(rows, kernel, bias, self.max_span, self.pre_div)
+            spans = expire_spans(normal, kernel, bias, self.max_span, self.pre_div)
             return (
-                jnp.pad(functions[1](key, rows), [(0, 0), *more, (0, 0)]),
-                jnp.pad(functions[2](value, rows), [(0, 0), *more, (0, 0)]),
+                jnp.pad(keys, [(0, 0), *more, (0, 0)]),
+                jnp.pad(values, [(0, 0), *more, (0, 0)]),
                 jnp.pad(spans, more),
             )
 
         old = switch(
-            project,
+            read,
             self.sizes,
             state.count.max(),
             (variables, self.span_kernel, self.span_bias, state.buffer),
@@ -325,7 +297,9 @@ class ExpireSpan(nn.Module):
             window_count=state.window_count,
         )
 
-    def extend(self, x: jax.Array, cache: ExpireSpanCache, index: jax.Array):
+    def extend(
+        self, x: jax.Array, cache: ExpireSpanCache, index: jax.Array
+    ) -> tuple[jax.Array, ExpireSpanCache]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         settings, width = self.settings, self.position_length
         normal = self.normalize(x)
@@ -333,18 +307,18 @@ class ExpireSpan(nn.Module):
             settings.score_scale, settings.dtype
         )
         cache = cache.replace(
-            keys=put(cache.keys, self.projections.keys(normal), width + index, 2),
-            values=put(cache.values, self.projections.values(normal), width + index, 2),
-            spans=put(cache.spans, self._spans(normal), width + index, 1),
-            hidden=put(cache.hidden, x, index, 1),
+            keys=write_at(cache.keys, self.projections.keys(normal), width + index, 2),
+            values=write_at(cache.values, self.projections.values(normal), width + index, 2),
+            spans=write_at(cache.spans, self._spans(normal), width + index, 1),
+            hidden=write_at(cache.hidden, x, index, 1),
         )
         places = (index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None])[..., None]
         recent = width + places - jnp.arange(cache.keys.shape[2], dtype=jnp.int32)[None, None]
         near = near_positions.at_distances(queries, self.shared(), recent)
         everything = jnp.full(index.shape, cache.keys.shape[2] - width, jnp.int32)
 
-        def read(size, fixed, _):
-            cache, queries, near, recent, places = fixed
+        def read(size, operands, _):
+            cache, queries, near, recent, places = operands
             keys, values = (
                 repeat_heads(jnp.concatenate([old[:, :, :size], new], axis=2), settings.num_heads)
                 for old, new in ((cache.old_keys, cache.keys), (cache.old_values, cache.values))
@@ -369,7 +343,9 @@ class ExpireSpan(nn.Module):
         )
         return self.projections.out(out), cache
 
-    def close_segment(self, state, cache: ExpireSpanCache, count: jax.Array):
+    def close_segment(
+        self, state: ExpireSpanState, cache: ExpireSpanCache, count: jax.Array
+    ) -> ExpireSpanState:
         """Writes the first `count` tokens of the open segment."""
         return write(
             self.sizes, self.ramp, state, cache.hidden, count, cache.old_spans, cache.spans

@@ -60,23 +60,58 @@ def ramp_mask(spans: jax.Array, distance: jax.Array, ramp: int) -> jax.Array:
     return jnp.clip(remaining / ramp + 1, 0, 1)
 
 
-def ramp_loss(spans, distance, soft, visible, ramp, length):
+def ramp_loss(
+    spans: jax.Array,
+    distance: jax.Array,
+    soft: jax.Array,
+    visible: jax.Array,
+    ramp: int,
+    length: int,
+) -> jax.Array:
     """The L1 loss of Sec. 4.2, [batch]: over pairs under the ramp only, `r / (ramp * length)`.
 
-    Its value means nothing (r is negative there); its gradient shortens spans, 1 / ramp from every
-    query during which a memory expires.
+    Only its gradient is used (r is negative there): it shortens spans, by 1 / ramp for every query
+    during which a memory expires.
 
     Args:
-      spans, distance, soft: as in `ramp_mask`.
+      spans: float [batch, 1, keys].
+      distance: int32 [batch | 1, queries, keys].
+      soft: float [batch, queries, keys], of `ramp_mask`.
       visible: bool [batch, queries, keys], pairs that count.
+      ramp: R of Eq. 5.
+      length: queries that the sum is divided by.
     """
     falling = visible & (soft > 0) & (soft < 1)
     remaining = jnp.where(falling, spans - distance.astype(spans.dtype), jnp.zeros_like(soft))
     return remaining.sum(axis=(1, 2)) / (ramp * length)
 
 
-def masks(distance, spans, size, width, count, window_count, num_queries, ramp):
-    """Soft mask [batch, queries, keys] of buffer, window and segment, and the loss [batch]."""
+def masks(
+    distance: jax.Array,
+    spans: jax.Array,
+    size: int,
+    width: int,
+    count: jax.Array,
+    window_count: jax.Array,
+    num_queries: jax.Array,
+    ramp: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Soft mask (Eq. 5) and loss (Sec. 4.2) of a segment's queries over all that they may see.
+
+    Keys are the first `size` entries of the buffer, the window of `width`, and the segment.
+
+    Args:
+      distance: int32 [batch, queries, size + width + segment], from each query back to each key.
+      spans: float [batch, size + width + segment], of the keys.
+      size: entries of the buffer that are read; the first `count` of them are filled.
+      width: entries of the window; the last `window_count` of them are filled.
+      count, window_count: int32 [batch].
+      num_queries: int32 [batch], queries that are no padding; the others add nothing to the loss.
+      ramp: R of Eq. 5.
+
+    Returns:
+      float [batch, queries, keys] in [0, 1], 0 where nothing is seen, and float [batch].
+    """
     column = jnp.arange(distance.shape[2], dtype=jnp.int32)[None]
     filled = jnp.where(
         column < size, column < count[:, None], column - size >= width - window_count[:, None]
@@ -89,7 +124,14 @@ def masks(distance, spans, size, width, count, window_count, num_queries, ramp):
     return soft, ramp_loss(spans[:, None], distance, soft, visible & asked, ramp, length)
 
 
-def expire(rows, distance, spans, filled, ramp, room):
+def expire(
+    rows: jax.Array,
+    distance: jax.Array,
+    spans: jax.Array,
+    filled: jax.Array,
+    ramp: int,
+    room: int,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Keeps what can still be seen, in front and in order; Eq. 5 is 0 for ever for the rest.
 
     Where more is alive than there is room for, the memories that would expire last are kept.
@@ -99,6 +141,7 @@ def expire(rows, distance, spans, filled, ramp, room):
       distance: int32 [batch, n], to the next query.
       spans: float [batch, n].
       filled: bool [batch, n].
+      ramp: R of Eq. 5.
       room: memories that can be kept.
 
     Returns:
@@ -121,15 +164,25 @@ def expire(rows, distance, spans, filled, ramp, room):
     return rows, jnp.where(kept, distance, 0), count, total - count
 
 
-def write(sizes, ramp, state: ExpireSpanState, hidden, num_valid, old_spans, spans):
+def write(
+    sizes: tuple[int, ...],
+    ramp: int,
+    state: ExpireSpanState,
+    hidden: jax.Array,
+    num_valid: jax.Array,
+    old_spans: jax.Array,
+    spans: jax.Array,
+) -> ExpireSpanState:
     """The memories after a segment; without gradient.
 
     Args:
       sizes: static sizes of the buffer, see `switching.switch`.
+      ramp: R of Eq. 5.
       state: memories before it.
       hidden: [batch, length, d_model], inputs of the layer, tokens first.
       num_valid: int32 [batch], how many of them are tokens.
-      old_spans, spans: float spans of the buffer, and of window and segment, not shortened.
+      old_spans: float [batch, capacity - position_length], spans of the buffer, not shortened.
+      spans: float [batch, position_length + length], likewise of window and segment.
     """
     hidden = hidden.astype(state.window.dtype)
     width, length, room = state.window.shape[1], hidden.shape[1], state.buffer.shape[1]
@@ -140,8 +193,8 @@ def write(sizes, ramp, state: ExpireSpanState, hidden, num_valid, old_spans, spa
     filled = (place < num_valid[:, None]) & (place >= width - state.window_count[:, None])
     away = width + num_valid[:, None] - place
 
-    def branch(size, fixed, _):
-        state, leaving, filled, away, old_spans, spans, num_valid = fixed
+    def branch(size, operands, _):
+        state, leaving, filled, away, old_spans, spans, num_valid = operands
         old = jnp.arange(size, dtype=jnp.int32)[None] < state.count[:, None]
         rows, distance, count, dropped = expire(
             jnp.concatenate([state.buffer[:, :size], leaving], axis=1),

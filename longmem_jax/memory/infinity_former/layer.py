@@ -18,11 +18,11 @@ from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, between, one_of
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import shared_biases
-from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
+from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.layers.window import push
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
-from longmem_jax.segment import Aux, Segment, per_lane, select_lanes
+from longmem_jax.segment import Aux, Segment, mean_count, per_lane, select_lanes
 
 THRESHOLDS = ('fill', 'clear')
 
@@ -318,17 +318,16 @@ class InfinityFormer(nn.Module):
         recent = (state.hidden, state.count) if self.memory_length else ()
         y = self.attention(x, *recent, train=train)
         read, mass, mu, sigma_sq = self._read(x, keys, values, long.stored, segment.valid)
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
         losses = {}
         if self.kl != 'none':
             divergence = continuous.kl_divergence(mu, sigma_sq, self.sigma_0, self.kl)
             counts = (segment.valid & (long.stored > 0)[:, None])[:, None]
             losses['kl'] = jnp.where(counts, divergence, jnp.zeros_like(divergence)).mean()
         metrics = {
-            'memory_size': long.stored.astype(jnp.float32).mean(),
+            'memory_size': mean_count(long.stored),
             'density_width': jnp.sqrt(sigma_sq).mean().astype(jnp.float32),
         }
-        new = self._remember(state, long, mass, x, num_valid)
+        new = self._remember(state, long, mass, x, segment.num_valid)
         return y + read, new, Aux(losses=losses, metrics=metrics)
 
     def attention_to_memory(
@@ -367,16 +366,20 @@ class InfinityFormer(nn.Module):
             mass=jnp.zeros((batch_size, self.num_bins), jnp.float32),
         )
 
-    def extend(self, x: jax.Array, cache: InfinityFormerCache, index: jax.Array):
+    def extend(
+        self, x: jax.Array, cache: InfinityFormerCache, index: jax.Array
+    ) -> tuple[jax.Array, InfinityFormerCache]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         recent = (cache.count,) if self.memory_length else ()
         y, attention = self.attention.extend(x, cache.attention, index, *recent)
         counted = jnp.ones(x.shape[:2], bool)
         read, mass, _, _ = self._read(x, cache.keys, cache.values, cache.long.stored, counted)
-        hidden = put(cache.hidden, x, index, 1)
+        hidden = write_at(cache.hidden, x, index, 1)
         return y + read, cache.replace(attention=attention, hidden=hidden, mass=cache.mass + mass)
 
-    def close_segment(self, state, cache: InfinityFormerCache, count: jax.Array):
+    def close_segment(
+        self, state: InfinityFormerState, cache: InfinityFormerCache, count: jax.Array
+    ) -> InfinityFormerState:
         """Remembers the first `count` tokens of the open segment."""
         return self._remember(state, cache.long, cache.mass, cache.hidden, count)
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, between, one_of
+from longmem_jax.layers.attention_rules import NEVER
 from longmem_jax.layers.nearest import (
     DTYPES,
     SEARCHES,
@@ -27,7 +28,7 @@ from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Segment, mean_count
 
 UNWRITTEN = ('masked', 'zeros')
 
@@ -151,7 +152,7 @@ class Memorizing(nn.Module):
         wide = jnp.promote_types(queries.dtype, jnp.float32)
         scores = jnp.einsum('bhnd,bhnkd->bhnk', queries, keys, preferred_element_type=wide)
         counted = found if self.unwritten == 'masked' else jnp.ones_like(found)
-        scores = jnp.where(counted, scores, jnp.asarray(-1e30, wide))
+        scores = jnp.where(counted, scores, jnp.asarray(NEVER, wide))
         weights = jax.nn.softmax(scores, axis=-1)
         weights = jnp.where(counted, weights, jnp.zeros_like(weights)).astype(values.dtype)
         return jnp.einsum('bhnk,bhnkd->bhnd', weights, values).reshape(shape)
@@ -171,20 +172,21 @@ class Memorizing(nn.Module):
         state = jax.lax.stop_gradient(state)
         queries, keys, values, local = self.attention.whole(self.normalize(x), state.recent, train)
         y = self._mix(local, self.retrieve(queries, state.rows))
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
         filled = jnp.minimum(state.rows.count, self.memory_size)
         metrics = {
-            'memory_size': filled.astype(jnp.float32).mean(),
+            'memory_size': mean_count(filled),
             'gate': jax.nn.sigmoid(self.gate).mean(),
         }
-        new = self._remember(state, keys, values, num_valid)
+        new = self._remember(state, keys, values, segment.num_valid)
         return y, new, Aux(losses={}, metrics=metrics)
 
     def open_segment(self, state: MemorizingState, batch_size: int) -> MemorizingCache:
         """Room for the segment behind the recent keys."""
         return MemorizingCache(self.attention.open(state.recent, batch_size), state)
 
-    def extend(self, x: jax.Array, cache: MemorizingCache, index: jax.Array):
+    def extend(
+        self, x: jax.Array, cache: MemorizingCache, index: jax.Array
+    ) -> tuple[jax.Array, MemorizingCache]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         queries, local, attention = self.attention.tokens(
             self.normalize(x), cache.attention, cache.state.recent.count, index
@@ -192,7 +194,9 @@ class Memorizing(nn.Module):
         y = self._mix(local, self.retrieve(queries, cache.state.rows))
         return y, cache.replace(attention=attention)
 
-    def close_segment(self, state: MemorizingState, cache: MemorizingCache, count: jax.Array):
+    def close_segment(
+        self, state: MemorizingState, cache: MemorizingCache, count: jax.Array
+    ) -> MemorizingState:
         """Writes the first `count` tokens of the open segment."""
         keys, values = self.attention.segment_of(cache.attention)
         return self._remember(state, keys, values, count)

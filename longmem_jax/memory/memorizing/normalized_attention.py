@@ -14,13 +14,16 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import STARTS, ModelSettings
 from longmem_jax.faults import above, at_least, one_of
+from longmem_jax.layers import feature_maps, weight_dropout
 from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import RelativePosition
-from longmem_jax.layers.self_attention import KeyValues, put
+from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.layers.window import push
 
 POSITIONS = ('t5', 'alibi', 'none')
+EPSILON = 1e-6  # added to the squared length of queries and keys
 
 
 @flax.struct.dataclass
@@ -44,13 +47,6 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
         *above(fields, 0, 'scale_init'),
         *at_least(fields, 0, 'memory_length', 'window'),
     ]
-
-
-def unit(x: jax.Array) -> jax.Array:
-    """Vectors of the last axis at length one, in float32 at least; same dtype."""
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    square = jnp.sum(wide * wide, axis=-1, keepdims=True)
-    return (wide * jax.lax.rsqrt(square + jnp.asarray(1e-6, wide.dtype))).astype(x.dtype)
 
 
 class NormalizedAttention(nn.Module):
@@ -100,11 +96,13 @@ class NormalizedAttention(nn.Module):
     def queries(self, x: jax.Array) -> jax.Array:
         """Queries of `x` [batch, n, d_model] times their scale: [batch, heads, n, head_dim]."""
         scale = jnp.abs(self.scale)[None, :, None, None]
-        return unit(self.projections.queries(x)) * scale.astype(self.settings.dtype)
+        return feature_maps.unit(self.projections.queries(x), EPSILON) * scale.astype(
+            self.settings.dtype
+        )
 
     def key_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Keys and values of `x`, [batch, kv_heads, n, head_dim] each."""
-        return unit(self.projections.keys(x)), self.projections.values(x)
+        return feature_maps.unit(self.projections.keys(x), EPSILON), self.projections.values(x)
 
     def local(self, queries, keys, values, offset, count, train) -> jax.Array:
         """Attention to the recent keys and the segment: [batch, heads, n, head_dim].
@@ -123,23 +121,18 @@ class NormalizedAttention(nn.Module):
             places = jnp.asarray(offset, jnp.int32).reshape(-1, 1, 1)
             places = places + jnp.arange(num_queries, dtype=jnp.int32)[None, :, None]
             mask = (places != jnp.arange(num_keys, dtype=jnp.int32)[None, None])[:, None]
-        _, extra = self.relation.relate(queries, offset, num_keys, train=train)
-        if extra:
-            bias = extra['distance_bias'] * jnp.abs(self.scale)[:, None]
-        rate = self.settings.attention_dropout if train else 0.0
-        return attend(
-            queries,
-            keys,
-            values,
+        _, by_distance = self.relation.apply_to_queries(queries, offset, num_keys, train=train)
+        if by_distance:
+            bias = by_distance['distance_bias'] * jnp.abs(self.scale)[:, None]
+        rules = Rules(
             offset=offset,
             first=first,
             mask=mask,
             window=self.window and self.window + 1,
             distance_bias=bias,
             scale=1.0,
-            dropout_rate=rate,
-            dropout_key=self.make_rng('dropout') if rate else None,
         )
+        return attend(queries, keys, values, rules, weight_dropout.draw(self, train))
 
     def whole(self, x, recent: RecentKeys, train: bool):
         """A whole segment `x`, normalised: queries, keys and values of it, and what it reads locally."""
@@ -163,7 +156,7 @@ class NormalizedAttention(nn.Module):
         """The next tokens of an open segment: queries, what they read locally, the cache with them."""
         queries, (keys, values) = self.queries(x), self.key_values(x)
         offset = self.memory_length + index
-        cache = KeyValues(put(cache.keys, keys, offset, 2), put(cache.values, values, offset, 2))
+        cache = cache.write_at(keys, values, offset)
         return queries, self.local(queries, *_pair(cache), offset, count, False), cache
 
     def segment_of(self, cache: KeyValues) -> tuple[jax.Array, jax.Array]:

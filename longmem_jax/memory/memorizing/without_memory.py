@@ -10,14 +10,13 @@ from typing import Any
 import flax.linen as nn
 import flax.struct
 import jax
-import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Segment, mean_count
 
 
 @flax.struct.dataclass
@@ -69,23 +68,26 @@ class NormalizedXL(nn.Module):
         """Attends, then writes; x, y are [batch, length, d_model]."""
         state = jax.lax.stop_gradient(state)
         _, keys, values, local = self.attention.whole(self.normalize(x), state, train)
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
-        new = self.attention.remember(state, keys, values, num_valid)
-        metrics = {'memory_size': state.count.astype(jnp.float32).mean()}
+        new = self.attention.remember(state, keys, values, segment.num_valid)
+        metrics = {'memory_size': mean_count(state.count)}
         return self.projections.out(local), new, Aux(losses={}, metrics=metrics)
 
     def open_segment(self, state: RecentKeys, batch_size: int) -> NormalizedXLCache:
         """Room for the segment behind the recent keys."""
         return NormalizedXLCache(self.attention.open(state, batch_size), state)
 
-    def extend(self, x: jax.Array, cache: NormalizedXLCache, index: jax.Array):
+    def extend(
+        self, x: jax.Array, cache: NormalizedXLCache, index: jax.Array
+    ) -> tuple[jax.Array, NormalizedXLCache]:
         """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
         _, local, attention = self.attention.tokens(
             self.normalize(x), cache.attention, cache.recent.count, index
         )
         return self.projections.out(local), cache.replace(attention=attention)
 
-    def close_segment(self, state: RecentKeys, cache: NormalizedXLCache, count: jax.Array):
+    def close_segment(
+        self, state: RecentKeys, cache: NormalizedXLCache, count: jax.Array
+    ) -> RecentKeys:
         """Writes the first `count` tokens of the open segment."""
         keys, values = self.attention.segment_of(cache.attention)
         return self.attention.remember(state, keys, values, count)

@@ -16,11 +16,13 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.faults import at_least, one_of
-from longmem_jax.layers.attention import RelativeTable, attend
+from longmem_jax.layers import weight_dropout
+from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention_rules import RelativeTable, Rules
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.self_attention import KeyValues, SelfAttention, put
+from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.memory.transformer_xl import TransformerXLState, remember
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Segment, mean_count
 
 LOOK_AHEAD = ('nearest', 'released')
 
@@ -167,7 +169,7 @@ class MemoryTokensLayer(nn.Module):
 
     def _keys_values(self, x, start):
         """Keys and values of normalized `x`, which begins at key `start` (int or [batch])."""
-        keys = self.attention.relation.place(self.projections.keys(x), start)
+        keys = self.attention.relation.apply_to_keys(self.projections.keys(x), start)
         return KeyValues(keys, self.projections.values(x))
 
     def _look(self, x, keys_values, first, count, end, *, offset, train):
@@ -180,29 +182,25 @@ class MemoryTokensLayer(nn.Module):
             queries, keys, count, end, num_tokens=self.num_tokens, read_cache=self.read_cache,
             window=self.memory_length if self.same_length else 0,
         )  # fmt: skip
-        related, extra = self.attention.relation.relate(
+        related, by_distance = self.attention.relation.apply_to_queries(
             self.projections.queries(x), offset, num_keys, train=train
         )
         bias = None
         if self.look_ahead == 'released':
             bias = released_bias(
-                extra['relative'], queries, keys, count,
+                by_distance['relative'], queries, keys, count,
                 length=settings.segment_length, scale=settings.score_scale,
             )  # fmt: skip
-        rate = settings.attention_dropout if train else 0.0
-        out = attend(
-            related,
-            keys_values.keys,
-            keys_values.values,
+        rules = Rules(
             offset=offset,
             causal=False,
             mask=seen[:, None],
             bias=bias,
             scale=settings.score_scale,
-            dropout_rate=rate,
-            dropout_key=self.attention.make_rng('dropout') if rate else None,
-            **extra,
+            **by_distance,
         )
+        dropout = weight_dropout.draw(self.attention, train)
+        out = attend(related, keys_values.keys, keys_values.values, rules, dropout)
         return self.projections.out(out)
 
     def initial_state(self, batch_size: int) -> TransformerXLState:
@@ -216,7 +214,7 @@ class MemoryTokensLayer(nn.Module):
         self, x: jax.Array, state: TransformerXLState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, TransformerXLState, Aux]:
         """Attends; x, y are [batch, length, d_model] with the memory tokens in them."""
-        num_valid = segment.valid.sum(axis=1, dtype=jnp.int32)
+        num_valid = segment.num_valid
         first = jnp.zeros_like(num_valid)
         both = normal = self.normalize(x)
         if self.memory_length:
@@ -230,7 +228,7 @@ class MemoryTokensLayer(nn.Module):
             offset=self.memory_length,
             train=train,
         )
-        metrics = {'memory_size': state.count.astype(jnp.float32).mean() + self.num_tokens}
+        metrics = {'memory_size': mean_count(state.count) + self.num_tokens}
         return y, remember(state, x, num_valid), Aux(losses={}, metrics=metrics)
 
     def open_segment(self, state: TransformerXLState, batch_size: int) -> MemoryTokensCache:
@@ -250,12 +248,9 @@ class MemoryTokensLayer(nn.Module):
         offset = self.memory_length + index
         normal = self.normalize(x)
         new = self._keys_values(normal, offset)
-        attention = KeyValues(
-            put(cache.attention.keys, new.keys, offset, 2),
-            put(cache.attention.values, new.values, offset, 2),
-        )
+        attention = cache.attention.write_at(new.keys, new.values, offset)
         y = self._look(normal, attention, index, cache.count, cache.end, offset=offset, train=False)
-        hidden = put(cache.hidden, x, index, 1)
+        hidden = write_at(cache.hidden, x, index, 1)
         return y, cache.replace(attention=attention, hidden=hidden)
 
     def close_segment(

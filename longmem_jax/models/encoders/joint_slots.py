@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings, NoState, identity
+from longmem_jax.layers import weight_dropout
 from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.feed_forward import Dense
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
@@ -51,16 +53,13 @@ class JointAttention(nn.Module):
         rows = jnp.concatenate([own, jnp.ones((x.shape[1], number), bool)])[None]
         rows = jnp.broadcast_to(rows, (x.shape[0], *rows.shape[1:]))
         columns = jnp.broadcast_to(valid[:, None], (*rows.shape[:2], x.shape[1]))
-        rate = self.settings.attention_dropout if train else 0.0
+        mask = jnp.concatenate([rows, columns], axis=2)[:, None]
         out = attend(
             both(self.slot_query, self.query),
             both(self.slot_key, self.key),
             both(self.slot_value, self.value),
-            offset=0,
-            causal=False,
-            mask=jnp.concatenate([rows, columns], axis=2)[:, None],
-            dropout_rate=rate,
-            dropout_key=self.make_rng('dropout') if rate else None,
+            Rules(offset=0, causal=False, mask=mask),
+            weight_dropout.draw(self, train),
         )
         return self.slot_out(out[:, :, :number]), self.out(out[:, :, number:])
 

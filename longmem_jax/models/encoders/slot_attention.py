@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
-from longmem_jax.layers.attention import NEVER
+from longmem_jax.layers.attention_rules import NEVER
+from longmem_jax.layers.feature_maps import unit
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn
 from longmem_jax.models.encoders.block import EncoderBlock
@@ -50,14 +51,9 @@ def write(
     return mixed.swapaxes(1, 2).reshape(slots.shape), weights
 
 
-def on_sphere(vectors: jax.Array) -> jax.Array:
-    """Vectors [..., width] brought to length one."""
-    return vectors * jax.lax.rsqrt(jnp.square(vectors).sum(axis=-1, keepdims=True))
-
-
 def forget(slots: jax.Array, bias: jax.Array) -> jax.Array:
     """Biased memory normalisation (paper): `bias` [slots, width] is added, length becomes one."""
-    return on_sphere(slots + bias[None].astype(slots.dtype))
+    return unit(slots + bias[None].astype(slots.dtype), 0.0)
 
 
 class SlotWriter(nn.Module):
@@ -146,7 +142,7 @@ class SlotEncoder(nn.Module):
 
     def initial_slots(self, batch_size: int) -> jax.Array:
         """[batch, num_slots, d_model], float32: the learned vectors, of length one."""
-        slots = on_sphere(self.bias)[None]
+        slots = unit(self.bias, 0.0)[None]
         slots = slots.astype(jnp.promote_types(self.settings.dtype, jnp.float32))
         return jnp.broadcast_to(slots, (batch_size, *slots.shape[1:]))
 

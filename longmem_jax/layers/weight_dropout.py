@@ -1,0 +1,95 @@
+"""Dropout of attention weights: drawn as a mask, as a factor, or the same for every memory size."""
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+
+@flax.struct.dataclass
+class WeightDropout:
+    """Dropout of the weights of one attention.
+
+    Attributes:
+      key: a random key.
+      rate: share of weights dropped, above 0 and static.
+    """
+
+    key: jax.Array
+    rate: float = flax.struct.field(pytree_node=False)
+
+    def kept(self, shape: tuple[int, ...]) -> jax.Array:
+        """bool `shape`: which weights are kept."""
+        return jax.random.bernoulli(self.key, 1.0 - self.rate, shape)
+
+    def apply(self, weights: jax.Array) -> jax.Array:
+        """Weights, those kept divided by 1 - rate; the backward pass keeps one bool for each."""
+        kept = self.kept(weights.shape)
+        return jnp.where(kept, weights / (1.0 - self.rate), jnp.zeros_like(weights))
+
+    def factor(self, scores: jax.Array) -> jax.Array:
+        """0 or 1 / (1 - rate), shaped and typed like `scores`."""
+        return as_factor(self.kept(scores.shape), self.rate, scores.dtype)
+
+    def in_block(self, number: jax.Array) -> 'WeightDropout':
+        """The dropout of block `number` (int32 scalar) of the keys."""
+        return self.replace(key=jax.random.fold_in(self.key, number))
+
+
+def as_factor(kept: jax.Array, rate: float, dtype: jnp.dtype) -> jax.Array:
+    """0 or 1 / (1 - rate) for `kept`, a bool array."""
+    return kept.astype(dtype) / jnp.asarray(1.0 - rate, dtype)
+
+
+def draw(module: Any, train: bool) -> WeightDropout | None:
+    """Dropout with the rate of a linen module's settings; None = no dropout.
+
+    Args:
+      module: bound, with `settings`; its random stream 'dropout' is used.
+      train: dropout on or off.
+    """
+    rate = module.settings.attention_dropout if train else 0.0
+    return WeightDropout(module.make_rng('dropout'), rate) if rate else None
+
+
+def factor_by_column(
+    rate: float,
+    keys: jax.Array,
+    scores: jax.Array,
+    size: int,
+    chunk: int,
+    *,
+    newest_first: bool = False,
+) -> jax.Array:
+    """Dropout of weights as a factor, 0 or 1 / (1 - rate), the same for a column in every size.
+
+    Drawn lane by lane and in chunks of columns, so that neither the devices that the lanes are
+    spread over nor the size that one of them chose changes a number.
+
+    Args:
+      rate: share of weights dropped.
+      keys: random keys [batch].
+      scores: [batch, heads, queries, size + other columns].
+      size: columns of the memory, which come first.
+      chunk: columns drawn together: the smallest size.
+      newest_first: a smaller size leaves out the first columns of the memory, not the last.
+
+    Returns:
+      Shaped and typed like `scores`.
+    """
+    _, heads, queries, columns = scores.shape
+
+    def draw_columns(key, width):
+        return jax.random.bernoulli(key, 1 - rate, (heads, queries, width))
+
+    def lane(key):
+        memory, rest = jax.random.split(key)
+        numbers = jnp.arange(-(-size // chunk), dtype=jnp.uint32)
+        chunks = jax.vmap(lambda number: jax.random.fold_in(memory, number))(numbers)
+        drawn = jax.vmap(lambda key: draw_columns(key, chunk))(chunks)
+        drawn = jnp.moveaxis(drawn, 0, 2).reshape(heads, queries, -1)[..., :size]
+        drawn = drawn[..., ::-1] if newest_first else drawn
+        return jnp.concatenate([drawn, draw_columns(rest, columns - size)], axis=-1)
+
+    return as_factor(jax.vmap(lane)(keys), rate, scores.dtype)
