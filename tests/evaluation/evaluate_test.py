@@ -41,7 +41,7 @@ def test_the_protocol_names_every_length():
     from configs import memformer_wikitext103, memorizing_pg19, sorting
 
     found = memory_lengths(memorizing_pg19.get_config('tiny').model)
-    assert found == 'normalized_xl 128, memorizing 128 + rows 2048'
+    assert found == 'normalized_xl 128, memorizing 128 + entries 2048'
     assert memory_lengths(sorting.get_config('tiny').model) == 'infinity_former 128 + functions 128'
     memformer = memformer_wikitext103.get_config('tiny').model
     assert memory_lengths(memformer) == 'memformer + slots 32, local'
