@@ -2,41 +2,32 @@
 
 `from longmem_jax import InfiniAttention` gives a memory as a layer of any model (`standalone.Layer`),
 `longmem_jax.nnx` the same for `flax.nnx`; `python -m longmem_jax.main` trains, evaluates and generates.
-Names are imported when they are first used, so that `import longmem_jax` costs nothing.
+Every memory of the registry has a name here, that of its class; `make_layer` takes the registry's name.
+Names are looked up when they are first used, so that `import longmem_jax` costs nothing.
 """
 
 import importlib
 import importlib.metadata
 from typing import Any
 
-__all__ = [
-    'AdaptiveSpan',
-    'CompressiveTransformer',
-    'Dense',
-    'ExpireSpan',
-    'InfiniAttention',
-    'InfinityFormer',
-    'Layer',
-    'LinearAttention',
-    'Local',
-    'MemSizer',
-    'Memorizing',
-    'MemoryTokens',
-    'NormalizedXL',
-    'ProductKeyMemory',
-    'TransformerXL',
-    'make_layer',
-]
+
+def _names() -> list[str]:
+    from longmem_jax.standalone import NAMED
+
+    return sorted([*NAMED, 'Layer', 'make_layer'])
 
 
 def __getattr__(name: str) -> Any:
     if name == '__version__':
         return importlib.metadata.version('longmem_jax')
-    if name in __all__:
+    if name == '__all__':
+        return _names()
+    if not name.startswith('_'):
         module = importlib.import_module('longmem_jax.standalone')
-        return module.NAMED[name] if name in module.NAMED else getattr(module, name)
+        if name in _names():
+            return module.NAMED[name] if name in module.NAMED else getattr(module, name)
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, '__version__'})
+    return sorted({*globals(), *_names(), '__version__'})

@@ -139,7 +139,10 @@ def test_training_draws_dropout():
 
 
 def test_names_are_all_and_documented():
-    assert {*NAMED, 'Layer', 'make_layer'} == {*longmem_jax.__all__}
+    assert {*NAMED, 'Layer', 'make_layer'} == {*longmem_jax.__all__} < {*dir(longmem_jax)}
+    found = {}
+    exec('from longmem_jax import *', found)
+    assert {*NAMED} < {*found}
     for name in NAMED:
         make = getattr(longmem_jax, name)
         parameters = inspect.signature(make).parameters
