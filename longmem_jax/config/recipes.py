@@ -131,7 +131,10 @@ def use(config: Any, name: str, changes: Given | Recipe | None = None, **told: A
             del model[other]
     if model.kind == 'seq2seq':  # the memory is the decoder's; the encoder and positions stay
         if 'kind' in recipe.model:
-            raise UsageError(f'memory={name}: it is a whole model, and no attention of a decoder.')
+            raise UsageError(
+                f'memory={name}: this is a whole model, not the attention of a decoder; use a memory '
+                'that is an attention layer, such as memory=memsizer.'
+            )
     else:
         model.kind, model.position = 'language_model', recipe.model.get('position', 'none')
     for field, value in recipe.model.items():
