@@ -10,11 +10,11 @@ from longmem_jax.memory.infini import InfiniAttention, InfiniState
 from longmem_jax.segment import Segment
 
 
-def _model_settings(width, heads, length, scale_scores=True):
+def _model_settings(width, heads, head_dim, length, **others):
     return ModelSettings(
         d_model=width,
         num_heads=heads,
-        head_dim=width // heads,
+        head_dim=head_dim,
         d_feed_forward=width,
         num_layers=1,
         segment_length=length,
@@ -22,7 +22,7 @@ def _model_settings(width, heads, length, scale_scores=True):
         attention_dropout=0.0,
         init_std=0.02,
         dtype=jnp.dtype('float32'),
-        scale_scores=scale_scores,
+        **others,
     )
 
 
@@ -87,7 +87,7 @@ def _whole_model(settings, arrays):
     heads, width = settings['heads'], settings['dim']
     numbers = _numbers(arrays, 'in/tokens_')
     rule = 'delta' if settings['delta_rule'] else 'linear'
-    model_settings = _model_settings(heads * settings['head_dim'], heads, settings['length'])
+    model_settings = _model_settings(width, heads, settings['head_dim'], settings['length'])
 
     def norm(x, gamma):
         length = jnp.sqrt(jnp.sum(x * x, axis=-1, keepdims=True))
@@ -135,7 +135,14 @@ def _whole_model(settings, arrays):
 def _one_layer(settings, arrays):
     theirs = {k[len('param/') :]: v for k, v in arrays.items() if k.startswith('param/')}
     heads, width = settings['heads'], settings['hidden_size']
-    model_settings = _model_settings(width, heads, settings['length'], settings['scale_scores'])
+    model_settings = _model_settings(
+        width,
+        heads,
+        width // heads,
+        settings['length'],
+        scale_scores=settings.get('scale_scores', False),
+        rotary_base=float(settings.get('rope_base', 10000)),
+    )
     layer = _layer(
         model_settings,
         identity,
