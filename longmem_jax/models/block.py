@@ -27,7 +27,7 @@ class BlockState:
 
 
 def draw_skipped(key: jax.Array, rate: float) -> jax.Array:
-    """Whether to skip a block in this training step, for all lanes: LayerDrop."""
+    """Whether LayerDrop skips a block in this training step, in all lanes: a bool scalar."""
     return jax.random.bernoulli(key, rate)
 
 
@@ -37,7 +37,17 @@ class Block(nn.Module):
     The block of a decoder has cross-attention between them.
 
     With `layer_drop` (Fan et al., 2020) the outputs and losses of a block are left out of some
-    training steps; its memories are written all the same, so that they have no gaps.
+    training steps; its memories are still written, so they have no gaps.
+
+    Attributes:
+      settings: model settings shared by all layers.
+      norm, pre_norm: kind of norm; before the layers or after the sums.
+      layer_drop: probability of skipping the block in a training step.
+      residual_dropout: dropout of what is added to the residual stream.
+      attention_name, feed_forward_name: layer types in the registry.
+      attention_fields, feed_forward_fields: their config sections.
+      attention_shared, feed_forward_shared: what they share with other blocks, or None.
+      cross: module class of cross-attention, or None.
     """
 
     settings: ModelSettings
@@ -76,10 +86,10 @@ class Block(nn.Module):
             )
 
     def source(self, encoded: jax.Array, valid: jax.Array) -> Any:
-        """What cross-attention reads of `encoded` [batch, n, d_model], where `valid` [batch, n]."""
+        """What cross-attention reads: `encoded` [batch, n, d_model] where `valid`, bool [batch, n]."""
         return self.across.source(encoded, valid)
 
-    def _add(self, x, y, norm, train):
+    def _add(self, x: jax.Array, y: jax.Array, norm: Norm, train: bool) -> jax.Array:
         x = x + self.drop(y, deterministic=not train)
         return x if self.pre_norm else norm(x)
 
@@ -91,17 +101,19 @@ class Block(nn.Module):
         Args:
           x: [batch, length, d_model], the residual stream.
           state: memories before the segment.
-          segment: its tokens, packed.
+          segment: the packed segment.
           train: dropout and LayerDrop on or off.
           source: what cross-attention reads, in a decoder; see `source`.
         """
-        y, attention, attention_aux = self.attention(x, state.attention, segment, train=train)
+        y, attention_state, attention_aux = self.attention(x, state.attention, segment, train=train)
         out = self._add(x, y, self.attention_norm, train)
         if source is not None:
             out = self._add(out, self.across(out, source, train=train), self.cross_norm, train)
-        y, feed_forward, aux = self.feed_forward(out, state.feed_forward, segment, train=train)
+        y, feed_forward_state, feed_forward_aux = self.feed_forward(
+            out, state.feed_forward, segment, train=train
+        )
         out = self._add(out, y, self.feed_forward_norm, train)
-        aux = merge_aux([attention_aux, aux])
+        aux = merge_aux([attention_aux, feed_forward_aux])
         if train and self.layer_drop:
             skipped = draw_skipped(self.make_rng('memory'), self.layer_drop)
             out = jnp.where(skipped, x, out)
@@ -110,10 +122,10 @@ class Block(nn.Module):
                 for name, loss in aux.losses.items()
             }
             aux = aux.replace(losses=losses)
-        return out, BlockState(attention, feed_forward), aux
+        return out, BlockState(attention_state, feed_forward_state), aux
 
     def initial_state(self, batch_size: int) -> BlockState:
-        """Memories of documents that have not begun; every leaf [batch_size, ...]."""
+        """Memories at the start of a document; every leaf [batch_size, ...]."""
         return BlockState(
             self.attention.initial_state(batch_size), self.feed_forward.initial_state(batch_size)
         )
@@ -129,13 +141,13 @@ class Block(nn.Module):
         self, x: jax.Array, cache: BlockState, index: jax.Array, source: Any = None
     ) -> tuple[jax.Array, BlockState]:
         """Reads `x` [batch, n, d_model], positions `index` .. (int32 [batch]) of the open segment."""
-        y, attention = self.attention.extend(x, cache.attention, index)
+        y, attention_cache = self.attention.extend(x, cache.attention, index)
         x = self._add(x, y, self.attention_norm, False)
         if source is not None:
             x = self._add(x, self.across(x, source, train=False), self.cross_norm, False)
-        y, feed_forward = self.feed_forward.extend(x, cache.feed_forward, index)
+        y, feed_forward_cache = self.feed_forward.extend(x, cache.feed_forward, index)
         x = self._add(x, y, self.feed_forward_norm, False)
-        return x, BlockState(attention, feed_forward)
+        return x, BlockState(attention_cache, feed_forward_cache)
 
     def close_segment(self, state: BlockState, cache: BlockState, count: jax.Array) -> BlockState:
         """Writes the first `count` (int32 [batch]) positions of the open segment."""

@@ -1,4 +1,4 @@
-"""Looking inside a model while it reads."""
+"""Inspecting the layers of a model while it reads."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,21 +13,21 @@ def capture(
 ) -> Iterator[list[Any]]:
     """Records something of every layer of a type that reads a segment within the `with` block.
 
-    Under `jax.jit` the block has to be inside of the compiled function, which returns the list.
+    Under `jax.jit` the block must be inside the compiled function, which returns the list.
 
     Args:
       layer_type: class of the layers, or several.
-      function: `(layer, x, state, segment) -> value`, called before the layer is.
+      function: `(layer, x, state, segment) -> value`, called just before the layer.
 
     Yields:
       The values, in the order in which the layers are called.
     """
-    found: list[Any] = []
+    values: list[Any] = []
 
-    def listen(following, args, kwargs, context):
+    def record(next_method, args, kwargs, context):
         if isinstance(context.module, layer_type) and context.method_name == '__call__':
-            found.append(function(context.module, *args))
-        return following(*args, **kwargs)
+            values.append(function(context.module, *args))
+        return next_method(*args, **kwargs)
 
-    with nn.intercept_methods(listen):
-        yield found
+    with nn.intercept_methods(record):
+        yield values

@@ -1,4 +1,4 @@
-"""The kinds of model that `config.model.kind` may name; all are read, trained and scored alike."""
+"""Kinds of model, by the names of `config.model.kind`; all are run, trained and scored alike."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,21 +14,21 @@ from longmem_jax.models.language_model import LanguageModel
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """One kind of model.
+    """A kind of model.
 
     Attributes:
       model: its module.
       fields: names and types of the fields of its section, `config.model.NAME`.
       faults: `(config.model, segment_length) -> faults` of that section.
-      losses: names in its `Aux.losses`, besides those of its layers.
+      losses: names in its `Aux.losses`, in addition to those of its layers.
       recipes: names of `:memory=NAME` to `(scale) -> Recipe`, where the model itself is the memory.
-      lengths: fields that say how much it remembers, with a word each for tables of results.
-      attention: the attention layer that all its blocks have and no other kind's may; '' = any.
+      lengths: fields that set how much it remembers, each with its label in result tables.
+      attention: the attention layer that its blocks must use and other kinds must not; '' = any.
       first_token: `config.model -> position` of a segment's first token in what blocks read.
-      growing: endings of paths of parameters that may get more rows when a run starts from another.
-      toy: fields and sections of `config.model` with which the conformance suite runs; None for a
-        kind that does not read texts.
-      variants: changes of the toy, by name, that the suite runs too: section to fields.
+      growing: suffixes of paths of parameters that may have more rows than in the run it starts from.
+      toy: fields and sections of `config.model` for the conformance suite; None for a kind that does
+        not read texts.
+      variants: named changes to `toy` that the suite also runs: section to fields.
     """
 
     model: type
@@ -44,7 +44,7 @@ class Kind:
     variants: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
 
-KINDS = {
+KINDS: dict[str, Kind] = {
     'language_model': Kind(LanguageModel),
     'memformer': Kind(
         memformer.Memformer,

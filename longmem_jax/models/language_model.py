@@ -5,8 +5,8 @@ Embedding, blocks of one attention and one feed-forward layer each, output. The 
 which a document starts, so that layers can ignore both. Its methods are the interface that all kinds
 of language model share.
 
-Absolute positions begin at 0 in every segment, but for a model with a table of its own length
-(`config.num_positions`): there they count on through the document, so the state counts tokens as well.
+Absolute positions begin at 0 in every segment. With a table of fixed length (`config.num_positions`)
+they continue through the document instead, so the state also counts tokens.
 """
 
 from typing import Any
@@ -23,10 +23,10 @@ from longmem_jax.segment import Aux, Segment, pack, select_lanes
 
 @flax.struct.dataclass
 class Counted:
-    """State, or caches, of a model whose absolute positions count on through a document.
+    """State, or caches, of a model whose absolute positions continue through a document.
 
     Attributes:
-      blocks: of the blocks.
+      blocks: states, or caches, of the blocks.
       position: int32 [batch], tokens of the document before the segment.
     """
 
@@ -49,23 +49,27 @@ class LanguageModel(nn.Module):
         self.stack = make_stack(self.config, self.segment_length)
 
     def initial_state(self, batch_size: int) -> tuple[BlockState, ...] | Counted:
-        """Memories of documents that have not begun; every leaf [batch_size, ...]."""
+        """Memories at the start of a document; every leaf [batch_size, ...]."""
         return self._join(self.stack.initial_state(batch_size), jnp.zeros((batch_size,), jnp.int32))
 
-    def _join(self, blocks, position):
-        """A state, or caches, with the count of tokens where the model has one."""
+    def _join(
+        self, blocks: tuple[BlockState, ...], position: jax.Array | None
+    ) -> tuple[BlockState, ...] | Counted:
+        """A state, or caches, with the count of tokens if the model has one."""
         return Counted(blocks, position) if self.config.num_positions else blocks
 
-    def _part(self, state):
-        """The blocks' states, or caches, and the count of tokens (None where there is none)."""
+    def _split(
+        self, state: tuple[BlockState, ...] | Counted
+    ) -> tuple[tuple[BlockState, ...], jax.Array | None]:
+        """The blocks' states, or caches, and the count of tokens (None if there is none)."""
         return (state.blocks, state.position) if self.config.num_positions else (state, None)
 
-    def _read(self, segment, state, train):
+    def _read(self, segment: Segment, state: Any, train: bool) -> tuple[jax.Array, Any, Aux]:
         """Reads a packed segment: the last block's output, memories after it, `Aux`."""
         fresh = self.initial_state(segment.start.shape[0])
         state = select_lanes(segment.start, fresh, state)
         segment = with_key(self, segment, train)
-        blocks, position = self._part(state)
+        blocks, position = self._split(state)
         x = self.stack.embed(segment.tokens, first=position, train=train)
         x, blocks, aux = self.stack.read(x, blocks, segment, train=train)
         after = position if position is None else position + segment.valid.sum(1, jnp.int32)
@@ -96,7 +100,7 @@ class LanguageModel(nn.Module):
     def nll(
         self, segment: Segment, targets: jax.Array, state: Any, *, train: bool
     ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], Any, Aux]:
-        """Negative log-likelihood of `targets`, without whole-vocabulary logits being returned.
+        """Negative log-likelihood of `targets`, without returning logits over the vocabulary.
 
         Args:
           segment, state, train: as in `__call__`.
@@ -104,8 +108,8 @@ class LanguageModel(nn.Module):
 
         Returns:
           (nll, log_z, right): nll and log_z [batch, length] in nats, at least float32, zero at
-          padding; bool [batch, length], whether the target was the likeliest token; memories after
-          the segment; `Aux`.
+          padding; bool [batch, length], whether the target was the most likely token;
+          memories after the segment; `Aux`.
         """
         packed, packing = pack(segment)
         hidden, state, aux = self._read(packed, state, train)
@@ -116,7 +120,7 @@ class LanguageModel(nn.Module):
         self, state: tuple[BlockState, ...] | Counted, batch_size: int
     ) -> tuple[BlockState, ...] | Counted:
         """Caches of a segment that begins with the memories `state`; see `generation.stream`."""
-        blocks, position = self._part(state)
+        blocks, position = self._split(state)
         return self._join(self.stack.open_segment(blocks, batch_size), position)
 
     def extend(
@@ -132,7 +136,7 @@ class LanguageModel(nn.Module):
         Returns:
           logits [batch, n, vocab_size] and the caches with these tokens in them.
         """
-        caches, position = self._part(cache)
+        caches, position = self._split(cache)
         first = index if position is None else position + index
         x = self.stack.embedding.encode(tokens, first)
         x, caches = self.stack.extend(x, caches, index)
@@ -145,6 +149,6 @@ class LanguageModel(nn.Module):
         count: jax.Array,
     ) -> tuple[BlockState, ...] | Counted:
         """Writes the first `count` (int32 [batch]) tokens of the open segment to the memories."""
-        (blocks, position), (caches, _) = self._part(state), self._part(cache)
+        (blocks, position), (caches, _) = self._split(state), self._split(cache)
         after = position if position is None else position + count
         return self._join(self.stack.close_segment(blocks, caches, count), after)

@@ -1,11 +1,11 @@
 """Memformer: an encoder reads and writes slots, a decoder continues the text (Wu et al., 2020).
 
 Text continuation as a language model: the encoder reads a segment with the slots as they were before
-it and writes them; the decoder says the next segment, and sees of the past what the encoder made of
-it. So the state is the slots and the last segment's tokens, which are encoded when the next begins.
+it and writes them; the decoder predicts the next segment and sees the past through the encoder's
+output. So the state is the slots and the last segment's tokens, which are encoded when the next begins.
 
-Memory replay back-propagation is `config.train.remat`: of the T segments of a training step only the
-slots between them are kept, and each segment is computed again on the way back. The gradient is that
+Memory replay back-propagation is `config.train.remat`: only the slots between the segments of a
+training step are kept, and each segment is recomputed in the backward pass. The gradient equals that
 of plain back-propagation through time.
 """
 
@@ -40,12 +40,12 @@ FIELDS = {
 
 @flax.struct.dataclass
 class MemformerState:
-    """What is known of a document.
+    """Memory of a document so far.
 
     Attributes:
       slots: [batch, num_slots, d_model], at least float32, before the segment `tokens`.
       tokens: int32 [batch, segment_length], the last segment; the first `count` are filled.
-      count: int32 [batch].
+      count: int32 [batch], tokens of the last segment.
       blocks: memories of the decoder's blocks.
     """
 
@@ -95,18 +95,18 @@ def recipe(scale: Scale) -> Recipe:
 
 
 def faults(model: Any, segment_length: int) -> list[str]:
-    """Faults of `config.model.memformer`."""
+    """Faults of `config.model.memformer`: its sizes, its encoder, and heads that divide slots."""
     fields = model.memformer
-    found = at_least(fields, 1, 'num_encoder_layers', 'num_slots', 'num_summaries')
-    found += one_of(fields, encoder=ENCODERS) + above(fields, 0, 'temperature')
+    problems = at_least(fields, 1, 'num_encoder_layers', 'num_slots', 'num_summaries')
+    problems += one_of(fields, encoder=ENCODERS) + above(fields, 0, 'temperature')
     if model.d_model % model.num_heads:
-        found.append(
-            f'num_slots: a slot of config.model.d_model = {model.d_model} is cut into '
-            f'config.model.num_heads = {model.num_heads} parts, which must be equal'
+        problems.append(
+            f'num_slots: config.model.num_heads = {model.num_heads} must divide '
+            f'config.model.d_model = {model.d_model}, since slots are split into heads'
         )
     if 'dense' not in model:
-        found.append('encoder: needs config.model.dense, its feed-forward layers')
-    return found
+        problems.append('encoder: needs config.model.dense, its feed-forward layers')
+    return problems
 
 
 class Memformer(nn.Module):
@@ -148,7 +148,7 @@ class Memformer(nn.Module):
             )
 
     def initial_state(self, batch_size: int) -> MemformerState:
-        """Slots and memories of documents that have not begun; every leaf [batch_size, ...]."""
+        """Slots and memories at the start of a document; every leaf [batch_size, ...]."""
         return MemformerState(
             self.encoder.initial_slots(batch_size),
             jnp.zeros((batch_size, self.segment_length), jnp.int32),
@@ -163,27 +163,29 @@ class Memformer(nn.Module):
 
         Returns:
           What every block's cross-attention reads, the slots with the segment in them, and the
-          share [batch, num_slots] of its weight that each slot left on itself.
+          share [batch, num_slots] of each slot's weight that stayed on the slot itself.
         """
         positions = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None]
         valid = positions < state.count[:, None]
         x = self.stack.embed(state.tokens, train=train)
-        encoded, seen, slots, kept = self.encoder(x, valid, state.slots, train=train)
-        return tuple(block.source(encoded, seen) for block in self.stack.blocks), slots, kept
+        encoded, seen, slots, kept_share = self.encoder(x, valid, state.slots, train=train)
+        return tuple(block.source(encoded, seen) for block in self.stack.blocks), slots, kept_share
 
-    def _read(self, segment, state, train):
+    def _read(
+        self, segment: Segment, state: MemformerState, train: bool
+    ) -> tuple[jax.Array, MemformerState, Aux]:
         """Reads a packed segment: the last block's output, memories after it, `Aux`."""
         state = select_lanes(segment.start, self.initial_state(segment.start.shape[0]), state)
         segment = with_key(self, segment, train)
         with jax.named_scope('encoder'):
-            sources, slots, kept = self.encode(state, train=train)
+            sources, slots, kept_share = self.encode(state, train=train)
         x = self.stack.embed(segment.tokens, train=train)
         x, blocks, aux = self.stack.read(x, state.blocks, segment, train=train, sources=sources)
-        aux = merge_aux([Aux(losses={}, metrics={'slot_kept': kept.mean()}), aux])
+        aux = merge_aux([Aux(losses={}, metrics={'slot_kept': kept_share.mean()}), aux])
         count = segment.num_valid
-        new = MemformerState(slots, segment.tokens, count, blocks)
+        new_state = MemformerState(slots, segment.tokens, count, blocks)
         x = self.stack.drop(x, deterministic=not train)
-        return x, select_lanes(count > 0, new, state), aux
+        return x, select_lanes(count > 0, new_state, state), aux
 
     def hidden(self, segment: Segment, state: Any, *, train: bool) -> tuple[jax.Array, Any, Aux]:
         """The last layer's output, as in `LanguageModel`."""
@@ -218,13 +220,13 @@ class Memformer(nn.Module):
         """Reads the next tokens of the open segment, as in `LanguageModel`."""
         x = self.stack.embedding.encode(tokens, index)
         x, blocks = self.stack.extend(x, cache.blocks, index, cache.sources)
-        kept = write_at(cache.tokens, tokens, index, 1)
-        return self.stack.embedding.logits(x), cache.replace(tokens=kept, blocks=blocks)
+        segment_tokens = write_at(cache.tokens, tokens, index, 1)
+        return self.stack.embedding.logits(x), cache.replace(tokens=segment_tokens, blocks=blocks)
 
     def close_segment(
         self, state: MemformerState, cache: MemformerCache, count: jax.Array
     ) -> MemformerState:
         """The open segment's first `count` (int32 [batch]) tokens become the last segment."""
         blocks = self.stack.close_segment(state.blocks, cache.blocks, count)
-        new = MemformerState(cache.slots, cache.tokens, count, blocks)
-        return select_lanes(count > 0, new, state)
+        new_state = MemformerState(cache.slots, cache.tokens, count, blocks)
+        return select_lanes(count > 0, new_state, state)

@@ -1,11 +1,11 @@
 """Memory tokens: learned vectors that all layers read and write as if they were tokens.
 
 They are prepended to every segment, and optionally appended (Burtsev et al., 2020). In the recurrent
-memory transformer (Bulatov et al., 2022) what the last layer makes of the appended ones becomes the
+memory transformer (Bulatov et al., 2022) the last layer's outputs at the appended ones become the
 memory tokens of the next segment, before and after it. The leading ones cannot see the segment, or
-they would tell of tokens to come; the trailing ones can, and only they write. Which position sees
-which is the matter of the attention layer, `memory/memory_tokens/layer.py`, whose section
-`config.model.memory_tokens` also says how many there are and whether they are appended.
+they would leak future tokens; the trailing ones can, and only they write. The attention layer,
+`memory/memory_tokens/layer.py`, decides which position sees which; its section
+`config.model.memory_tokens` also sets their number and whether they are appended.
 """
 
 from typing import Any
@@ -26,12 +26,12 @@ FIELDS = {'carry': bool, 'gradients': bool}
 
 @flax.struct.dataclass
 class MemoryTransformerState:
-    """What is known of a document.
+    """Memory of a document so far.
 
     Attributes:
       blocks: memories of the blocks.
       vectors: the memory tokens of the next segment, [batch, num_tokens, d_model] in the compute
-        dtype; None where every segment begins with the learned ones.
+        dtype; None if every segment begins with the learned ones.
     """
 
     blocks: tuple[BlockState, ...]
@@ -39,7 +39,7 @@ class MemoryTransformerState:
 
 
 def recipe(scale: Scale) -> Recipe:
-    """Fresh tokens before every segment, beside a cache (Burtsev et al., 2020)."""
+    """Fresh tokens before every segment, with a cache (Burtsev et al., 2020)."""
     return _recipe(dict(num_tokens=scale.tokens, memory_length=scale.reach), carry=False)
 
 
@@ -48,7 +48,7 @@ def recurrent_recipe(scale: Scale) -> Recipe:
     return _recipe(dict(num_tokens=scale.tokens, memory_length=0, at_end=True), carry=True)
 
 
-def _recipe(attention, carry):
+def _recipe(attention: dict[str, Any], carry: bool) -> Recipe:
     sections = {
         'memory_tokens': attention,
         'memory_transformer': dict(carry=carry, gradients=True),
@@ -57,12 +57,12 @@ def _recipe(attention, carry):
 
 
 def faults(model: Any, segment_length: int) -> list[str]:
-    """Faults of `config.model.memory_transformer`."""
+    """Faults of `config.model.memory_transformer`: carried tokens must be appended ones."""
     at_end = model.get('memory_tokens', {}).get('at_end', True)
     if model.memory_transformer.carry and not at_end:
         return [
-            'carry = True: needs config.model.memory_tokens.at_end = True, leading tokens never '
-            'see the segment'
+            'carry = True: needs config.model.memory_tokens.at_end = True, since leading tokens '
+            'never see the segment'
         ]
     return []
 
@@ -70,7 +70,7 @@ def faults(model: Any, segment_length: int) -> list[str]:
 class MemoryTransformer(nn.Module):
     """A language model with memory tokens; the interface of `LanguageModel`.
 
-    `config.memory_transformer`: `carry` (the memory tokens after a segment go on to the next;
+    `config.memory_transformer`: `carry` (memory tokens pass from a segment to the next;
     otherwise every segment begins with the learned ones) and `gradients` (through carried ones, as
     far as `config.train.segments_per_step` reaches). All blocks have the attention 'memory_tokens'.
 
@@ -90,36 +90,44 @@ class MemoryTransformer(nn.Module):
         self.memory_tokens = LearnedTokens(
             num_tokens=num_tokens,
             d_model=config.d_model,
-            std=config.init_std * scale,  # as large as the embeddings that they stand among
+            std=config.init_std * scale,  # as large as the embeddings around them
             dtype=jnp.dtype(config.dtype),
         )
 
-    def _sizes(self):
-        """How many memory tokens there are, and whether they are appended."""
+    def _sizes(self) -> tuple[int, bool]:
+        """The number of memory tokens, and whether they are appended."""
         fields = self.config.memory_tokens
         return fields.num_tokens, fields.at_end
 
     def initial_state(self, batch_size: int) -> MemoryTransformerState:
-        """Memories of documents that have not begun; every leaf [batch_size, ...]."""
+        """Memories at the start of a document; every leaf [batch_size, ...]."""
         carry = self.config.memory_transformer.carry
         vectors = self.memory_tokens(batch_size) if carry else None
         return MemoryTransformerState(self.stack.initial_state(batch_size), vectors)
 
-    def _vectors(self, state, batch_size):
+    def _vectors(self, state: MemoryTransformerState, batch_size: int) -> jax.Array:
         """The memory tokens around the coming segment, [batch, num_tokens, d_model]."""
         if state.vectors is None:
             return self.memory_tokens(batch_size)
         gradients = self.config.memory_transformer.gradients
         return state.vectors if gradients else jax.lax.stop_gradient(state.vectors)
 
-    def _write(self, state, blocks, written, alive):
-        """The state after a segment, in the lanes that had tokens (`alive`, bool [batch])."""
+    def _write(
+        self,
+        state: MemoryTransformerState,
+        blocks: tuple[BlockState, ...],
+        written: jax.Array | None,
+        alive: jax.Array,
+    ) -> MemoryTransformerState:
+        """The state after a segment; `written` is stored where lanes had tokens (`alive`)."""
         if state.vectors is None:
             return MemoryTransformerState(blocks, None)
         vectors = select_lanes(alive, written.astype(state.vectors.dtype), state.vectors)
         return MemoryTransformerState(blocks, vectors)
 
-    def _read(self, segment, state, train):
+    def _read(
+        self, segment: Segment, state: MemoryTransformerState, train: bool
+    ) -> tuple[jax.Array, jax.Array, MemoryTransformerState, Aux]:
         """Reads a packed segment: output at tokens and at memory tokens, new state, `Aux`."""
         batch_size = segment.start.shape[0]
         num_tokens, at_end = self._sizes()
@@ -127,9 +135,9 @@ class MemoryTransformer(nn.Module):
         segment = with_key(self, segment, train)
         x = self.stack.embedding.encode(segment.tokens, jnp.zeros((batch_size,), jnp.int32))
         vectors = self._vectors(state, batch_size)
-        x, whole, packing = surround(x, segment, vectors, at_end)
+        x, surrounded, packing = surround(x, segment, vectors, at_end)
         x = self.stack.drop(x, deterministic=not train)
-        x, blocks, aux = self.stack.read(x, state.blocks, whole, train=train)
+        x, blocks, aux = self.stack.read(x, state.blocks, surrounded, train=train)
         x, written = take(x, packing, num_tokens)
         state = self._write(state, blocks, written, segment.valid.any(axis=1))
         return self.stack.drop(x, deterministic=not train), written, state, aux
@@ -141,7 +149,7 @@ class MemoryTransformer(nn.Module):
         return packing.unpack(hidden), state, aux
 
     def written(self, segment: Segment, state: Any) -> jax.Array:
-        """What the last layer makes of the memory tokens, for inspection.
+        """The last layer's output at the memory tokens, for inspection.
 
         Args:
           segment, state: as in `__call__`.
@@ -176,8 +184,9 @@ class MemoryTransformer(nn.Module):
         self, tokens: jax.Array, cache: Any, index: jax.Array
     ) -> tuple[jax.Array, tuple[BlockState, ...]]:
         """Reads the next tokens of the open segment, as in `LanguageModel`."""
+        num_tokens, _ = self._sizes()
         x = self.stack.embedding.encode(tokens, index)
-        x, cache = self.stack.extend(x, cache, index + self._sizes()[0])
+        x, cache = self.stack.extend(x, cache, index + num_tokens)
         return self.stack.embedding.logits(x), cache
 
     def close_segment(
@@ -191,8 +200,11 @@ class MemoryTransformer(nn.Module):
         written, end = None, count + num_tokens
         if at_end:
             first, end = end, end + num_tokens
-            # The attention layer has to know where they end: they see one another.
-            cache = tuple(part.replace(attention=part.attention.replace(end=end)) for part in cache)
+            # The attention layer must know where they end, since they see one another.
+            cache = tuple(
+                block_cache.replace(attention=block_cache.attention.replace(end=end))
+                for block_cache in cache
+            )
             written, cache = self.stack.extend(self._vectors(state, count.shape[0]), cache, first)
         end = jnp.where(count > 0, end, jnp.zeros_like(end))
         blocks = self.stack.close_segment(state.blocks, cache, end)

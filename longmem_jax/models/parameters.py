@@ -13,7 +13,7 @@ def initial_parameters(model: nn.Module, key: jax.Array) -> Any:
     """Parameters with their logical axes, as linen boxes them; see `unbox`.
 
     Args:
-      model: of `models.kinds`.
+      model: any of `models.kinds`.
       key: random key.
 
     Returns:

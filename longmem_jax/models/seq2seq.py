@@ -1,10 +1,10 @@
 """Encoder-decoder for pairs of texts, such as translations (Vaswani et al., 2017).
 
 A pair is one segment: its first `max_source` positions hold the source, padded with `NOTHING`; after
-them the target, read from its begin token on and scored to its end token. The encoder may have memory
+them the target, read from its begin token on and scored up to its end token. The encoder may have memory
 tokens (`models/encoders/memory_tokens.py`); the decoder is `config.attention` and
-`config.feed_forward`, so that any memory of the library serves as its self-attention, with
-cross-attention by softmax or MemSizer.
+`config.feed_forward`, so any memory of the library can be its self-attention, with cross-attention
+by softmax or MemSizer.
 """
 
 import functools
@@ -34,25 +34,27 @@ FIELDS = {
 
 
 def faults(model: Any, segment_length: int) -> list[str]:
-    """Faults of `config.model.seq2seq`."""
+    """Faults of `config.model.seq2seq`: sizes, variants, and what the encoder needs."""
     fields = model.seq2seq
-    found = at_least(fields, 1, 'num_encoder_layers') + one_of(
+    problems = at_least(fields, 1, 'num_encoder_layers') + one_of(
         fields, encoder=VARIANTS, cross=CROSS
     )
     if not 0 < fields.max_source < segment_length:
-        found.append(
+        problems.append(
             f'max_source = {fields.max_source}: must be above 0 and leave room for a target in '
             f'segments of {segment_length}'
         )
     if fields.encoder in VARIANTS and (fields.encoder == 'none') != (fields.num_tokens == 0):
-        found.append(f"num_tokens = {fields.num_tokens}: 0 for encoder = 'none', else at least 1")
+        problems.append(
+            f"num_tokens = {fields.num_tokens}: must be 0 for encoder = 'none', else at least 1"
+        )
     if fields.cross == 'memsizer':
-        found += at_least(fields, 1, 'cross_slots')
+        problems += at_least(fields, 1, 'cross_slots')
     if len(model.cutoffs):
-        found.append('encoder: clusters (config.model.cutoffs) are for language models')
+        problems.append('encoder: clusters (config.model.cutoffs) are for language models')
     if 'dense' not in model:
-        found.append('encoder: needs config.model.dense, its feed-forward layers')
-    return found
+        problems.append('encoder: needs config.model.dense, its feed-forward layers')
+    return problems
 
 
 class Seq2Seq(nn.Module):
@@ -94,11 +96,11 @@ class Seq2Seq(nn.Module):
         )
 
     def initial_state(self, batch_size: int) -> tuple[()]:
-        """Nothing: pairs have no past."""
+        """An empty tuple: pairs have no past."""
         return ()
 
     def encode(self, source: jax.Array, *, train: bool) -> tuple[Any, ...]:
-        """What every block's cross-attention reads.
+        """What every block's cross-attention reads, one entry per block.
 
         Args:
           source: int32 [batch, max_source], `NOTHING` where there is no token.
@@ -108,11 +110,13 @@ class Seq2Seq(nn.Module):
         encoded, seen = self.encoder(x, source != NOTHING, train=train)
         return tuple(block.source(encoded, seen) for block in self.stack.blocks)
 
-    def _decode(self, segment, train):
+    def _decode(self, segment: Segment, train: bool) -> tuple[jax.Array, Aux]:
         """The last layer's output at the target's positions, and `Aux`."""
-        places = self.config.seq2seq.max_source
-        sources = self.encode(segment.tokens[:, :places], train=train)
-        target = segment.replace(tokens=segment.tokens[:, places:], valid=segment.valid[:, places:])
+        max_source = self.config.seq2seq.max_source
+        sources = self.encode(segment.tokens[:, :max_source], train=train)
+        target = segment.replace(
+            tokens=segment.tokens[:, max_source:], valid=segment.valid[:, max_source:]
+        )
         target = with_key(self, target, train)
         x = self.stack.embed(target.tokens, train=train)
         states = self.stack.initial_state(x.shape[0])
@@ -124,7 +128,7 @@ class Seq2Seq(nn.Module):
 
         Args:
           segment: pairs; tokens int32 [batch, length].
-          state: `()`, given back.
+          state: `()`, returned unchanged.
           train: dropout on or off.
 
         Returns:
@@ -132,8 +136,8 @@ class Seq2Seq(nn.Module):
         """
         hidden, aux = self._decode(segment, train)
         logits = self.stack.embedding.logits(hidden)
-        places = self.config.seq2seq.max_source
-        return jnp.pad(logits, [(0, 0), (places, 0), (0, 0)]), state, aux
+        max_source = self.config.seq2seq.max_source
+        return jnp.pad(logits, [(0, 0), (max_source, 0), (0, 0)]), state, aux
 
     def nll(
         self, segment: Segment, targets: jax.Array, state: Any, *, train: bool
@@ -143,19 +147,19 @@ class Seq2Seq(nn.Module):
         That is the mean over the vocabulary of the negative log-probabilities less that of the
         target, so that its weight is the share that label smoothing takes (Szegedy et al., 2016).
         """
-        places = self.config.seq2seq.max_source
+        max_source = self.config.seq2seq.max_source
         hidden, aux = self._decode(segment, train)
-        valid, wanted = segment.valid[:, places:], targets[:, places:]
+        valid, targets = segment.valid[:, max_source:], targets[:, max_source:]
         logits = self.stack.embedding.logits(hidden)
         log_z = jax.nn.logsumexp(logits, axis=-1)
-        nll = log_z - jnp.take_along_axis(logits, wanted[..., None], axis=-1)[..., 0]
+        nll = log_z - jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
         zero = jnp.zeros_like(nll)
-        spread = jnp.where(valid, log_z - logits.mean(axis=-1) - nll, zero)
-        smoothing = spread.sum() / jnp.maximum(valid.sum(), 1).astype(spread.dtype)
-        right = (jnp.argmax(logits, axis=-1).astype(wanted.dtype) == wanted) & valid
-        parts = (jnp.where(valid, nll, zero), jnp.where(valid, log_z, zero), right)
-        parts = tuple(jnp.pad(part, [(0, 0), (places, 0)]) for part in parts)
-        return parts, state, aux.replace(losses={**aux.losses, 'label_smoothing': smoothing})
+        excess = jnp.where(valid, log_z - logits.mean(axis=-1) - nll, zero)
+        smoothing = excess.sum() / jnp.maximum(valid.sum(), 1).astype(excess.dtype)
+        right = (jnp.argmax(logits, axis=-1).astype(targets.dtype) == targets) & valid
+        scores = (jnp.where(valid, nll, zero), jnp.where(valid, log_z, zero), right)
+        scores = tuple(jnp.pad(score, [(0, 0), (max_source, 0)]) for score in scores)
+        return scores, state, aux.replace(losses={**aux.losses, 'label_smoothing': smoothing})
 
     def open_target(self, source: jax.Array) -> tuple[Any, Any]:
         """Reads a source, int32 [batch, max_source]; returns the cache of a target to generate."""

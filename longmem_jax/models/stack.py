@@ -1,6 +1,6 @@
-"""What every kind of model owns: embedding, blocks and final norm, made from `config.model`.
+"""What every kind of model has: embedding, blocks and final norm, made from `config.model`.
 
-A `Stack` is no linen module, so that its parts stand at the top of the owner's parameters:
+A `Stack` is not a linen module, so its parts are at the top level of the owner's parameters:
 `embedding`, `block_0`, ..., `final_norm`, and `shared_NAME` for what blocks share.
 """
 
@@ -52,7 +52,7 @@ class Stack:
         return self.drop(x, deterministic=not train)
 
     def initial_state(self, batch_size: int) -> tuple[BlockState, ...]:
-        """Memories of documents that have not begun, one entry per block."""
+        """Memories at the start of a document, one entry per block."""
         return tuple(block.initial_state(batch_size) for block in self.blocks)
 
     def read(
@@ -69,7 +69,7 @@ class Stack:
         Args:
           x: [batch, length, d_model].
           states: memories before the segment, one entry per block.
-          segment: what stands at the positions of `x`, packed.
+          segment: the packed segment that `x` was made from.
           train: dropout and training-only behaviour of memories on or off.
           sources: what every block's cross-attention reads; None for blocks without it.
 
@@ -77,21 +77,28 @@ class Stack:
           [batch, length, d_model], the memories after the segment, and `Aux`.
         """
         sources = (None,) * len(self.blocks) if sources is None else sources
-        new, reports = [], []
+        new_states, auxes = [], []
         for i, (block, state, source) in enumerate(zip(self.blocks, states, sources, strict=True)):
             with jax.named_scope(f'block_{i}'):
                 x, state, aux = block(x, state, segment, train=train, source=source)
-            new.append(state)
-            reports.append(aux)
-        return self._finish(x), tuple(new), merge_aux(reports)
+            new_states.append(state)
+            auxes.append(aux)
+        return self._finish(x), tuple(new_states), merge_aux(auxes)
 
-    def _finish(self, x):
+    def _finish(self, x: jax.Array) -> jax.Array:
+        """Applies the final norm, if there is one."""
         return x if self.final_norm is None else self.final_norm(x)
 
     def nll(
         self, hidden: jax.Array, targets: jax.Array, valid: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """`Embedding.nll` of the targets that are valid (bool [batch, n]); zeros at the others."""
+        """`Embedding.nll` at valid positions, zeros elsewhere.
+
+        Args:
+          hidden: [batch, n, d_model], after the final norm.
+          targets: int32 [batch, n].
+          valid: bool [batch, n].
+        """
         nll, log_z, right = self.embedding.nll(hidden, targets)
         zero = jnp.zeros_like(nll)
         return jnp.where(valid, nll, zero), jnp.where(valid, log_z, zero), right & valid
@@ -122,11 +129,11 @@ class Stack:
           [batch, n, d_model] after the final norm, and the caches with these positions in them.
         """
         sources = (None,) * len(self.blocks) if sources is None else sources
-        new = []
+        new_caches = []
         for block, cache, source in zip(self.blocks, caches, sources, strict=True):
             x, cache = block.extend(x, cache, index, source)
-            new.append(cache)
-        return self._finish(x), tuple(new)
+            new_caches.append(cache)
+        return self._finish(x), tuple(new_caches)
 
     def close_segment(
         self, states: Sequence[BlockState], caches: Sequence[BlockState], count: jax.Array
@@ -140,12 +147,12 @@ class Stack:
 
 def with_key(model: nn.Module, segment: Segment, train: bool) -> Segment:
     """The segment with a random key for draws that all layers share, in training."""
-    drawn = train and model.has_rng('memory')
-    return segment.replace(key=model.make_rng('memory') if drawn else None)
+    draws = train and model.has_rng('memory')
+    return segment.replace(key=model.make_rng('memory') if draws else None)
 
 
 def rate(config: Any, name: str) -> float:
-    """A dropout rate of its own, or where that is -1 the general one."""
+    """The dropout rate `config[name]`, or the general `config.dropout` where that is -1."""
     return config.dropout if config[name] < 0 else config[name]
 
 
@@ -176,10 +183,10 @@ def make_stack(config: Any, num_tokens: int, *, added: int = 0, cross: Any = Non
 
     Args:
       config: `config.model`.
-      num_tokens: tokens of a segment at most; that many absolute positions are embedded, unless
-        `config.num_positions` says how many.
+      num_tokens: most tokens of a segment; also the number of absolute positions, unless
+        `config.num_positions` sets it.
       added: positions that the model adds to a segment before the blocks read it.
-      cross: module class of cross-attention with its own fields given, for a decoder's blocks.
+      cross: class of cross-attention for a decoder's blocks, with its own fields filled in.
     """
     return Stack(
         embedding=_embedding(config, config.num_positions or num_tokens),
@@ -191,7 +198,7 @@ def make_stack(config: Any, num_tokens: int, *, added: int = 0, cross: Any = Non
     )
 
 
-def _embedding(config, num_positions):
+def _embedding(config: Any, num_positions: int) -> Embedding:
     return Embedding(
         vocab_size=config.vocab_size,
         d_model=config.d_model,
@@ -209,14 +216,14 @@ def _embedding(config, num_positions):
     )
 
 
-def _blocks(config, settings, cross):
+def _blocks(config: Any, settings: ModelSettings, cross: Any) -> list[Block]:
     """The blocks of `config.attention` and `config.feed_forward`, with what they share."""
     names = sorted({*config.attention, *config.feed_forward})
     fields = {name: dict(config[name]) for name in names}
     shared = {}
     for name in names:
-        kind = LAYERS[name].shared and LAYERS[name].shared(fields[name])
-        shared[name] = kind(settings, name=f'shared_{name}') if kind else None
+        make_shared = LAYERS[name].shared and LAYERS[name].shared(fields[name])
+        shared[name] = make_shared(settings, name=f'shared_{name}') if make_shared else None
     return [
         Block(
             settings=settings,

@@ -1,4 +1,4 @@
-"""The layer of an encoder: attention, a reader of slots where there are any, feed-forward layer."""
+"""A layer of an encoder: attention, attention to slots if there are any, feed-forward layer."""
 
 from typing import Any
 
@@ -16,10 +16,10 @@ class EncoderBlock(nn.Module):
     """Attention and feed-forward layer, each with a residual connection and a norm.
 
     Attributes:
-      settings: sizes of the model.
+      settings: model settings shared by all layers.
       norm: 'layernorm' or 'rmsnorm'.
       pre_norm: norms before the layers or after the sums.
-      residual_dropout: of what is added.
+      residual_dropout: dropout of what is added to the residual stream.
       dense: fields of the feed-forward layer.
       bias: biases on the projections of attention.
       reads_slots: a second attention, to slots, follows the first.
@@ -49,11 +49,11 @@ class EncoderBlock(nn.Module):
         )
         self.drop = nn.Dropout(self.residual_dropout)
 
-    def _attention(self, norm):
+    def _attention(self, norm: Norm) -> CrossAttention:
         normalize = norm if self.pre_norm else identity
         return CrossAttention(settings=self.settings, normalize=normalize, bias=self.bias)
 
-    def _add(self, x, y, norm, train):
+    def _add(self, x: jax.Array, y: jax.Array, norm: Norm, train: bool) -> jax.Array:
         x = x + self.drop(y, deterministic=not train)
         return x if self.pre_norm else norm(x)
 
@@ -71,19 +71,19 @@ class EncoderBlock(nn.Module):
         Args:
           x: [batch, n, d_model].
           others: [batch, m, d_model].
-          valid: bool [batch, m], the others that count.
+          valid: bool [batch, m], which of `others` may be attended to.
           slots: [batch, slots, d_model], of any float dtype, if `reads_slots`.
           train: dropout on or off.
 
         Returns:
           [batch, n, d_model].
         """
-        seen = self.attention_norm(others) if self.pre_norm else others
-        y = self.attention(x, self.attention.source(seen, valid), train=train)
+        others = self.attention_norm(others) if self.pre_norm else others
+        y = self.attention(x, self.attention.source(others, valid), train=train)
         x = self._add(x, y, self.attention_norm, train)
         if slots is not None:
-            every = jnp.ones(slots.shape[:2], bool)
-            source = self.reader.source(slots.astype(x.dtype), every)
+            all_valid = jnp.ones(slots.shape[:2], bool)
+            source = self.reader.source(slots.astype(x.dtype), all_valid)
             x = self._add(x, self.reader(x, source, train=train), self.reader_norm, train)
         y, _, _ = self.feed_forward(x, NoState(), None, train=train)
         return self._add(x, y, self.feed_forward_norm, train)

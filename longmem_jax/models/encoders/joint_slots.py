@@ -1,9 +1,11 @@
 """The slots of MemBART, Memformer's released successor: slots and tokens in one attention.
 
-Slots pass through the encoder layers beside the tokens, with projections, norms and feed-forward
-layers of their own. A slot attends to itself and the tokens; tokens attend to everything. What comes
-in is `LayerNorm(slots + bias)`, and a gate per slot mixes it with what comes out.
+Slots pass through the encoder layers together with the tokens, with projections, norms and
+feed-forward layers of their own. A slot attends to itself and the tokens; tokens attend to everything.
+The input is `LayerNorm(slots + bias)`, and a gate per slot mixes it with the output.
 """
+
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -22,7 +24,7 @@ class JointAttention(nn.Module):
     """One attention over slots and tokens, with projections for each.
 
     Attributes:
-      settings: sizes of the model.
+      settings: model settings shared by all layers.
     """
 
     settings: ModelSettings
@@ -42,51 +44,65 @@ class JointAttention(nn.Module):
         out = dict(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init, bias=True)
         self.out, self.slot_out = HeadsOut(**out), HeadsOut(**out)
 
-    def __call__(self, slots: jax.Array, x: jax.Array, valid: jax.Array, *, train: bool):
-        """slots [batch, k, d_model], x [batch, n, d_model], valid bool [batch, n]; both anew."""
-        number = slots.shape[1]
+    def __call__(
+        self, slots: jax.Array, x: jax.Array, valid: jax.Array, *, train: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        """Attends from slots and tokens.
 
-        def both(slot, token):
+        Args:
+          slots: [batch, k, d_model].
+          x: [batch, n, d_model], the tokens.
+          valid: bool [batch, n].
+          train: dropout on or off.
+
+        Returns:
+          The outputs for slots and for tokens, of the same shapes.
+        """
+        num_slots = slots.shape[1]
+
+        def project(slot: HeadsIn, token: HeadsIn) -> jax.Array:
             return jnp.concatenate([slot(slots), token(x)], axis=2)
 
-        own = jnp.eye(number, dtype=bool)
-        rows = jnp.concatenate([own, jnp.ones((x.shape[1], number), bool)])[None]
-        rows = jnp.broadcast_to(rows, (x.shape[0], *rows.shape[1:]))
-        columns = jnp.broadcast_to(valid[:, None], (*rows.shape[:2], x.shape[1]))
-        mask = jnp.concatenate([rows, columns], axis=2)[:, None]
+        itself = jnp.eye(num_slots, dtype=bool)
+        slot_mask = jnp.concatenate([itself, jnp.ones((x.shape[1], num_slots), bool)])[None]
+        slot_mask = jnp.broadcast_to(slot_mask, (x.shape[0], *slot_mask.shape[1:]))
+        token_mask = jnp.broadcast_to(valid[:, None], (*slot_mask.shape[:2], x.shape[1]))
+        mask = jnp.concatenate([slot_mask, token_mask], axis=2)[:, None]
         out = attend(
-            both(self.slot_query, self.query),
-            both(self.slot_key, self.key),
-            both(self.slot_value, self.value),
+            project(self.slot_query, self.query),
+            project(self.slot_key, self.key),
+            project(self.slot_value, self.value),
             Rules(offset=0, causal=False, mask=mask),
             weight_dropout.draw(self, train),
         )
-        return self.slot_out(out[:, :, :number]), self.out(out[:, :, number:])
+        return self.slot_out(out[:, :, :num_slots]), self.out(out[:, :, num_slots:])
 
 
 class JointLayer(nn.Module):
-    """Post-norm layer with own norms and feed-forward layers for slots and tokens.
+    """Post-norm layer with separate norms and feed-forward layers for slots and tokens.
 
     Attributes:
-      settings: sizes of the model.
-      residual_dropout: of what is added.
+      settings: model settings shared by all layers.
+      residual_dropout: dropout of what is added to the residual stream.
       dense: fields of the feed-forward layers.
     """
 
     settings: ModelSettings
     residual_dropout: float
-    dense: object
+    dense: Any
 
     def setup(self):
         self.attention = JointAttention(self.settings)
-        one = dict(settings=self.settings, normalize=identity, shared=None, **self.dense)
-        self.feed_forward, self.slot_feed_forward = Dense(**one), Dense(**one)
+        fields = dict(settings=self.settings, normalize=identity, shared=None, **self.dense)
+        self.feed_forward, self.slot_feed_forward = Dense(**fields), Dense(**fields)
         self.attention_norm, self.slot_attention_norm = Norm('layernorm'), Norm('layernorm')
         self.final_norm, self.slot_final_norm = Norm('layernorm'), Norm('layernorm')
         self.drop = nn.Dropout(self.residual_dropout)
 
-    def __call__(self, slots: jax.Array, x: jax.Array, valid: jax.Array, *, train: bool):
-        """See `JointAttention`; returns (slots, x)."""
+    def __call__(
+        self, slots: jax.Array, x: jax.Array, valid: jax.Array, *, train: bool
+    ) -> tuple[jax.Array, jax.Array]:
+        """Passes slots and tokens through the layer; arguments and results as `JointAttention`."""
 
         def join(x, y, norm):
             return norm(x + self.drop(y, deterministic=not train))
@@ -109,21 +125,21 @@ class JointEncoder(nn.Module):
     Attributes:
       num_layers: layers.
       num_slots: slots.
-      bias_std: of the slots' bias.
+      bias_std: standard deviation of the initial bias of the slots.
       settings, residual_dropout, dense: see `JointLayer`.
     """
 
     settings: ModelSettings
     residual_dropout: float
-    dense: object
+    dense: Any
     num_layers: int
     num_slots: int
     bias_std: float
 
     def setup(self):
         settings, axes = self.settings, nn.with_logical_partitioning
-        one = dict(settings=settings, residual_dropout=self.residual_dropout, dense=self.dense)
-        self.layers = [JointLayer(**one, name=f'layer_{i}') for i in range(self.num_layers)]
+        fields = dict(settings=settings, residual_dropout=self.residual_dropout, dense=self.dense)
+        self.layers = [JointLayer(**fields, name=f'layer_{i}') for i in range(self.num_layers)]
         init = axes(nn.initializers.normal(self.bias_std), (None, 'embed'))
         self.bias = self.param('bias', init, (self.num_slots, settings.d_model))
         self.embedding_norm, self.slot_norm = Norm('layernorm'), Norm('layernorm')
@@ -132,25 +148,27 @@ class JointEncoder(nn.Module):
         self.gate = nn.Dense(1, dtype=settings.dtype, kernel_init=init)
 
     def initial_slots(self, batch_size: int) -> jax.Array:
-        """Zeros, float32 [batch, num_slots, d_model]: all that a new document has is the bias."""
-        wide = jnp.promote_types(self.settings.dtype, jnp.float32)
-        return jnp.zeros((batch_size, self.num_slots, self.settings.d_model), wide)
+        """Zeros, float32 [batch_size, num_slots, d_model]: a new document starts from the bias alone."""
+        dtype = jnp.promote_types(self.settings.dtype, jnp.float32)
+        return jnp.zeros((batch_size, self.num_slots, self.settings.d_model), dtype)
 
-    def __call__(self, x: jax.Array, valid: jax.Array, slots: jax.Array, *, train: bool):
-        """Reads a segment and writes it; arguments and results as `slots.SlotEncoder`.
+    def __call__(
+        self, x: jax.Array, valid: jax.Array, slots: jax.Array, *, train: bool
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """Reads a segment and writes it; arguments and results as `slot_attention.SlotEncoder`.
 
-        What is encoded is [slots; tokens], before the gate mixes the old slots in for the next
-        segment; the decoder is given the mixed ones, as released.
+        Slots and tokens are encoded together, then a gate mixes the old slots into the new ones. The
+        decoder reads [mixed slots; tokens], as released.
         """
         old = self.slot_norm(slots + self.bias[None].astype(slots.dtype)).astype(x.dtype)
         x, new = self.embedding_norm(x), old
         for layer in self.layers:
             new, x = layer(new, x, valid, train=train)
         hidden = jax.nn.gelu(self.gate_hidden(new), approximate=False)
-        share = jax.nn.sigmoid(self.gate(hidden))
-        new = share * new + (1 - share) * old
+        new_share = jax.nn.sigmoid(self.gate(hidden))
+        new = new_share * new + (1 - new_share) * old
         encoded = jnp.concatenate([new, x], axis=1)
         alive = valid.any(axis=1)
         valid = jnp.concatenate([jnp.ones(new.shape[:2], bool), valid], axis=1)
         written = jnp.where(alive[:, None, None], new.astype(slots.dtype), slots)
-        return encoded, valid, written, (1 - share[..., 0]).astype(jnp.float32)
+        return encoded, valid, written, (1 - new_share[..., 0]).astype(jnp.float32)

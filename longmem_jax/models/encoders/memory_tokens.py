@@ -1,7 +1,7 @@
 """Encoders with memory tokens: MemTransformer, MemCtrl, MemBottleneck (Burtsev et al., 2020).
 
-Learned vectors stand before the sequence and are returned with it, for a decoder to attend to. Let
-M be those of a layer and X the sequence:
+Learned vectors are prepended to the sequence and returned with it, for a decoder to attend to. Let M
+be those of a layer and X the sequence:
 
   none         X <- sub(X, X): no memory tokens, an ordinary Transformer
   plain        [M; X] <- sub([M; X], [M; X])
@@ -11,6 +11,7 @@ M be those of a layer and X the sequence:
 where sub(A, B) is attention from A to B and a feed-forward layer (`EncoderBlock`).
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import flax.linen as nn
@@ -33,7 +34,7 @@ class MemoryEncoder(nn.Module):
       num_layers: layers.
       shared_layers: all layers have the same parameters.
       final_norm: norm after the last layer, of a pre-norm model.
-      std: of the memory tokens' initialisation.
+      std: standard deviation of the initial memory tokens.
       settings, norm, pre_norm, residual_dropout, dense: see `EncoderBlock`.
     """
 
@@ -50,8 +51,8 @@ class MemoryEncoder(nn.Module):
     std: float
 
     def setup(self):
-        def stack(name):
-            one = dict(
+        def stack(name: str) -> list[EncoderBlock]:
+            fields = dict(
                 settings=self.settings,
                 norm=self.norm,
                 pre_norm=self.pre_norm,
@@ -60,8 +61,8 @@ class MemoryEncoder(nn.Module):
                 bias=True,
             )
             if self.shared_layers:
-                return [EncoderBlock(**one, name=name)] * self.num_layers
-            return [EncoderBlock(**one, name=f'{name}_{i}') for i in range(self.num_layers)]
+                return [EncoderBlock(**fields, name=name)] * self.num_layers
+            return [EncoderBlock(**fields, name=f'{name}_{i}') for i in range(self.num_layers)]
 
         self.sequence = stack('sequence')
         self.memory = stack('memory') if self.variant in ('ctrl', 'bottleneck') else None
@@ -70,7 +71,9 @@ class MemoryEncoder(nn.Module):
             init = nn.with_logical_partitioning(nn.initializers.normal(self.std), (None, 'embed'))
             self.tokens = self.param('tokens', init, (self.num_tokens, self.settings.d_model))
 
-    def layers(self, x: jax.Array, valid: jax.Array, *, train: bool):
+    def layers(
+        self, x: jax.Array, valid: jax.Array, *, train: bool
+    ) -> Iterator[tuple[jax.Array, jax.Array]]:
         """Memory and sequence after every layer.
 
         Args:
@@ -85,28 +88,32 @@ class MemoryEncoder(nn.Module):
         memory = jnp.zeros(shape, x.dtype)
         if self.variant != 'none':
             memory = jnp.broadcast_to(self.tokens[None].astype(x.dtype), shape)
-        here = jnp.ones(shape[:2], bool)
-        all_valid = jnp.concatenate([here, valid], axis=1)
+        memory_valid = jnp.ones(shape[:2], bool)
+        all_valid = jnp.concatenate([memory_valid, valid], axis=1)
         for i in range(self.num_layers):
-            both = jnp.concatenate([memory, x], axis=1)
+            joined = jnp.concatenate([memory, x], axis=1)
             if self.variant in ('none', 'plain'):
-                both = self.sequence[i](both, both, all_valid, train=train)
-                memory, x = both[:, : self.num_tokens], both[:, self.num_tokens :]
+                joined = self.sequence[i](joined, joined, all_valid, train=train)
+                memory, x = joined[:, : self.num_tokens], joined[:, self.num_tokens :]
             elif self.variant == 'ctrl':
-                memory = self.memory[i](memory, both, all_valid, train=train)
-                x = self.sequence[i](x, both, all_valid, train=train)
+                memory = self.memory[i](memory, joined, all_valid, train=train)
+                x = self.sequence[i](x, joined, all_valid, train=train)
             else:
-                memory = self.memory[i](memory, both, all_valid, train=train)
-                x = self.sequence[i](x, memory, here, train=train)
+                memory = self.memory[i](memory, joined, all_valid, train=train)
+                x = self.sequence[i](x, memory, memory_valid, train=train)
             yield memory, x
 
     def __call__(
         self, x: jax.Array, valid: jax.Array, *, train: bool
     ) -> tuple[jax.Array, jax.Array]:
-        """[memory; sequence] of the last layer, [batch, num_tokens + n, d_model], and what of it
-        counts, bool [batch, num_tokens + n]; arguments as in `layers`."""
+        """Reads a sequence; arguments as in `layers`.
+
+        Returns:
+          [memory; sequence] of the last layer, [batch, num_tokens + n, d_model], and which of its
+          positions are valid, bool [batch, num_tokens + n].
+        """
         *_, (memory, x) = self.layers(x, valid, train=train)
-        both = jnp.concatenate([memory, x], axis=1)
-        here = jnp.ones(memory.shape[:2], bool)
-        both = both if self.last is None else self.last(both)
-        return both, jnp.concatenate([here, valid], axis=1)
+        joined = jnp.concatenate([memory, x], axis=1)
+        memory_valid = jnp.ones(memory.shape[:2], bool)
+        joined = joined if self.last is None else self.last(joined)
+        return joined, jnp.concatenate([memory_valid, valid], axis=1)
