@@ -1,4 +1,4 @@
-"""What every mode builds from a configuration: mesh, tokenizer, corpora, models and parameters."""
+"""Everything a mode needs, built from a config: mesh, tokenizer, corpora, models, parameters."""
 
 import dataclasses
 import functools
@@ -26,10 +26,10 @@ from longmem_jax.training.optimizer import make_optimizer, make_schedule
 
 
 def prepare_workdir(workdir: str) -> Path:
-    """Makes the folder of a run and proves that it can be written.
+    """Makes the folder of a run and checks that it can be written.
 
     Raises:
-      UsageError: it cannot.
+      UsageError: no folder was given, or it cannot be written.
     """
     if not workdir:
         raise UsageError('--workdir= is missing: the folder for checkpoints, events and results.')
@@ -46,7 +46,7 @@ def prepare_workdir(workdir: str) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """A configuration made ready to run; nothing has been compiled.
+    """A configuration ready to run; everything is built when it is first used.
 
     Attributes:
       config: the whole configuration.
@@ -59,15 +59,15 @@ class Experiment:
     mesh: Mesh
 
     def corpus(self, split: str) -> Corpus:
-        """The tokenised documents of a split; raises `UsageError` where there are none."""
+        """The tokenised documents of a split; raises `UsageError` if there are none."""
         return load.load(self.config.data, split, self.tokenizer)
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer; learnt from the training split where the config names no file.
+        """The tokenizer; learnt from the training split if the config names no file.
 
         Raises:
-          UsageError: a vocabulary that the model is too small for.
+          UsageError: its vocabulary is larger than the model's.
         """
         tokenizer = load.make_tokenizer(self.config.data, self.workdir)
         size, needed = self.config.model.vocab_size, tokenizer.vocab_size
@@ -80,12 +80,12 @@ class Experiment:
 
     @functools.cached_property
     def model(self) -> LanguageModel:
-        """The model as it is trained."""
+        """The model for training."""
         return make_model(self.config.model, self.config.train.segment_length)
 
     @functools.cached_property
     def evaluation_model(self) -> LanguageModel:
-        """The model as it is evaluated: other memory lengths, the same parameters."""
+        """The model for evaluation: the same parameters, maybe other memory lengths."""
         return make_model(checks.evaluation_model(self.config), self.config.evaluate.segment_length)
 
     @functools.cached_property
@@ -101,8 +101,8 @@ class Experiment:
         return make_optimizer(self.config.optimizer, self.config.train.num_steps, params)
 
     @functools.cached_property
-    def make_state(self) -> Any:
-        """Makes the `TrainState` of step 0."""
+    def make_state(self) -> Callable[[], train_step.TrainState]:
+        """A function that makes the `TrainState` of step 0."""
         train = self.config.train
         return train_step.make_initial_state(
             self.model, self.optimizer, train.num_lanes, train.seed
@@ -112,20 +112,20 @@ class Experiment:
     def abstract_state(self) -> train_step.TrainState:
         """Shapes, dtypes and shardings of the train state."""
         abstract = jax.eval_shape(self.make_state)
-        places = train_step.state_shardings(self.mesh, self.model, abstract)
+        shardings = train_step.state_shardings(self.mesh, self.model, abstract)
         return jax.tree.map(
-            lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+            lambda leaf, placed: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed),
             abstract,
-            places,
+            shardings,
         )
 
     @functools.cached_property
     def state_shardings(self) -> train_step.TrainState:
-        """Where every leaf of the train state lies."""
+        """The sharding of every leaf of the train state."""
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
 
     def checkpointer(self, report: Callable[[str], None]) -> Checkpointer:
-        """The checkpoints of the workdir; `report` gets a line where one is broken."""
+        """The checkpoints of the workdir; `report` is called with a line if one is broken."""
         identity = {
             'format': FORMAT,
             'config.model': self.config.model.to_dict(),
@@ -145,15 +145,15 @@ class Experiment:
         """Parameters of the newest checkpoint of the workdir, and its step.
 
         Raises:
-          UsageError: no checkpoint, or that of another model.
+          UsageError: there is no checkpoint, or it is of another model.
         """
         saver = self.checkpointer(print)
         saver.require_format()  # before the model is made, for which an old config lacks fields
-        found = saver.restore(self.abstract_state)
+        restored = saver.restore(self.abstract_state)
         saver.close()
-        if found is None:
+        if restored is None:
             raise UsageError(f'--workdir={self.workdir}: no checkpoint there; train first.')
-        state, step = found
+        state, step = restored
         return state.params, step
 
 
@@ -162,12 +162,12 @@ def _abstract_batch(experiment: Experiment) -> tuple[lanes.Batch, lanes.Cursor]:
     train = experiment.config.train
     shape = (train.segments_per_step, train.num_lanes)
 
-    def array(shape, dtype, axis):
-        place = sharding.lanes_sharding(experiment.mesh, axis)
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+    def array(shape: tuple[int, ...], dtype: Any, axis: int) -> jax.ShapeDtypeStruct:
+        by_lanes = sharding.lanes_sharding(experiment.mesh, axis)
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=by_lanes)
 
     tokens = array((*shape, train.segment_length), np.int32, 1)
-    place = array((train.num_lanes,), np.int32, 0)
+    position = array((train.num_lanes,), np.int32, 0)
     batch = lanes.Batch(
         tokens=tokens,
         targets=tokens,
@@ -176,11 +176,11 @@ def _abstract_batch(experiment: Experiment) -> tuple[lanes.Batch, lanes.Cursor]:
         start=array(shape, np.bool_, 1),
         num_bytes=array(shape, np.float32, 1),
     )
-    return batch, lanes.Cursor(document=place, offset=place)
+    return batch, lanes.Cursor(document=position, offset=position)
 
 
 def lower_step(experiment: Experiment) -> jax.stages.Lowered:
-    """The training step, traced for the shapes of the config; `.compile()` makes it run."""
+    """The training step, lowered for the shapes of the config; call `.compile()` to run it."""
     step = train_step.make_train_step(
         experiment.model, experiment.optimizer, experiment.schedule, experiment.config
     )
@@ -193,10 +193,10 @@ def lower_step(experiment: Experiment) -> jax.stages.Lowered:
 
 
 def step_flops(compiled: Any, segments_per_step: int) -> float:
-    """Floating point operations of a compiled step on one device, 0 where XLA does not say.
+    """Floating point operations of a compiled step on one device, 0 if XLA does not report them.
 
-    XLA counts the body of a loop once, so its count is that of one segment; the small share of the
-    optimizer is counted with every segment, and of a switch the largest branch, used or not.
+    XLA counts the body of a loop once, so its count is that of one segment. The small share of the
+    optimizer is counted once per segment, and a switch as its largest branch, used or not.
     """
     cost = compiled.cost_analysis() or {}
     return float(cost.get('flops', 0.0)) * segments_per_step
@@ -205,6 +205,6 @@ def step_flops(compiled: Any, segments_per_step: int) -> float:
 def to_devices(
     experiment: Experiment, batch: lanes.Batch, cursor: lanes.Cursor
 ) -> tuple[lanes.Batch, lanes.Cursor]:
-    """A batch and a cursor of this process's lanes as parts of the global ones."""
-    put = sharding.from_processes
-    return put(experiment.mesh, batch, 1), put(experiment.mesh, cursor, 0)
+    """Global arrays on devices, from the batch and the cursor of this process's lanes."""
+    to_global = sharding.from_processes
+    return to_global(experiment.mesh, batch, 1), to_global(experiment.mesh, cursor, 0)

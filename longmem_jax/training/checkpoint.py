@@ -1,7 +1,7 @@
-"""Checkpoints: everything of a run, saved in the background, verified before it is used again.
+"""Checkpoints: the whole state of a run, saved in the background and verified before it is restored.
 
-Orbax writes and restores. What it does not do is notice that the bytes of an array have changed, so
-every committed checkpoint gets a list of checksums, and a broken one is put aside, never deleted.
+Orbax writes and restores, but it does not notice when the bytes of an array have changed. So every
+committed checkpoint gets a list of checksums, and a broken one is moved aside, never deleted.
 """
 
 import json
@@ -18,8 +18,8 @@ from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
 
 CHECKSUMS = 'checksums.json'
-# Counts up whenever parameters get other names or layouts, so that older checkpoints are refused with
-# the reason. 2: attention layers have their maps at `attention/projections`.
+# Incremented when parameters get other names or layouts, so that older checkpoints are refused with
+# the reason. 2: attention layers have their projections at `attention/projections`.
 FORMAT = 2
 CHUNK = 1 << 22
 
@@ -27,12 +27,12 @@ CHUNK = 1 << 22
 def _checksum(path: Path) -> int:
     value = 0
     with path.open('rb') as file:
-        while part := file.read(CHUNK):
-            value = zlib.crc32(part, value)
+        while chunk := file.read(CHUNK):
+            value = zlib.crc32(chunk, value)
     return value
 
 
-def _files(folder: Path) -> dict[str, int]:
+def _file_checksums(folder: Path) -> dict[str, int]:
     return {
         path.relative_to(folder).as_posix(): _checksum(path)
         for path in sorted(folder.rglob('*'))
@@ -40,8 +40,8 @@ def _files(folder: Path) -> dict[str, int]:
     }
 
 
-def _with_room(leaf: Any) -> Any:
-    """Orbax refuses arrays without elements, such as a window of no vectors: they get some."""
+def _pad_empty(leaf: Any) -> Any:
+    """Pads an empty array, which Orbax cannot store, to one element along its empty axes."""
     if leaf.size:
         return leaf
     shape = tuple(max(size, 1) for size in leaf.shape)
@@ -50,21 +50,21 @@ def _with_room(leaf: Any) -> Any:
     return jnp.zeros(shape, leaf.dtype, device=leaf.sharding)
 
 
-def _without_room(leaf: Any, wanted: Any) -> Any:
-    """The array as it was before `_with_room`."""
-    if wanted.size:
+def _unpad_empty(leaf: Any, abstract: Any) -> Any:
+    """The array as it was before `_pad_empty`."""
+    if abstract.size:
         return leaf
-    return jnp.zeros(wanted.shape, wanted.dtype, device=wanted.sharding)
+    return jnp.zeros(abstract.shape, abstract.dtype, device=abstract.sharding)
 
 
 def differing_fields(saved: Any, given: Any, where: str = '') -> list[str]:
-    """`field: value there, value here` for every leaf in which two nested dictionaries differ."""
+    """A line `field: value in the checkpoint, value given` for every leaf that differs."""
     if isinstance(saved, dict) and isinstance(given, dict):
-        found = []
+        differences = []
         for name in sorted({*saved, *given}):
-            inner = f'{where}.{name}' if where else name
-            found += differing_fields(saved.get(name), given.get(name), inner)
-        return found
+            field = f'{where}.{name}' if where else name
+            differences += differing_fields(saved.get(name), given.get(name), field)
+        return differences
     return [] if saved == given else [f'{where}: {saved!r} in the checkpoint, {given!r} given']
 
 
@@ -85,15 +85,15 @@ class Checkpointer:
         report: Callable[[str], None],
         otherwise: str = 'Use another --workdir, or the configuration of this one.',
     ):
-        """Opens, and makes, the folder.
+        """Opens the folder, and creates it if needed.
 
         Args:
-          directory: where checkpoints are.
+          directory: folder of the checkpoints.
           every: steps between checkpoints.
-          keep: the newest so many are kept.
-          identity: nested dictionary of what a checkpoint must agree on: model and tokenizer.
-          report: called with one line where something is broken.
-          otherwise: what the user can do where a checkpoint does not agree on it.
+          keep: number of newest checkpoints to keep.
+          identity: nested dictionary that a checkpoint must match, such as model and tokenizer.
+          report: called with one line when a checkpoint is broken.
+          otherwise: what the user can do when a checkpoint does not match it.
         """
         self.directory, self._every, self._report = directory, every, report
         self._otherwise = otherwise
@@ -111,15 +111,15 @@ class Checkpointer:
         )
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints that were committed, oldest first."""
+        """Steps of the committed checkpoints, oldest first."""
         return sorted(self._manager.all_steps())
 
     def due(self, step: int) -> bool:
-        """Whether `maybe_save` saves this step without being forced to."""
+        """Whether `maybe_save` saves this step without `force`."""
         return step % self._every == 0
 
     def maybe_save(self, step: int, state: Any, *, force: bool = False) -> bool:
-        """Saves in the background if `step` is due, or if it is forced and not there yet."""
+        """Saves in the background if `step` is due or forced, and not saved yet; returns whether."""
         if step in self._pending or not (force or self.due(step)):
             return False
         self._seal()
@@ -128,15 +128,15 @@ class Checkpointer:
         self._manager.save(
             step,
             args=ocp.args.Composite(
-                state=ocp.args.StandardSave(jax.tree.map(_with_room, state)),
+                state=ocp.args.StandardSave(jax.tree.map(_pad_empty, state)),
                 identity=ocp.args.JsonSave(self._identity),
             ),
         )
         self._pending.append(step)
         return True
 
-    def _seal(self):
-        """Waits for the save under way and writes the checksums of what was saved."""
+    def _seal(self) -> None:
+        """Waits for pending saves and writes their checksums."""
         if not self._pending:
             return
         self._manager.wait_until_finished()
@@ -144,7 +144,7 @@ class Checkpointer:
             folder = self.directory / str(step)
             if jax.process_index() == 0 and folder.is_dir():
                 with whole_file(self._checksums(step)) as partial:
-                    partial.write_text(json.dumps(_files(folder), indent=0))
+                    partial.write_text(json.dumps(_file_checksums(folder), indent=0))
         self._pending = []
         if jax.process_index() == 0:
             present = {str(step) for step in self.steps()}
@@ -158,128 +158,128 @@ class Checkpointer:
         self._manager.wait_until_finished()
 
     def close(self) -> None:
-        """Waits and lets go."""
+        """Waits for pending saves, then closes."""
         self.wait()
         self._manager.close()
 
     def reached_preemption(self, step: int) -> bool:
-        """Whether the cluster announced that this run will be stopped."""
+        """Whether the cluster has announced that it will stop this run."""
         return self._manager.reached_preemption(step)
 
-    def _checksums(self, step) -> Path:
+    def _checksums(self, step: int) -> Path:
         return self.directory / f'{step}.{CHECKSUMS}'
 
-    def _fault(self, step) -> str:
-        """What is broken about a checkpoint, '' if nothing is seen."""
+    def _damage(self, step: int) -> str:
+        """What is wrong with the files of a checkpoint; '' if nothing."""
         folder, sums = self.directory / str(step), self._checksums(step)
         if not sums.exists():
-            return ''  # killed between commit and checksums; restoring will tell
+            return ''  # killed between commit and checksums; restoring will show
         try:
-            wanted = json.loads(sums.read_text())
+            expected = json.loads(sums.read_text())
         except ValueError:
-            return f'{sums.name} is not readable'
-        found = _files(folder)
-        for name in sorted({*wanted, *found}):
-            if name not in found:
+            return f'{sums.name} cannot be read'
+        actual = _file_checksums(folder)
+        for name in sorted({*expected, *actual}):
+            if name not in actual:
                 return f'{name} is missing'
-            if found[name] != wanted.get(name):
-                return f'{name} was changed or cut short'
+            if actual[name] != expected.get(name):
+                return f'{name} was changed or truncated'
         return ''
 
     @property
-    def _aside(self) -> Path:
+    def _broken_folder(self) -> Path:
         return self.directory.parent / f'{self.directory.name}-broken'
 
-    def _put_aside(self, step, reason):
-        aside = self._aside
+    def _move_aside(self, step: int, reason: str) -> None:
+        folder = self._broken_folder
         self._report(
-            f'Checkpoint {step} is broken ({reason}); it was moved to {aside}/{step} and the one '
+            f'Checkpoint {step} is broken ({reason}); it was moved to {folder}/{step} and the one '
             'before it is used.'
         )
         if jax.process_index() == 0:
-            aside.mkdir(exist_ok=True)
-            number, target = 0, aside / str(step)
+            folder.mkdir(exist_ok=True)
+            copies, target = 0, folder / str(step)
             while target.exists():
-                number += 1
-                target = aside / f'{step}-{number}'
+                copies += 1
+                target = folder / f'{step}-{copies}'
             (self.directory / str(step)).rename(target)
             self._checksums(step).unlink(missing_ok=True)
         self._manager.reload()
 
     def restore(self, abstract: Any) -> tuple[Any, int] | None:
-        """The newest checkpoint that is whole.
+        """Restores the newest intact checkpoint.
 
         Args:
           abstract: the train state as `jax.ShapeDtypeStruct` with shardings.
 
         Returns:
-          state, step; None where there never was a checkpoint.
+          state, step; None if there never was a checkpoint.
 
         Raises:
-          UsageError: it belongs to another model (the differing fields are named), it is whole but
-            holds another structure, or all are broken, now or in an earlier attempt.
+          UsageError: it belongs to another model (the message names the differing fields), it is
+            intact but has another structure, or all are broken, now or in an earlier attempt.
         """
         steps = self.steps()
         for step in reversed(steps):
-            reason = self._fault(step)
+            reason = self._damage(step)
             if not reason:
                 try:
                     self._require_same(self._saved_identity(step), step)
-                    wanted = jax.tree.map(_with_room, abstract)
+                    padded = jax.tree.map(_pad_empty, abstract)
                     state = self._manager.restore(
-                        step, args=ocp.args.Composite(state=ocp.args.StandardRestore(wanted))
+                        step, args=ocp.args.Composite(state=ocp.args.StandardRestore(padded))
                     )['state']
-                    return jax.tree.map(_without_room, state, abstract), step
+                    return jax.tree.map(_unpad_empty, state, abstract), step
                 except UsageError:
                     raise
                 except Exception as error:
                     reason = f'{type(error).__name__}: {(str(error).splitlines() or [""])[0][:200]}'
                     if self._checksums(step).exists():
-                        # Its bytes are those that were saved, so it is the request that is wrong.
+                        # Its bytes are as saved, so the configuration is what does not match.
                         raise UsageError(
-                            f'{self.directory}: checkpoint {step} is whole, but does not fit this '
+                            f'{self.directory}: checkpoint {step} is intact, but does not fit this '
                             f'configuration ({reason}). Go back to the config.optimizer and '
                             'config.train that it was saved with, or use another --workdir.'
                         ) from error
-            self._put_aside(step, reason)
+            self._move_aside(step, reason)
         if steps:
             raise UsageError(
                 f'{self.directory}: all {len(steps)} checkpoints are broken (moved to '
-                f'{self._aside.name}). Nothing was overwritten; use another --workdir to begin '
-                'anew.'
+                f'{self._broken_folder.name}). Nothing was overwritten; use another --workdir to start '
+                'again.'
             )
-        if self._aside.is_dir() and any(self._aside.iterdir()):
+        if self._broken_folder.is_dir() and any(self._broken_folder.iterdir()):
             raise UsageError(
                 f'{self.directory}: no checkpoint is left of this run, those it had are broken (in '
-                f'{self._aside}). Use another --workdir, or delete that folder, to begin anew.'
+                f'{self._broken_folder}). Use another --workdir, or delete that folder, to start again.'
             )
         return None
 
     def require_format(self) -> None:
-        """Raises `UsageError` if the newest checkpoint names its parameters in another way."""
+        """Raises `UsageError` if the newest checkpoint has other parameter names."""
         for step in self.steps()[-1:]:
             try:
                 saved = self._saved_identity(step)
-            except Exception:  # a broken one: `restore` says so and takes the one before
+            except Exception:  # a broken one: `restore` reports it and uses the one before
                 return
             self._require_format(saved, step)
 
-    def _saved_identity(self, step):
+    def _saved_identity(self, step: int) -> dict[str, Any]:
         return self._manager.restore(
             step, args=ocp.args.Composite(identity=ocp.args.JsonRestore())
         )['identity']
 
-    def _require_format(self, identity, step):
-        saved, wanted = identity.get('format', 1), self._identity.get('format', 1)
-        if saved != wanted:
-            age = 'an earlier' if saved < wanted else 'a later'
+    def _require_format(self, identity: dict[str, Any], step: int) -> None:
+        saved, current = identity.get('format', 1), self._identity.get('format', 1)
+        if saved != current:
+            age = 'an earlier' if saved < current else 'a later'
             raise UsageError(
                 f'{self.directory}: checkpoint {step} was made by {age} version, whose parameters have '
-                f'other names (format {saved}, this version has {wanted}). Train again in another '
+                f'other names (format {saved}, this version has {current}). Train again in another '
                 '--workdir, or use that version.'
             )
 
-    def _require_same(self, identity, step):
+    def _require_same(self, identity: dict[str, Any], step: int) -> None:
         self._require_format(identity, step)
         fields = differing_fields(identity, self._identity)
         if fields:

@@ -1,7 +1,7 @@
-"""Optimizers, schedules and parameter groups, all of them optax's."""
+"""Optimizers, schedules and parameter groups, all from optax."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jax
@@ -19,38 +19,38 @@ def make_schedule(settings: Any, num_steps: int) -> optax.Schedule:
     """Learning rate by optimizer update: linear warm-up, then the schedule.
 
     Args:
-      settings: `config.optimizer`; the schedule falls to `final_fraction` of the highest rate,
-        except 'constant', and 'inverse_sqrt', which is `rate * sqrt(warmup / update)`.
-      num_steps: training steps; updates are `accumulate_steps` times fewer.
+      settings: `config.optimizer`; the schedule falls to `final_fraction` of the peak rate, except
+        for 'constant', and for 'inverse_sqrt', which is `rate * sqrt(warmup / update)`.
+      num_steps: training steps, `accumulate_steps` per update.
 
     Raises:
       UsageError: an unknown schedule, or one that needs a warm-up and has none.
     """
     rate, warmup = settings.learning_rate, settings.warmup_steps
     updates = max(num_steps // settings.accumulate_steps, 1)
-    rest, last = max(updates - warmup, 1), rate * settings.final_fraction
+    decay_steps, final_rate = max(updates - warmup, 1), rate * settings.final_fraction
     if settings.schedule == 'cosine':
-        after = optax.cosine_decay_schedule(rate, rest, alpha=settings.final_fraction)
+        decay = optax.cosine_decay_schedule(rate, decay_steps, alpha=settings.final_fraction)
     elif settings.schedule == 'linear':
-        after = optax.linear_schedule(rate, last, rest)
+        decay = optax.linear_schedule(rate, final_rate, decay_steps)
     elif settings.schedule == 'constant':
-        after = optax.constant_schedule(rate)
+        decay = optax.constant_schedule(rate)
     elif settings.schedule == 'inverse_sqrt':
         if warmup < 1:
             raise UsageError(
                 f"config.optimizer.warmup_steps = {warmup}: 'inverse_sqrt' needs at least 1."
             )
-        after = lambda count: rate * (warmup / (count + warmup)) ** 0.5  # noqa: E731
+        decay = lambda count: rate * (warmup / (count + warmup)) ** 0.5  # noqa: E731
     else:
         raise UsageError(unknown('config.optimizer.schedule', settings.schedule, SCHEDULES))
     if not warmup:
-        return after
-    rising = optax.linear_schedule(rate / warmup, rate, max(warmup - 1, 1))
-    return optax.join_schedules([rising, after], [warmup])
+        return decay
+    rise = optax.linear_schedule(rate / warmup, rate, max(warmup - 1, 1))
+    return optax.join_schedules([rise, decay], [warmup])
 
 
 def parameter_path(path: Any) -> str:
-    """'block_0/attention/projections/query/kernel' of a key path."""
+    """A key path as text: 'block_0/attention/projections/query/kernel'."""
     return '/'.join(str(getattr(key, 'key', key)) for key in path)
 
 
@@ -58,12 +58,12 @@ def parameter_groups(groups: Any, params: Any) -> Any:
     """The group of every parameter: index of the first pattern found in its path, -1 = none.
 
     Args:
-      groups: `config.optimizer.groups`, tuples (pattern, rate multiplier, weight decay), or with
-        the name of an optimizer of its own as the fourth.
+      groups: `config.optimizer.groups`, tuples (pattern, rate multiplier, weight decay), with the
+        name of another optimizer as an optional fourth.
       params: parameters, abstract or not.
 
     Raises:
-      UsageError: a pattern that is no regular expression or that no parameter has.
+      UsageError: a pattern that is not a regular expression or that matches no parameter.
     """
     try:
         patterns = [re.compile(pattern) for pattern, _, _, *_ in groups]
@@ -78,23 +78,26 @@ def parameter_groups(groups: Any, params: Any) -> Any:
             f'decay True or False[, optimizer]) are needed ({error}).'
         ) from error
 
-    def find(path, leaf):
+    def group_of(path, leaf):
         name = parameter_path(path)
         return next((i for i, pattern in enumerate(patterns) if pattern.search(name)), -1)
 
-    found = jax.tree_util.tree_map_with_path(find, params)
-    unused = set(range(len(groups))) - set(jax.tree.leaves(found))
+    assigned = jax.tree_util.tree_map_with_path(group_of, params)
+    unused = set(range(len(groups))) - set(jax.tree.leaves(assigned))
     if unused:
         flat, _ = jax.tree_util.tree_flatten_with_path(params)
-        some = ', '.join(parameter_path(path) for path, _ in flat[:6])
+        examples = ', '.join(parameter_path(path) for path, _ in flat[:6])
         raise UsageError(
             f'config.optimizer.groups: no parameter for {[groups[i][0] for i in sorted(unused)]} '
-            f'(or an earlier pattern took them); there are {some}, ...'
+            f'(or an earlier pattern matched them); parameters are {examples}, ...'
         )
-    return found
+    return assigned
 
 
-def _base(name, settings, schedule, decayed):
+def _make_base(
+    name: str, settings: Any, schedule: optax.Schedule, decayed: Any
+) -> optax.GradientTransformation:
+    """The optax optimizer `name`; `decayed` marks the parameters with weight decay."""
     if name == 'adam':
         return optax.adam(schedule, b1=settings.b1, b2=settings.b2, eps=settings.eps)
     if name == 'adamw':
@@ -107,8 +110,8 @@ def _base(name, settings, schedule, decayed):
             mask=decayed,
         )
     if name == 'adafactor':
-        # optax.adafactor decays after the learning rate, so by the whole of `weight_decay` in every
-        # update; here the rate multiplies the decay, as in adamw. Its update is already negative.
+        # optax.adafactor decays after the learning rate, so by all of `weight_decay` in every update;
+        # here the rate multiplies the decay, as in adamw. Its update is already negative.
         return optax.chain(
             optax.adafactor(None, multiply_by_parameter_scale=True, clipping_threshold=1.0),
             optax.add_decayed_weights(-settings.weight_decay, mask=decayed),
@@ -120,7 +123,7 @@ def _base(name, settings, schedule, decayed):
 
 
 def keep_bounded(names: Collection[str]) -> optax.GradientTransformation:
-    """Keeps the parameters of these names in [0, 1]."""
+    """Clips updates so that parameters with these names stay in [0, 1]."""
 
     def keep(path, update, param):
         if parameter_path(path).rpartition('/')[2] not in names:
@@ -132,10 +135,10 @@ def keep_bounded(names: Collection[str]) -> optax.GradientTransformation:
     )
 
 
-def _part(tree, labels, name):
-    """The mask of one of several optimizers: others' parameters are masked out of its tree."""
+def _restrict(tree: Any, labels: Any, name: str) -> Callable[[Any], Any]:
+    """`tree` as a mask for the optimizer `name`: parameters of the others are masked out."""
 
-    def mask(params):
+    def mask(params: Any) -> Any:
         del params
         return jax.tree.map(
             lambda leaf, label: leaf if label == name else optax.MaskedNode(), tree, labels
@@ -145,47 +148,51 @@ def _part(tree, labels, name):
 
 
 def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.GradientTransformation:
-    """Clipping, the optimizer, rates by group, bounds of shares, and accumulation.
+    """The whole optimizer: clipping, update, rates by group, bounds, and accumulation.
 
     Args:
-      settings: `config.optimizer`. Weight decay spares biases, norms and other vectors, and groups
-        that say so.
+      settings: `config.optimizer`. Biases, norms and other vectors have no weight decay, nor have
+        groups that turn it off.
       num_steps: training steps.
-      params: parameters, abstract or not; only paths and shapes are looked at.
+      params: parameters, abstract or not; only paths and shapes are used.
 
     Raises:
-      UsageError: unknown names, or groups that match nothing.
+      UsageError: an unknown name, or a group that matches nothing.
     """
     groups = tuple(settings.groups)
-    found = parameter_groups(groups, params)
+    assigned = parameter_groups(groups, params)
     decayed = jax.tree.map(
-        lambda leaf, group: leaf.ndim > 1 and (group < 0 or bool(groups[group][2])), params, found
+        lambda leaf, group: leaf.ndim > 1 and (group < 0 or bool(groups[group][2])),
+        params,
+        assigned,
     )
     schedule = make_schedule(settings, num_steps)
-    own = {group[3] for group in groups if len(group) == 4} - {settings.name}
+    others = {group[3] for group in groups if len(group) == 4} - {settings.name}
     bases = {
-        name: _base(name, settings, schedule, decayed) for name in (settings.name, *sorted(own))
+        name: _make_base(name, settings, schedule, decayed)
+        for name in (settings.name, *sorted(others))
     }
-    if own:
+    if others:
         names = [group[3] if len(group) == 4 else settings.name for group in groups]
-        labels = jax.tree.map(lambda group: settings.name if group < 0 else names[group], found)
-        # Weight decay masks would not fit the parts of the tree.
+        labels = jax.tree.map(lambda group: settings.name if group < 0 else names[group], assigned)
+        # Weight decay masks must have the structure of each optimizer's own tree.
         bases = {
-            name: _base(name, settings, schedule, _part(decayed, labels, name)) for name in bases
+            name: _make_base(name, settings, schedule, _restrict(decayed, labels, name))
+            for name in bases
         }
-        parts = [optax.multi_transform(bases, labels)]
+        transforms = [optax.multi_transform(bases, labels)]
     else:
-        parts = [bases[settings.name]]
+        transforms = [bases[settings.name]]
     if settings.clip_norm:
-        parts.insert(0, optax.clip_by_global_norm(settings.clip_norm))
+        transforms.insert(0, optax.clip_by_global_norm(settings.clip_norm))
     if groups:
         # Adam's step does not depend on the size of gradients, so the update is what is scaled.
-        rates = jax.tree.map(lambda group: 1.0 if group < 0 else float(groups[group][1]), found)
-        parts.append(
+        rates = jax.tree.map(lambda group: 1.0 if group < 0 else float(groups[group][1]), assigned)
+        transforms.append(
             optax.stateless(lambda updates, _: jax.tree.map(lambda u, r: u * r, updates, rates))
         )
-    parts.append(keep_bounded({name for entry in LAYERS.values() for name in entry.bounded}))
-    optimizer = optax.chain(*parts)
+    transforms.append(keep_bounded({name for entry in LAYERS.values() for name in entry.bounded}))
+    optimizer = optax.chain(*transforms)
     if settings.accumulate_steps > 1:
         multi = optax.MultiSteps(optimizer, settings.accumulate_steps)
         return optax.GradientTransformation(multi.init, multi.update)

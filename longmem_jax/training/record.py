@@ -1,4 +1,4 @@
-"""What a run writes down while it trains: metrics one step late, rates, steps that were not finite."""
+"""Metrics of a run while it trains: fetched one step late, with rates and non-finite steps."""
 
 import time
 from typing import Protocol
@@ -14,26 +14,26 @@ class Writer(Protocol):
     """Where metrics go; `reporting.writers.Writer` is one."""
 
     def truncate_after(self, step: int) -> None:
-        """Forgets what was written after `step`."""
+        """Deletes what was written after `step`."""
 
     def scalars(self, step: int, group: str, values: Metrics) -> None:
-        """Writes numbers."""
+        """Writes scalars under a group such as 'train' or 'speed'."""
 
     def close(self) -> None:
         """Flushes and closes."""
 
 
 class Progress(Protocol):
-    """What speaks to the user; `reporting.progress.Progress` is one."""
+    """Console output; `reporting.progress.Progress` is one."""
 
     def update(self, step: int, text: str) -> None:
-        """Shows where the run is."""
+        """Shows the step that the run has reached, with a text."""
 
     def say(self, text: str) -> None:
-        """A line of its own."""
+        """Prints a line."""
 
     def close(self) -> None:
-        """Ends; may be called twice."""
+        """Closes the output; may be called twice."""
 
 
 class _Meter:
@@ -44,7 +44,7 @@ class _Meter:
         self._totals: dict[str, float] = {}
 
     def read(self, step: int, metrics: dict[str, float]) -> dict[str, float]:
-        """Rates since the last call; none in the first."""
+        """Rates since the last call; empty on the first."""
         now, rates = time.monotonic(), {}
         totals = {
             name.removesuffix('_seen'): value
@@ -67,7 +67,7 @@ class _Meter:
 
 
 class Record:
-    """Metrics, fetched one step late, so that devices never wait."""
+    """Writes metrics one step late, so that devices never wait for the host."""
 
     def __init__(self, task: Task, writer: Writer, progress: Progress, flops: float):
         self._task, self._writer, self._progress = task, writer, progress
@@ -75,12 +75,12 @@ class Record:
         self._waiting: tuple[int, Metrics] | None = None
 
     def add(self, step: int, metrics: Metrics) -> None:
-        """Keeps the metrics of a step on the devices and writes those of the step before."""
+        """Keeps the metrics of a step on the devices and writes those of the previous step."""
         self.write()
         self._waiting = step, metrics
 
     def write(self) -> None:
-        """Writes the metrics that were kept; raises `UsageError` after too many bad steps."""
+        """Writes the metrics kept by `add`; raises `UsageError` after too many bad steps."""
         if self._waiting is None:
             return
         step, metrics = self._waiting
@@ -103,7 +103,7 @@ class Record:
 
 
 def _speed(rates: dict[str, float]) -> str:
-    """', 12,345 tokens/s' of the rates, '' where there are none."""
+    """The rates as text: ', 12,345 tokens/s'; '' if there are none."""
     per_second = {name.removesuffix('_per_s'): rate for name, rate in rates.items()}
     shown = [name for name in per_second if name not in ('steps', 'flops', 'utilisation')]
     return ''.join(f', {per_second[name]:,.0f} {name}/s' for name in shown)

@@ -1,8 +1,8 @@
-"""One loop for everything that is trained: any step, over any batches, with any state.
+"""One training loop for every task: any step, over any batches, with any state.
 
-The loop owns what must never go wrong: signals and preemption, checkpoints and going on from them bit
-for bit, metrics that are on record before the checkpoint of their step, the profile, and closing it all
-in order. What is trained is a `Task`.
+The loop handles what must never go wrong: signals and preemption, checkpoints and bit-for-bit
+resumption, writing metrics before the checkpoint of their step, the profile, and closing everything in
+order. What is trained is a `Task`.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from longmem_jax.training.checkpoint import Checkpointer
 from longmem_jax.training.record import Progress, Record, Writer
 from longmem_jax.training.task import Metrics, State, Task
 
-PROFILED = (3, 8)  # steps of this run, counted from its first, that `profile` traces
+PROFILED = (3, 8)  # steps that `profile` traces, counted from the first of this run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Ended:
     """How a run ended.
 
     Attributes:
-      step: steps taken in all.
-      finished: there are no more to take (False: stopped by a signal).
-      result: what `Task.finish` returned; None where not finished.
+      step: total steps taken.
+      finished: whether all steps were taken (False: stopped by a signal).
+      result: what `Task.finish` returned; None if not finished.
     """
 
     step: int
@@ -41,48 +41,48 @@ class Ended:
 class Stopped:
     """Whether the run was asked to stop: SIGTERM or the first Ctrl-C.
 
-    Several processes must stop at the same step: there JAX's preemption service listens instead,
-    and `Checkpointer.reached_preemption` tells when all have heard of it.
+    Several processes must stop at the same step: there JAX's preemption service catches signals
+    instead, and `Checkpointer.reached_preemption` is True at the step that all agreed on.
     """
 
     def __init__(self):
-        """Takes over both signals; `restore` gives them back."""
+        """Installs handlers for both signals; `restore` removes them."""
         self.name = ''
-        numbers = (signal.SIGTERM, signal.SIGINT) if jax.process_count() == 1 else ()
-        self._before = {number: signal.signal(number, self._note) for number in numbers}
+        signals = (signal.SIGTERM, signal.SIGINT) if jax.process_count() == 1 else ()
+        self._previous = {number: signal.signal(number, self._note) for number in signals}
 
     def _note(self, number: int, frame: Any) -> None:
         self.name = signal.Signals(number).name
         self.restore()
 
     def restore(self) -> None:
-        """Puts the former handlers back, so that a second signal ends the process at once."""
-        for number, handler in self._before.items():
+        """Restores the previous handlers, so that a second signal ends the process at once."""
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
 
 class _Profile:
-    """A `jax.profiler` trace of some steps, where a folder for it was given."""
+    """A `jax.profiler` trace of some steps, if a folder for it was given."""
 
     def __init__(self, folder: Path | None, first: int, say: Callable[[str], None]):
         self._folder, self._say = folder, say
-        self._begin, self._end = (first + number for number in PROFILED)
+        self._begin, self._end = (first + offset for offset in PROFILED)
         self._tracing = False
 
     def before(self, step: int) -> None:
-        """Starts where this is the first step to trace."""
+        """Starts the trace if this is its first step."""
         if self._folder is not None and step == self._begin:
             jax.profiler.start_trace(str(self._folder))
             self._tracing = True
 
     def after(self, step: int, metrics: Metrics) -> None:
-        """Stops where this was the last step to trace."""
+        """Stops the trace if this was its last step."""
         if self._tracing and step == self._end:
             jax.block_until_ready(metrics)
             self.close(step)
 
     def close(self, step: int) -> None:
-        """Stops, also before the last step to trace, and says so."""
+        """Stops the trace if it is running, and reports where it is."""
         if self._tracing:
             jax.profiler.stop_trace()
             self._tracing = False
@@ -90,8 +90,8 @@ class _Profile:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Run:
-    """What one call of `run` works with."""
+class _Context:
+    """Everything that one call of `run` works with."""
 
     task: Task
     saver: Checkpointer
@@ -109,11 +109,11 @@ def run(
     progress: Progress,
     profile: Path | None = None,
 ) -> Ended:
-    """Takes the steps of a task that its newest checkpoint has not taken, and finishes it.
+    """Resumes a task from its newest checkpoint, takes the remaining steps, and finishes it.
 
     Args:
       task: what is trained.
-      saver, writer, progress: opened for this run; they are closed here, whatever happens.
+      saver, writer, progress: opened for this run; always closed here.
       profile: folder for a trace of a few steps; None = no trace.
 
     Returns:
@@ -131,12 +131,12 @@ def run(
         if finished:
             progress.say(f'Finished already: {step:,} of {num_steps:,} steps.')
         else:
-            given = _Run(task, saver, writer, progress, stopped, profile)
-            state, step, finished = _take_steps(given, state, step)
+            context = _Context(task, saver, writer, progress, stopped, profile)
+            state, step, finished = _take_steps(context, state, step)
         saver.wait()
         if not finished:
             reason = stopped.name or 'Preempted'
-            progress.say(f'{reason}: saved at step {step:,}; run the same command to go on.')
+            progress.say(f'{reason}: saved at step {step:,}; run the same command to resume.')
             return Ended(step, False, None)
         allocator.give_back()
         return Ended(step, True, task.finish(state, step))
@@ -149,38 +149,38 @@ def run(
 
 def _restore(task: Task, saver: Checkpointer, progress: Progress) -> tuple[State, int]:
     """The state of the newest checkpoint, or of step 0."""
-    found = saver.restore(task.abstract_state)
-    if found is None:
+    restored = saver.restore(task.abstract_state)
+    if restored is None:
         return task.first_state(), 0
-    progress.say(f'Resuming at step {found[1]:,} from {saver.directory}.')
-    return found
+    progress.say(f'Resuming at step {restored[1]:,} from {saver.directory}.')
+    return restored
 
 
-def _take_steps(given: _Run, state: State, first: int) -> tuple[State, int, bool]:
-    """Steps until the plan is done, the batches end, or a signal: state, step, whether finished."""
-    task, saver, plan = given.task, given.saver, given.task.plan
-    given.progress.say('Compiling the training step ...')
-    began = time.monotonic()
+def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int, bool]:
+    """Trains until the plan is done, the batches end, or a signal: state, step, whether finished."""
+    task, saver, plan = context.task, context.saver, context.task.plan
+    context.progress.say('Compiling the training step ...')
+    started = time.monotonic()
     compiled = task.compile()
     allocator.give_back()
-    seconds = time.monotonic() - began
-    given.writer.scalars(first, 'compile', {'seconds': seconds, 'flops': compiled.flops})
-    record = Record(task, given.writer, given.progress, compiled.flops)
-    trace = _Profile(given.profile, first, given.progress.say)
+    seconds = time.monotonic() - started
+    context.writer.scalars(first, 'compile', {'seconds': seconds, 'flops': compiled.flops})
+    record = Record(task, context.writer, context.progress, compiled.flops)
+    profile = _Profile(context.profile, first, context.progress.say)
     step, ending, evaluated = first, False, first
     for inputs in itertools.islice(task.batches(state), plan.num_steps - first):
-        trace.before(step)
+        profile.before(step)
         with jax.profiler.StepTraceAnnotation('train', step_num=step):
             state, metrics = compiled.call(state, *inputs)
         step += 1
         record.add(step, metrics)
-        trace.after(step, metrics)
-        ending = bool(given.stopped.name) or saver.reached_preemption(step)
+        profile.after(step, metrics)
+        ending = bool(context.stopped.name) or saver.reached_preemption(step)
         if ending:
             break
         evaluating = bool(plan.evaluate_every) and step % plan.evaluate_every == 0
         if evaluating or saver.due(step):
-            # What a checkpoint holds must be on record before it: the run may be killed after it.
+            # Metrics must be written before the checkpoint of their step: a kill may come after it.
             record.write()
         if evaluating:
             task.evaluate(state, step)
@@ -188,7 +188,7 @@ def _take_steps(given: _Run, state: State, first: int) -> tuple[State, int, bool
             evaluated = step
         saver.maybe_save(step, state)
     record.write()
-    trace.close(step)
+    profile.close(step)
     if not ending and evaluated < step:
         task.evaluate(state, step)
         allocator.give_back()

@@ -1,4 +1,4 @@
-"""One training step: several segments in one compiled program, memories carried in the train state."""
+"""The training step: several segments in one compiled program, memories in the train state."""
 
 import math
 from collections.abc import Callable
@@ -29,7 +29,7 @@ LN2 = math.log(2.0)
 
 @flax.struct.dataclass
 class TrainState:
-    """Everything that a run consists of; a checkpoint is this.
+    """The whole state of a run; a checkpoint holds this.
 
     Attributes:
       step: int32 scalar, steps taken.
@@ -38,8 +38,8 @@ class TrainState:
       memory: memories of all lanes after the last segment read; every leaf [lanes, ...].
       cursor: position of every lane in the data after the last segment read; [lanes].
       key: the run's random key; folded with the step, never changed.
-      skipped: int32 scalar, steps in a row that were left out because they were not finite.
-      tokens_seen: float32 [2], millions of tokens and the rest, so that small steps still count.
+      skipped: int32 scalar, consecutive steps skipped because they were not finite.
+      tokens_seen: float32 [2], (millions, remainder); a single float32 would stop counting at 16 M.
     """
 
     step: jax.Array
@@ -52,9 +52,10 @@ class TrainState:
     tokens_seen: jax.Array
 
 
-def make_initial_state(model: LanguageModel, optimizer: Any, num_lanes: int, seed: int):
-    """A function of no arguments that makes the `TrainState` of step 0, to be jitted or evaluated
-    in the abstract."""
+def make_initial_state(
+    model: LanguageModel, optimizer: Any, num_lanes: int, seed: int
+) -> Callable[[], TrainState]:
+    """A function without arguments that makes the `TrainState` of step 0, for `jit` or `eval_shape`."""
 
     def make() -> TrainState:
         key = jax.random.key(seed)
@@ -76,19 +77,19 @@ def make_initial_state(model: LanguageModel, optimizer: Any, num_lanes: int, see
 
 
 def state_shardings(mesh: Mesh, model: LanguageModel, abstract: TrainState) -> TrainState:
-    """Where every leaf of the train state lies: parameters by their axes, memories by lanes."""
+    """The sharding of every leaf of the train state: parameters by axes, memories by lanes."""
     boxed = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
     params = parameter_shardings(mesh, boxed)
-    lanes, whole = lanes_sharding(mesh), replicated(mesh)
+    lanes, everywhere = lanes_sharding(mesh), replicated(mesh)
     return TrainState(
-        step=whole,
+        step=everywhere,
         params=params,
         optimizer=like_parameters(abstract.optimizer, abstract.params, params, mesh),
         memory=memory_shardings(mesh, abstract.memory),
         cursor=jax.tree.map(lambda _: lanes, abstract.cursor),
-        key=whole,
-        skipped=whole,
-        tokens_seen=whole,
+        key=everywhere,
+        skipped=everywhere,
+        tokens_seen=everywhere,
     )
 
 
@@ -101,13 +102,13 @@ def score_segment(
       model, params: the language model.
       memory: memories before the segment.
       inputs: a batch without the axis of segments.
-      key: random key of dropout and of memories that draw.
+      key: random key for dropout and memories that sample.
       train: training or evaluation.
 
     Returns:
-      The memories after it; sums over scored tokens `nll` (nats), `log_z_squared`, `right` (the
-      target was the likeliest), `scored`; over valid ones `tokens`, `num_bytes`; `wrong`, bool
-      [lanes, length], scored tokens that were not right; and the `Aux`.
+      The memories after it, and a tuple of: sums over scored tokens (`nll` in nats, `log_z_squared`,
+      `right` where the target was the most likely token, `scored`) and over valid ones (`tokens`,
+      `num_bytes`); bool [lanes, length], scored tokens that were wrong; the `Aux`.
     """
     segment = Segment(inputs.tokens, inputs.valid, inputs.start)
     dropout, sampling = jax.random.split(key)
@@ -133,15 +134,15 @@ def score_segment(
     return memory, (sums, scored & ~right, aux)
 
 
-def _count(seen, tokens):
-    """Adds to [millions, rest]; float32 alone would stop counting at 16 M."""
-    rest = seen[1] + tokens
-    millions = jnp.floor(rest / 1e6)
-    return jnp.stack([seen[0] + millions, rest - millions * 1e6])
+def _count(seen: jax.Array, tokens: jax.Array) -> jax.Array:
+    """Adds `tokens` to float32 [millions, remainder]."""
+    remainder = seen[1] + tokens
+    millions = jnp.floor(remainder / 1e6)
+    return jnp.stack([seen[0] + millions, remainder - millions * 1e6])
 
 
 def average_in(params: Any, statistics: dict[str, jax.Array]) -> Any:
-    """Parameters that are running averages, moved toward the statistics of some segments.
+    """Moves parameters that are running averages toward the statistics of some segments.
 
     Args:
       params: parameters.
@@ -149,62 +150,62 @@ def average_in(params: Any, statistics: dict[str, jax.Array]) -> Any:
     """
 
     def move(path, leaf):
-        found = statistics.get(parameter_path(path))
-        if found is None:
+        values = statistics.get(parameter_path(path))
+        if values is None:
             return leaf
-        for number in range(found.shape[0]):
-            leaf = (1 - MOMENTUM) * leaf + MOMENTUM * found[number].astype(leaf.dtype)
+        for segment in range(values.shape[0]):
+            leaf = (1 - MOMENTUM) * leaf + MOMENTUM * values[segment].astype(leaf.dtype)
         return leaf
 
     return jax.tree_util.tree_map_with_path(move, params)
 
 
 def keep_finite(finite: jax.Array, new: Any, old: Any) -> Any:
-    """The tree `new` where a step was `finite` (bool scalar), `old` where it was not."""
-    return jax.tree.map(lambda after, before: jnp.where(finite, after, before), new, old)
+    """The tree `new` if a step was `finite` (bool scalar), else `old`."""
+    return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)
 
 
 def read_batch(
     model: LanguageModel, params: Any, memory: Any, batch: Batch, key: jax.Array, settings: Any
 ) -> tuple[jax.Array, tuple[Any, dict[str, jax.Array], dict[str, jax.Array]]]:
-    """Reads the segments of a batch one after another, and what is to be made smaller.
+    """Reads the segments of a batch one after another and computes the objective.
 
     Args:
       model, params: the language model.
       memory: memories before the batch.
       batch: segments of all lanes.
-      key: random key of dropout and of memories that draw.
+      key: random key for dropout and memories that sample.
       settings: `config.train`.
 
     Returns:
-      The objective: nats per scored token, with `z_loss` and the layers' own losses by weight; the
-      memories after the batch, metrics, and statistics for `average_in`.
+      The objective, nats per scored token plus `z_loss` and the weighted losses of the layers; and a
+      tuple of the memories after the batch, metrics, and statistics for `average_in`.
     """
 
     def read(memory, inputs, key):
         return score_segment(model, params, memory, inputs, key, train=True)
 
     memory, (sums, _, aux) = read_segments(read, memory, batch, key, remat=settings.remat)
-    total = jax.tree.map(lambda part: part.sum(), sums)
-    losses = {name: part.mean() for name, part in aux.losses.items()}
+    total = jax.tree.map(lambda values: values.sum(), sums)
+    losses = {name: values.mean() for name, values in aux.losses.items()}
     weights = settings.loss_weights.to_dict()
     missing = sorted(set(losses) - set(weights))
     if missing:
         raise ValueError(f'config.train.loss_weights has no weight for {missing}')
     tokens = jnp.maximum(total['scored'], 1.0)
-    value = total['nll'] / tokens
-    objective = value + settings.z_loss * total['log_z_squared'] / tokens
-    for name, part in losses.items():
-        objective = objective + weights[name] * part
+    loss = total['nll'] / tokens
+    objective = loss + settings.z_loss * total['log_z_squared'] / tokens
+    for name, layer_loss in losses.items():
+        objective = objective + weights[name] * layer_loss
     bits = total['nll'] / LN2 / jnp.maximum(total['num_bytes'], 1.0)
     metrics = {
-        'loss': value,
+        'loss': loss,
         # A task has no bytes, and then no bits per byte.
         'bits_per_byte': jnp.where(total['num_bytes'] > 0, bits, 0.0),
         'accuracy': total['right'] / tokens,
         'tokens': total['tokens'],
-        **{f'loss/{name}': part for name, part in losses.items()},
-        **{f'memory/{name}': part.mean() for name, part in aux.metrics.items()},
+        **{f'loss/{name}': layer_loss for name, layer_loss in losses.items()},
+        **{f'memory/{name}': values.mean() for name, values in aux.metrics.items()},
     }
     return objective, (memory, metrics, aux.statistics)
 
@@ -220,8 +221,8 @@ def make_train_step(
       schedule: learning rate by optimizer update.
       config: the whole configuration.
 
-    The cursor is the position after the batch. A step whose loss or gradient is not finite changes no
-    parameter, no optimizer state and no memory; it is counted in `skipped`.
+    The cursor is the position after the batch. A step whose loss or gradient is not finite changes
+    neither parameters, optimizer state nor memory; it is counted in `skipped`.
     """
 
     def step(
@@ -243,7 +244,7 @@ def make_train_step(
             (params, optimizer_state, memory),
             (state.params, state.optimizer, state.memory),
         )
-        after = state.replace(
+        new_state = state.replace(
             step=state.step + 1,
             params=params,
             optimizer=optimizer_state,
@@ -252,11 +253,11 @@ def make_train_step(
             skipped=jnp.where(finite, 0, state.skipped + 1).astype(jnp.int32),
             tokens_seen=_count(state.tokens_seen, metrics['tokens']),
         )
-        return after, metrics | {
+        return new_state, metrics | {
             'grad_norm': norm,
-            'skipped': after.skipped,
+            'skipped': new_state.skipped,
             'learning_rate': schedule(state.step // config.optimizer.accumulate_steps),
-            'tokens_seen': after.tokens_seen[0] * 1e6 + after.tokens_seen[1],
+            'tokens_seen': new_state.tokens_seen[0] * 1e6 + new_state.tokens_seen[1],
         }
 
     return step

@@ -1,4 +1,4 @@
-"""What can be trained: a step, the batches it reads, and what is done with the state."""
+"""The interface of what `runner.run` trains: a step, its batches, evaluation and result."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -10,14 +10,14 @@ Metrics = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """When a run does what.
+    """The schedule of a run.
 
     Attributes:
-      num_steps: steps in all; a run ends earlier where its batches do.
-      log_every: steps between two lines of metrics.
-      evaluate_every: steps between evaluations; 0 = at the end only.
-      max_bad_steps: steps in a row that may be not finite.
-      remedy: what the user can do where there were more of them.
+      num_steps: total steps; a run ends earlier if its batches do.
+      log_every: steps between lines of metrics.
+      evaluate_every: steps between evaluations; 0 = only at the end.
+      max_bad_steps: consecutive non-finite steps after which the run stops.
+      remedy: what the user can do then.
     """
 
     num_steps: int
@@ -32,9 +32,9 @@ class Step:
     """A compiled step.
 
     Attributes:
-      call: `(state, *inputs) -> (state, metrics)`; the old state may be given away. Metrics are
-        scalars on devices. Some names mean something: `skipped` counts the steps in a row that were
-        not finite; `SOMETHING_seen` is a running total, logged as `SOMETHING_per_s` as well.
+      call: `(state, *inputs) -> (state, metrics)`; the old state may be donated. Metrics are scalars on
+        devices. Two names have a meaning: `skipped` counts consecutive non-finite steps;
+        `NAME_seen` is a running total, also logged as `NAME_per_s`.
       flops: floating point operations of a call on one device; 0 = unknown.
     """
 
@@ -43,10 +43,10 @@ class Step:
 
 
 class Task(Protocol):
-    """What is trained. The methods are called in this order, `batches` and `evaluate` in turn.
+    """What is trained. The runner calls the methods in this order, `evaluate` between batches.
 
     Attributes:
-      plan: when the run does what.
+      plan: the schedule of the run.
       abstract_state: shapes, dtypes and shardings of the state (`jax.ShapeDtypeStruct`).
     """
 
@@ -54,26 +54,26 @@ class Task(Protocol):
     abstract_state: State
 
     def first_state(self) -> State:
-        """The state of step 0; called where there is no checkpoint."""
+        """The state of step 0; called if there is no checkpoint."""
 
     def begin(self, step: int) -> None:
-        """Notes what is trained; called once, when the run is known to be the checkpoint's own."""
+        """Records what is trained; called once, after the checkpoint is known to match the run."""
 
     def compile(self) -> Step:
         """Compiles the step."""
 
     def batches(self, state: State) -> Iterator[tuple[Any, ...]]:
-        """What the step reads after the state, from the position that `state` holds.
+        """Arguments of the step after the state, from the position stored in `state`.
 
-        A step that is taken with the first of them must lead to a state that holds the position
-        after it: a run that goes on from a checkpoint reads what it would have read.
+        Each step must store the position after its batch in the new state, so that a run resumed
+        from a checkpoint reads the same batches.
         """
 
     def in_short(self, metrics: dict[str, float]) -> str:
         """The metrics of a step for the console: 'loss 2.1 nats/token, 1.2 bits/byte'."""
 
     def evaluate(self, state: State, step: int) -> None:
-        """Evaluates, and writes down what was found; `plan.evaluate_every` steps apart."""
+        """Evaluates and writes the results; called every `plan.evaluate_every` steps and at the end."""
 
     def finish(self, state: State, step: int) -> Any:
-        """Ends a run that has taken all its steps; the result is that of `run`."""
+        """Finishes a run that has taken all its steps; the value becomes `Ended.result`."""

@@ -193,7 +193,7 @@ def test_a_whole_checkpoint_that_does_not_fit_is_left_where_it_is(open_run, mesh
     save(open_run, mesh)
     saver, reports = open_run()
     other = {**make_state(0, mesh, 'data'), 'optimizer': jax.device_put(jnp.zeros(3))}
-    with pytest.raises(UsageError, match='checkpoint 4 is whole, but does not fit'):
+    with pytest.raises(UsageError, match='checkpoint 4 is intact, but does not fit'):
         saver.restore(abstract(other))
     assert reports == [] and saver.steps() == [2, 4]
     require_restored(saver.restore(abstract(make_state(0, mesh, 'data'))), 4, mesh)
