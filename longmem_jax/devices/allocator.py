@@ -1,6 +1,9 @@
-"""The C allocator on CPUs: XLA asks for its large buffers anew in every step, glibc gives the pages
-back to the system after each, and clearing them again costs a tenth of the step (measured by
-`longmem_jax.commands.bench`)."""
+"""Settings of the C allocator on CPUs.
+
+XLA allocates its large buffers again in every step. By default glibc returns their pages to the system
+after each step, and clearing them again costs a tenth of the step (measured by
+`longmem_jax.commands.bench`).
+"""
 
 import ctypes
 
@@ -9,15 +12,15 @@ LARGE = (1 << 31) - 1
 
 
 def keep_pages() -> None:
-    """Lets the process keep freed memory, where the C library is glibc.
+    """Lets the process keep freed memory, if the C library is glibc.
 
-    To be called before JAX starts its threads: an arena that a thread has got stays its own.
+    Must be called before JAX starts its threads, since a thread keeps the arena it was given.
     """
     try:
         mallopt = ctypes.CDLL('libc.so.6').mallopt
     except (OSError, AttributeError):
         return
-    # Buffers of one arena only: the others cannot hold blocks above 64 MB and map them anew.
+    # One arena only: the others cannot hold blocks above 64 MB and would map them again every time.
     for option, value in (
         (M_MMAP_THRESHOLD, 1 << 30),
         (M_TRIM_THRESHOLD, LARGE),
@@ -27,7 +30,7 @@ def keep_pages() -> None:
 
 
 def give_back() -> None:
-    """Returns free pages to the system now: worth it once compiling has left its litter."""
+    """Returns free pages to the system; useful after compilation has left freed pages behind."""
     try:
         ctypes.CDLL('libc.so.6').malloc_trim(0)
     except (OSError, AttributeError):

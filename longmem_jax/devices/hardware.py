@@ -1,9 +1,9 @@
-"""What accelerators can do: peak rates for utilisation, memory sizes for the fit of a compiled step."""
+"""Peak rates of accelerators, for utilisation, and memory sizes, to check that a step fits."""
 
 import jax
 
 # Dense bfloat16 operations per second and bytes of memory per device as JAX counts devices, from the
-# makers' data sheets; the key is a part of `device_kind`, the first that matches is taken.
+# vendors' data sheets. The first name that occurs in `device_kind` applies.
 DEVICES = (
     ('TPU v6', 918e12, 32e9),
     ('TPU v5 lite', 197e12, 16e9),
@@ -17,7 +17,7 @@ DEVICES = (
 )
 
 
-def _find(device: jax.Device):
+def _find(device: jax.Device) -> tuple[float, float]:
     for name, flops, memory in DEVICES:
         if name.lower() in device.device_kind.lower():
             return flops, memory
@@ -25,10 +25,10 @@ def _find(device: jax.Device):
 
 
 def peak_flops(device: jax.Device) -> float:
-    """Peak bfloat16 operations per second of a device; 0 where it is not known (CPUs)."""
+    """Peak bfloat16 operations per second of a device; 0 if unknown (CPUs)."""
     return _find(device)[0]
 
 
 def memory_bytes(device: jax.Device) -> float:
-    """Bytes of high-bandwidth memory of a device; 0 where it is not known."""
+    """Bytes of high-bandwidth memory of a device; 0 if unknown."""
     return _find(device)[1]

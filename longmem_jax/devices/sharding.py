@@ -1,7 +1,7 @@
-"""Devices: the mesh, the one table of logical axes, and the shardings of everything that is trained.
+"""Devices: the mesh, the table of logical axes, and shardings of parameters, memories and data.
 
-Parameters carry logical axis names; the table says which mesh axis shards each. An unknown name or a
-dimension that does not divide is refused here, since JAX would replicate silently or fail late.
+Parameters carry logical axis names, and the table maps each to mesh axes. Unknown names and dimensions
+that do not divide are refused here, since JAX would replicate silently or fail late.
 """
 
 import math
@@ -34,26 +34,26 @@ RULES: dict[str, tuple[str, ...]] = {
 
 
 def mesh_sizes(sizes: dict[str, int], num_devices: int) -> dict[str, int]:
-    """Sizes of all mesh axes, one -1 filled with the devices that are left.
+    """Sizes of all mesh axes, with one -1 replaced by the remaining number of devices.
 
     Raises:
       UsageError: an unknown axis, two -1, or a product that is not the number of devices.
     """
-    given = dict(sizes)
-    unknown = sorted(set(given) - set(MESH_AXES))
+    sizes = dict(sizes)
+    unknown = sorted(set(sizes) - set(MESH_AXES))
     if unknown:
-        raise UsageError(f'config.mesh = {given}: unknown {unknown}, allowed are {MESH_AXES}.')
-    full = {axis: int(given.get(axis, 1)) for axis in MESH_AXES}
+        raise UsageError(f'config.mesh = {sizes}: unknown {unknown}, allowed are {MESH_AXES}.')
+    full = {axis: int(sizes.get(axis, 1)) for axis in MESH_AXES}
     free = [axis for axis, size in full.items() if size == -1]
-    rest = math.prod(size for size in full.values() if size != -1)
-    bad = [axis for axis, size in full.items() if size < 1 and size != -1]
-    if bad or len(free) > 1 or num_devices % rest or (not free and rest != num_devices):
+    fixed = math.prod(size for size in full.values() if size != -1)
+    invalid = [axis for axis, size in full.items() if size < 1 and size != -1]
+    if invalid or len(free) > 1 or num_devices % fixed or (not free and fixed != num_devices):
         raise UsageError(
-            f'config.mesh = {given}: the product must be {num_devices}, the devices found; '
+            f'config.mesh = {sizes}: the product must be {num_devices}, the number of devices found; '
             'set one axis to -1 to fill it.'
         )
     if free:
-        full[free[0]] = num_devices // rest
+        full[free[0]] = num_devices // fixed
     return full
 
 
@@ -70,7 +70,7 @@ def make_mesh(sizes: dict[str, int], devices: Any = None) -> Mesh:
 
 
 def num_shards(mesh: Mesh, logical: str) -> int:
-    """Parts that a dimension with this logical axis is cut into."""
+    """Number of shards of a dimension with this logical axis."""
     return math.prod(mesh.shape[axis] for axis in RULES[logical])
 
 
@@ -87,25 +87,25 @@ def spec(names: tuple[str | None, ...]) -> P:
 
 
 def lanes_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
-    """Arrays with the lanes on `axis`."""
+    """Sharding of arrays whose lanes are on `axis`."""
     return NamedSharding(mesh, P(*(None,) * axis, RULES['lanes']))
 
 
 def memory_rows(size: int, parts: int) -> int:
-    """`parts` again, the parts that `size` rows of a memory are cut into.
+    """Returns `parts` after checking that it divides the `size` entries of a memory.
 
     Raises:
-      UsageError: parts that do not divide it.
+      UsageError: it does not divide `size`.
     """
     if size % parts:
         raise UsageError(
-            f'config.mesh.memory = {parts}: must divide the {size} rows of a sharded memory.'
+            f'config.mesh.memory = {parts}: must divide the {size} entries of a sharded memory.'
         )
     return parts
 
 
 def memory_shardings(mesh: Mesh, memory: Any) -> Any:
-    """Shardings of memories: by lanes, and leaves named `rows_...` by their rows (axis 2) as well.
+    """Shardings of memories: by lanes, and leaves named `rows_...` also by their entries (axis 2).
 
     Args:
       mesh: devices.
@@ -113,18 +113,18 @@ def memory_shardings(mesh: Mesh, memory: Any) -> Any:
     """
     parts = mesh.shape['memory']
 
-    def place(path, leaf):
+    def shard(path, leaf):
         name = str(getattr(path[-1], 'name', '')) if path else ''
         if parts == 1 or not name.startswith('rows_'):
             return lanes_sharding(mesh)
         memory_rows(leaf.shape[2], parts)
         return NamedSharding(mesh, P(RULES['lanes'], None, 'memory'))
 
-    return jax.tree_util.tree_map_with_path(place, memory)
+    return jax.tree_util.tree_map_with_path(shard, memory)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Arrays that every device holds whole."""
+    """Sharding of arrays that every device holds in full."""
     return NamedSharding(mesh, P())
 
 
@@ -133,17 +133,17 @@ def parameter_shardings(mesh: Mesh, boxed: Any) -> Any:
 
     Args:
       mesh: devices.
-      boxed: abstract parameters as `init` gives them, with their logical axes.
+      boxed: abstract parameters from `init`, boxed with their logical axes.
 
     Returns:
       A tree like the unboxed parameters.
 
     Raises:
-      UsageError: a dimension that its mesh axes do not divide, by name.
+      UsageError: mesh axes that do not divide a dimension; the message names all of them.
     """
     faults = []
 
-    def place(path, leaf):
+    def shard(path, leaf):
         if not isinstance(leaf, nn.LogicallyPartitioned):
             return replicated(mesh)
         names, shape = leaf.names, leaf.value.shape
@@ -160,42 +160,42 @@ def parameter_shardings(mesh: Mesh, boxed: Any) -> Any:
         return NamedSharding(mesh, partition)
 
     is_box = lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)  # noqa: E731
-    shardings = jax.tree_util.tree_map_with_path(place, boxed, is_leaf=is_box)
+    shardings = jax.tree_util.tree_map_with_path(shard, boxed, is_leaf=is_box)
     if faults:
         raise UsageError('These parameters cannot be sharded:\n  ' + '\n  '.join(faults))
     return shardings
 
 
 def like_parameters(tree: Any, params: Any, shardings: Any, mesh: Mesh) -> Any:
-    """Shardings of an optimizer state: leaves that mirror a parameter lie as it does.
+    """Shardings of an optimizer state: leaves that mirror a parameter are sharded like it.
 
     Args:
       tree: abstract optimizer state.
-      params, shardings: abstract parameters and theirs.
+      params, shardings: abstract parameters and their shardings.
       mesh: devices.
     """
     flat, _ = jax.tree_util.tree_flatten_with_path(params)
-    known = {
+    by_path = {
         tuple(map(str, path)): (leaf.shape, sharding)
         for (path, leaf), sharding in zip(flat, jax.tree.leaves(shardings), strict=True)
     }
 
-    def place(path, leaf):
+    def shard(path, leaf):
         path = tuple(map(str, path))
         for start in range(len(path)):
-            shape, sharding = known.get(path[start:], (None, None))
+            shape, sharding = by_path.get(path[start:], (None, None))
             if shape == leaf.shape:
                 return sharding
         return replicated(mesh)
 
-    return jax.tree_util.tree_map_with_path(place, tree)
+    return jax.tree_util.tree_map_with_path(shard, tree)
 
 
 def own_lanes(mesh: Mesh, num_lanes: int) -> range:
     """The lanes that this process feeds.
 
     Raises:
-      UsageError: lanes that the mesh does not divide, or that are not one run for this process.
+      UsageError: the mesh does not divide the lanes, or those of this process are not contiguous.
     """
     parts = num_shards(mesh, 'lanes')
     if num_lanes % parts:
@@ -205,12 +205,12 @@ def own_lanes(mesh: Mesh, num_lanes: int) -> range:
     indices = lanes_sharding(mesh).addressable_devices_indices_map((num_lanes,)).values()
     lanes = sorted({lane for (index,) in indices for lane in range(num_lanes)[index]})
     if lanes != list(range(lanes[0], lanes[-1] + 1)):
-        raise UsageError('config.mesh: the lanes of a process must be neighbours; put data first.')
+        raise UsageError('config.mesh: the lanes of a process must be contiguous; put data first.')
     return range(lanes[0], lanes[-1] + 1)
 
 
 def from_processes(mesh: Mesh, tree: Any, axis: int) -> Any:
-    """Global arrays from each process's own lanes (numpy), which lie on `axis`."""
+    """Global arrays from the lanes of each process (numpy arrays with lanes on `axis`)."""
     sharding = lanes_sharding(mesh, axis)
     return jax.tree.map(
         lambda leaf: jax.make_array_from_process_local_data(sharding, np.asarray(leaf)), tree
@@ -225,13 +225,13 @@ def start_processes(coordinator: str, num_processes: int, process_id: int) -> No
       num_processes, process_id: -1 where JAX finds them.
 
     Raises:
-      UsageError: no cluster was found and none was given, or it is given by halves.
+      UsageError: no cluster could be joined, or only some of the arguments were given.
     """
     given = [bool(coordinator), num_processes > 0, process_id >= 0]
     if any(given) and not all(given):
         raise UsageError(
             '--coordinator, --num_processes and --process_id go together: '
-            f'given were {coordinator!r}, {num_processes}, {process_id}.'
+            f'got {coordinator!r}, {num_processes}, {process_id}.'
         )
     if jax.config.jax_platforms == 'cpu':
         jax.config.update('jax_cpu_collectives_implementation', 'gloo')
@@ -243,5 +243,5 @@ def start_processes(coordinator: str, num_processes: int, process_id: int) -> No
     except (ValueError, RuntimeError) as error:
         raise UsageError(
             f'--distributed: no cluster could be joined ({error}). On machines that JAX does not '
-            'know give --coordinator=host:port --num_processes=N --process_id=K.'
+            'know, set --coordinator=host:port --num_processes=N --process_id=K.'
         ) from error

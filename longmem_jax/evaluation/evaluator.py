@@ -1,4 +1,4 @@
-"""Evaluation: bits per byte and perplexity of a split, with the protocol that the number depends on."""
+"""Evaluation: bits per byte and perplexity of a split, with the protocol they depend on."""
 
 import functools
 from typing import Any
@@ -38,7 +38,7 @@ class Evaluator:
     def __init__(self, model: LanguageModel, mesh: Mesh, config: Any):
         """Compiles nothing yet."""
         self.model, self.mesh, self.config = model, mesh, config
-        whole = replicated(mesh)
+        everywhere = replicated(mesh)
 
         def one_lane():
             params = unbox(initial_parameters(model, jax.random.key(0)))
@@ -55,12 +55,12 @@ class Evaluator:
         self._step = jax.jit(
             functools.partial(_score, model),
             static_argnames='reset',
-            out_shardings=(memory, lanes_sharding(mesh), whole),
+            out_shardings=(memory, lanes_sharding(mesh), everywhere),
             donate_argnames='memory',
         )
 
     def initial_state(self, params: Any, num_lanes: int) -> Any:
-        """Memories of documents that have not begun."""
+        """Memories at the start of a document; every leaf [num_lanes, ...]."""
         return self._initial(params, num_lanes)
 
     def step(
@@ -70,8 +70,8 @@ class Evaluator:
 
         Args:
           params: parameters.
-          initial: memories that documents start from, [lanes, ...].
-          memory: memories before the batch; given away.
+          initial: memories at the start of documents, [lanes, ...].
+          memory: memories before the batch; donated.
           batch: on the devices.
 
         Returns:
@@ -98,9 +98,9 @@ class Evaluator:
           params: parameters.
           corpus: tokenised documents of a split.
           split: its name.
-          reset: reset the memory before every segment, to see what it is worth.
-          initial: memories that every document starts from, [lanes, ...]; None = empty.
-          max_segments: stop after that many segments per lane; 0 = read all.
+          reset: reset the memory before every segment, to measure what it contributes.
+          initial: memories at the start of every document, [lanes, ...]; None = the model's.
+          max_segments: stop after this many segments per lane, rounded up to a batch; 0 = read all.
           report: called with (segments read per lane, tokens scored) after every step.
 
         Returns:
@@ -115,7 +115,7 @@ class Evaluator:
         memory = jax.tree.map(lambda leaf: leaf.copy(), initial)
         wrong = jnp.zeros((config.num_lanes,), jnp.int32, device=lanes_sharding(self.mesh))
         total = dict.fromkeys(SUMS, 0.0)
-        segments, whole = 0, True
+        segments, complete = 0, True
         per_step = min(SEGMENTS_PER_STEP, max_segments) if max_segments else SEGMENTS_PER_STEP
         for batch, _ in in_order(
             corpus, config.num_lanes, config.segment_length, per_step, lanes=lanes
@@ -127,13 +127,13 @@ class Evaluator:
             if report is not None:
                 report(segments, int(total['scored']))
             if max_segments and segments >= max_segments:
-                whole = False
+                complete = False
                 break
         context = f' after {config.context} tokens of context' if config.context else ''
         protocol = (
             f'segment {config.segment_length}{context}, memory {memory_lengths(self.model.config)}'
             f'{" reset before every segment" if reset else ""}, {config.num_lanes} lanes, '
-            f'{"all" if whole else "the first"} {scored_text(total)} of {split} scored'
+            f'{"all" if complete else "the first"} {scored_text(total)} of {split} scored'
         )
         return Result(
             split,
@@ -151,12 +151,12 @@ class Evaluator:
 def exact_answers(
     wrong: jax.Array, scored: jax.Array, errors: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Answers that have no wrong token, also those begun in earlier segments.
+    """Counts answers without a wrong token, including those begun in earlier segments.
 
     Args:
       wrong: bool [lanes, length], scored tokens that are wrong.
       scored: uint8 [lanes, length]; 2 at the last token of an answer.
-      errors: int32 [lanes], wrong tokens of answers begun and not ended before.
+      errors: int32 [lanes], wrong tokens so far of answers begun in earlier segments.
 
     Returns:
       int32 scalar, and `errors` for the next segment.
@@ -169,10 +169,21 @@ def exact_answers(
     return exact, count[:, -1] - at_ends[:, -1]
 
 
-def _score(model, params, initial, memory, errors, batch: Batch, *, reset: bool):
+def _score(
+    model: LanguageModel,
+    params: Any,
+    initial: Any,
+    memory: Any,
+    errors: jax.Array,
+    batch: Batch,
+    *,
+    reset: bool,
+) -> tuple[Any, jax.Array, dict[str, jax.Array]]:
     """Reads a batch; documents start from `initial`.
 
-    Returns memories, wrong tokens of answers that have not ended, and sums of the whole batch."""
+    Returns:
+      The memories, the wrong tokens of answers that have not ended, and the sums over the batch.
+    """
 
     def read(carry, inputs, key):
         memory, errors = carry
@@ -186,4 +197,4 @@ def _score(model, params, initial, memory, errors, batch: Batch, *, reset: bool)
         return (memory, errors), sums | {'answers': answers, 'exact': exact}
 
     (memory, errors), sums = read_segments(read, (memory, errors), batch, jax.random.key(0))
-    return memory, errors, jax.tree.map(lambda part: part.sum(), sums)
+    return memory, errors, jax.tree.map(lambda values: values.sum(), sums)

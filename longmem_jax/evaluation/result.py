@@ -1,4 +1,4 @@
-"""What an evaluation found, and the protocol that the numbers depend on."""
+"""The result of an evaluation, with the protocol that its numbers depend on."""
 
 import dataclasses
 import math
@@ -15,11 +15,11 @@ class Result:
 
     Attributes:
       split: 'train', 'validation' or 'test'.
-      nll: nats.
-      tokens, num_bytes: scored tokens and the source bytes they stand for.
-      right: scored tokens that were the likeliest.
-      answers, exact: answers of several tokens, and how many had all of them right.
-      protocol: segment and memory lengths, lanes, and whether all of the split was read.
+      nll: sum of the negative log-likelihoods, in nats.
+      tokens, num_bytes: scored tokens, and the source bytes they represent.
+      right: scored tokens that were the most likely.
+      answers, exact: answers of one or more tokens, and those with every token right.
+      protocol: segment and memory lengths, lanes, and how much of the split was scored.
       memory: 'kept' from segment to segment, or 'reset' before every segment.
     """
 
@@ -50,16 +50,16 @@ class Result:
 
     @property
     def accuracy(self) -> float:
-        """Share of scored tokens that were the likeliest."""
+        """Share of scored tokens that were the most likely."""
         return self.right / max(self.tokens, 1)
 
     @property
     def exact_match(self) -> float:
-        """Share of answers that greedy decoding gives word for word."""
+        """Share of answers that greedy decoding reproduces exactly."""
         return self.exact / max(self.answers, 1)
 
     def scalars(self) -> dict[str, float]:
-        """What is worth writing down."""
+        """The numbers to log."""
         answers = {'exact_match': self.exact_match, 'answers': float(self.answers)}
         return {
             **(answers if self.answers else {}),
@@ -72,25 +72,25 @@ class Result:
         }
 
     def as_json(self) -> dict[str, float | str]:
-        """The scalars, and what they depend on."""
+        """The scalars, and the protocol they depend on."""
         return {**self.scalars(), 'protocol': self.protocol, 'memory': self.memory}
 
 
 def memory_lengths(model: Any) -> str:
-    """The lengths of memory that a model has, by kind and layer type: 'transformer_xl 512'."""
+    """Memory lengths of a model by kind and layer type, as text: 'transformer_xl 512'."""
     kinds = [] if model.kind == 'language_model' else [model.kind]
-    described = {name: kind.lengths for name, kind in KINDS.items()}
-    described |= {name: entry.lengths for name, entry in LAYERS.items()}
-    named = []
+    labels = {name: kind.lengths for name, kind in KINDS.items()}
+    labels |= {name: entry.lengths for name, entry in LAYERS.items()}
+    texts = []
     for name in (*kinds, *dict.fromkeys((*model.attention, *model.feed_forward))):
-        words = [f'{word}{model[name][field]}' for field, word in described[name].items()]
-        if words or name in model.attention or name in kinds:
-            named.append(' '.join([name, *words]))
-    return ', '.join(named)
+        lengths = [f'{label}{model[name][field]}' for field, label in labels[name].items()]
+        if lengths or name in model.attention or name in kinds:
+            texts.append(' '.join([name, *lengths]))
+    return ', '.join(texts)
 
 
 def scored_text(total: dict[str, float]) -> str:
-    """What was scored, in words: '1,000 tokens (1,000 bytes)', '8 answers (24 of 900 tokens)'."""
+    """What was scored, as text: '1,000 tokens (1,000 bytes)', '8 answers (24 of 900 tokens)'."""
     tokens = f'{int(total["scored"]):,}'
     if total['answers']:
         return f'{int(total["answers"]):,} answers ({tokens} of {int(total["tokens"]):,} tokens)'

@@ -1,7 +1,7 @@
-"""A memory as a file: what a model remembers of a text, in safetensors, to be loaded elsewhere.
+"""Memory files: a model's memory of a text, saved as safetensors.
 
-The file holds the memories at the last segment border and the tokens read since; these are read
-again after loading, so that the continuation is the same bit for bit.
+A file holds the memories at the last segment border and the tokens read since. These are read again
+after loading, so that the continuation is the same bit for bit.
 """
 
 import json
@@ -23,7 +23,7 @@ PENDING = 'pending'
 
 
 def fingerprint(params: Any) -> str:
-    """A checksum of all parameters: memories mean something to the model that wrote them only."""
+    """A checksum of all parameters, since memories are only valid for the model that wrote them."""
     flat, _ = jax.tree_util.tree_flatten_with_path(params)
     value = 0
     for path, leaf in flat:
@@ -32,16 +32,17 @@ def fingerprint(params: Any) -> str:
     return f'{value:08x}'
 
 
-def _named(state):
+def _named(state: Any) -> tuple[dict[str, Any], Any]:
+    """The leaves by name, and the tree structure."""
     flat, structure = jax.tree_util.tree_flatten_with_path(state)
     return {'memory' + jax.tree_util.keystr(path): leaf for path, leaf in flat}, structure
 
 
 def save(path: str, state: Any, pending: jax.Array, model: Any, params: Any) -> int:
-    """Writes memories; returns the bytes of the file.
+    """Writes memories to a file; returns its size in bytes.
 
     Args:
-      path: file to write, replaced whole.
+      path: file to write; it is replaced only once the new one is complete.
       state: memories, every leaf [batch, ...].
       pending: int32 [batch, n], tokens of the open segment.
       model: `config.model` as a plain dictionary.
@@ -69,15 +70,16 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
 
     Args:
       path: the file.
-      abstract: memories of the present model, shapes and dtypes, for one lane.
+      abstract: shapes and dtypes of the memories of the current model, for one lane.
       model: `config.model` as a plain dictionary.
-      params: parameters of the present model.
+      params: parameters of the current model.
 
     Returns:
-      state, pending.
+      The memories, and the tokens of the open segment, int32 [batch, n]; see `save`.
 
     Raises:
-      UsageError: no such file, not a state, or the state of another model, with what differs.
+      UsageError: there is no such file, it is not a state, or it is of another model; the message
+        names what differs.
     """
     try:
         with safe_open(path, framework='flax') as file:
@@ -86,12 +88,12 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
     except (OSError, SafetensorError) as error:
         raise UsageError(f'--load_state={path}: cannot be read ({error}).') from error
     if metadata.get('format') != FORMAT:
-        raise UsageError(f'--load_state={path}: not a state that --save_state wrote.')
+        raise UsageError(f'--load_state={path}: not a state written by --save_state.')
     saved = json.loads(metadata['model'])
-    given = json.loads(json.dumps(model, sort_keys=True))
-    fields = sorted(k for k in {*saved, *given} if saved.get(k) != given.get(k))
+    current = json.loads(json.dumps(model, sort_keys=True))
+    fields = sorted(k for k in {*saved, *current} if saved.get(k) != current.get(k))
     if fields:
-        listed = '; '.join(f'{k}: {saved.get(k)} there, {given.get(k)} here' for k in fields)
+        listed = '; '.join(f'{k}: {saved.get(k)} there, {current.get(k)} here' for k in fields)
         raise UsageError(f'--load_state={path}: written by another model: {listed}.')
     if metadata['parameters'] != fingerprint(params):
         raise UsageError(
@@ -100,11 +102,15 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
         )
     named, structure = _named(abstract)
     for name, leaf in named.items():
-        found = leaves.get(name)
-        if found is None or found.shape[1:] != leaf.shape[1:] or found.dtype != leaf.dtype:
+        saved_leaf = leaves.get(name)
+        if (
+            saved_leaf is None
+            or saved_leaf.shape[1:] != leaf.shape[1:]
+            or saved_leaf.dtype != leaf.dtype
+        ):
             raise UsageError(
-                f'--load_state={path}: {name} is {getattr(found, "shape", "missing")}, '
-                f'{leaf.shape} is needed.'
+                f'--load_state={path}: {name} is {getattr(saved_leaf, "shape", "missing")}, '
+                f'this model needs {leaf.shape}.'
             )
     state = jax.tree.unflatten(structure, [leaves[name] for name in named])
     return state, np.asarray(leaves[PENDING])

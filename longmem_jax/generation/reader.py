@@ -1,4 +1,4 @@
-"""Generation of any length in constant memory, from prompts of any length, read whole first."""
+"""Generation of any length in constant memory, after reading the whole of a prompt of any length."""
 
 import functools
 from collections.abc import Iterator
@@ -20,13 +20,16 @@ from longmem_jax.segment import Segment
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def _read_segment(model, params, state, tokens):
+def _read_segment(model: LanguageModel, params: Any, state: Any, tokens: jax.Array) -> Any:
+    """The memories after a full segment, int32 [batch, segment_length]."""
     segment = Segment(tokens, jnp.ones(tokens.shape, bool), jnp.zeros(tokens.shape[:1], bool))
     return model.apply({'params': params}, segment, state, train=False, method='hidden')[1]
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _open(model, params, state, tokens, count):
+def _open(
+    model: LanguageModel, params: Any, state: Any, tokens: jax.Array, count: int
+) -> tuple[jax.Array, Stream]:
     """Opens a segment and reads the first `count` (scalar) of `tokens` [batch, segment_length]."""
     batch_size = tokens.shape[0]
     stream = open_stream(model, params, state, batch_size)
@@ -40,13 +43,25 @@ def _open(model, params, state, tokens, count):
     return jax.lax.fori_loop(0, count, body, (logits, stream))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5, 6, 7, 8), donate_argnums=3)
-def _continue(model, params, logits, stream, key, length, temperature, top_k, top_p):
-    """Draws and reads `length` tokens; returns them [batch, length], the last logits, the stream."""
+@functools.partial(jax.jit, static_argnums=(0, 5, 6), donate_argnums=3)
+def _continue(
+    model: LanguageModel,
+    params: Any,
+    logits: jax.Array,
+    stream: Stream,
+    key: jax.Array,
+    length: int,
+    sampling: tuple[float, int, float],
+) -> tuple[jax.Array, jax.Array, Stream]:
+    """Draws and reads `length` tokens with `sampling` = (temperature, top_k, top_p).
+
+    Returns:
+      The tokens, int32 [batch, length], the last logits, and the stream.
+    """
 
     def body(carry, key):
         logits, stream = carry
-        token = sample(logits, key, temperature, top_k, top_p)
+        token = sample(logits, key, *sampling)
         logits, stream = read_token(model, params, token, stream)
         return (logits.astype(jnp.float32), stream), token
 
@@ -55,12 +70,12 @@ def _continue(model, params, logits, stream, key, length, temperature, top_k, to
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _close(model, params, stream):
+def _close(model: LanguageModel, params: Any, stream: Stream) -> Any:
     return close_stream(model, params, stream)
 
 
 def fresh_state(model: LanguageModel, params: Any, batch_size: int) -> Any:
-    """Memories of documents that have not begun."""
+    """Memories at the start of a document; every leaf [batch_size, ...]."""
     return model.apply({'params': params}, batch_size, method='initial_state')
 
 
@@ -84,17 +99,17 @@ class Reader:
             self.read(pending)
 
     def read(self, tokens: np.ndarray) -> None:
-        """Reads tokens, int32 [batch, n], the whole of them: full segments straight into memory."""
+        """Reads all tokens, int32 [batch, n]; full segments are written straight to the memories."""
         tokens = np.concatenate([self.pending, tokens], axis=1)
         length = self.model.segment_length
         # The last token stays in the open segment: it gives the logits.
-        borders = max(tokens.shape[1] - 1, 0) // length * length
-        for start in range(0, borders, length):
-            part = jnp.asarray(tokens[:, start : start + length], jnp.int32)
-            # The buffer of the memories is given to the new ones, so it must be ours alone.
+        full = max(tokens.shape[1] - 1, 0) // length * length
+        for start in range(0, full, length):
+            segment = jnp.asarray(tokens[:, start : start + length], jnp.int32)
+            # The buffer of the memories is given to the new ones, so it must not be shared.
             state = self.state if start else jax.tree.map(jnp.copy, self.state)
-            self.state = _read_segment(self.model, self.params, state, part)
-        self.pending = tokens[:, borders:]
+            self.state = _read_segment(self.model, self.params, state, segment)
+        self.pending = tokens[:, full:]
         count = self.pending.shape[1]
         padded = np.zeros((tokens.shape[0], length), np.int32)
         padded[:, :count] = self.pending
@@ -112,11 +127,12 @@ class Reader:
         seed: int,
         chunk: int = 16,
     ) -> Iterator[np.ndarray]:
-        """Continues the text by `length` tokens; yields int32 [batch, <= chunk] as they come.
+        """Continues the text by `length` tokens; yields them in chunks, int32 [batch, <= chunk].
 
         The tokens drawn depend on the seed and on `chunk`, not on `length`.
         """
         key = jax.random.key(seed)
+        sampling = (float(temperature), int(top_k), float(top_p))
         for start in range(0, length, chunk):
             size = min(chunk, length - start)
             tokens, self.logits, self._stream = _continue(
@@ -126,9 +142,7 @@ class Reader:
                 self._stream,
                 jax.random.fold_in(key, start),
                 size,
-                float(temperature),
-                int(top_k),
-                float(top_p),
+                sampling,
             )
             tokens = np.asarray(tokens)
             self._advance(tokens)
@@ -140,11 +154,11 @@ class Reader:
             return self.state
         return _close(self.model, self.params, self._stream)
 
-    def _advance(self, tokens):
-        """Keeps `state` and `pending` in step with the stream, for saving."""
+    def _advance(self, tokens: np.ndarray) -> None:
+        """Keeps `state` and `pending` in line with the stream, so that they can be saved."""
         self.pending = np.concatenate([self.pending, tokens], axis=1)
         length = self.model.segment_length
         if self.pending.shape[1] > length:
-            borders = (self.pending.shape[1] - 1) // length * length
-            self.pending = self.pending[:, borders:]
+            full = (self.pending.shape[1] - 1) // length * length
+            self.pending = self.pending[:, full:]
             self.state = jax.tree.map(jnp.copy, self._stream.state)

@@ -10,25 +10,28 @@ def filter_logits(logits: jax.Array, top_k: int, top_p: float) -> jax.Array:
     Args:
       logits: [batch, vocab].
       top_k: 0 = all.
-      top_p: 1.0 = all; the smallest set of likeliest tokens with at least this probability
-        (Holtzman et al., 2020); the likeliest token always stays.
+      top_p: 1.0 = all; keeps the smallest set of most likely tokens with at least this probability
+        (Holtzman et al., 2020); the most likely token always stays.
+
+    Returns:
+      [batch, vocab].
     """
     if top_k:
-        least = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))[0][:, -1:]
-        logits = jnp.where(logits < least, -jnp.inf, logits)
+        threshold = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))[0][:, -1:]
+        logits = jnp.where(logits < threshold, -jnp.inf, logits)
     if top_p < 1.0:
-        falling = -jnp.sort(-logits, axis=-1)
-        before = jnp.cumsum(jax.nn.softmax(falling, axis=-1), axis=-1)
-        inside = before - jax.nn.softmax(falling, axis=-1) < top_p
-        least = jnp.min(jnp.where(inside, falling, jnp.inf), axis=-1, keepdims=True)
-        logits = jnp.where(logits < least, -jnp.inf, logits)
+        sorted_logits = -jnp.sort(-logits, axis=-1)
+        cumulative = jnp.cumsum(jax.nn.softmax(sorted_logits, axis=-1), axis=-1)
+        inside = cumulative - jax.nn.softmax(sorted_logits, axis=-1) < top_p
+        threshold = jnp.min(jnp.where(inside, sorted_logits, jnp.inf), axis=-1, keepdims=True)
+        logits = jnp.where(logits < threshold, -jnp.inf, logits)
     return logits
 
 
 def sample(
     logits: jax.Array, key: jax.Array, temperature: float, top_k: int, top_p: float
 ) -> jax.Array:
-    """Draws tokens, int32 [batch], from logits [batch, vocab]; temperature 0 takes the likeliest."""
+    """Draws tokens, int32 [batch], from logits [batch, vocab]; temperature 0 takes the most likely."""
     if temperature == 0.0:
         return jnp.argmax(logits, axis=-1).astype(jnp.int32)
     logits = filter_logits(logits / temperature, top_k, top_p)

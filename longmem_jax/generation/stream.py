@@ -1,7 +1,7 @@
-"""Reading documents token by token, with the same numbers as whole segments give.
+"""Reading documents token by token, with the same numbers as reading whole segments.
 
-Memories are written at segment borders, so a stream holds the memories as they were at the start of
-the open segment, and the caches of the tokens since.
+Memories are written at segment borders, so a stream holds the memories at the start of the open
+segment, and the caches of the tokens since.
 """
 
 from typing import Any
@@ -22,8 +22,8 @@ class Stream:
       state: memories at the start of the open segment.
       cache: what the open segment reads and will write.
       index: int32 [batch], tokens of the document in the open segment read so far.
-      begin: int32 [batch], position of the first of them in the segment: 0, but where a document
-        started inside it. So the segment is full after `segment_length - begin` tokens.
+      begin: int32 [batch], position of the first of them in the segment: 0 unless a document started
+        inside it. The segment is full after `segment_length - begin` tokens.
     """
 
     state: Any
@@ -33,14 +33,14 @@ class Stream:
 
 
 def open_stream(model: LanguageModel, params: Any, state: Any, batch_size: int) -> Stream:
-    """Begins a segment behind the memories `state` (every leaf [batch_size, ...])."""
+    """Begins a segment after the memories `state` (every leaf [batch_size, ...])."""
     cache = model.apply({'params': params}, state, batch_size, method='open_segment')
     zeros = jnp.zeros((batch_size,), jnp.int32)
     return Stream(state, cache, zeros, zeros)
 
 
 def close_stream(model: LanguageModel, params: Any, stream: Stream) -> Any:
-    """Writes the tokens of the open segment to the memories and returns these."""
+    """Writes the tokens of the open segment to the memories and returns the memories."""
     return model.apply(
         {'params': params}, stream.state, stream.cache, stream.index, method='close_segment'
     )
@@ -58,33 +58,33 @@ def read_token(
     Args:
       model, params: a language model and its parameters.
       tokens: int32 [batch].
-      stream: what was read so far.
+      stream: the documents read so far.
       start: bool [batch]; a new document begins with this token, so the memories are reset first.
-        The segment ends where it would have ended, as in `segment.split_at_starts`. None = nowhere.
+        The segment ends where it would have ended, as in `segment.split_at_starts`. None = in no lane.
 
     Returns:
-      logits [batch, vocab_size] of the token after, and the stream.
+      logits [batch, vocab_size] of the following token, and the stream.
     """
     batch_size = tokens.shape[0]
-    place = stream.begin + stream.index
-    full = place == model.segment_length
+    position = stream.begin + stream.index
+    full = position == model.segment_length
     opens = full if start is None else full | start
 
-    def write(stream):
+    def write_full(stream: Stream) -> Any:
         return select_lanes(full, close_stream(model, params, stream), stream.state)
 
-    def turn(stream):
+    def next_segment(stream: Stream) -> Stream:
         if start is None:
-            state = write(stream)
+            state = write_full(stream)
         else:
-            state = jax.lax.cond(full.any(), write, lambda stream: stream.state, stream)
+            state = jax.lax.cond(full.any(), write_full, lambda stream: stream.state, stream)
             fresh = model.apply({'params': params}, batch_size, method='initial_state')
             state = select_lanes(start, fresh, state)
         opened = open_stream(model, params, state, batch_size)
-        opened = opened.replace(begin=place % model.segment_length)
+        opened = opened.replace(begin=position % model.segment_length)
         return select_lanes(opens, opened, stream)
 
-    stream = jax.lax.cond(opens.any(), turn, lambda stream: stream, stream)
+    stream = jax.lax.cond(opens.any(), next_segment, lambda stream: stream, stream)
     logits, cache = model.apply(
         {'params': params}, tokens[:, None], stream.cache, stream.index, method='extend'
     )

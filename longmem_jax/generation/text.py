@@ -1,4 +1,4 @@
-"""Text in and out of a model: prompts, tokens that become text as they are drawn, a sample."""
+"""Text in and out of a model: prompts, decoding of tokens as they are drawn, a sample."""
 
 import codecs
 from pathlib import Path
@@ -26,18 +26,18 @@ def read_prompt(prompt: str) -> bytes:
 
 
 class TextStream:
-    """Turns tokens into text as they come: a character cut in two waits for its rest."""
+    """Decodes tokens as they arrive; an incomplete character waits for its remaining bytes."""
 
-    CONTEXT = 16  # earlier tokens decoded with new ones: spaces depend on what stands before
+    CONTEXT = 16  # earlier tokens decoded again with new ones, since spaces depend on what precedes
 
     def __init__(self, tokenizer: Any):
-        """Text of `tokenizer`'s tokens."""
+        """Starts a text of `tokenizer`'s tokens."""
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder('utf-8')(errors='replace')
         self._last = np.zeros((0,), np.int32)
 
     def text(self, tokens: np.ndarray, *, final: bool = False) -> str:
-        """The text of int32 [n] tokens, as far as it is whole; `final` gives out the rest."""
+        """The complete characters of new tokens, int32 [n]; `final` also returns incomplete ones."""
         before = self._tokenizer.decode(self._last)
         joined = np.concatenate([self._last, tokens])
         after = self._tokenizer.decode(joined)
@@ -46,15 +46,15 @@ class TextStream:
 
 
 def sample_text(model: LanguageModel, params: Any, tokenizer: Any, settings: Any) -> str:
-    """A text from nothing, `settings.sample_length` tokens long; `settings` is `config.generate`."""
+    """Generates `settings.sample_length` tokens without a prompt; `settings` is `config.generate`."""
     reader = Reader(model, params, fresh_state(model, params, 1), np.zeros((1, 0), np.int32))
     reader.read(np.asarray([[tokenizer.begin]], np.int32))
     stream = TextStream(tokenizer)
-    parts = reader.write(
+    chunks = reader.write(
         settings.sample_length,
         temperature=settings.temperature,
         top_k=settings.top_k,
         top_p=settings.top_p,
         seed=settings.seed,
     )
-    return ''.join(stream.text(part[0]) for part in parts)
+    return ''.join(stream.text(chunk[0]) for chunk in chunks)

@@ -19,7 +19,7 @@ class Translator:
       model: a `Seq2Seq`.
       tokenizer: of both languages.
       settings: `config.translate`.
-      max_target: tokens of a translation at most, its end among them.
+      max_target: most tokens of a translation, including its end.
     """
 
     def __init__(self, model: Any, tokenizer: Any, settings: Any, max_target: int):
@@ -31,32 +31,42 @@ class Translator:
 
     def __call__(self, params: Any, texts: Iterable[str]) -> list[str]:
         """The best translation of every text; sources are cut at `max_source` tokens."""
-        places = self.model.config.seq2seq.max_source
+        max_source = self.model.config.seq2seq.max_source
         lanes, beams = self.settings.num_lanes, self.settings.beams
-        rows = [source_places(self.tokenizer.encode(text.encode()), places) for text in texts]
-        found = []
-        for start in range(0, len(rows), lanes):
-            part = rows[start : start + lanes]
-            padded = np.stack([*part, *[part[-1]] * (lanes - len(part))])
+        sources = [
+            source_places(self.tokenizer.encode(text.encode()), max_source) for text in texts
+        ]
+        translations = []
+        for start in range(0, len(sources), lanes):
+            batch = sources[start : start + lanes]
+            padded = np.stack([*batch, *[batch[-1]] * (lanes - len(batch))])
             tokens = self._search(
                 params, jnp.asarray(padded), beams, float(self.settings.length_penalty)
             )
-            found.extend(np.asarray(tokens)[: len(part)])
-        return [self._text(row) for row in found]
+            translations.extend(np.asarray(tokens)[: len(batch)])
+        return [self._text(tokens) for tokens in translations]
 
-    def _text(self, row):
-        ends = np.flatnonzero(row == self.tokenizer.begin)
-        tokens = row[: ends[0]] if len(ends) else row
+    def _text(self, tokens: np.ndarray) -> str:
+        ends = np.flatnonzero(tokens == self.tokenizer.begin)
+        tokens = tokens[: ends[0]] if len(ends) else tokens
         return self.tokenizer.decode(tokens).decode('utf-8', 'replace').strip()
 
 
-def _search(model, begin, max_target, params, source, beams, length_penalty):
-    """The best translation of every source, int32 [lanes, max_target]."""
+def _search(
+    model: Any,
+    begin: int,
+    max_target: int,
+    params: Any,
+    source: jax.Array,
+    beams: int,
+    length_penalty: float,
+) -> jax.Array:
+    """The best translation of every source [lanes, max_source], int32 [lanes, max_target]."""
     variables = {'params': params}
     cache = model.apply(variables, source, method='open_target')
 
-    def step(tokens, cache, place):
-        index = jnp.broadcast_to(place, tokens.shape).astype(jnp.int32)
+    def step(tokens: jax.Array, cache: Any, position: jax.Array) -> tuple[jax.Array, Any]:
+        index = jnp.broadcast_to(position, tokens.shape).astype(jnp.int32)
         logits, cache = model.apply(variables, tokens[:, None], cache, index, method='extend')
         return logits[:, 0], cache
 
@@ -74,7 +84,7 @@ def _search(model, begin, max_target, params, source, beams, length_penalty):
 
 
 def bleu(translations: list[str], references: list[str]) -> tuple[float, str]:
-    """BLEU-4 of sacrebleu in percent, and its signature: tokenisation, case, smoothing, version."""
+    """BLEU-4 in percent by sacrebleu, and its signature: tokenisation, case, smoothing, version."""
     import sacrebleu
 
     metric = sacrebleu.metrics.BLEU()

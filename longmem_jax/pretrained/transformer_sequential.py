@@ -1,6 +1,6 @@
-"""Models of facebookresearch/transformer-sequential: their settings, weights and gradients as ours.
+"""Models of facebookresearch/transformer-sequential: conversion of settings, weights and gradients.
 
-The released code of Expire-Span, Adaptive-Span and their baselines. All share a backbone: plain
+This is the released code of Expire-Span, Adaptive-Span and their baselines. All share a backbone: plain
 learned embeddings, no absolute positions, untied output, one position table for all layers.
 """
 
@@ -39,7 +39,7 @@ _MODEL = {
 _TABLE = 'attn.attn.key_pe'  # stored with the first layer, used by all
 
 
-def _expire_span(settings):
+def _expire_span(settings: dict[str, Any]) -> dict[str, Any]:
     span, block = settings['attn_lim'], settings['mem_sz']
     return dict(
         max_span=span,
@@ -54,7 +54,7 @@ def _expire_span(settings):
     )
 
 
-def _adaptive_span(settings):
+def _adaptive_span(settings: dict[str, Any]) -> dict[str, Any]:
     adaptive = settings.get('adapt_span', True)
     per = 'layer' if settings.get('adapt_span_layer') else 'head'
     return dict(
@@ -68,7 +68,7 @@ def _adaptive_span(settings):
     )
 
 
-def _compressive(settings):
+def _compressive(settings: dict[str, Any]) -> dict[str, Any]:
     rate = settings['compress_rate']
     return dict(
         memory_length=settings['attn_lim'],
@@ -97,7 +97,7 @@ def model_config(settings: dict[str, Any], system: str) -> Any:
       system: 'expire_span', 'adaptive_span' (also their fixed span) or 'compressive_mean'.
 
     Raises:
-      UsageError: another system.
+      UsageError: `system` is none of these.
     """
     if system not in LAYERS:
         raise UsageError(f'system = {system!r}: allowed are {", ".join(LAYERS)}')
@@ -115,20 +115,21 @@ def model_config(settings: dict[str, Any], system: str) -> Any:
     return model
 
 
-def _place(name, model):
-    """Our path and the kind of a tensor of theirs."""
+def _our_path(name: str, model: Any) -> tuple[str, str]:
+    """Our path of their tensor `name`, and its kind of layout."""
     if name in _MODEL:
         return _MODEL[name]
-    layer, _, rest = name.removeprefix('layers.').partition('.')
-    if rest == _TABLE and layer == '0':
+    layer, _, suffix = name.removeprefix('layers.').partition('.')
+    if suffix == _TABLE and layer == '0':
         return f'shared_{model.attention[0]}/table', 'table'
-    if rest not in _LAYER:
-        raise UsageError(f'{name}: not a parameter of a released model that is known here.')
-    path, kind = _LAYER[rest]
+    if suffix not in _LAYER:
+        raise UsageError(f'{name}: not a parameter of a supported released model.')
+    path, kind = _LAYER[suffix]
     return f'block_{layer}/{path}', kind
 
 
-def _to_ours(array, kind, model):
+def _to_ours(array: np.ndarray, kind: str, model: Any) -> np.ndarray:
+    """Their array in our layout."""
     heads = (model.num_heads, model.head_dim)
     if kind == 'heads_in':
         return array.T.reshape(-1, *heads)
@@ -141,7 +142,8 @@ def _to_ours(array, kind, model):
     return array.reshape({'flat': (-1,), 'scalar': (), 'plain': array.shape}[kind])
 
 
-def _to_theirs(array, kind, shape):
+def _to_theirs(array: np.ndarray, kind: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Our array in their layout, which has `shape`."""
     if kind in ('heads_in', 'heads_out'):
         return array.reshape(shape[1], shape[0]).T
     if kind == 'linear':
@@ -155,7 +157,7 @@ def import_parameters(theirs: dict[str, np.ndarray], model: Any) -> dict[str, An
     """Our nested float32 parameters from theirs (torch names, Linear [out, in])."""
     params: dict[str, Any] = {}
     for name, array in theirs.items():
-        path, kind = _place(name, model)
+        path, kind = _our_path(name, model)
         *parents, last = path.split('/')
         node = params
         for parent in parents:
@@ -165,8 +167,8 @@ def import_parameters(theirs: dict[str, np.ndarray], model: Any) -> dict[str, An
 
 
 def export_gradient(gradient: Any, name: str, shape: tuple[int, ...], model: Any) -> np.ndarray:
-    """The gradient of their tensor `name`, which has that shape, out of ours."""
-    path, kind = _place(name, model)
-    for part in path.split('/'):
-        gradient = gradient[part]
+    """The gradient of their tensor `name`, of their `shape`, taken from our gradients."""
+    path, kind = _our_path(name, model)
+    for key in path.split('/'):
+        gradient = gradient[key]
     return _to_theirs(np.asarray(gradient), kind, shape)

@@ -1,6 +1,6 @@
-"""Parameters of the authors' PyTorch Transformer-XL (`MemTransformerLM`, attention type 0) as ours.
+"""Conversion of the authors' PyTorch Transformer-XL (`MemTransformerLM`, attention type 0).
 
-The names and layouts are those of their `state_dict`; files are read as safetensors, never pickle.
+Names and layouts are those of their `state_dict`; files are read as safetensors, never pickle.
 """
 
 import re
@@ -18,36 +18,36 @@ def model_config(settings: Mapping[str, Any]) -> ml_collections.ConfigDict:
     """`config.model` for the authors' arguments.
 
     Args:
-      settings: `n_token, n_layer, n_head, d_model, d_head, d_inner, mem_len` and, where they are
-        used, `d_embed, tie_weight, cutoffs, div_val, tie_projs, pre_lnorm, same_length, clamp_len,
+      settings: `n_token, n_layer, n_head, d_model, d_head, d_inner, mem_len` and, if used,
+        `d_embed, tie_weight, cutoffs, div_val, tie_projs, pre_lnorm, same_length, clamp_len,
         dropout, dropatt`, named as in their code.
 
     Raises:
-      UsageError: settings that this importer does not cover.
+      UsageError: settings that cannot be imported.
     """
-    given = dict(settings)
-    if given.get('attn_type', 0) != 0 or given.get('ext_len', 0) != 0:
-        raise UsageError('Only attn_type 0 and ext_len 0 of the authors can be imported.')
-    cutoffs = tuple(given.get('cutoffs', ()))
-    width = given['d_model']
-    clamp = given.get('clamp_len', -1)
-    tied = given.get('tie_projs') or [False] * (len(cutoffs) + 1)
-    layers = given['n_layer']
+    values = dict(settings)
+    if values.get('attn_type', 0) != 0 or values.get('ext_len', 0) != 0:
+        raise UsageError('Only models with attn_type 0 and ext_len 0 can be imported.')
+    cutoffs = tuple(values.get('cutoffs', ()))
+    d_model = values['d_model']
+    clamp = values.get('clamp_len', -1)
+    tied = values.get('tie_projs') or [False] * (len(cutoffs) + 1)
+    num_layers = values['n_layer']
     model = base().model
     model.update(
         dict(
-            vocab_size=given['n_token'],
-            num_layers=layers,
-            d_model=width,
-            d_embed=given.get('d_embed') or width,
-            num_heads=given['n_head'],
-            head_dim=given['d_head'],
-            d_feed_forward=given['d_inner'],
-            attention=('transformer_xl',) * layers,
-            feed_forward=('dense',) * layers,
+            vocab_size=values['n_token'],
+            num_layers=num_layers,
+            d_model=d_model,
+            d_embed=values.get('d_embed') or d_model,
+            num_heads=values['n_head'],
+            head_dim=values['d_head'],
+            d_feed_forward=values['d_inner'],
+            attention=('transformer_xl',) * num_layers,
+            feed_forward=('dense',) * num_layers,
             transformer_xl=dict(
-                memory_length=given['mem_len'],
-                same_length=bool(given.get('same_length', False)),
+                memory_length=values['mem_len'],
+                same_length=bool(values.get('same_length', False)),
                 clamp_length=max(clamp, 0),
                 position='transformer_xl',
                 share_biases=True,
@@ -55,15 +55,15 @@ def model_config(settings: Mapping[str, Any]) -> ml_collections.ConfigDict:
             ),
             dense=dict(activation='relu', bias=True),
             norm='layernorm',
-            pre_norm=bool(given.get('pre_lnorm', False)),
+            pre_norm=bool(values.get('pre_lnorm', False)),
             final_norm=False,
             scale_embedding=True,
-            tie_weights=bool(given.get('tie_weight', True)),
+            tie_weights=bool(values.get('tie_weight', True)),
             cutoffs=cutoffs,
-            div_val=given.get('div_val', 1),
+            div_val=values.get('div_val', 1),
             tie_projections=tuple(bool(flag) for flag in tied),
-            dropout=float(given.get('dropout', 0.0)),
-            attention_dropout=float(given.get('dropatt', 0.0)),
+            dropout=float(values.get('dropout', 0.0)),
+            attention_dropout=float(values.get('dropatt', 0.0)),
         )
     )
     return model
@@ -78,52 +78,52 @@ def names(model: Any) -> dict[str, tuple[str, str]]:
     projected = model.div_val > 1 or model.d_embed != model.d_model
     tables = len(model.cutoffs) + 1 if model.div_val > 1 else 1
     xl = 'shared_transformer_xl'
-    known = {
+    paths = {
         'r_w_bias': (f'{xl}/content', 'same'),
         'r_r_bias': (f'{xl}/position', 'same'),
     }
     for i in range(tables):
-        known[f'word_emb.emb_layers.{i}.weight'] = (f'embedding/table_{i}', 'same')
-        known[f'crit.out_layers.{i}.bias'] = (f'embedding/out_bias_{i}', 'same')
+        paths[f'word_emb.emb_layers.{i}.weight'] = (f'embedding/table_{i}', 'same')
+        paths[f'crit.out_layers.{i}.bias'] = (f'embedding/out_bias_{i}', 'same')
         if not model.tie_weights:
-            known[f'crit.out_layers.{i}.weight'] = (f'embedding/out_table_{i}', 'same')
+            paths[f'crit.out_layers.{i}.weight'] = (f'embedding/out_table_{i}', 'same')
         if projected:
-            known[f'word_emb.emb_projs.{i}'] = (f'embedding/projection_{i}', 'transposed')
+            paths[f'word_emb.emb_projs.{i}'] = (f'embedding/projection_{i}', 'transposed')
     if projected:
         for i, tied in enumerate(model.tie_projections):
             if not tied:
-                known[f'crit.out_projs.{i}'] = (f'embedding/out_projection_{i}', 'transposed')
+                paths[f'crit.out_projs.{i}'] = (f'embedding/out_projection_{i}', 'transposed')
     if len(model.cutoffs):
-        known['crit.cluster_weight'] = ('embedding/cluster_table', 'same')
-        known['crit.cluster_bias'] = ('embedding/cluster_bias', 'same')
+        paths['crit.cluster_weight'] = ('embedding/cluster_table', 'same')
+        paths['crit.cluster_bias'] = ('embedding/cluster_bias', 'same')
     for i in range(model.num_layers):
         theirs, ours = f'layers.{i}', f'block_{i}'
         attention = f'{ours}/attention'
         projections = f'{attention}/projections'
-        for part in ('weight', 'bias'):
-            scale = 'scale' if part == 'weight' else 'bias'
-            known[f'{theirs}.dec_attn.layer_norm.{part}'] = (
+        for field in ('weight', 'bias'):
+            scale = 'scale' if field == 'weight' else 'bias'
+            paths[f'{theirs}.dec_attn.layer_norm.{field}'] = (
                 f'{ours}/attention_norm/{scale}',
                 'same',
             )
-            known[f'{theirs}.pos_ff.layer_norm.{part}'] = (
+            paths[f'{theirs}.pos_ff.layer_norm.{field}'] = (
                 f'{ours}/feed_forward_norm/{scale}',
                 'same',
             )
-        known[f'{theirs}.dec_attn.qkv_net.weight'] = (projections, 'heads_in')
-        known[f'{theirs}.dec_attn.r_net.weight'] = (
+        paths[f'{theirs}.dec_attn.qkv_net.weight'] = (projections, 'heads_in')
+        paths[f'{theirs}.dec_attn.r_net.weight'] = (
             f'{attention}/attention/relation/project/kernel',
             'heads_in',
         )
-        known[f'{theirs}.dec_attn.o_net.weight'] = (f'{projections}/out/kernel', 'heads_out')
-        for number, layer in ((0, 'up'), (3, 'down')):
-            core = f'{theirs}.pos_ff.CoreNet.{number}'
-            known[f'{core}.weight'] = (f'{ours}/feed_forward/{layer}/kernel', 'transposed')
-            known[f'{core}.bias'] = (f'{ours}/feed_forward/{layer}/bias', 'same')
-    return known
+        paths[f'{theirs}.dec_attn.o_net.weight'] = (f'{projections}/out/kernel', 'heads_out')
+        for index, layer in ((0, 'up'), (3, 'down')):
+            core = f'{theirs}.pos_ff.CoreNet.{index}'
+            paths[f'{core}.weight'] = (f'{ours}/feed_forward/{layer}/kernel', 'transposed')
+            paths[f'{core}.bias'] = (f'{ours}/feed_forward/{layer}/bias', 'same')
+    return paths
 
 
-def _heads_in(weight, model):
+def _heads_in(weight: np.ndarray, model: Any) -> np.ndarray:
     """[heads * head_dim, d_model] to [d_model, heads, head_dim]."""
     return weight.T.reshape(model.d_model, model.num_heads, model.head_dim)
 
@@ -134,11 +134,11 @@ def import_parameters(theirs: Mapping[str, np.ndarray], model: Any) -> dict[str,
     Raises:
       UsageError: missing or unknown names.
     """
-    known = names(model)
-    # Buffers and tied copies that a state_dict holds besides.
-    spare = re.compile(r'pos_emb\.inv_freq|crit\.out_(layers|projs)\.\d+(\.weight)?$')
-    missing = sorted(set(known) - set(theirs))
-    extra = sorted(name for name in set(theirs) - set(known) if not spare.match(name))
+    paths = names(model)
+    # Buffers and tied copies that a state_dict also holds.
+    ignored = re.compile(r'pos_emb\.inv_freq|crit\.out_(layers|projs)\.\d+(\.weight)?$')
+    missing = sorted(set(paths) - set(theirs))
+    extra = sorted(name for name in set(theirs) - set(paths) if not ignored.match(name))
     if missing or extra:
         raise UsageError(
             f'Not a Transformer-XL checkpoint of these settings: missing {missing}, '
@@ -146,18 +146,20 @@ def import_parameters(theirs: Mapping[str, np.ndarray], model: Any) -> dict[str,
         )
     params: dict[str, Any] = {}
 
-    def store(path, value):
-        *folders, leaf = path.split('/')
-        at = params
-        for folder in folders:
-            at = at.setdefault(folder, {})
-        at[leaf] = np.asarray(value, np.float32)
+    def store(path: str, value: np.ndarray) -> None:
+        *parents, leaf = path.split('/')
+        node = params
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = np.asarray(value, np.float32)
 
-    for name, (path, layout) in known.items():
+    for name, (path, layout) in paths.items():
         value = np.asarray(theirs[name])
         if layout == 'heads_in' and name.endswith('qkv_net.weight'):
-            for part, weight in zip(('query', 'key', 'value'), np.split(value, 3), strict=True):
-                store(f'{path}/{part}/kernel', _heads_in(weight, model))
+            for projection, weight in zip(
+                ('query', 'key', 'value'), np.split(value, 3), strict=True
+            ):
+                store(f'{path}/{projection}/kernel', _heads_in(weight, model))
         elif layout == 'heads_in':
             store(path, _heads_in(value, model))
         elif layout == 'heads_out':
@@ -168,21 +170,21 @@ def import_parameters(theirs: Mapping[str, np.ndarray], model: Any) -> dict[str,
 
 
 def export_gradient(gradient: Mapping[str, Any], name: str, model: Any) -> np.ndarray:
-    """The part of a tree like our parameters that belongs to `name`, in their layout."""
+    """The gradient of their parameter `name`, in their layout, taken from our gradients."""
     path, layout = names(model)[name]
 
-    def find(path):
-        at = gradient
-        for folder in path.split('/'):
-            at = at[folder]
-        return np.asarray(at)
+    def find(path: str) -> np.ndarray:
+        node = gradient
+        for key in path.split('/'):
+            node = node[key]
+        return np.asarray(node)
 
-    def flat(kernel):
+    def flat(kernel: np.ndarray) -> np.ndarray:
         return kernel.reshape(model.d_model, -1).T
 
     if layout == 'heads_in' and name.endswith('qkv_net.weight'):
-        parts = [flat(find(f'{path}/{part}/kernel')) for part in ('query', 'key', 'value')]
-        return np.concatenate(parts)
+        kernels = [flat(find(f'{path}/{name}/kernel')) for name in ('query', 'key', 'value')]
+        return np.concatenate(kernels)
     if layout == 'heads_in':
         return flat(find(path))
     if layout == 'heads_out':

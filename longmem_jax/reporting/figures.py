@@ -5,7 +5,7 @@ import matplotlib.figure
 
 
 def figure(width: float, height: float) -> matplotlib.figure.Figure:
-    """An empty figure of that many inches, drawn in memory: its canvas has pixels to read."""
-    made = matplotlib.figure.Figure(figsize=(width, height), dpi=120, layout='constrained')
-    matplotlib.backends.backend_agg.FigureCanvasAgg(made)
-    return made
+    """An empty figure of this size in inches, drawn in memory, so that its pixels can be read."""
+    empty = matplotlib.figure.Figure(figsize=(width, height), dpi=120, layout='constrained')
+    matplotlib.backends.backend_agg.FigureCanvasAgg(empty)
+    return empty

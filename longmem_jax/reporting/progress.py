@@ -1,4 +1,4 @@
-"""What a run says on the console: a bar on a terminal, plain lines elsewhere; process 0 only."""
+"""Console output of a run: a bar on a terminal, plain lines elsewhere; process 0 only."""
 
 import sys
 import time
@@ -13,27 +13,27 @@ from rich.table import Table
 
 
 class Progress:
-    """Progress of `total` steps.
+    """Progress of a run.
 
     Attributes:
       total: steps of the run; 0 = no bar.
-      log_every: steps between plain lines where there is no terminal.
+      log_every: steps between plain lines if there is no terminal.
     """
 
     def __init__(
         self, total: int, *, log_every: int, out: TextIO | None = None, terminal: bool | None = None
     ):
-        """Writes to `out` (stdout); `terminal` overrides what it is taken for."""
+        """Writes to `out` (default: stdout); `terminal` forces terminal or plain output."""
         self.total, self.log_every = total, log_every
         self._quiet = jax.process_index() != 0
         self._console = Console(
             file=out or sys.stdout, force_terminal=terminal, highlight=False, soft_wrap=True
         )
         self._bar: Bar | None = None
-        self._began: tuple[float, int] | None = None
+        self._started: tuple[float, int] | None = None
 
-    def _open(self, step):
-        self._began = (time.monotonic(), step)
+    def _open(self, step: int) -> None:
+        self._started = (time.monotonic(), step)
         if self._console.is_terminal and self.total:
             self._bar = Bar(
                 TextColumn('step {task.completed:,.0f}/{task.total:,.0f}'),
@@ -47,46 +47,47 @@ class Progress:
             self._bar.start()
 
     def update(self, step: int, text: str) -> None:
-        """Shows a step and what there is to say of it: 'loss 2.1 nats/token, 900 tokens/s'."""
+        """Shows a step with a text: 'loss 2.1 nats/token, 900 tokens/s'."""
         if self._quiet:
             return
-        if self._began is None:
+        if self._started is None:
             self._open(step)
         if self._bar is not None:
             self._bar.update(self._task, completed=step, numbers=text)
         elif self.log_every and step % self.log_every == 0:
             self._print(f'step {step:,}/{self.total:,}: {text}, {self._left(step)} left')
 
-    def _left(self, step):
-        began, first = self._began
+    def _left(self, step: int) -> str:
+        """The estimated remaining time, h:mm:ss."""
+        started, first = self._started
         if step <= first:
             return '?'
-        seconds = (time.monotonic() - began) / (step - first) * (self.total - step)
+        seconds = (time.monotonic() - started) / (step - first) * (self.total - step)
         minutes, seconds = divmod(int(seconds), 60)
         hours, minutes = divmod(minutes, 60)
         return f'{hours}:{minutes:02}:{seconds:02}'
 
-    def _print(self, text):
+    def _print(self, text: str) -> None:
         self._console.print(text, markup=False)
 
     def say(self, text: str) -> None:
-        """A line of its own, above the bar."""
+        """Prints a line, above the bar if there is one."""
         if not self._quiet:
             self._print(text)
 
     def table(self, title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-        """A table of numbers; the first column is text."""
+        """Prints a table of numbers; the first column is text."""
         if self._quiet:
             return
         table = Table(title=title, box=box.SIMPLE_HEAD, title_justify='left')
-        for number, column in enumerate(columns):
-            table.add_column(column, justify='right' if number else 'left', no_wrap=True)
+        for i, column in enumerate(columns):
+            table.add_column(column, justify='right' if i else 'left', no_wrap=True)
         for row in rows:
             table.add_row(*row)
         self._console.print(table, soft_wrap=False)
 
     def close(self) -> None:
-        """Takes the bar away; may be called twice."""
+        """Removes the bar; may be called twice."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -1,4 +1,4 @@
-"""What a run leaves behind to look at: TensorBoard events, `metrics.jsonl`, the learning curve."""
+"""Logs of a run: TensorBoard events, `metrics.jsonl`, the learning curve."""
 
 import json
 import math
@@ -18,13 +18,13 @@ EVENTS = 'tensorboard'
 
 
 def _plain(value: float) -> float | str:
-    """A number that JSON has; 'nan' and 'inf' as text."""
+    """A number that JSON can hold; 'nan' and 'inf' become text."""
     value = float(value)
     return value if math.isfinite(value) else str(value)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a `metrics.jsonl`; a last line cut short is left out."""
+    """The lines of a `metrics.jsonl`; an incomplete last line is left out."""
     lines = []
     for line in path.read_text().splitlines() if path.exists() else ():
         try:
@@ -35,7 +35,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class Writer:
-    """Writes scalars, texts and images of a run; on other processes than 0 it writes nothing."""
+    """Writes scalars, texts and images of a run; only process 0 writes."""
 
     def __init__(self, workdir: Path):
         """Opens workdir/metrics.jsonl and workdir/tensorboard for appending."""
@@ -48,27 +48,27 @@ class Writer:
     def __enter__(self) -> 'Writer':
         return self
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.close()
 
     @property
     def _events(self) -> SummaryWriter:
-        """The events, opened when the step they go on from is known."""
+        """The event writer, opened once the step it resumes from is known."""
         if self._writer is None:
             purge = self._resumed + 1 if self._resumed else None
             self._writer = SummaryWriter(str(self._folder), purge_step=purge)
         return self._writer
 
     def truncate_after(self, step: int) -> None:
-        """Forgets what was written after `step`, and a line cut short: a killed run's loose end."""
+        """Deletes what a killed run wrote after `step`, and an incomplete last line."""
         if not self._active:
             return
         self._resumed = step
         if not self._path.exists():
             return
-        kept = [line for line in read_metrics(self._path) if line['step'] <= step]
+        lines = [line for line in read_metrics(self._path) if line['step'] <= step]
         with whole_file(self._path) as partial:
-            partial.write_text(''.join(json.dumps(line) + '\n' for line in kept))
+            partial.write_text(''.join(json.dumps(line) + '\n' for line in lines))
 
     def scalars(self, step: int, group: str, values: dict[str, Any]) -> None:
         """Writes numbers under `group` ('train', 'validation', 'speed', ...)."""
@@ -105,7 +105,7 @@ class Writer:
 
 
 def learning_curve(metrics: Path, png: Path) -> matplotlib.figure.Figure:
-    """Draws bits per byte, or the accuracy of a task, of training and validation.
+    """Draws bits per byte, or the accuracy of a task, of training, validation and test.
 
     Args:
       metrics: a `metrics.jsonl`.
@@ -138,7 +138,7 @@ def learning_curve(metrics: Path, png: Path) -> matplotlib.figure.Figure:
             axes.plot(list(points), list(points.values()), **style)
             shown += points.values()
     if shown and not task:
-        # The first steps of training are far above all else and would flatten the rest.
+        # The first steps of training are far above the others and would flatten the curve.
         axes.set_ylim(min(shown) * 0.95, min(max(shown), np.quantile(shown, 0.9) * 1.25 + 0.1))
     axes.set_xlabel('step')
     axes.set_ylabel('accuracy' if task else 'bits per byte')
