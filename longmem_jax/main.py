@@ -16,7 +16,7 @@ from longmem_jax.devices import allocator, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.generation.text import read_prompt
-from longmem_jax.retrieval import datastore, spalm
+from longmem_jax.retrieval import build_datastore, spalm
 from longmem_jax.retrieval import evaluate as retrieval_evaluate
 
 
@@ -60,7 +60,7 @@ def _translate(experiment):
 
 
 def _build_datastore(experiment):
-    datastore.build(experiment, _SPLIT.value or 'train')
+    build_datastore.build(experiment, _SPLIT.value or 'train')
 
 
 def _memory_files():

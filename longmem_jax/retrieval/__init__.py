@@ -1,1 +1,1 @@
-"""What a trained model can look up beside its memories: datastores, the test document, SPALM."""
+"""What a trained model can look up in addition to its memories: datastores, a cache, SPALM."""

@@ -1,4 +1,4 @@
-"""`--mode=evaluate` with retrieval: kNN-LM, continuous cache, both; tuned on validation."""
+"""`--mode=evaluate` with retrieval: kNN-LM, continuous cache, or both; tuned on validation."""
 
 import dataclasses
 import itertools
@@ -27,7 +27,7 @@ SHARES = tuple(share / 20 for share in range(20))
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """How three predictions are mixed.
+    """How the predictions of model, neighbours and cache are mixed.
 
     Attributes:
       k, temperature, share: of the neighbours.
@@ -42,12 +42,12 @@ class Choice:
 
 
 @dataclasses.dataclass
-class Found:
-    """What some counted tokens got; every array [tokens, ...].
+class LookupResult:
+    """Predictions of some counted tokens; every array [tokens, ...].
 
     Attributes:
       log_model: log-probability of the target by the model.
-      targets: the tokens to be said.
+      targets: the tokens to predict.
       distances, values: of the neighbours, [tokens, k]; k = 0 without a datastore.
       cache: log-probability by the cache, [tokens, temperatures].
     """
@@ -63,93 +63,131 @@ class Lookup:
     """Looks up the tokens of one pass over a corpus."""
 
     def __init__(self, index: Index | None, store: Any, k: int, cache: Cache | None):
-        """`index` and `store`, or `cache`, or all."""
+        """Looks up `k` neighbours with `index` and `store`, or the `cache`, or both."""
         self._index, self._store, self._k, self._cache = index, store, k, cache
         self.numbers = np.zeros((0, 0), np.int64)
 
-    def read(self, part: Part) -> Found:
-        """The counted tokens of a part, in the order of lanes and places."""
-        own = part.counted
-        count = int(own.sum())
+    def read(self, part: Part) -> LookupResult:
+        """Looks up the counted tokens of a part, in the order of segments, lanes and positions."""
+        counted = part.counted
+        count = int(counted.sum())
         cache = np.zeros((count, 0))
         if self._cache is not None:
-            cache = self._cache.read(part)[own]
+            cache = self._cache.read(part)[counted]
         distances, values = np.zeros((count, 0), np.float32), np.zeros((count, 0), np.int32)
         if self._index is not None:
-            distances, self.numbers = self._index.search(part.keys[own], self._k)
+            distances, self.numbers = self._index.search(part.keys[counted], self._k)
             values = self._store.rows('values', self.numbers)
-        return Found(-part.nll[own].astype(np.float64), part.targets[own], distances, values, cache)
+        return LookupResult(
+            -part.nll[counted].astype(np.float64), part.targets[counted], distances, values, cache
+        )
 
 
-def neighbours_log(found: Found, k: int, temperature: float) -> np.ndarray:
-    """Log-probability of the targets by the k nearest neighbours."""
+def neighbours_log(looked_up: LookupResult, k: int, temperature: float) -> np.ndarray:
+    """Log-probability of the targets by the k nearest neighbours, float64 [tokens]."""
     return log_probability(
-        -found.distances[:, :k].astype(np.float64) / temperature, found.values[:, :k], found.targets
+        -looked_up.distances[:, :k].astype(np.float64) / temperature,
+        looked_up.values[:, :k],
+        looked_up.targets,
     )
 
 
-def tune(found: Found, choice: Choice, kind: str) -> Choice:
+def tune(looked_up: LookupResult, choice: Choice, kind: str) -> Choice:
     """The best temperature, number of neighbours and shares for validation tokens.
 
     Args:
-      found: of validation; `found.cache` has a column per `TEMPERATURES`.
-      choice: its k is the largest that may be chosen.
-      kind: one of `settings.KINDS`.
+      looked_up: of validation; `looked_up.cache` has a column for each of `TEMPERATURES`.
+      choice: its k is the largest to try; fields that are not tuned are kept.
+      kind: `config.retrieval.kind`.
     """
     uses_store, uses_cache = kind in WITH_NEIGHBOURS, kind in WITH_CACHE
     best_store = best_cache = None
     if uses_store:
         ks = sorted({choice.k, *(4**p for p in range(1, 8) if 4**p < choice.k)})
-        tried = []
+        trials = []
         for k, temperature in itertools.product(ks, TEMPERATURES):
-            log = neighbours_log(found, k, temperature)
-            loss, share = min((-_mean([found.log_model, log], [1 - s, s]), s) for s in SHARES)
-            tried.append((loss, k, temperature, share))
-        _, k, temperature, share = min(tried)
+            loss, share = _best_share(
+                looked_up.log_model, neighbours_log(looked_up, k, temperature)
+            )
+            trials.append((loss, k, temperature, share))
+        _, k, temperature, share = min(trials)
         choice = dataclasses.replace(choice, k=k, temperature=temperature, share=share)
-        best_store = neighbours_log(found, k, temperature)
+        best_store = neighbours_log(looked_up, k, temperature)
     if uses_cache:
-        tried = []
-        for at, temperature in enumerate(TEMPERATURES):
-            log = found.cache[:, at]
-            loss, share = min((-_mean([found.log_model, log], [1 - s, s]), s) for s in SHARES)
-            tried.append((loss, at, temperature, share))
-        _, at, temperature, share = min(tried)
+        trials = []
+        for column, temperature in enumerate(TEMPERATURES):
+            loss, share = _best_share(looked_up.log_model, looked_up.cache[:, column])
+            trials.append((loss, column, temperature, share))
+        _, column, temperature, share = min(trials)
         choice = dataclasses.replace(choice, cache_temperature=temperature, cache_share=share)
-        best_cache = found.cache[:, at]
+        best_cache = looked_up.cache[:, column]
     if uses_store and uses_cache:
-        logs = [found.log_model, best_store, best_cache]
+        logs = [looked_up.log_model, best_store, best_cache]
         pairs = [(a, b) for a, b in itertools.product(SHARES, SHARES) if a + b <= 0.95]
         _, a, b = min((-_mean(logs, [1 - a - b, a, b]), a, b) for a, b in pairs)
         choice = dataclasses.replace(choice, share=a, cache_share=b)
     return choice
 
 
-def _mean(logs, shares):
+def _mean(logs: list[np.ndarray], shares: list[float]) -> float:
+    """Mean log-probability of a mixture."""
     return float(mixture(logs, shares).mean())
 
 
-def _joined(parts: list[Found]) -> Found:
-    names = [field.name for field in dataclasses.fields(Found)]
-    return Found(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+def _best_share(log_model: np.ndarray, log: np.ndarray) -> tuple[float, float]:
+    """The lowest loss of a mixture of the model with `log`, and the share of `log` in it."""
+    return min((-_mean([log_model, log], [1 - share, share]), share) for share in SHARES)
 
 
-def _validation(experiment, params, make, tokens):
-    """What the first `tokens` tokens of validation find."""
-    lookup, parts, count = make(TEMPERATURES), [], 0
+def _concatenate(results: list[LookupResult]) -> LookupResult:
+    names = [field.name for field in dataclasses.fields(LookupResult)]
+    return LookupResult(
+        *(np.concatenate([getattr(result, name) for result in results]) for name in names)
+    )
+
+
+def _look_up_validation(
+    experiment: Experiment, params: Any, lookup: Lookup, tokens: int
+) -> LookupResult:
+    """Looks up the first `tokens` tokens of validation, rounded up to a part."""
+    results, count = [], 0
     for part in Reader(experiment, params, 'validation').parts():
-        parts.append(lookup.read(part))
-        count += len(parts[-1].targets)
+        results.append(lookup.read(part))
+        count += len(results[-1].targets)
         if count >= tokens:
             break
-    return _joined(parts)
+    return _concatenate(results)
+
+
+def _open_datastore(experiment: Experiment, params: Any) -> tuple[Index | None, Datastore | None]:
+    """The index and datastore, if the kind of retrieval uses neighbours."""
+    settings = experiment.config.retrieval
+    if settings.kind not in WITH_NEIGHBOURS:
+        return None, None
+    folder = Path(settings.datastore).expanduser()
+    store = Datastore(folder, identity(experiment, params), settings.verify)
+    require_k(settings.k, store)
+    return make_index(settings, store, experiment.mesh), store
+
+
+def _describe(choice: Choice, settings: Any) -> str:
+    """The mixture as text; `settings` is `config.retrieval`."""
+    used = []
+    if settings.kind in WITH_NEIGHBOURS:
+        used.append(f'k {choice.k}, temperature {choice.temperature:g}, lambda {choice.share:g}')
+    if settings.kind in WITH_CACHE:
+        used.append(
+            f'cache of {settings.cache_length:,}, temperature {choice.cache_temperature:g}, '
+            f'lambda {choice.cache_share:g}'
+        )
+    return '; '.join(used)
 
 
 def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     """Scores a split by the model alone and with what `config.retrieval.kind` adds; prints a table.
 
     Raises:
-      UsageError: faulty settings, no checkpoint, or a datastore that does not belong to it.
+      UsageError: wrong settings, no checkpoint, or a datastore of another model.
     """
     settings = experiment.config.retrieval
     if settings.kind == 'spalm':
@@ -157,15 +195,10 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     kind, progress = settings.kind, Progress(0, log_every=0)
     params, step = experiment.restore_parameters()
     progress.say(f'Evaluating step {step:,} of {experiment.workdir} with {kind}.')
-    index = store = None
-    if kind in WITH_NEIGHBOURS:
-        folder = Path(settings.datastore).expanduser()
-        store = Datastore(folder, identity(experiment, params), settings.verify)
-        require_k(settings.k, store)
-        index = make_index(settings, store, experiment.mesh)
+    index, store = _open_datastore(experiment, params)
     lanes = experiment.config.evaluate.num_lanes
 
-    def make(temperatures):
+    def make_lookup(temperatures: tuple[float, ...]) -> Lookup:
         cache = Cache(lanes, settings.cache_length, temperatures) if kind in WITH_CACHE else None
         return Lookup(index, store, settings.k, cache)
 
@@ -173,56 +206,40 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
         settings.k, settings.temperature, settings.share,
         settings.cache_temperature, settings.cache_share,
     )  # fmt: skip
+    tuned = ''
     if settings.tune_tokens:
-        choice = tune(_validation(experiment, params, make, settings.tune_tokens), choice, kind)
-    used = []
-    if kind in WITH_NEIGHBOURS:
-        used.append(f'k {choice.k}, temperature {choice.temperature:g}, lambda {choice.share:g}')
-    if kind in WITH_CACHE:
-        used.append(
-            f'cache of {settings.cache_length:,}, temperature {choice.cache_temperature:g}, '
-            f'lambda {choice.cache_share:g}'
-        )
-    said = '; '.join(used)
-    tuned = (
-        f' (tuned on {settings.tune_tokens:,} validation tokens)' if settings.tune_tokens else ''
-    )
-    progress.say(f'{said}{tuned}.')
-    lookup = make((choice.cache_temperature,))
+        lookup = make_lookup(TEMPERATURES)
+        validation = _look_up_validation(experiment, params, lookup, settings.tune_tokens)
+        choice = tune(validation, choice, kind)
+        tuned = f' (tuned on {settings.tune_tokens:,} validation tokens)'
+    description = _describe(choice, settings)
+    progress.say(f'{description}{tuned}.')
+    lookup = make_lookup((choice.cache_temperature,))
     limit = experiment.config.evaluate.max_test_segments
     sums: dict[str, float] = {}
     count, num_bytes, gains = 0, 0.0, report.Gains(settings.report_tokens)
     for part in Reader(experiment, params, split).parts(limit):
-        found = lookup.read(part)
-        added, mixed = _mixed(found, choice, kind)
-        for name, log in ((split, found.log_model), (f'{split}, {added}', mixed)):
+        looked_up = lookup.read(part)
+        added, mixed = _mixed(looked_up, choice, kind)
+        for name, log in ((split, looked_up.log_model), (f'{split}, {added}', mixed)):
             sums[name] = sums.get(name, 0.0) - float(log.sum())
-        count += len(found.targets)
+        count += len(looked_up.targets)
         num_bytes += float(part.num_bytes.sum())
         if store is not None:
-            gains.add(part, found, lookup.numbers, mixed, choice)
+            gains.add(part, looked_up, lookup.numbers, mixed, choice)
     protocol = (
         f'segment {experiment.config.evaluate.segment_length}, {lanes} lanes, '
         f'{"the first" if limit else "all"} {count:,} tokens of {split}'
     )
+    protocols = {name: f'{protocol}; {description}' for name in sums} | {split: protocol}
     results = {
-        name: Result(
-            split,
-            nll,
-            count,
-            num_bytes,
-            f'{protocol}{"" if name == split else "; " + said}',
-            right=0,
-            answers=0,
-            exact=0,
-        )
+        name: Result(split, nll, count, num_bytes, protocols[name], right=0, answers=0, exact=0)
         for name, nll in sums.items()
     }
     paths = {'numbers': experiment.workdir / 'retrieval.json'}
-    whole = {'step': step, 'kind': kind, 'choice': dataclasses.asdict(choice)}
-    for name, result in results.items():
-        whole[name] = result.as_json()
-    paths['numbers'].write_text(json.dumps(whole, indent=1) + '\n')
+    content = {'step': step, 'kind': kind, 'choice': dataclasses.asdict(choice)}
+    content |= {name: result.as_json() for name, result in results.items()}
+    paths['numbers'].write_text(json.dumps(content, indent=1) + '\n')
     if store is not None and settings.report_tokens:
         paths |= gains.write(store, experiment.tokenizer, experiment.workdir)
     progress.close()
@@ -230,15 +247,20 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     return results
 
 
-def _mixed(found: Found, choice: Choice, kind: str) -> tuple[str, np.ndarray]:
-    """What is mixed with the model, 'kNN-LM and cache', and the log-probability of the targets."""
-    names, logs, shares = [], [found.log_model], []
+def _mixed(looked_up: LookupResult, choice: Choice, kind: str) -> tuple[str, np.ndarray]:
+    """Mixes the predictions.
+
+    Returns:
+      What is mixed with the model, 'kNN-LM and cache', and log-probabilities of the targets, float64
+      [tokens].
+    """
+    names, logs, shares = [], [looked_up.log_model], []
     if kind in WITH_NEIGHBOURS:
         names.append('kNN-LM')
-        logs.append(neighbours_log(found, choice.k, choice.temperature))
+        logs.append(neighbours_log(looked_up, choice.k, choice.temperature))
         shares.append(choice.share)
     if kind in WITH_CACHE:
         names.append('cache')
-        logs.append(found.cache[:, 0])
+        logs.append(looked_up.cache[:, 0])
         shares.append(choice.cache_share)
     return ' and '.join(names), mixture(logs, [1 - sum(shares), *shares])

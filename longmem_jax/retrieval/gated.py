@@ -1,4 +1,4 @@
-"""A language model with a gate on retrieved tokens: SPALM's maths, and what its model reads.
+"""A language model with a gate on retrieved tokens: the equations of SPALM, and its inputs.
 
 With neighbours' tokens `y_k` embedded by the tied output table: `m = sum_k softmax_k(y_k . h) y_k`,
 `g = sigmoid(w_g . h)`, `z = (1 - g) m + g h`, and logits from `z` (Yogatama et al., 2021).
@@ -20,17 +20,17 @@ def combine(hidden: jax.Array, embedded: jax.Array, gate: jax.Array) -> jax.Arra
 
     Args:
       hidden: [..., d_model], the last hidden vectors.
-      embedded: [..., K, d_model], output vectors of the retrieved tokens; one that was retrieved
-        twice counts twice.
+      embedded: [..., K, d_model], output vectors of the retrieved tokens; duplicates count
+        separately.
       gate: [d_model], w_g.
 
     Returns:
       Like `hidden`.
     """
     scores = jnp.einsum('...kd,...d->...k', embedded, hidden)
-    found = jnp.einsum('...k,...kd->...d', jax.nn.softmax(scores, axis=-1), embedded)
+    retrieved_vector = jnp.einsum('...k,...kd->...d', jax.nn.softmax(scores, axis=-1), embedded)
     share = jax.nn.sigmoid(hidden @ gate)[..., None]
-    return (1 - share) * found + share * hidden
+    return (1 - share) * retrieved_vector + share * hidden
 
 
 def output_table(params: Any) -> jax.Array:
@@ -44,16 +44,16 @@ def retrieved(part: Part, store: Any, index: Any, k: int, other_documents: bool)
 
     Args:
       part: what was read.
-      store, index: the datastore.
-      k: neighbours.
-      other_documents: leave out those from the document itself; for text of the datastore.
+      store, index: the datastore and its index.
+      k: number of neighbours.
+      other_documents: leave out neighbours from the same document, for text of the datastore.
     """
-    own = part.counted
-    documents = np.broadcast_to(part.documents[:, :, None], own.shape)[own]
-    _, numbers = index.search(part.keys[own], k, documents if other_documents else None)
-    found = np.zeros((*own.shape, k), np.int32)
-    found[own] = store.rows('values', numbers)
-    return found
+    counted = part.counted
+    documents = np.broadcast_to(part.documents[:, :, None], counted.shape)[counted]
+    _, numbers = index.search(part.keys[counted], k, documents if other_documents else None)
+    tokens = np.zeros((*counted.shape, k), np.int32)
+    tokens[counted] = store.rows('values', numbers)
+    return tokens
 
 
 @flax.struct.dataclass
@@ -63,8 +63,8 @@ class Inputs:
     Attributes:
       tokens, targets: int32 [lanes, length].
       valid: bool [lanes, length].
-      start: bool [lanes].
-      counted: float32 [lanes, length], 1 where a target is scored.
+      start: bool [lanes], a document begins.
+      counted: float32 [lanes, length], 1 if the target is scored.
       neighbours: int32 [lanes, length, k], the tokens retrieved.
     """
 
@@ -77,7 +77,7 @@ class Inputs:
 
 
 def inputs_of(part: Part, neighbours: np.ndarray, number: int) -> Inputs:
-    """Segment `number` of a part; `neighbours` is what was `retrieved` for all of it."""
+    """Segment `number` of a part; `neighbours` is the result of `retrieved` for the whole part."""
     return Inputs(
         tokens=jnp.asarray(part.tokens[number]),
         targets=jnp.asarray(part.targets[number]),
@@ -91,7 +91,7 @@ def inputs_of(part: Part, neighbours: np.ndarray, number: int) -> Inputs:
 def losses(
     model: Any, params: Any, gate: jax.Array, memory: Any, inputs: Inputs
 ) -> tuple[jax.Array, jax.Array, Any]:
-    """Reads one segment of every lane with the gate and without.
+    """Scores one segment of every lane with the gate and without.
 
     Args:
       model, params: the language model.
@@ -100,8 +100,8 @@ def losses(
       inputs: the segment.
 
     Returns:
-      Sum of the counted nats by the gated model, that by the model alone, and the memories after,
-      through which no gradient flows.
+      Nats of the counted targets, summed, by the gated model and by the model alone; and the
+      memories after the segment, with stopped gradients.
     """
     segment = Segment(inputs.tokens, inputs.valid, inputs.start)
     hidden, memory, _ = model.apply(

@@ -1,4 +1,4 @@
-"""What finds the nearest keys of a datastore: exact search or FAISS, as the config says."""
+"""The index of a datastore, which finds nearest keys: exact search or FAISS, by config."""
 
 from typing import Any, Protocol
 
@@ -21,10 +21,10 @@ class Index(Protocol):
         Args:
           queries: float32 [n, width].
           k: at most the number of keys.
-          exclude: int32 [n], the document whose keys are not to be found; None = all may be.
+          exclude: int32 [n], for each query a document whose keys are left out; None = none.
 
         Returns:
-          squared distances float32 [n, k], rising; numbers of the keys int64 [n, k].
+          squared distances float32 [n, k], ascending; numbers of the keys int64 [n, k].
         """
 
 
@@ -32,7 +32,7 @@ def make_index(settings: Any, store: Datastore, mesh: Mesh) -> Index:
     """The index that `config.retrieval.index` names: 'exact' or 'faiss'.
 
     Raises:
-      UsageError: FAISS is not installed, or has sizes that do not fit.
+      UsageError: FAISS is not installed, or its sizes do not fit.
     """
     if settings.index == 'exact':
         return Exact(store, settings.block_size, mesh)

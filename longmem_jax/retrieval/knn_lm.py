@@ -6,7 +6,7 @@ MISSING = -10000.0  # log-probability of a token that no neighbour has
 
 
 def log_weights(scores: np.ndarray) -> np.ndarray:
-    """Log softmax over the last axis, float64; `scores` are minus distances over a temperature."""
+    """Log softmax over the last axis, float64; `scores` are negative distances over a temperature."""
     scores = np.asarray(scores, np.float64)
     highest = scores.max(axis=-1, keepdims=True)
     return scores - highest - np.log(np.exp(scores - highest).sum(axis=-1, keepdims=True))
@@ -16,7 +16,7 @@ def log_probability(scores: np.ndarray, values: np.ndarray, targets: np.ndarray)
     """Log-probability of the targets by the neighbours alone.
 
     Args:
-      scores: [..., k], greater is nearer: minus squared distances, or inner products.
+      scores: [..., k], greater is nearer: negative squared distances, or inner products.
       values: int [..., k], the token that followed each neighbour.
       targets: int [...].
 
@@ -32,15 +32,15 @@ def distribution(scores: np.ndarray, values: np.ndarray, vocab_size: int) -> np.
     """Probabilities of all tokens by the neighbours alone, float64 [..., vocab_size]."""
     weights = np.exp(log_weights(scores)).reshape(-1, scores.shape[-1])
     rows = np.repeat(np.arange(len(weights)), weights.shape[1])
-    found = np.zeros((len(weights), vocab_size))
-    np.add.at(found, (rows, np.asarray(values).reshape(-1)), weights.reshape(-1))
-    return found.reshape(*scores.shape[:-1], vocab_size)
+    probabilities = np.zeros((len(weights), vocab_size))
+    np.add.at(probabilities, (rows, np.asarray(values).reshape(-1)), weights.reshape(-1))
+    return probabilities.reshape(*scores.shape[:-1], vocab_size)
 
 
 def mixture(logs: list[np.ndarray], shares: list[float]) -> np.ndarray:
-    """Log of a mixture of probabilities; `shares` sum to one, those of zero are left out."""
-    parts = [log + np.log(share) for log, share in zip(logs, shares, strict=True) if share > 0]
-    result = parts[0]
-    for part in parts[1:]:
-        result = np.logaddexp(result, part)
+    """Log of a mixture of probabilities, from arrays of one shape; `shares` sum to one."""
+    terms = [log + np.log(share) for log, share in zip(logs, shares, strict=True) if share > 0]
+    result = terms[0]
+    for term in terms[1:]:
+        result = np.logaddexp(result, term)
     return result

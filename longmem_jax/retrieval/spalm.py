@@ -1,7 +1,7 @@
 """SPALM: retrieved tokens gated into the last hidden vector (Yogatama et al., 2021).
 
-Neighbours are looked up in a datastore of the model, never in the document that is read. The gate starts
-at a half; the model is frozen or not.
+Neighbours are looked up in a datastore of the model, and in training never in the document being read.
+The gate starts at one half; the model may be frozen.
 """
 
 import json
@@ -32,6 +32,7 @@ from longmem_jax.training.optimizer import parameter_path
 
 
 def _require_plain(model_config: Any) -> None:
+    """Raises `UsageError` unless the model has one output table of width `d_model`."""
     if model_config.cutoffs or model_config.d_embed != model_config.d_model:
         raise UsageError(
             "config.retrieval.kind = 'spalm': needs one table of output vectors as wide as the "
@@ -40,6 +41,7 @@ def _require_plain(model_config: Any) -> None:
 
 
 def _lookup(experiment: Experiment, params: Any) -> tuple[Datastore, Index]:
+    """Opens the datastore of the model and its index."""
     settings = experiment.config.retrieval
     store = Datastore(
         Path(settings.datastore).expanduser(), identity(experiment, params), settings.verify
@@ -51,15 +53,15 @@ def _lookup(experiment: Experiment, params: Any) -> tuple[Datastore, Index]:
 def train(experiment: Experiment, split: str = 'train') -> Path:
     """`--mode=train_spalm`: trains the gate, and the model with it where it is not frozen.
 
-    Goes on from the newest checkpoint in WORKDIR/spalm/checkpoints, if any. Metrics and the result
+    Resumes from the newest checkpoint in WORKDIR/spalm/checkpoints, if any. Metrics and the result
     are in WORKDIR/spalm.
 
     Returns:
-      That folder; the result is there unless a signal stopped the run.
+      That folder; it has the result unless a signal stopped the run.
 
     Raises:
-      UsageError: no checkpoint of a model, no datastore of it, a model without one output table, or
-        a gate begun for another model or datastore.
+      UsageError: there is no checkpoint of a model or no datastore of it, the model does not have
+        one output table, or the gate was begun for another model or datastore.
     """
     config = experiment.config
     _require_plain(config.model)
@@ -87,7 +89,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     """Scores a split by the model alone and with the trained gate; prints a table.
 
     Raises:
-      UsageError: no gate was trained for this checkpoint, or no datastore of it.
+      UsageError: there is no gate or no datastore for this checkpoint.
     """
     settings = experiment.config.retrieval.spalm
     _require_plain(experiment.config.model)
@@ -107,22 +109,24 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
             f'{folder}: the gate of another model; delete that folder and run --mode=train_spalm.'
         )
     store, index = _lookup(experiment, params)
-    own = params
+    gated_params = params
     if not about['frozen']:
-        own = jax.tree_util.tree_map_with_path(
+        gated_params = jax.tree_util.tree_map_with_path(
             lambda path, leaf: saved['params/' + parameter_path(path)], params
         )
     model, progress = experiment.evaluation_model, Progress(0, log_every=0)
-    score = jax.jit(lambda memory, inputs: losses(model, own, saved['gate'], memory, inputs))
+    score = jax.jit(
+        lambda memory, inputs: losses(model, gated_params, saved['gate'], memory, inputs)
+    )
     reader, memory = Reader(experiment, params, split), None
     limit = experiment.config.evaluate.max_test_segments
     sums, count, num_bytes = np.zeros(3), 0, 0.0
     for part in reader.parts(limit):
-        found = retrieved(part, store, index, about['k'], split == 'train')
+        neighbours = retrieved(part, store, index, about['k'], split == 'train')
         if memory is None:
             memory = jax.tree.map(jnp.zeros_like, reader.memory)
-        for number in range(SEGMENTS):
-            gated, alone, memory = score(memory, inputs_of(part, found, number))
+        for segment in range(SEGMENTS):
+            gated, alone, memory = score(memory, inputs_of(part, neighbours, segment))
             sums[0] += float(gated)
             sums[1] += float(alone)
         sums[2] += float(part.nll[part.counted].sum())

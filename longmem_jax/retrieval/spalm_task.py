@@ -26,16 +26,16 @@ from longmem_jax.training.task import Metrics, Plan, Step
 
 @flax.struct.dataclass
 class SpalmState:
-    """Everything that a run consists of; a checkpoint is this.
+    """The whole state of a run; a checkpoint holds this.
 
     Attributes:
       step: int32 scalar, steps taken, one per segment of all lanes.
       trained: 'gate' float32 [d_model], and 'params' where the model is not frozen.
       optimizer: optax state.
       memory: memories of the trained model after the last segment; every leaf [lanes, ...].
-      skipped: int32 scalar, steps in a row that were left out because they were not finite.
-      position: of the pass that looks the neighbours up, before the part that is trained on.
-      number: int32 scalar, segments of this part that were trained on.
+      skipped: int32 scalar, consecutive steps skipped because they were not finite.
+      position: of the pass that looks up neighbours, before the current part.
+      number: int32 scalar, segments of the current part already trained on.
     """
 
     step: jax.Array
@@ -51,8 +51,8 @@ class SpalmTask:
     """See `training.task.Task`.
 
     Attributes:
-      plan: when the run does what.
-      identity: what a checkpoint must agree on: model, datastore, and how the text is read.
+      plan: the schedule of the run.
+      identity: what a checkpoint must match: model, datastore, and how the text is read.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class SpalmTask:
         Args:
           experiment: a trained experiment.
           params: its parameters.
-          store, index: the datastore.
-          split: the text that is trained on.
+          store, index: the datastore and its index.
+          split: the text to train on.
           folder: for the result.
         """
         config, settings = experiment.config, experiment.config.retrieval.spalm
@@ -84,7 +84,7 @@ class SpalmTask:
         }
         self.identity = {
             'model': self._about,
-            'datastore': _written(store.folder),
+            'datastore': _fingerprint(store.folder),
             'split': split,
             'config.evaluate.num_lanes': config.evaluate.num_lanes,
             'config.evaluate.segment_length': config.evaluate.segment_length,
@@ -106,11 +106,11 @@ class SpalmTask:
         )
 
     def first_state(self) -> SpalmState:
-        """A gate that is a half everywhere, at the beginning of the text."""
+        """A gate of one half for every token, at the beginning of the text."""
         mesh = self._experiment.mesh
         trained = {'gate': jnp.zeros((self._experiment.config.model.d_model,), jnp.float32)}
         if not self._settings.frozen:
-            # A step gives its state away, and the reader goes on with the parameters as they were.
+            # A step donates its state, and the reader still needs the original parameters.
             trained['params'] = jax.tree.map(jnp.copy, self._params)
         state = SpalmState(
             step=jnp.zeros((), jnp.int32),
@@ -121,25 +121,27 @@ class SpalmTask:
             position=self._reader.position(),
             number=jnp.zeros((), jnp.int32),
         )
-        whole = sharding.replicated(mesh)
+        everywhere = sharding.replicated(mesh)
         return jax.tree.map(
             lambda leaf: (
-                leaf if len(leaf.sharding.device_set) == mesh.size else jax.device_put(leaf, whole)
+                leaf
+                if len(leaf.sharding.device_set) == mesh.size
+                else jax.device_put(leaf, everywhere)
             ),
             state,
         )
 
     def begin(self, step: int) -> None:
-        """Nothing is noted before the end."""
+        """Does nothing; see `finish`."""
 
     def compile(self) -> Step:
-        """The step; XLA compiles it when the shapes of its first batch are known."""
+        """The step; XLA compiles it on the first call."""
         update = jax.jit(self._update, donate_argnums=0)
 
         def call(
             state: SpalmState, inputs: Inputs, position: Position, number: jax.Array
         ) -> tuple[SpalmState, Metrics]:
-            # The position is the same for all segments of a part: it is not copied for each.
+            # The position is the same for all segments of a part, so it is not copied for each.
             state, metrics = update(state.replace(position=None), self._params, inputs)
             return state.replace(position=position, number=number), metrics
 
@@ -151,8 +153,10 @@ class SpalmTask:
         count = jnp.maximum(inputs.counted.sum(), 1)
 
         def loss(trained):
-            own = trained.get('params', params)
-            gated, alone, memory = losses(model, own, trained['gate'], state.memory, inputs)
+            model_params = trained.get('params', params)
+            gated, alone, memory = losses(
+                model, model_params, trained['gate'], state.memory, inputs
+            )
             return gated / count, (alone / count, memory)
 
         (value, (alone, memory)), gradient = jax.value_and_grad(loss, has_aux=True)(state.trained)
@@ -175,7 +179,7 @@ class SpalmTask:
         return state, {'loss': value, 'loss_alone': alone, 'grad_norm': norm, 'skipped': skipped}
 
     def batches(self, state: SpalmState) -> Iterator[tuple[Inputs, Position, jax.Array]]:
-        """The segments of the text, once, with the neighbours of other documents."""
+        """The segments of the text, once, with neighbours from other documents."""
         self._reader.go_to(state.position)
         return self._segments(state.position, int(state.number))
 
@@ -183,27 +187,31 @@ class SpalmTask:
         self, position: Position, done: int
     ) -> Iterator[tuple[Inputs, Position, jax.Array]]:
         for part in self._reader.parts():
-            found = retrieved(part, self._store, self._index, self._settings.k, True)
+            neighbours = retrieved(part, self._store, self._index, self._settings.k, True)
             for number in range(done, SEGMENTS):
-                yield inputs_of(part, found, number), position, jnp.asarray(number + 1, jnp.int32)
+                yield (
+                    inputs_of(part, neighbours, number),
+                    position,
+                    jnp.asarray(number + 1, jnp.int32),
+                )
             position, done = self._reader.position(), 0
 
     def in_short(self, metrics: dict[str, float]) -> str:
-        """Loss with the gate and without."""
+        """Loss with and without the gate."""
         return f'loss {metrics["loss"]:.4f} nats/token, model alone {metrics["loss_alone"]:.4f}'
 
     def evaluate(self, state: SpalmState, step: int) -> None:
-        """Nothing: `--mode=evaluate` scores the gate."""
+        """Does nothing; `--mode=evaluate` scores the gate."""
 
     def finish(self, state: SpalmState, step: int) -> None:
-        """Writes the gate, and the parameters where they were trained."""
+        """Writes the gate, and the parameters if they were trained."""
         flat, _ = jax.tree_util.tree_flatten_with_path(state.trained)
         with whole_file(self._folder / 'parameters.safetensors') as partial:
             save_file({parameter_path(path): jnp.asarray(leaf) for path, leaf in flat}, partial)
         (self._folder / 'about.json').write_text(json.dumps(self._about, indent=1) + '\n')
 
 
-def _written(folder: Path) -> str:
-    """A fingerprint of the files of a datastore, as they were written."""
+def _fingerprint(folder: Path) -> str:
+    """A fingerprint of the files of a datastore, from the checksums in its manifest."""
     shards = json.dumps(read_manifest(folder)['shards'], sort_keys=True)
     return hashlib.sha256(shards.encode()).hexdigest()[:16]

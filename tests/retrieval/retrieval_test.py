@@ -13,7 +13,17 @@ from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
-from longmem_jax.retrieval import cache, datastore, evaluate, gated, knn_lm, reading, search, spalm
+from longmem_jax.retrieval import (
+    build_datastore,
+    cache,
+    datastore,
+    evaluate,
+    gated,
+    knn_lm,
+    reading,
+    search,
+    spalm,
+)
 from longmem_jax.retrieval.index import make_index
 from tests.commands.train_test import small_config, texts  # noqa: F401  (a fixture)
 from tests.parity_systems.knn_lm import Store
@@ -30,7 +40,7 @@ def trained(texts, tmp_path_factory):  # noqa: F811
     config.retrieval.spalm.update(k=3, num_steps=6)
     workdir = tmp_path_factory.mktemp('run')
     train(make(config, workdir))
-    datastore.build(make(config, workdir), 'train')
+    build_datastore.build(make(config, workdir), 'train')
     return config, workdir
 
 
@@ -91,7 +101,7 @@ def test_the_pass_scores_what_evaluation_scores(trained):
 def test_building_goes_on_where_it_stopped(trained, tmp_path, monkeypatch):
     config, workdir = trained
     experiment = opened(config, workdir, datastore=str(tmp_path))
-    write, calls = datastore._Builder.write, []
+    write, calls = build_datastore._Builder.write, []
 
     def stop(self, reader, contexts, complete):
         if len(calls) == 2:
@@ -99,14 +109,14 @@ def test_building_goes_on_where_it_stopped(trained, tmp_path, monkeypatch):
         calls.append(complete)
         write(self, reader, contexts, complete)
 
-    monkeypatch.setattr(datastore._Builder, 'write', stop)
+    monkeypatch.setattr(build_datastore._Builder, 'write', stop)
     with pytest.raises(KeyboardInterrupt):
-        datastore.build(experiment, 'train')
+        build_datastore.build(experiment, 'train')
     assert not json.loads((tmp_path / 'manifest.json').read_text())['complete']
     with pytest.raises(UsageError, match='not finished .2 shards'):
         datastore.Datastore(tmp_path, None, False)
-    monkeypatch.setattr(datastore._Builder, 'write', write)
-    store = datastore.build(experiment, 'train')
+    monkeypatch.setattr(build_datastore._Builder, 'write', write)
+    store = build_datastore.build(experiment, 'train')
     whole = datastore.Datastore(datastore.Path(config.retrieval.datastore), None, True)
     for name in ('keys', 'values', 'documents', 'contexts'):
         number = np.arange(len(whole))
@@ -151,7 +161,7 @@ def test_damage_and_strangers_are_said(trained, tmp_path):
         faults = checks.find_faults(opened(config, workdir, **changes).config, 1)
         assert len(faults) == 1 and message in faults[0], faults
     with pytest.raises(UsageError, match='another source'):
-        datastore.build(make(config, workdir), 'test')
+        build_datastore.build(make(config, workdir), 'test')
 
 
 @pytest.mark.slow
