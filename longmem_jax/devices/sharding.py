@@ -91,17 +91,17 @@ def lanes_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
     return NamedSharding(mesh, P(*(None,) * axis, RULES['lanes']))
 
 
-def memory_rows(size: int, parts: int) -> int:
-    """Returns `parts` after checking that it divides the `size` entries of a memory.
+def memory_rows(size: int, shards: int) -> int:
+    """Returns `shards` after checking that it divides the `size` entries of a memory.
 
     Raises:
       UsageError: it does not divide `size`.
     """
-    if size % parts:
+    if size % shards:
         raise UsageError(
-            f'config.mesh.memory = {parts}: must divide the {size} entries of a sharded memory.'
+            f'config.mesh.memory = {shards}: must divide the {size} entries of a sharded memory.'
         )
-    return parts
+    return shards
 
 
 def memory_shardings(mesh: Mesh, memory: Any) -> Any:
@@ -111,13 +111,13 @@ def memory_shardings(mesh: Mesh, memory: Any) -> Any:
       mesh: devices.
       memory: abstract memories, every leaf [batch, ...].
     """
-    parts = mesh.shape['memory']
+    shards = mesh.shape['memory']
 
-    def shard(path, leaf):
+    def shard(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         name = str(getattr(path[-1], 'name', '')) if path else ''
-        if parts == 1 or not name.startswith('rows_'):
+        if shards == 1 or not name.startswith('rows_'):
             return lanes_sharding(mesh)
-        memory_rows(leaf.shape[2], parts)
+        memory_rows(leaf.shape[2], shards)
         return NamedSharding(mesh, P(RULES['lanes'], None, 'memory'))
 
     return jax.tree_util.tree_map_with_path(shard, memory)
@@ -143,7 +143,7 @@ def parameter_shardings(mesh: Mesh, boxed: Any) -> Any:
     """
     faults = []
 
-    def shard(path, leaf):
+    def shard(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         if not isinstance(leaf, nn.LogicallyPartitioned):
             return replicated(mesh)
         names, shape = leaf.names, leaf.value.shape
@@ -151,11 +151,11 @@ def parameter_shardings(mesh: Mesh, boxed: Any) -> Any:
             raise ValueError(f'{jax.tree_util.keystr(path)}: axes {names} for shape {shape}')
         partition = spec(names)
         for name, size in zip(names, shape, strict=True):
-            parts = num_shards(mesh, name) if name else 1
-            if size % parts:
+            shards = num_shards(mesh, name) if name else 1
+            if size % shards:
                 faults.append(
                     f'{jax.tree_util.keystr(path)} {shape}: axis {name!r} of {size} does not '
-                    f'divide into {parts} parts (config.mesh)'
+                    f'divide into {shards} shards (config.mesh)'
                 )
         return NamedSharding(mesh, partition)
 
@@ -180,7 +180,7 @@ def like_parameters(tree: Any, params: Any, shardings: Any, mesh: Mesh) -> Any:
         for (path, leaf), sharding in zip(flat, jax.tree.leaves(shardings), strict=True)
     }
 
-    def shard(path, leaf):
+    def shard(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         path = tuple(map(str, path))
         for start in range(len(path)):
             shape, sharding = by_path.get(path[start:], (None, None))
@@ -197,10 +197,10 @@ def own_lanes(mesh: Mesh, num_lanes: int) -> range:
     Raises:
       UsageError: the mesh does not divide the lanes, or those of this process are not contiguous.
     """
-    parts = num_shards(mesh, 'lanes')
-    if num_lanes % parts:
+    shards = num_shards(mesh, 'lanes')
+    if num_lanes % shards:
         raise UsageError(
-            f'{num_lanes} lanes over {parts} devices (config.mesh data x fsdp): must divide.'
+            f'{num_lanes} lanes: config.mesh data x fsdp = {shards} devices must divide them.'
         )
     indices = lanes_sharding(mesh).addressable_devices_indices_map((num_lanes,)).values()
     lanes = sorted({lane for (index,) in indices for lane in range(num_lanes)[index]})

@@ -185,7 +185,7 @@ def _score(
       The memories, the wrong tokens of answers that have not ended, and the sums over the batch.
     """
 
-    def read(carry, inputs, key):
+    def read(carry: Any, inputs: Batch, key: jax.Array) -> Any:
         memory, errors = carry
         errors = jnp.where(inputs.start, 0, errors)
         start = inputs.start | reset

@@ -24,7 +24,9 @@ def capture(
     """
     values: list[Any] = []
 
-    def record(next_method, args, kwargs, context):
+    def record(
+        next_method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any
+    ) -> Any:
         if isinstance(context.module, layer_type) and context.method_name == '__call__':
             values.append(function(context.module, *args))
         return next_method(*args, **kwargs)

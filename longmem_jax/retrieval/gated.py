@@ -76,15 +76,15 @@ class Inputs:
     neighbours: jax.Array
 
 
-def inputs_of(part: Part, neighbours: np.ndarray, number: int) -> Inputs:
-    """Segment `number` of a part; `neighbours` is the result of `retrieved` for the whole part."""
+def inputs_of(part: Part, neighbours: np.ndarray, index: int) -> Inputs:
+    """Segment `index` of a part; `neighbours` is the result of `retrieved` for the whole part."""
     return Inputs(
-        tokens=jnp.asarray(part.tokens[number]),
-        targets=jnp.asarray(part.targets[number]),
-        valid=jnp.asarray(part.valid[number]),
-        start=jnp.asarray(part.start[number]),
-        counted=jnp.asarray(part.counted[number], jnp.float32),
-        neighbours=jnp.asarray(neighbours[number]),
+        tokens=jnp.asarray(part.tokens[index]),
+        targets=jnp.asarray(part.targets[index]),
+        valid=jnp.asarray(part.valid[index]),
+        start=jnp.asarray(part.start[index]),
+        counted=jnp.asarray(part.counted[index], jnp.float32),
+        neighbours=jnp.asarray(neighbours[index]),
     )
 
 

@@ -31,9 +31,9 @@ def log_probability(scores: np.ndarray, values: np.ndarray, targets: np.ndarray)
 def distribution(scores: np.ndarray, values: np.ndarray, vocab_size: int) -> np.ndarray:
     """Probabilities of all tokens by the neighbours alone, float64 [..., vocab_size]."""
     weights = np.exp(log_weights(scores)).reshape(-1, scores.shape[-1])
-    rows = np.repeat(np.arange(len(weights)), weights.shape[1])
+    query = np.repeat(np.arange(len(weights)), weights.shape[1])
     probabilities = np.zeros((len(weights), vocab_size))
-    np.add.at(probabilities, (rows, np.asarray(values).reshape(-1)), weights.reshape(-1))
+    np.add.at(probabilities, (query, np.asarray(values).reshape(-1)), weights.reshape(-1))
     return probabilities.reshape(*scores.shape[:-1], vocab_size)
 
 

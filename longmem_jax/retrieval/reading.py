@@ -68,7 +68,7 @@ def look(
       float32.
     """
 
-    def normalized(layer, x, state, segment):
+    def normalized(layer: Any, x: jax.Array, state: Any, segment: Segment) -> jax.Array:
         return layer.normalize(x)
 
     layers = tuple(entry.layer for entry in FEED_FORWARD.values())
@@ -138,7 +138,7 @@ class Reader:
         self.ordinals = np.asarray(position.ordinals)
 
     def _read(self, params: Any, memory: Any, batch: Batch) -> tuple[Any, tuple[jax.Array, ...]]:
-        def read(memory, inputs, key):
+        def read(memory: Any, inputs: Batch, key: jax.Array) -> Any:
             return look(self._model, params, memory, inputs)
 
         return read_segments(read, memory, batch, jax.random.key(0))

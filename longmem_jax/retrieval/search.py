@@ -74,34 +74,60 @@ class Exact:
         self._store, self._mesh = store, mesh
         devices = mesh.devices.size
         self._block = -(-max(block_size, devices) // devices) * devices
-        axes = tuple(mesh.axis_names)
-        self._by_key, self._everywhere = NamedSharding(mesh, P(axes)), NamedSharding(mesh, P())
+        by_key = P(tuple(mesh.axis_names))
+        self._by_key, self._everywhere = NamedSharding(mesh, by_key), NamedSharding(mesh, P())
+        self._step = jax.jit(self._search_block, static_argnames='k')
 
-        @functools.partial(jax.jit, static_argnames='k')
-        def step(best, queries, keys, documents, exclude, base, count, k):
-            def search_shard(keys, documents, queries, exclude, base, count):
-                keys = keys.astype(jnp.float32)
-                first = jax.lax.axis_index(axes) * keys.shape[0]
-                scores = 2 * queries @ keys.T - jnp.square(keys).sum(axis=1)[None]
-                number = first + jnp.arange(keys.shape[0], dtype=jnp.int32)
-                mask = (number < count)[None] & (documents[None] != exclude[:, None])
-                scores = jnp.where(mask, scores, -jnp.inf)
-                k_here = min(k, keys.shape[0])
-                scores, at = top_k(scores, k_here)
-                return scores, (at.astype(jnp.int32) + first + base)
+    def _search_block(
+        self,
+        best: tuple[jax.Array, jax.Array],
+        queries: jax.Array,
+        exclude: jax.Array,
+        block: tuple[jax.Array, jax.Array, jax.Array, jax.Array],
+        k: int,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Merges the nearest keys of a block into the best so far.
 
-            scores, at = jax.shard_map(
-                search_shard,
-                mesh=mesh,
-                in_specs=(P(axes), P(axes), P(), P(), P(), P()),
-                out_specs=P(None, axes),
-                check_vma=False,
-            )(keys, documents, queries, exclude, base, count)
-            scores, at = (jnp.concatenate(pair, 1) for pair in zip(best, (scores, at), strict=True))
-            scores, order = jax.lax.top_k(scores, k)
-            return scores, jnp.take_along_axis(at, order, axis=1)
+        Args:
+          best: scores float32 [q, k], descending, and the numbers of their keys int32 [q, k].
+          queries: float32 [q, width].
+          exclude: int32 [q], documents to leave out; -1 = none.
+          block: keys [n, width], their documents int32 [n], the number of the first key, and how
+            many keys there are (int32 scalars).
+          k: keys to keep.
 
-        self._step = step
+        Returns:
+          As `best`.
+        """
+        axes = tuple(self._mesh.axis_names)
+        keys, documents, base, count = block
+
+        def search_shard(
+            keys: jax.Array,
+            documents: jax.Array,
+            queries: jax.Array,
+            exclude: jax.Array,
+            base: jax.Array,
+            count: jax.Array,
+        ) -> tuple[jax.Array, jax.Array]:
+            keys = keys.astype(jnp.float32)
+            first = jax.lax.axis_index(axes) * keys.shape[0]
+            scores = 2 * queries @ keys.T - jnp.square(keys).sum(axis=1)[None]
+            position = first + jnp.arange(keys.shape[0], dtype=jnp.int32)
+            mask = (position < count)[None] & (documents[None] != exclude[:, None])
+            scores, index = top_k(jnp.where(mask, scores, -jnp.inf), min(k, keys.shape[0]))
+            return scores, (index.astype(jnp.int32) + first + base)
+
+        nearest = jax.shard_map(
+            search_shard,
+            mesh=self._mesh,
+            in_specs=(P(axes), P(axes), P(), P(), P(), P()),
+            out_specs=P(None, axes),
+            check_vma=False,
+        )(keys, documents, queries, exclude, base, count)
+        scores, numbers = (jnp.concatenate(pair, 1) for pair in zip(best, nearest, strict=True))
+        scores, order = jax.lax.top_k(scores, k)
+        return scores, jnp.take_along_axis(numbers, order, axis=1)
 
     def search(
         self, queries: np.ndarray, k: int, exclude: np.ndarray | None = None
@@ -144,16 +170,13 @@ class Exact:
                 spare = self._block - count
                 keys = np.concatenate([keys, np.zeros((spare, keys.shape[1]), keys.dtype)])
                 documents = np.concatenate([documents, np.full((spare,), -2, np.int32)])
-            best = self._step(
-                best,
-                padded,
+            block = (
                 jax.device_put(np.ascontiguousarray(keys), self._by_key),
                 jax.device_put(documents, self._by_key),
-                excluded,
                 np.int32(base),
                 np.int32(count),
-                k=k,
             )
+            best = self._step(best, padded, excluded, block, k=k)
         scores, numbers = (
             np.asarray(best[0])[:num_queries],
             np.asarray(best[1])[:num_queries].astype(np.int64),

@@ -188,11 +188,11 @@ class SpalmTask:
     ) -> Iterator[tuple[Inputs, Position, jax.Array]]:
         for part in self._reader.parts():
             neighbours = retrieved(part, self._store, self._index, self._settings.k, True)
-            for number in range(done, SEGMENTS):
+            for segment in range(done, SEGMENTS):
                 yield (
-                    inputs_of(part, neighbours, number),
+                    inputs_of(part, neighbours, segment),
                     position,
-                    jnp.asarray(number + 1, jnp.int32),
+                    jnp.asarray(segment + 1, jnp.int32),
                 )
             position, done = self._reader.position(), 0
 

@@ -40,7 +40,7 @@ def graft(
     trained_by_name = {parameter_path(path): leaf for path, leaf in flat}
     new: list[str] = []
 
-    def take(path, leaf):
+    def take(path: Any, leaf: jax.Array) -> jax.Array:
         name = parameter_path(path)
         value = trained_by_name.get(name)
         if value is None:

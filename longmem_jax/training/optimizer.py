@@ -78,7 +78,7 @@ def parameter_groups(groups: Any, params: Any) -> Any:
             f'decay True or False[, optimizer]) are needed ({error}).'
         ) from error
 
-    def group_of(path, leaf):
+    def group_of(path: Any, leaf: Any) -> int:
         name = parameter_path(path)
         return next((i for i, pattern in enumerate(patterns) if pattern.search(name)), -1)
 
@@ -125,7 +125,7 @@ def _make_base(
 def keep_bounded(names: Collection[str]) -> optax.GradientTransformation:
     """Clips updates so that parameters with these names stay in [0, 1]."""
 
-    def keep(path, update, param):
+    def keep(path: Any, update: jax.Array, param: jax.Array) -> jax.Array:
         if parameter_path(path).rpartition('/')[2] not in names:
             return update
         return jnp.clip(param + update, 0, 1) - param

@@ -49,16 +49,16 @@ class Stopped:
         """Installs handlers for both signals; `restore` removes them."""
         self.name = ''
         signals = (signal.SIGTERM, signal.SIGINT) if jax.process_count() == 1 else ()
-        self._previous = {number: signal.signal(number, self._note) for number in signals}
+        self._previous = {signum: signal.signal(signum, self._note) for signum in signals}
 
-    def _note(self, number: int, frame: Any) -> None:
-        self.name = signal.Signals(number).name
+    def _note(self, signum: int, frame: Any) -> None:
+        self.name = signal.Signals(signum).name
         self.restore()
 
     def restore(self) -> None:
         """Restores the previous handlers, so that a second signal ends the process at once."""
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
 
 
 class _Profile:

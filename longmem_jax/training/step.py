@@ -149,7 +149,7 @@ def average_in(params: Any, statistics: dict[str, jax.Array]) -> Any:
       statistics: path to [segments, ...] values, in the order of the segments.
     """
 
-    def move(path, leaf):
+    def move(path: Any, leaf: jax.Array) -> jax.Array:
         values = statistics.get(parameter_path(path))
         if values is None:
             return leaf
@@ -182,7 +182,7 @@ def read_batch(
       tuple of the memories after the batch, metrics, and statistics for `average_in`.
     """
 
-    def read(memory, inputs, key):
+    def read(memory: Any, inputs: Batch, key: jax.Array) -> Any:
         return score_segment(model, params, memory, inputs, key, train=True)
 
     memory, (sums, _, aux) = read_segments(read, memory, batch, key, remat=settings.remat)

@@ -104,10 +104,10 @@ class JointLayer(nn.Module):
     ) -> tuple[jax.Array, jax.Array]:
         """Passes slots and tokens through the layer; arguments and results as `JointAttention`."""
 
-        def join(x, y, norm):
+        def join(x: jax.Array, y: jax.Array, norm: Norm) -> jax.Array:
             return norm(x + self.drop(y, deterministic=not train))
 
-        def feed(x, layer, norm):
+        def feed(x: jax.Array, layer: Dense, norm: Norm) -> jax.Array:
             return join(x, layer(x, NoState(), None, train=train)[0], norm)
 
         from_slots, from_tokens = self.attention(slots, x, valid, train=train)
