@@ -135,7 +135,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     lanes = experiment.config.evaluate.num_lanes
     protocol = (
         f'step {step:,}, segment {experiment.config.evaluate.segment_length}, {lanes} lanes, '
-        f'{count:,} tokens of {split}; K {settings.k}'
+        f'{count:,} tokens of {split}; K {about["k"]}'
     )
     names = {split: sums[2], f'{split}, SPALM': sums[0]}
     results = {
