@@ -19,6 +19,8 @@ from longmem_jax.models.kinds import KINDS
 def _stack(model, name, registry):
     """Faults of one layer stack, spelled out in the config."""
     given = tuple(model[name])
+    if not all(isinstance(layer, str) for layer in given):
+        return [f'config.model.{name} = {given}: names of layers are needed, one per layer']
     faults = []
     if len(given) != model.num_layers:
         example = ','.join((given * model.num_layers)[: model.num_layers])
@@ -140,9 +142,11 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
                 f'{name} = {model[name]}: must lie between 0 and 1, excluding 1, or be -1 (as dropout)'
             )
     faults = under('config.model', faults)
-    faults += _kind(model, segment_length)
     faults += _stack(model, 'attention', ATTENTION)
     faults += _stack(model, 'feed_forward', FEED_FORWARD)
+    if not all(isinstance(name, str) for name in (*model.attention, *model.feed_forward)):
+        return faults
+    faults += _kind(model, segment_length)
     for name in sorted({*model.attention, *model.feed_forward} & set(LAYERS)):
         faults += _fields(model, name, segment_length)
     return faults + _clusters(model)
@@ -255,6 +259,13 @@ def _pairs(config):
     return faults
 
 
+def _generate(config):
+    """Faults of how texts are drawn."""
+    settings = config.generate
+    faults = at_least(settings, 0, 'length', 'sample_length', 'temperature', 'top_k')
+    return under('config.generate', faults + between(settings, 0, 1, 'top_p'))
+
+
 def _context(config):
     """Faults of overlapping windows."""
     context, length = config.evaluate.context, config.evaluate.segment_length
@@ -280,6 +291,7 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
         faults += under('config.data.task', TASKS[config.data.source][1](config.data.task))
     faults += _positive(config) + _optimizer(config) + _loss_weights(config) + _pairs(config)
     faults += under('config.retrieval', retrieval.check(config.retrieval)) + _context(config)
+    faults += _generate(config)
     if config.train.segment_length != config.evaluate.segment_length and (
         config.model.position == 'learned' and not config.model.num_positions
     ):
