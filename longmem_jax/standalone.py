@@ -132,6 +132,7 @@ class Layer(nn.Module):
                 f'x has shape {x.shape}: [batch, length, {width}] is needed with at most {longest} '
                 'positions (segment_length)'
             )
+        _require_auto(x)
         batch, length = x.shape[:2]
         for name, array, shape in (
             ('valid', valid, (batch, length)),
@@ -142,6 +143,17 @@ class Layer(nn.Module):
                     f'{name} is {array.dtype} {list(array.shape)}: bool {list(shape)} is needed'
                 )
         return batch, length
+
+
+def _require_auto(x):
+    """Raises where `x` is sharded with explicit axes, for which JAX wants every sharding spelled out."""
+    sharding = jax.typeof(x).sharding
+    explicit = jax.sharding.AxisType.Explicit in sharding.mesh.axis_types
+    if explicit and any(axis is not None for axis in sharding.spec):
+        raise ValueError(
+            f'x is sharded as {sharding.spec} over a mesh of Explicit axes: Auto axes are needed. Make '
+            'the mesh with jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * n)'
+        )
 
 
 def _check_state(state, fresh, batch):

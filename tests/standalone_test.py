@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import longmem_jax
 from longmem_jax.errors import UsageError
@@ -125,6 +126,26 @@ def test_a_layer_stands_in_a_linen_model():
     state = small('infini').start(BATCH)
     y, variables = Model().init_with_output(jax.random.key(0), x, state)
     assert y[0].shape == x.shape and jax.tree.leaves(variables)
+
+
+def test_batches_are_sharded_over_a_mesh():
+    """Same numbers on 8 devices; a mesh of explicit axes, JAX's default, is refused in words."""
+    layer = small('infini')
+    x = jax.random.normal(jax.random.key(0), (8, LENGTH, WIDTH))
+    state, start = layer.start(8), jnp.arange(8) % 2 == 0
+    params = layer.init(jax.random.key(1), x, state)
+    alone, _, _ = jax.jit(layer.apply)(params, x, state, start=start)
+
+    def on(kind):
+        mesh = jax.make_mesh((8,), ('data',), axis_types=(kind,))
+        place = NamedSharding(mesh, PartitionSpec('data'))
+        given = jax.device_put((x, state, start), place)
+        with jax.set_mesh(mesh):
+            return jax.jit(layer.apply)(params, given[0], given[1], start=given[2])[0]
+
+    np.testing.assert_allclose(on(AxisType.Auto), alone, atol=1e-6)
+    with pytest.raises(ValueError, match='Make the mesh with jax.make_mesh'):
+        on(AxisType.Explicit)
 
 
 def test_training_draws_dropout():
