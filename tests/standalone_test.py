@@ -113,6 +113,22 @@ def test_every_entry_is_a_layer_of_nnx(name):
     assert second < first, f'{name}: a step of gradient descent did not lower the loss'
 
 
+def test_nnx_scans_segments():
+    """The way that the docstring of `longmem_jax.nnx` shows; equal to a loop."""
+    memory, x = wrap(small('infini'), rngs=nnx.Rngs(0)), inputs()
+
+    @nnx.scan(in_axes=(None, nnx.Carry, 0), out_axes=(nnx.Carry, 0))
+    def read(memory, state, x):
+        y, state, _ = memory(x, state)
+        return state, y
+
+    _, scanned = read(memory, memory.start(BATCH), x)
+    state = memory.start(BATCH)
+    for segment, found in zip(x, scanned, strict=True):
+        y, state, _ = memory(segment, state)
+        np.testing.assert_allclose(found, y, atol=1e-5)
+
+
 def test_a_layer_stands_in_a_linen_model():
     import flax.linen as nn
 
