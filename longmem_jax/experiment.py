@@ -22,7 +22,7 @@ from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.training import step as train_step
 from longmem_jax.training.checkpoint import FORMAT, Checkpointer
-from longmem_jax.training.optimizer import make_optimizer, make_schedule
+from longmem_jax.training.optimizer import make_optimizer, make_schedule, parameter_path
 
 
 def prepare_workdir(workdir: str) -> Path:
@@ -85,8 +85,22 @@ class Experiment:
 
     @functools.cached_property
     def evaluation_model(self) -> LanguageModel:
-        """The model for evaluation: the same parameters, maybe other memory lengths."""
-        return make_model(checks.evaluation_model(self.config), self.config.evaluate.segment_length)
+        """The model for evaluation: the same parameters, maybe other memory lengths.
+
+        Raises:
+          UsageError: an override of `config.evaluate.model` changes parameters.
+        """
+        settings = self.config.evaluate
+        model = make_model(checks.evaluation_model(self.config), settings.segment_length)
+        if settings.model:
+            changed = _changed(_shapes(self.model), _shapes(model))
+            if changed:
+                raise UsageError(
+                    f'config.evaluate.model = {settings.model.to_dict()}: {changed}; only fields '
+                    'without parameters can differ in evaluation, such as memory lengths. Set '
+                    'config.model instead, and train.'
+                )
+        return model
 
     @functools.cached_property
     def schedule(self) -> Any:
@@ -96,9 +110,9 @@ class Experiment:
     @functools.cached_property
     def optimizer(self) -> Any:
         """The optax transformation."""
-        params = jax.eval_shape(lambda: initial_parameters(self.model, jax.random.key(0)))
-        params = unbox(params)
-        return make_optimizer(self.config.optimizer, self.config.train.num_steps, params)
+        return make_optimizer(
+            self.config.optimizer, self.config.train.num_steps, _shapes(self.model)
+        )
 
     @functools.cached_property
     def make_state(self) -> Callable[[], train_step.TrainState]:
@@ -155,6 +169,24 @@ class Experiment:
             raise UsageError(f'--workdir={self.workdir}: no checkpoint there; train first.')
         state, step = restored
         return state.params, step
+
+
+def _shapes(model: LanguageModel) -> Any:
+    """Its parameters, abstract."""
+    return unbox(jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0))))
+
+
+def _changed(trained: Any, evaluated: Any) -> str:
+    """The first parameter that is not of the same name and shape in both; '' where all are."""
+    sizes = [
+        {parameter_path(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(params)}
+        for params in (trained, evaluated)
+    ]
+    for path in sorted({**sizes[0], **sizes[1]}):
+        before, after = (sides.get(path, 'not there') for sides in sizes)
+        if before != after:
+            return f'parameter {path} is {before} in training and {after} in evaluation'
+    return ''
 
 
 def _abstract_batch(experiment: Experiment) -> tuple[lanes.Batch, lanes.Cursor]:

@@ -120,7 +120,8 @@ def _run():
     if mode == 'compile':
         compile.compile_for(config, _TOPOLOGY.value)
         return
-    if _DISTRIBUTED.value or _COORDINATOR.value:
+    numbered = max(_NUM_PROCESSES.value, _PROCESS_ID.value) >= 0
+    if _DISTRIBUTED.value or _COORDINATOR.value or numbered:
         sharding.start_processes(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     checks.require_runnable(config, jax.device_count())
     function = MODES[mode].texts

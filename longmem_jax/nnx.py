@@ -8,6 +8,15 @@ memory = wrap(ExpireSpan(d_model=256, num_heads=4, segment_length=128), rngs=nnx
 state = memory.start(batch_size=2)
 y, state, aux = memory(x, state)          # as in linen: valid=, start=, train= are optional
 ```
+
+Segments are scanned with `nnx.scan`; in `jax.lax.scan` flax refuses the random streams of the module:
+
+```python
+@nnx.scan(in_axes=(None, nnx.Carry, 0), out_axes=(nnx.Carry, 0))
+def read(memory, state, x):
+    y, state, _ = memory(x, state)
+    return state, y
+```
 """
 
 from typing import Any

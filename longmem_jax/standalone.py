@@ -14,6 +14,7 @@ states have been reset. `Layer` does both, so that padding may stand anywhere an
 with any segment.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -23,9 +24,13 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
 
 from longmem_jax.contract import Entry, ModelSettings, fields_of, identity
 from longmem_jax.errors import UsageError, unknown
+from longmem_jax.faults import at_least, of_section
+from longmem_jax.memory.checks import layer_faults, size_faults
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.segment import Aux, Segment, State, pack, select_lanes
 
@@ -97,8 +102,8 @@ class Layer(nn.Module):
             `rngs={'memory': key}`).
 
         Returns:
-          y like `x`, zeros at padding; the state after the segment; losses (averaged, not weighted)
-          and metrics.
+          y [batch, length, d_model] of the layer's dtype, zeros at padding; the state after the
+          segment; losses (averaged, not weighted) and metrics.
 
         Raises:
           ValueError: a shape that does not fit.
@@ -111,8 +116,11 @@ class Layer(nn.Module):
         key = self.make_rng('memory') if train and self.has_rng('memory') else None
         tokens = jnp.zeros((batch, length), jnp.int32)
         segment, packing = pack(Segment(tokens, valid, start, key))
-        state = select_lanes(start, self.initial_state(batch), state)
-        y, state, aux = self.inner(packing.pack(x), state, segment, train=train)
+        fresh = self.initial_state(batch)
+        _check_state(state, fresh, batch)
+        state = select_lanes(start, fresh, state)
+        x = packing.pack(x.astype(self.settings.dtype))
+        y, state, aux = self.inner(x, state, segment, train=train)
         y = packing.unpack(y)
         return jnp.where(valid[..., None], y, jnp.zeros_like(y)), state, aux
 
@@ -124,6 +132,7 @@ class Layer(nn.Module):
                 f'x has shape {x.shape}: [batch, length, {width}] is needed with at most {longest} '
                 'positions (segment_length)'
             )
+        _require_auto(x)
         batch, length = x.shape[:2]
         for name, array, shape in (
             ('valid', valid, (batch, length)),
@@ -134,6 +143,34 @@ class Layer(nn.Module):
                     f'{name} is {array.dtype} {list(array.shape)}: bool {list(shape)} is needed'
                 )
         return batch, length
+
+
+def _require_auto(x):
+    """Raises where `x` is sharded with explicit axes, for which JAX wants every sharding spelled out."""
+    sharding = jax.typeof(x).sharding
+    explicit = jax.sharding.AxisType.Explicit in sharding.mesh.axis_types
+    if explicit and any(axis is not None for axis in sharding.spec):
+        raise ValueError(
+            f'x is sharded as {sharding.spec} over a mesh of Explicit axes: Auto axes are needed. Make '
+            'the mesh with jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * n)'
+        )
+
+
+def _check_state(state, fresh, batch):
+    """Raises where `state` is not of the structure and the shapes of `fresh`."""
+    advice = f'give what layer.start(batch_size={batch}) or the call before returned'
+    if jax.tree.structure(state) != jax.tree.structure(fresh):
+        given, needed = type(state).__name__, type(fresh).__name__
+        given = f'{given} of other fields' if given == needed else given
+        raise ValueError(f'state is {given}: {needed} of this layer is needed; {advice}')
+    for (path, leaf), like in zip(
+        jax.tree_util.tree_leaves_with_path(state), jax.tree.leaves(fresh), strict=True
+    ):
+        if jnp.shape(leaf) != like.shape:
+            raise ValueError(
+                f'state{jax.tree_util.keystr(path)} is {list(jnp.shape(leaf))}: '
+                f'{list(like.shape)} is needed; {advice}'
+            )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -152,7 +189,14 @@ def defaults_of(entry: Entry) -> dict[str, Any]:
     return {field.name: field.default for field in fields_of(module_of(entry))}
 
 
-SETTINGS = dict(dropout=0.0, attention_dropout=0.0, init_std=0.02, dtype='float32')
+SETTINGS = dict(
+    num_layers=1,
+    d_feed_forward=None,  # 4 * d_model
+    dropout=0.0,
+    attention_dropout=0.0,
+    init_std=0.02,
+    dtype='float32',
+)
 
 
 def make_layer(
@@ -162,6 +206,7 @@ def make_layer(
     num_heads: int,
     segment_length: int,
     head_dim: int | None = None,
+    name: str | None = None,
     **others: Any,
 ) -> Layer:
     """A memory of the registry as a linen module.
@@ -171,7 +216,8 @@ def make_layer(
       d_model: width of `x`.
       num_heads: attention heads.
       segment_length: positions of a segment at most.
-      head_dim: width of a head; None = d_model / num_heads.
+      head_dim: width of a head; None = d_model / num_heads, which must be a whole number.
+      name: of the module within the one that owns it, as in linen.
       **others: fields of the memory, by default the paper's values, and further attributes of
         `ModelSettings`: dropout, attention_dropout, init_std, dtype, and so on.
 
@@ -182,31 +228,55 @@ def make_layer(
         raise UsageError(unknown('memory', memory, sorted(LAYERS)))
     entry = LAYERS[memory]
     fields = defaults_of(entry)
-    settings = SETTINGS | dict(
-        d_model=d_model,
-        num_heads=num_heads,
-        head_dim=head_dim or d_model // num_heads,
-        d_feed_forward=4 * d_model,
-        num_layers=1,
-        segment_length=segment_length,
+    sizes = dataclasses.fields(ModelSettings)
+    settings = {size.name: size.default for size in sizes} | SETTINGS
+    sized = dict(
+        d_model=d_model, num_heads=num_heads, head_dim=head_dim, segment_length=segment_length
     )
-    known = {field.name for field in dataclasses.fields(ModelSettings)}
     if 'num_heads' in fields:
-        fields['num_heads'] = num_heads
-    for name, value in others.items():
-        if name not in {*known, *fields}:
-            allowed = sorted({*known, *fields})
-            raise UsageError(unknown(f'a field of {memory}', name, allowed))
-        if name in fields:
-            fields[name] = value
-        else:
-            settings[name] = value
-    settings['dtype'] = jnp.dtype(settings['dtype'])
-    settings = ModelSettings(**settings)
-    problems = entry.check(fields, settings, segment_length) if entry.check else []
+        fields['num_heads'] = _plain(num_heads)
+    for field, value in (sized | others).items():
+        if field not in {*settings, *fields}:
+            allowed = sorted({*settings, *fields})
+            raise UsageError(unknown(f'a field of {memory}', field, allowed))
+        (fields if field in fields and field not in sized else settings)[field] = _plain(value)
+    problems = _complete(settings)
+    if not problems:
+        types = {field.name: field.type for field in fields_of(module_of(entry))}
+        model = ConfigDict(settings)
+        problems = layer_faults(entry, fields, types, model, settings['segment_length'])
     if problems:
         raise UsageError(f'{memory}: ' + '; '.join(problems))
-    return Layer(memory, settings, tuple(fields.items()))
+    settings['dtype'] = jnp.dtype(settings['dtype'])
+    return Layer(memory, ModelSettings(**settings), tuple(fields.items()), name=name)
+
+
+def _complete(settings):
+    """Sets the sizes that follow from others, in place; returns the faults of all."""
+    types = {size.name: size.type for size in dataclasses.fields(ModelSettings)}
+    follow = [name for name in ('head_dim', 'd_feed_forward') if settings[name] is None]
+    faults = of_section(settings | dict.fromkeys(follow, 1), types)
+    if faults:
+        return faults
+    width, heads = settings['d_model'], settings['num_heads']
+    if 'd_feed_forward' in follow:
+        settings['d_feed_forward'] = 4 * width
+    if 'head_dim' in follow:
+        settings['head_dim'] = max(width // max(heads, 1), 1)
+        if heads and width % heads:
+            faults.append(
+                f'num_heads = {heads}: must divide d_model = {width}, or give head_dim as well'
+            )
+    with contextlib.suppress(TypeError):  # the name of no type is one of the faults
+        settings['dtype'] = jnp.dtype(settings['dtype']).name
+    return faults + at_least(settings, 1, 'segment_length') + size_faults(settings)
+
+
+def _plain(value: Any) -> Any:
+    """A value that can be hashed and compared: tuples for lists, Python's numbers for numpy's."""
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def named(entry: Entry) -> Callable[..., Layer]:

@@ -72,6 +72,13 @@ BAD = [
     ([TINY, '--workdir={tmp}', '--mode=evaluate', '--split=dev'], 'train, validation, test'),
     ([TINY, '--mode=compile'], '--topology='),
     ([TINY, '--workdir={tmp}', '--coordinator=a:1'], 'go together'),
+    ([TINY, '--workdir={tmp}', '--process_id=1'], 'go together'),
+    ([TINY, "--config.model.attention=('local', 3)"], "('local', 3): names of layers are needed"),
+    ([TINY, '--config.generate.top_p=7'], 'config.generate.top_p = 7.0: must lie between 0 and 1'),
+    ([TINY, '--workdir={tmp}', '--config.evaluate.model.d_model=32'],
+     'in evaluation; only fields without parameters can differ'),
+    ([TINY, '--workdir={tmp}', '--mode=generate', '--save_state=/proc/memory'],
+     '--save_state=/proc/memory: cannot be written'),
     ([TINY, 'train'], 'unknown arguments'),
 ]  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Every memory as a layer of somebody else's model: linen, nnx, scanned, differentiated, padded."""
 
 import inspect
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import longmem_jax
 from longmem_jax.errors import UsageError
@@ -111,6 +113,22 @@ def test_every_entry_is_a_layer_of_nnx(name):
     assert second < first, f'{name}: a step of gradient descent did not lower the loss'
 
 
+def test_nnx_scans_segments():
+    """The way that the docstring of `longmem_jax.nnx` shows; equal to a loop."""
+    memory, x = wrap(small('infini'), rngs=nnx.Rngs(0)), inputs()
+
+    @nnx.scan(in_axes=(None, nnx.Carry, 0), out_axes=(nnx.Carry, 0))
+    def read(memory, state, x):
+        y, state, _ = memory(x, state)
+        return state, y
+
+    _, scanned = read(memory, memory.start(BATCH), x)
+    state = memory.start(BATCH)
+    for segment, found in zip(x, scanned, strict=True):
+        y, state, _ = memory(segment, state)
+        np.testing.assert_allclose(found, y, atol=1e-5)
+
+
 def test_a_layer_stands_in_a_linen_model():
     import flax.linen as nn
 
@@ -124,6 +142,26 @@ def test_a_layer_stands_in_a_linen_model():
     state = small('infini').start(BATCH)
     y, variables = Model().init_with_output(jax.random.key(0), x, state)
     assert y[0].shape == x.shape and jax.tree.leaves(variables)
+
+
+def test_batches_are_sharded_over_a_mesh():
+    """Same numbers on 8 devices; a mesh of explicit axes, JAX's default, is refused in words."""
+    layer = small('infini')
+    x = jax.random.normal(jax.random.key(0), (8, LENGTH, WIDTH))
+    state, start = layer.start(8), jnp.arange(8) % 2 == 0
+    params = layer.init(jax.random.key(1), x, state)
+    alone, _, _ = jax.jit(layer.apply)(params, x, state, start=start)
+
+    def on(kind):
+        mesh = jax.make_mesh((8,), ('data',), axis_types=(kind,))
+        place = NamedSharding(mesh, PartitionSpec('data'))
+        given = jax.device_put((x, state, start), place)
+        with jax.set_mesh(mesh):
+            return jax.jit(layer.apply)(params, given[0], given[1], start=given[2])[0]
+
+    np.testing.assert_allclose(on(AxisType.Auto), alone, atol=1e-6)
+    with pytest.raises(ValueError, match='Make the mesh with jax.make_mesh'):
+        on(AxisType.Explicit)
 
 
 def test_training_draws_dropout():
@@ -159,13 +197,62 @@ def test_names_are_all_and_documented():
         (dict(rul='delta'), "did you mean 'rule'"),
         (dict(rule='gamma'), 'allowed are linear, delta'),
         (dict(epsilon=-1.0), 'epsilon = -1.0: must be above 0'),
+        (dict(epsilon='small'), "epsilon: must be a float, got 'small'"),
+        (dict(head_dim=7, position='rotary'), 'head_dim = 7: rotary needs an even number'),
+        (dict(num_heads=3), 'num_heads = 3: must divide d_model = 16'),
+        (dict(num_heads=0), 'num_heads = 0: must be at least 1'),
+        (dict(num_heads='2'), "num_heads: must be an int, got '2'"),
+        (dict(num_kv_heads=3), 'num_kv_heads = 3: must be 0, as many as heads'),
+        (dict(segment_length=0), 'segment_length = 0: must be at least 1'),
+        (dict(dtype='float17'), "dtype = 'float17': did you mean 'bfloat16'"),
+        (dict(dropout=2.0), 'dropout = 2.0: must lie between 0 and 1'),
     ],
 )
 def test_wrong_fields_are_one_message(arguments, message):
+    sizes = dict(d_model=16, num_heads=2, segment_length=4)
     with pytest.raises(UsageError, match=message):
-        longmem_jax.InfiniAttention(d_model=16, num_heads=2, segment_length=4, **arguments)
+        longmem_jax.InfiniAttention(**sizes | arguments)
     with pytest.raises(UsageError, match="did you mean 'infini'"):
         longmem_jax.make_layer('infni', d_model=16, num_heads=2, segment_length=4)
+
+
+@pytest.mark.parametrize('name', LAYERS)
+def test_a_layer_of_lists_and_numpy_numbers_is_the_same_layer(name):
+    """Layers are static arguments of jit: they must hash, and equal ones must compile once."""
+    plain = small(name)
+
+    def numpy_like(value):
+        if isinstance(value, tuple):
+            return list(value)
+        return np.int64(value) if type(value) is int else value
+
+    other = small(name, **{field: numpy_like(value) for field, value in plain.fields})
+    assert other == plain and hash(other) == hash(plain), 'standalone._plain missed a value'
+    assert pickle.loads(pickle.dumps(plain)) == plain
+
+
+@pytest.mark.parametrize('name', ['infini', 'infinity_former'])
+def test_the_output_has_the_type_of_the_layer(name):
+    layer = small(name, dtype=jnp.bfloat16)
+    x, state = inputs()[0], layer.start(BATCH)
+    params = layer.init(jax.random.key(0), x, state)
+    y, after, _ = layer.apply(params, x, state)
+    assert y.dtype == jnp.bfloat16
+    types = [leaf.dtype for leaf in jax.tree.leaves(state)]
+    assert types == [leaf.dtype for leaf in jax.tree.leaves(after)], 'a scan needs equal types'
+
+
+def test_a_wrong_state_says_what_is_needed():
+    layer, x = small('transformer_xl'), inputs()[0]
+    params = layer.init(jax.random.key(0), x, layer.start(BATCH))
+    for state, message in (
+        (None, 'state is NoneType: TransformerXLState of this layer is needed'),
+        (small('infini').start(BATCH), 'state is InfiniState: TransformerXLState'),
+        (layer.start(BATCH + 1), r'state.hidden is \[3, 6, 16\]: \[2, 6, 16\] is needed'),
+        (small('transformer_xl', memory_length=7).start(BATCH), r'is \[2, 7, 16\]: \[2, 6, 16\]'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            layer.apply(params, x, state)
 
 
 def test_wrong_shapes_say_what_is_needed():

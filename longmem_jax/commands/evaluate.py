@@ -36,6 +36,8 @@ def evaluate(
     config = experiment.config.evaluate
     if split not in SPLITS:
         raise UsageError(f'--split={split}: allowed are {", ".join(SPLITS)}.')
+    if save_state:
+        state_file.require_writable(save_state)
     if save_state and config.num_lanes != 1:
         raise UsageError(
             f'--save_state with config.evaluate.num_lanes = {config.num_lanes}: which lane is '

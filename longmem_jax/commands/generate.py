@@ -40,6 +40,8 @@ def generate(
     """
     if jax.process_count() > 1:
         raise UsageError('--mode=generate runs in one process.')
+    if save_state:
+        state_file.require_writable(save_state)
     out = sys.stdout if out is None else out
     settings = experiment.config.generate.to_dict() | options
     params, step = experiment.restore_parameters()

@@ -108,8 +108,10 @@ class LanguageModelTask:
         return state.replace(params=params)
 
     def begin(self, step: int) -> None:
-        """Keeps the configuration beside the checkpoints."""
+        """Keeps the configuration beside the checkpoints, and says what a recipe had to change."""
         config = self._experiment.config
+        for note in config.notes:
+            self._progress.say(f'Note: {note}')
         if step == 0:
             self._writer.text('config', f'```\n{config}\n```', 0)
         if jax.process_index() == 0:

@@ -6,27 +6,28 @@ from typing import Any
 import ml_collections
 
 from longmem_jax.config import retrieval
-from longmem_jax.contract import BIASES
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, nearest, unknown
 from longmem_jax.faults import above, at_least, between, of_section, one_of, under
-from longmem_jax.layers import embedding, norms, relative_position
-from longmem_jax.layers.positions import rotated_width
+from longmem_jax.layers import embedding, norms
+from longmem_jax.memory.checks import layer_faults, size_faults
 from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
 from longmem_jax.models.kinds import KINDS
-
-DTYPES = ('float32', 'bfloat16', 'float64')
 
 
 def _stack(model, name, registry):
     """Faults of one layer stack, spelled out in the config."""
     given = tuple(model[name])
+    if not all(isinstance(layer, str) for layer in given):
+        return [f'config.model.{name} = {given}: names of layers are needed, one per layer']
     faults = []
     if len(given) != model.num_layers:
+        example = ','.join((given * model.num_layers)[: model.num_layers])
+        example += ',' if model.num_layers == 1 else ''
         faults.append(
-            f'config.model.{name} = {given}: {model.num_layers} names are needed, one per layer '
-            '(config.model.num_layers)'
+            f'config.model.{name} = {given}: one name per layer is needed, {model.num_layers} in all '
+            f'(config.model.num_layers); set both, such as --config.model.{name}={example}'
         )
     for layer in sorted(set(given)):
         if layer not in registry:
@@ -74,43 +75,15 @@ def _fields(model, name, segment_length):
             else f'it needs the fields {", ".join(LAYERS[name].fields())}'
         )
         return [f'{where} is missing, though {name!r} is in the stack of layers; {advice}']
-    entry, fields = LAYERS[name], model[name]
-    faults = of_section(fields, entry.fields())
-    if not faults and 'position' in fields:
-        faults = one_of(fields, position=relative_position.POSITIONS)
-        if fields.position == 'rotary' and (rotary := _rotary(model)):
-            return under('config.model', rotary)
-    if not faults and entry.check is not None:
-        faults = entry.check(fields, model, segment_length)
-    return under(where, faults)
-
-
-def _rotary(model):
-    """Faults of rotary positions."""
-    faults = above(model, 1, 'rotary_base')
-    share, head_dim = model.rotary_share, model.head_dim
-    if not 0 < share <= 1:
-        return [*faults, *between(model, 0, 1, 'rotary_share', ends='(]')]
-    width = rotated_width(head_dim, share)
-    if (width % 2 or not width) and share == 1:
-        faults.append(f'head_dim = {head_dim}: rotary needs an even number')
-    elif width % 2 or not width:
-        faults.append(
-            f'rotary_share = {share}: of head_dim = {head_dim} it rotates {width} dimensions; an even '
-            'number from 2 is needed'
-        )
-    return faults
-
-
-def _key_heads(model):
-    """Faults of the heads of keys and values."""
-    heads = model.num_kv_heads
-    if heads < 0 or (heads and model.num_heads % heads):
-        return [
-            f'num_kv_heads = {heads}: must be 0, as many as heads, or a divisor of '
-            f'num_heads = {model.num_heads}'
-        ]
-    return []
+    return layer_faults(
+        LAYERS[name],
+        model[name],
+        LAYERS[name].fields(),
+        model,
+        segment_length,
+        where=f'{where}.',
+        where_model='config.model.',
+    )
 
 
 def _positions(model, segment_length):
@@ -160,21 +133,20 @@ def _clusters(model):
 
 def model_faults(model: Any, segment_length: int) -> list[str]:
     """Faults of `config.model`, for segments of so many tokens."""
-    sizes = ('vocab_size', 'num_layers', 'd_model', 'd_embed', 'num_heads', 'head_dim')
-    faults = at_least(model, 1, *sizes, 'd_feed_forward')
-    faults += one_of(model, norm=norms.KINDS, position=embedding.ABSOLUTE, dtype=DTYPES)
-    faults += one_of(model, attention_bias=BIASES) + above(model, 0, 'norm_epsilon')
-    faults += _key_heads(model) + _positions(model, segment_length)
-    faults += between(model, 0, 1, 'dropout', 'attention_dropout', 'layer_drop', ends='[)')
+    faults = at_least(model, 1, 'vocab_size', 'd_embed') + size_faults(model)
+    faults += one_of(model, norm=norms.KINDS, position=embedding.ABSOLUTE)
+    faults += _positions(model, segment_length) + between(model, 0, 1, 'layer_drop', ends='[)')
     for name in ('residual_dropout', 'embedding_dropout'):
         if model[name] != -1 and between(model, 0, 1, name, ends='[)'):
             faults.append(
                 f'{name} = {model[name]}: must lie between 0 and 1, excluding 1, or be -1 (as dropout)'
             )
     faults = under('config.model', faults)
-    faults += _kind(model, segment_length)
     faults += _stack(model, 'attention', ATTENTION)
     faults += _stack(model, 'feed_forward', FEED_FORWARD)
+    if not all(isinstance(name, str) for name in (*model.attention, *model.feed_forward)):
+        return faults
+    faults += _kind(model, segment_length)
     for name in sorted({*model.attention, *model.feed_forward} & set(LAYERS)):
         faults += _fields(model, name, segment_length)
     return faults + _clusters(model)
@@ -287,6 +259,13 @@ def _pairs(config):
     return faults
 
 
+def _generate(config):
+    """Faults of how texts are drawn."""
+    settings = config.generate
+    faults = at_least(settings, 0, 'length', 'sample_length', 'temperature', 'top_k')
+    return under('config.generate', faults + between(settings, 0, 1, 'top_p'))
+
+
 def _context(config):
     """Faults of overlapping windows."""
     context, length = config.evaluate.context, config.evaluate.segment_length
@@ -312,6 +291,7 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
         faults += under('config.data.task', TASKS[config.data.source][1](config.data.task))
     faults += _positive(config) + _optimizer(config) + _loss_weights(config) + _pairs(config)
     faults += under('config.retrieval', retrieval.check(config.retrieval)) + _context(config)
+    faults += _generate(config)
     if config.train.segment_length != config.evaluate.segment_length and (
         config.model.position == 'learned' and not config.model.num_positions
     ):

@@ -136,8 +136,9 @@ def _value(text: str, like: Any, given: str) -> Any:
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        # Names without quotes, such as local,infini.
-        value = tuple(text.split(',')) if re.fullmatch(r'[\w.,-]*,[\w.,-]*', text) else text
+        # Names without quotes, such as local,infini; of one name: local,
+        listed = re.fullmatch(r'[\w.,-]*,[\w.,-]*', text)
+        value = tuple(text.removesuffix(',').split(',')) if listed else text
     if not isinstance(like, (tuple, list)):
         return value
     if not isinstance(value, (tuple, list)):

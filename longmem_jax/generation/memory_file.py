@@ -5,6 +5,7 @@ after loading, so that the continuation is the same bit for bit.
 """
 
 import json
+import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,14 @@ def fingerprint(params: Any) -> str:
         value = zlib.crc32(jax.tree_util.keystr(path).encode(), value)
         value = zlib.crc32(np.ascontiguousarray(jax.device_get(leaf)).tobytes(), value)
     return f'{value:08x}'
+
+
+def require_writable(path: str) -> None:
+    """Raises `UsageError` where no file can be made in the folder of `path`: before hours of reading."""
+    try:
+        tempfile.TemporaryFile(dir=Path(path).absolute().parent).close()
+    except OSError as error:
+        raise UsageError(f'--save_state={path}: cannot be written ({error}).') from error
 
 
 def _named(state: Any) -> tuple[dict[str, Any], Any]:

@@ -43,6 +43,7 @@ def small_config(path, **mesh):
     config.generate.sample_length = 0
     config.checkpoint.every = 3
     config.mesh = mesh or dict(data=1, fsdp=1, tensor=1, memory=1)
+    config.notes = ('a memory: one size was chosen otherwise',)
     return config
 
 
@@ -99,7 +100,10 @@ def test_a_run_leaves_what_it_says(finished, capsys):
 def test_a_finished_run_only_evaluates(finished, texts, capsys):
     workdir, summary, lines = finished
     again = train(experiment(small_config(texts), workdir))
-    assert 'Finished already' in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert 'Finished already' in out
+    assert out.count('Note: a memory: one size was chosen otherwise') == 1
+    assert json.loads((workdir / 'config.json').read_text())['notes']
     assert training_lines(workdir) == lines
     assert again.results['test'].nll == summary.results['test'].nll
 

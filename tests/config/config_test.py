@@ -99,7 +99,7 @@ def change(config, path, value):
     'path, value, message',
     [
         ('model.attention', ('transformer_lx',) * 2, "did you mean 'transformer_xl'"),
-        ('model.attention', ('transformer_xl',), '2 names are needed, one per layer'),
+        ('model.attention', ('transformer_xl',), 'one name per layer is needed, 2 in all'),
         ('model.feed_forward', ('dense', 'sparse'), 'allowed are dense'),
         ('model.num_heads', 3, 'must be a multiple of config.mesh.tensor = 2'),
         ('model.vocab_size', 257, 'vocabulary may be larger'),

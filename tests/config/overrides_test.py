@@ -47,6 +47,17 @@ def test_every_type_is_read():
     assert config.is_locked and config.evaluate.model.is_locked
 
 
+def test_the_number_of_layers_changes_as_the_message_says():
+    one = overridden('--config.model.num_layers=1')
+    attention, feed_forward = checks.find_faults(one, 1)
+    advice = [fault.rpartition('such as ')[2] for fault in (attention, feed_forward)]
+    assert advice == [
+        '--config.model.attention=transformer_xl,',
+        '--config.model.feed_forward=dense,',
+    ]
+    assert checks.find_faults(overridden('--config.model.num_layers=1', *advice), 1) == []
+
+
 def test_evaluation_may_override_every_field_of_the_model():
     config = overridden(
         '--config.evaluate.model.transformer_xl.memory_length=256',

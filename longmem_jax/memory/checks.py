@@ -1,0 +1,81 @@
+"""Faults of one layer and of its sizes: the same rules for a config and for a layer by itself."""
+
+from typing import Any
+
+from longmem_jax.contract import BIASES, Entry
+from longmem_jax.faults import above, at_least, between, of_section, one_of
+from longmem_jax.layers.positions import rotated_width
+from longmem_jax.layers.relative_position import POSITIONS
+
+DTYPES = ('float32', 'bfloat16', 'float64')
+
+
+def size_faults(model: Any) -> list[str]:
+    """Faults of the attributes of `contract.ModelSettings`.
+
+    Args:
+      model: a mapping of them, such as `config.model`.
+    """
+    faults = at_least(model, 1, 'num_layers', 'd_model', 'num_heads', 'head_dim', 'd_feed_forward')
+    faults += one_of(model, attention_bias=BIASES, dtype=DTYPES) + above(model, 0, 'norm_epsilon')
+    return (
+        faults + _key_heads(model) + between(model, 0, 1, 'dropout', 'attention_dropout', ends='[)')
+    )
+
+
+def layer_faults(
+    entry: Entry,
+    fields: Any,
+    wanted: dict[str, Any],
+    model: Any,
+    segment_length: int,
+    *,
+    where: str = '',
+    where_model: str = '',
+) -> list[str]:
+    """Faults of the fields of one layer, for segments of so many tokens.
+
+    Args:
+      entry: the layer.
+      fields: its sub-config.
+      wanted: names and types that `fields` must have.
+      model: the sizes, as for `size_faults`; names are attributes too.
+      segment_length: tokens per segment.
+      where, where_model: paths of both sections for the messages, with a dot at the end.
+    """
+    faults = of_section(fields, wanted)
+    if not faults and 'position' in wanted:
+        faults = one_of(fields, position=POSITIONS)
+        if fields['position'] == 'rotary' and (rotary := _rotary(model)):
+            return [where_model + fault for fault in rotary]
+    if not faults and entry.check is not None:
+        faults = entry.check(fields, model, segment_length)
+    return [where + fault for fault in faults]
+
+
+def _rotary(model):
+    """Faults of rotary positions."""
+    faults = above(model, 1, 'rotary_base')
+    share, head_dim = model['rotary_share'], model['head_dim']
+    if not 0 < share <= 1:
+        return [*faults, *between(model, 0, 1, 'rotary_share', ends='(]')]
+    width = rotated_width(head_dim, share)
+    if (width % 2 or not width) and share == 1:
+        faults.append(f'head_dim = {head_dim}: rotary needs an even number')
+    elif width % 2 or not width:
+        faults.append(
+            f'rotary_share = {share}: of head_dim = {head_dim} it rotates {width} dimensions; an even '
+            'number from 2 is needed'
+        )
+    return faults
+
+
+def _key_heads(model):
+    """Faults of the heads of keys and values."""
+    heads = model['num_kv_heads']
+    if heads < 0 or (heads and model['num_heads'] % heads):
+        return [
+            f'num_kv_heads = {heads}: must be 0, as many as heads, or a divisor of '
+            f'num_heads = {model["num_heads"]}'
+        ]
+    return []
