@@ -91,7 +91,6 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     Raises:
       UsageError: there is no gate or no datastore for this checkpoint.
     """
-    settings = experiment.config.retrieval.spalm
     _require_plain(experiment.config.model)
     params, step = experiment.restore_parameters()
     folder = experiment.workdir / 'spalm'
