@@ -4,7 +4,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers.attention_products import wide_type
+from longmem_jax.layers.attention_products import float32_type
 from longmem_jax.layers.switching import switch
 from longmem_jax.layers.window import push
 
@@ -41,7 +41,7 @@ def expire_spans(
       kernel: [d_model], w.
       bias: scalar, b.
     """
-    wide = wide_type(hidden)
+    wide = float32_type(hidden)
     logits = (hidden.astype(wide) / pre_div) @ kernel.astype(wide) + bias.astype(wide)
     return max_span * jax.nn.sigmoid(logits)
 
