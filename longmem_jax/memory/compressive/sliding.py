@@ -158,10 +158,10 @@ class SlidingReading(nn.Module):
 
         Keys are numbered in three ways, with `old = compressed_length + 1`:
 
-            keys     | old slots     | new slots         | window            | segment          |
-            column   | 0 ..   old-1  | old ..   slots-1  | slots ..          |                  |
-            j        |               | 0 .. slots-old-1  |                   |                  |
-            index    |               |                   | 0 ..     length-1 | length + place   |
+            keys     | old slots     | new slots         | window            | segment           |
+            column   | 0 ..   old-1  | old ..   slots-1  | slots ..          |                   |
+            j        |               | 0 .. slots-old-1  |                   |                   |
+            index    |               |                   | 0 ..     length-1 | length + position |
 
         New slot j pools `rate` vectors of window and segment, from index `first + j * rate` on. A
         query that sees s new slots sees columns s .. s + old - 1 of the slots, the youngest last:
