@@ -47,8 +47,8 @@ def expire_spans(
     Returns:
       [batch, n].
     """
-    wide = float32_type(hidden)
-    logits = (hidden.astype(wide) / pre_div) @ kernel.astype(wide) + bias.astype(wide)
+    dtype = float32_type(hidden)
+    logits = (hidden.astype(dtype) / pre_div) @ kernel.astype(dtype) + bias.astype(dtype)
     return max_span * jax.nn.sigmoid(logits)
 
 
