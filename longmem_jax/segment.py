@@ -200,9 +200,8 @@ def split_at_starts(segments: Any, max_starts: int) -> Pieces:
 
     pieces = jnp.arange(num_segments + max_starts, dtype=jnp.int32)[:, None]
     source = (piece[None, :, :, -1] < pieces[:, None]).sum(axis=1, dtype=jnp.int32)
-    source = jnp.minimum(
-        source, num_segments - 1
-    )  # pieces that a lane does not use are its last ones
+    # Pieces that a lane does not use are its last ones.
+    source = jnp.minimum(source, num_segments - 1)
 
     def take(leaf: jax.Array) -> jax.Array:
         return jnp.take_along_axis(leaf, per_lane_order(source, leaf), axis=0)
@@ -260,7 +259,7 @@ def read_segments(
       key: random key, folded with the number of the segment.
       remat: keep only the states between segments for the backward pass, recompute the rest.
       used: bool [segments]; False = skipped: the state stays, outputs are zeros. It implies
-        `remat`: residuals would be stored for skipped segments too, at half the cost of reading them.
+        `remat`, or residuals of skipped segments would be stored too, at half the cost of reading.
 
     Returns:
       The state after the last segment and the outputs, every leaf [segments, ...].
