@@ -1,10 +1,9 @@
-"""What every layer of a model keeps to, with or without a memory.
+"""The contract of every layer of a model, with or without a memory.
 
-A layer is a `flax.linen` module that owns parameters only. What it remembers is a pytree that goes
-in and comes out. `settings`, `normalize` and `shared` are given to every layer by the model; all other
-attributes of the module are the fields of its sub-config, `config.model.NAME`, and their defaults are
-the paper's values. Everything else that the library must know of a layer stands in its `Entry`, at the
-end of its file.
+A layer is a `flax.linen` module that owns parameters only. Its state is a pytree that is passed in and
+returned. The model passes `settings`, `normalize` and `shared` to every layer; all other attributes of
+the module are the fields of its sub-config, `config.model.NAME`, with the paper's values as defaults.
+Everything else that the library must know about a layer is in its `Entry`, at the end of its file.
 """
 
 import dataclasses
@@ -17,7 +16,7 @@ import jax
 from longmem_jax.segment import Aux, Segment, State
 
 Cache = Any
-# Which projections of attention have biases: none, those of queries, keys and values, the output's, all.
+# Which attention projections have biases: none; queries, keys and values; output; all.
 BIASES = ('none', 'qkv', 'out', 'all')
 # How a document may begin: with no memory, or with zero vectors that are attended to.
 STARTS = ('empty', 'zeros')
@@ -25,21 +24,21 @@ STARTS = ('empty', 'zeros')
 
 @dataclasses.dataclass(frozen=True)
 class ModelSettings:
-    """The sizes of the model that a layer lives in.
+    """Model settings shared by all layers.
 
     Attributes:
       d_model, num_heads, head_dim, d_feed_forward, num_layers: widths and depth.
-      segment_length: tokens per segment at most; the room that a streaming cache keeps.
+      segment_length: largest number of tokens per segment, and the capacity of streaming caches.
       dropout: rate on activations, in training.
       attention_dropout: rate on attention weights, in training.
       init_std: standard deviation of the normal initialisation of matrices.
-      dtype: type of activations ('float32', 'bfloat16', 'float64'); parameters stay float32.
+      dtype: dtype of activations ('float32', 'bfloat16', 'float64'); parameters stay float32.
       num_kv_heads: heads of keys and values, each shared by a group of query heads; 0 = num_heads.
-      attention_bias: one of `BIASES`; a layer whose paper has biases adds its own.
+      attention_bias: one of `BIASES`; layers whose papers have biases add their own.
       scale_scores: attention scores are multiplied by 1 / sqrt(head_dim).
       norm_epsilon: added to the variance in the norms of the stack.
       rotary_base: base of the wavelengths of rotary positions.
-      rotary_share: share of head_dim that is rotated, from its front.
+      rotary_share: share of head_dim that is rotated, its first dimensions.
     """
 
     d_model: int
@@ -71,16 +70,16 @@ class ModelSettings:
 
 
 class MemoryLayer(Protocol):
-    """Contract of attention and feed-forward layers.
+    """The interface of attention and feed-forward layers.
 
     `x` is the residual stream, [batch, length, d_model], before any norm: in a pre-norm model the
-    layer calls `normalize` on all that it attends to, memories included; in a post-norm model
-    `normalize` is the identity. Valid tokens of a lane come first (the model sees to that), so a
-    layer meets padding only behind them; `segment.start` has been dealt with by the model too.
+    layer calls `normalize` on everything that it attends to, memories included; in a post-norm model
+    `normalize` is the identity. The model moves valid tokens of a lane (batch row) to the front, so
+    padding only ever follows them, and resets states at `segment.start`.
 
-    Whole segments are read by `__call__`. Streams are read by `open_segment` at the start of a
-    segment, `extend` for the next few tokens, and `close_segment` when `segment_length` tokens
-    are there; both ways give the same numbers.
+    `__call__` reads whole segments. Streams are read by `open_segment` at the start of a segment,
+    `extend` for the next few tokens, and `close_segment` after `segment_length` tokens; both ways
+    give the same numbers.
     """
 
     settings: ModelSettings
@@ -88,18 +87,18 @@ class MemoryLayer(Protocol):
     shared: Any
 
     def initial_state(self, batch_size: int) -> State:
-        """Memory of a document that has not begun: every leaf [batch, ...]."""
+        """The state before the first token of a document: every leaf [batch, ...]."""
 
     def __call__(
         self, x: jax.Array, state: State, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, State, Aux]:
-        """Reads the memory, attends, writes. Returns y like `x`, the new state, and `Aux`."""
+        """Reads the memory, attends, writes. Returns y shaped like `x`, the new state, and `Aux`."""
 
     def open_segment(self, state: State, batch_size: int) -> Cache:
         """Everything the queries of the coming segment read: every leaf [batch, ...]."""
 
     def extend(self, x: jax.Array, cache: Cache, index: jax.Array) -> tuple[jax.Array, Cache]:
-        """Reads `x` [batch, n, d_model], tokens `index` .. `index + n - 1` (int32 [batch])."""
+        """Reads `x` [batch, n, d_model], tokens `index` to `index + n - 1` (int32 [batch])."""
 
     def close_segment(self, state: State, cache: Cache, count: jax.Array) -> State:
         """Writes the first `count` (int32 [batch]) tokens of the open segment to the memory."""
@@ -107,7 +106,7 @@ class MemoryLayer(Protocol):
 
 @flax.struct.dataclass
 class NoState:
-    """The state, or the cache, of a layer that remembers nothing: a pytree without leaves."""
+    """The state or cache of a stateless layer: a pytree without leaves."""
 
 
 def identity(x: jax.Array) -> jax.Array:
@@ -115,7 +114,7 @@ def identity(x: jax.Array) -> jax.Array:
     return x
 
 
-# Attributes that the model gives; all others are fields of the sub-config.
+# Attributes that the model sets; all others are fields of the sub-config.
 GIVEN = ('settings', 'normalize', 'shared', 'parent', 'name')
 
 
@@ -126,11 +125,11 @@ class Scale:
     Attributes:
       segment: tokens per segment in training.
       evaluated: tokens per segment in evaluation.
-      layers, d_model, num_heads, head_dim: of the model.
-      reach: tokens that windows of hidden vectors go back.
+      layers, d_model, num_heads, head_dim: sizes of the model.
+      reach: length of windows of hidden vectors.
       memories: entries of a memory of keys and values.
-      basis, samples, widths: of a continuous memory.
-      slots: of memories of a fixed number of vectors.
+      basis, samples, widths: basis functions, samples and widths of a continuous memory.
+      slots: slots of memories with a fixed number of vectors.
       tokens: memory tokens.
       keys: product keys per half.
     """
@@ -151,24 +150,24 @@ class Scale:
     keys: int
 
     def position(self) -> tuple[str, tuple[str, ...]]:
-        """A relative position scheme for heads of this width, and a note where it is not 'rotary'."""
+        """A relative position scheme for heads of this width, and a note if it is not 'rotary'."""
         if self.head_dim % 2 == 0:
             return 'rotary', ()
-        note = f"position = 't5': 'rotary' turns pairs, and head_dim = {self.head_dim} is odd"
+        note = f"position = 't5': 'rotary' rotates pairs, and head_dim = {self.head_dim} is odd"
         return 't5', (note,)
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How a memory is put into a model so that it can learn.
+    """How to build a model with a memory that learns.
 
     Attributes:
       sections: layer name to the fields that differ from the layer's defaults.
       attention, feed_forward: names per layer; () = the memory in every layer, and 'dense'.
       model: other fields of `config.model`.
-      loss_weights: of `config.train.loss_weights`.
-      groups: of `config.optimizer.groups`.
-      notes: what had to be chosen otherwise than in the paper, and why; they stand in `config.notes`.
+      loss_weights: entries of `config.train.loss_weights`.
+      groups: entries of `config.optimizer.groups`.
+      notes: deviations from the paper and their reasons; copied to `config.notes`.
     """
 
     sections: dict[str, dict[str, Any]]
@@ -190,22 +189,22 @@ class Entry:
     """One layer type of the registry.
 
     Attributes:
-      name: what `config.model.attention` or `config.model.feed_forward` calls it.
+      name: its name in `config.model.attention` or `config.model.feed_forward`.
       layer: its linen module, see `MemoryLayer`.
       toy: fields that differ from the defaults in the small layer of the conformance suite.
-      variants: further changes of the toy, by name, that the suite runs too.
-      recipes: names of `:memory=NAME` to `(scale) -> Recipe`.
+      variants: name to further changes of the toy, which the suite also runs.
+      recipes: NAME of `:memory=NAME` to `(scale) -> Recipe`.
       check: `(fields, config.model, segment_length) -> problems` of a sub-config; None = nothing to
         check.
-      losses: `fields -> names` in its `Aux.losses`, each with a weight in
+      losses: `fields -> names` of its `Aux.losses`, each with a weight in
         `config.train.loss_weights`.
       shared: `fields -> module class` of parameters shared by all layers of this type, or None.
-      lengths: fields that say how far it remembers, with a word each for tables of results.
-      standalone: module class in place of `layer` in somebody else's model, where the rest of what
-        it needs is this library's model; None = `layer`.
+      lengths: fields for the lengths of its memory, each with a word for tables of results.
+      standalone: module class to use outside of this library's models, if `layer` depends on them;
+        None = `layer`.
       bounded: names of parameters that the optimizer keeps in [0, 1].
-      nearest: field that holds the number of entries of which `top_k` are chosen by nearness: scores
-        that tie in bfloat16 choose others. '' = nothing is chosen.
+      nearest: field with the number of entries from which the `top_k` nearest are chosen; ties in
+        bfloat16 may change the choice. '' = there is no such choice.
     """
 
     name: str

@@ -9,12 +9,12 @@ class UsageError(ValueError):
     """A fault in the configuration, the data or the command line.
 
     The message says what was given, what is allowed and what to do next. `main` prints it and
-    exits with code 2; every other exception is a defect of the library and keeps its traceback.
+    exits with code 2; every other exception is a bug in the library and keeps its traceback.
     """
 
 
 def nearest(given: Any, allowed: Iterable[Any]) -> str:
-    """`did you mean 'x'? ` with the valid name nearest to `given`; empty where none is near."""
+    """`did you mean 'x'? ` with the valid name nearest to `given`; empty if none is near."""
     near = difflib.get_close_matches(str(given), [str(name) for name in allowed], n=1)
     return f'did you mean {near[0]!r}? ' if near else ''
 

@@ -1,7 +1,7 @@
-"""Rules for the fields of one config section; each returns its faults, one line per field.
+"""Rules for the fields of a config section; each returns its faults, one line per field.
 
-A line begins with the field's own name (`ramp = 0: must be at least 1`); `under` puts the path of the
-section before it.
+A line begins with the name of the field (`ramp = 0: must be at least 1`); `under` prepends the path of
+the section.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 from longmem_jax.errors import nearest, unknown
 
-# Name of a type to what it accepts and what it is called in a message.
+# Name of a type to the types it accepts and its name in messages.
 TYPES = {
     'int': (int, 'an int'),
     'bool': (bool, 'True or False'),
@@ -19,12 +19,12 @@ TYPES = {
 
 
 def under(where: str, faults: Iterable[str]) -> list[str]:
-    """The faults of a section with its path before each, such as `config.model.infini`."""
+    """The faults with the path of their section prepended, such as `config.model.infini`."""
     return [f'{where}.{fault}' for fault in faults]
 
 
 def at_least(fields: Mapping[str, Any], least: float, *names: str) -> list[str]:
-    """Fields below `least`."""
+    """Faults of fields below `least`."""
     return [
         f'{name} = {fields[name]}: must be at least {least}'
         for name in names
@@ -33,7 +33,7 @@ def at_least(fields: Mapping[str, Any], least: float, *names: str) -> list[str]:
 
 
 def above(fields: Mapping[str, Any], limit: float, *names: str) -> list[str]:
-    """Fields that are `limit` or below."""
+    """Faults of fields that are not above `limit`."""
     return [
         f'{name} = {fields[name]}: must be above {limit}'
         for name in names
@@ -44,14 +44,14 @@ def above(fields: Mapping[str, Any], limit: float, *names: str) -> list[str]:
 def between(
     fields: Mapping[str, Any], least: float, greatest: float, *names: str, ends: str = '[]'
 ) -> list[str]:
-    """Fields outside of an interval.
+    """Faults of fields outside of an interval.
 
     Args:
       fields: the section.
-      least: one end of the interval.
-      greatest: the other.
-      *names: fields to look at.
-      ends: how it is written: '[' and ']' include an end, '(' and ')' do not.
+      least: lower end of the interval.
+      greatest: upper end.
+      *names: fields to check.
+      ends: '[' and ']' include an end, '(' and ')' exclude it.
     """
     faults = []
     excluded = [str(end) for end, mark in zip((least, greatest), ends, strict=True) if mark in '()']
@@ -66,7 +66,7 @@ def between(
 
 
 def one_of(fields: Mapping[str, Any], **allowed: Iterable[Any]) -> list[str]:
-    """Fields that are not among the values allowed for them: `one_of(fields, start=STARTS)`."""
+    """Faults of fields that do not have one of the allowed values: `one_of(fields, start=STARTS)`."""
     return [
         unknown(name, fields[name], tuple(values))
         for name, values in allowed.items()
@@ -74,45 +74,45 @@ def one_of(fields: Mapping[str, Any], **allowed: Iterable[Any]) -> list[str]:
     ]
 
 
-def of_section(given: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """Fields that are not known, missing, or of the wrong type or size.
+def of_section(section: Mapping[str, Any], allowed: Mapping[str, Any]) -> list[str]:
+    """Faults of fields that are unknown, missing, or have the wrong type or size.
 
     Args:
-      given: the section.
-      wanted: name to what is allowed: a type or its name (numbers of type int must not be negative;
+      section: the section.
+      allowed: name to what is allowed: a type or its name (numbers of type int must not be negative;
         types other than int, float, bool and str are not checked), a tuple of words, or
         `(least, greatest)` numbers of the type of the first.
     """
     faults = [
-        f'{name}: not a field here, {nearest(name, wanted)}the fields are {", ".join(sorted(wanted))}'
-        for name in given
-        if name not in wanted
+        f'{name}: not a field here, {nearest(name, allowed)}the fields are {", ".join(sorted(allowed))}'
+        for name in section
+        if name not in allowed
     ]
-    for name, allowed in wanted.items():
-        if name not in given:
+    for name, choice in allowed.items():
+        if name not in section:
             faults.append(f'{name} is missing')
-        elif isinstance(allowed, Sequence) and not isinstance(allowed, str):
-            faults += _of_choice(given, name, allowed)
+        elif isinstance(choice, Sequence) and not isinstance(choice, str):
+            faults += _of_choice(section, name, choice)
         else:
-            kind = getattr(allowed, '__name__', str(allowed))
-            wrong = of_type(given, name, kind)
-            faults += wrong or (at_least(given, 0, name) if kind == 'int' else [])
+            kind = getattr(choice, '__name__', str(choice))
+            wrong = of_type(section, name, kind)
+            faults += wrong or (at_least(section, 0, name) if kind == 'int' else [])
     return faults
 
 
-def _of_choice(given, name, allowed):
-    """The fault of a field that is one of some words, or a number from a range."""
-    if isinstance(allowed[0], str):
-        return one_of(given, **{name: allowed})
-    return of_type(given, name, type(allowed[0]).__name__) or between(given, *allowed, name)
+def _of_choice(section: Mapping[str, Any], name: str, choice: Sequence[Any]) -> list[str]:
+    """Faults of a field that must be one of some words, or a number in a range."""
+    if isinstance(choice[0], str):
+        return one_of(section, **{name: choice})
+    return of_type(section, name, type(choice[0]).__name__) or between(section, *choice, name)
 
 
-def of_type(given: Mapping[str, Any], name: str, kind: str) -> list[str]:
-    """The fault of a field that is not of the type named `kind`; others than `TYPES` are not checked."""
+def of_type(section: Mapping[str, Any], name: str, kind: str) -> list[str]:
+    """The fault of a field that does not have the type named `kind`; only `TYPES` are checked."""
     if kind not in TYPES:
         return []
-    types, spoken = TYPES[kind]
-    value = given[name]
+    types, description = TYPES[kind]
+    value = section[name]
     if isinstance(value, types) and (kind == 'bool' or not isinstance(value, bool)):
         return []
-    return [f'{name}: must be {spoken}, got {value!r}']
+    return [f'{name}: must be {description}, got {value!r}']

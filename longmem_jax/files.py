@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and checksums of what is stored."""
+"""Atomic writing of files, and checksums."""
 
 import contextlib
 import hashlib
@@ -8,15 +8,15 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:
-    """A name to write to; that file takes the place of `path` when the block ends without an error.
+    """A temporary path to write to; it replaces `path` when the block ends without an error.
 
-    Whoever reads `path` finds the old file or the new one, also if the process is killed meanwhile.
+    Readers of `path` find the old file or the new one, even if the process is killed in between.
 
     Args:
-      path: the file to write or to replace; its folder exists.
+      path: the file to write or replace; its folder must exist.
 
     Yields:
-      A temporary name in the same folder; what was written there is deleted if the block fails.
+      A temporary path in the same folder; the file is deleted if the block fails.
     """
     path = Path(path)
     partial = path.with_name(path.name + '.partial')

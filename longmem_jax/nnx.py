@@ -30,11 +30,11 @@ from longmem_jax.standalone import Layer
 
 
 class Memory(nnx.Module):
-    """A `Layer` with its parameters, for `nnx.jit`, `nnx.grad` and `nnx.Optimizer`; made by `wrap`.
+    """A `Layer` with its parameters, for `nnx.jit`, `nnx.grad` and `nnx.Optimizer`; see `wrap`.
 
     Attributes:
       layer: the linen layer.
-      bridged: its parameters, as nnx holds them.
+      bridged: the layer and its parameters as an nnx module.
     """
 
     def __init__(self, layer: Layer, rngs: nnx.Rngs):
@@ -42,24 +42,24 @@ class Memory(nnx.Module):
         self.layer = layer
         settings = layer.settings
         x = jnp.zeros((1, settings.segment_length, settings.d_model), settings.dtype)
-        # Parameters name logical axes, which nnx would look for in a mesh that is not there.
+        # Parameters have logical axes, which nnx would look up in a mesh that does not exist.
         with nnx.use_eager_sharding(False):
             self.bridged = nnx.bridge.ToNNX(layer, rngs=rngs).lazy_init(x, layer.start(1))
 
     def start(self, batch_size: int) -> State:
-        """The state of documents that have not begun, every leaf [batch_size, ...]."""
+        """The state before the first token of a document: every leaf [batch_size, ...]."""
         return self.layer.start(batch_size)
 
     def __call__(self, x: jax.Array, state: State, **options: Any) -> tuple[jax.Array, State, Aux]:
-        """As `Layer.__call__`; `train=True` draws from the streams `dropout` and `memory`."""
+        """Like `Layer.__call__`; `train=True` draws from the streams `dropout` and `memory`."""
         return self.bridged(x, state, **options)
 
 
 def wrap(layer: Layer, *, rngs: nnx.Rngs) -> Memory:
-    """A layer as an nnx module.
+    """Turns a layer into an nnx module.
 
     Args:
       layer: from `longmem_jax.make_layer`, or by its name, such as `longmem_jax.InfiniAttention`.
-      rngs: `params` draws the parameters; `dropout` and `memory` serve training.
+      rngs: random streams: `params` for the parameters, `dropout` and `memory` for training.
     """
     return Memory(layer, rngs)

@@ -1,4 +1,4 @@
-"""Segments of documents on lanes, and the one scan that carries the memories from segment to segment."""
+"""Segments of documents in lanes (batch rows), and the scan that carries memories across segments."""
 
 import functools
 from collections.abc import Callable
@@ -16,15 +16,15 @@ NOTHING = -1  # in a source text, a position without a token
 
 @flax.struct.dataclass
 class Segment:
-    """What one forward call sees: `length` consecutive tokens of one document in every lane.
+    """The input of one forward call: `length` consecutive tokens of one document per lane.
 
     Attributes:
       tokens: int32 [batch, length].
       valid: bool [batch, length]; False is padding: never attended to, never written.
-      start: bool [batch]; a new document begins in this lane, its state is reset before reading.
+      start: bool [batch]; a new document begins in this lane: its state is reset before reading.
         Only `split_at_starts` takes bool [batch, length]: documents that start at any position.
-      key: random key of this segment in training, the same for all layers: for draws that they
-        share. The model sets it; None in evaluation.
+      key: random key of this segment in training, for draws that all layers share. Set by the
+        model; None in evaluation.
     """
 
     tokens: jax.Array
@@ -34,34 +34,34 @@ class Segment:
 
     @property
     def num_valid(self) -> jax.Array:
-        """Tokens of this segment that are no padding, int32 [batch]."""
+        """Number of tokens of this segment that are not padding, int32 [batch]."""
         return self.valid.sum(axis=1, dtype=jnp.int32)
 
 
 @flax.struct.dataclass
 class Packing:
-    """How the tokens of a segment are moved, so that every lane's valid ones come first.
+    """The permutation of a segment that moves the valid tokens of every lane to the front.
 
     Attributes:
-      order: int32 [batch, length], where the token of every packed position stands.
-      inverse: int32 [batch, length], where the token of every position is packed.
+      order: int32 [batch, length], original position of the token at every packed position.
+      inverse: int32 [batch, length], packed position of the token at every original position.
     """
 
     order: jax.Array
     inverse: jax.Array
 
     def pack(self, leaf: jax.Array) -> jax.Array:
-        """Moves `leaf` [batch, length, ...] as the tokens are moved."""
+        """Moves `leaf` [batch, length, ...] into packed order."""
         return jnp.take_along_axis(leaf, per_lane_order(self.order, leaf), axis=1)
 
     def unpack(self, leaf: jax.Array) -> jax.Array:
-        """Moves packed `leaf` [batch, length, ...] back."""
+        """Moves packed `leaf` [batch, length, ...] back into original order."""
         return jnp.take_along_axis(leaf, per_lane_order(self.inverse, leaf), axis=1)
 
 
 @flax.struct.dataclass
 class Aux:
-    """What a layer reports beside its output.
+    """What a layer reports in addition to its output.
 
     Attributes:
       losses: name to scalar, already averaged, not yet weighted (the weights are in the config).
@@ -95,7 +95,7 @@ def merge_aux(reports: list[Aux]) -> Aux:
         for name, value in report.metrics.items():
             metrics.setdefault(name, []).append(value)
     means = {name: sum(values) / len(values) for name, values in metrics.items()}
-    statistics = {path: part for report in reports for path, part in report.statistics.items()}
+    statistics = {path: value for report in reports for path, value in report.statistics.items()}
     return Aux(losses, means, statistics)
 
 
@@ -104,9 +104,9 @@ def per_lane(flags: jax.Array, leaf: jax.Array) -> jax.Array:
     return flags.reshape(flags.shape + (1,) * (leaf.ndim - 1))
 
 
-def select_lanes(chosen: jax.Array, new: State, old: State) -> State:
-    """Takes `new` in the lanes where `chosen` (bool [batch]) is True, `old` in the others."""
-    return jax.tree.map(lambda a, b: jnp.where(per_lane(chosen, a), a, b), new, old)
+def select_lanes(mask: jax.Array, new: State, old: State) -> State:
+    """Takes `new` in the lanes where `mask` (bool [batch]) is True, `old` in the others."""
+    return jax.tree.map(lambda a, b: jnp.where(per_lane(mask, a), a, b), new, old)
 
 
 def per_lane_order(order: jax.Array, leaf: jax.Array) -> jax.Array:
@@ -130,14 +130,14 @@ def pack(segment: Segment) -> tuple[Segment, Packing]:
 
 @flax.struct.dataclass
 class Pieces:
-    """Segments cut in pieces where documents start inside them; see `split_at_starts`.
+    """Segments cut into pieces where documents start inside them; see `split_at_starts`.
 
     Attributes:
-      segments: what was cut, every leaf [pieces, batch, ...]; `start` is bool [pieces, batch].
+      segments: the pieces, every leaf [pieces, batch, ...]; `start` is bool [pieces, batch].
       used: bool [pieces]; False where no lane has a token or a start.
-      piece: int32 [segments, batch, length], the piece that has the token at this position.
-      dropped: int32 [batch], starts for which there was no room: their documents run on from the
-        ones before. Refuse the batch, or count them; no caller may ignore them.
+      piece: int32 [segments, batch, length], the piece with the token at this position.
+      dropped: int32 [batch], starts for which there was no room: their documents continue the
+        ones before. Callers must refuse the batch or count them, never ignore them.
     """
 
     segments: Any
@@ -147,34 +147,34 @@ class Pieces:
 
 
 def split_at_starts(segments: Any, max_starts: int) -> Pieces:
-    """Cuts segments in which documents start at any position into ones that they begin.
+    """Cuts segments in which documents start at any position into pieces that start with a document.
 
-    A piece is the segment again, valid where the tokens of one document are; the first piece is read
-    on the old state, the next ones on a state that was reset. As layers never see padding, this is
+    A piece is a copy of the segment, valid only at the tokens of one document. The first piece is read
+    with the old state, the next ones with a state that was reset. As layers never see padding, this is
     exact for every memory. Borders between segments stay where they are: a document that starts at
     position p writes its first `length - p` tokens, then whole segments.
 
-    Every lane goes through its own pieces in order, and does not wait for the other lanes at the
-    borders: so there are `segments + max_starts` pieces, not `segments * (1 + max_starts)`, and
-    pieces that no lane uses are the last ones. Without starts inside, the pieces are the segments.
+    Every lane reads its own pieces in order and does not wait for the other lanes at the borders.
+    So there are `segments + max_starts` pieces, not `segments * (1 + max_starts)`, and
+    pieces that no lane uses come last. Without starts inside, the pieces are the segments.
 
     Cost, as ratios to the same segments without starts inside (Transformer-XL, 4 segments of 8
     lanes, CPU): with `used` in `read_segments` 1.0 when nothing starts inside, whatever
-    `max_starts` is, and 1.2 to 1.3 with one start per lane; lanes that wait for each other at the
-    borders 1.5 to 1.9. Each of `max_starts` keeps one more state for the backward pass. A mask
-    inside its attention would cost 1.0, but every memory would need its own way, and a sum over the
-    tokens of a segment, as `M` of Infini-attention, has no mask to set.
+    `max_starts` is, and 1.2 to 1.3 with one start per lane; if lanes waited for each other at the
+    borders, 1.5 to 1.9. Each of `max_starts` keeps one more state for the backward pass. A mask
+    inside attention would cost 1.0, but every memory would need its own, and a sum over the tokens
+    of a segment, such as `M` of Infini-attention, cannot be masked.
 
     Args:
       segments: a `Segment` or another dataclass with `valid` and `start`, both bool
         [segments, batch, length]; other leaves are [segments, batch, ...], and those without
-        positions are repeated in all pieces of their segment. A start at padding counts for the next
-        token of the lane; after the last one it resets the state all the same.
+        positions are repeated in all pieces of their segment. A start at padding applies to the next
+        token of the lane; after the last token it still resets the state.
       max_starts: room for starts after the first token of a segment, in all segments of a lane
-        together. Starts beyond it are in `dropped`; `segments * (length - 1)` always is enough.
+        together. Starts beyond it are in `dropped`; `segments * (length - 1)` is always enough.
 
     Raises:
-      UsageError: `start` has another shape than `valid`, or `max_starts` is negative.
+      UsageError: `start` does not have the shape of `valid`, or `max_starts` is negative.
     """
     start, valid = segments.start, segments.valid
     if start.shape != valid.shape:
@@ -185,46 +185,47 @@ def split_at_starts(segments: Any, max_starts: int) -> Pieces:
         )
     if max_starts < 0:
         raise UsageError(f'split_at_starts: max_starts = {max_starts}, allowed are 0 and more.')
-    number, batch, length = valid.shape
+    num_segments, batch, length = valid.shape
     before = jnp.cumsum(valid, axis=2, dtype=jnp.int32) - valid.astype(jnp.int32)
-    # A start with no token since the border or the last start is one with that.
+    # Starts without a token between them, or between them and the border, are one start.
     last = jax.lax.cummax(jnp.where(start, before, 0), axis=2)
     last = jnp.pad(last[..., :-1], ((0, 0), (0, 0), (1, 0)))
     first, inside = start & (before == 0), start & (before > last)
 
-    in_lanes = inside.swapaxes(0, 1).reshape(batch, number * length)
-    kept = in_lanes & (jnp.cumsum(in_lanes, axis=1, dtype=jnp.int32) <= max_starts)
-    cuts = jnp.cumsum(kept, axis=1, dtype=jnp.int32).reshape(batch, number, length)
-    piece = cuts.swapaxes(0, 1) + jnp.arange(number, dtype=jnp.int32)[:, None, None]
-    begins = first | kept.reshape(batch, number, length).swapaxes(0, 1)
+    in_lanes = inside.swapaxes(0, 1).reshape(batch, num_segments * length)
+    accepted = in_lanes & (jnp.cumsum(in_lanes, axis=1, dtype=jnp.int32) <= max_starts)
+    cuts = jnp.cumsum(accepted, axis=1, dtype=jnp.int32).reshape(batch, num_segments, length)
+    piece = cuts.swapaxes(0, 1) + jnp.arange(num_segments, dtype=jnp.int32)[:, None, None]
+    begins = first | accepted.reshape(batch, num_segments, length).swapaxes(0, 1)
 
-    pieces = jnp.arange(number + max_starts, dtype=jnp.int32)[:, None]
+    pieces = jnp.arange(num_segments + max_starts, dtype=jnp.int32)[:, None]
     source = (piece[None, :, :, -1] < pieces[:, None]).sum(axis=1, dtype=jnp.int32)
-    source = jnp.minimum(source, number - 1)  # pieces that a lane does not use are its last ones
+    # Pieces that a lane does not use are its last ones.
+    source = jnp.minimum(source, num_segments - 1)
 
-    def take(leaf):
+    def take(leaf: jax.Array) -> jax.Array:
         return jnp.take_along_axis(leaf, per_lane_order(source, leaf), axis=0)
 
-    own = take(piece) == pieces[..., None]
+    in_piece = take(piece) == pieces[..., None]
     cut = jax.tree.map(take, segments.replace(start=begins))
-    cut = cut.replace(valid=cut.valid & own, start=(cut.start & own).any(axis=2))
+    cut = cut.replace(valid=cut.valid & in_piece, start=(cut.start & in_piece).any(axis=2))
     used = (cut.valid.any(axis=2) | cut.start).any(axis=1)
-    dropped = (in_lanes & ~kept).sum(axis=1, dtype=jnp.int32)
+    dropped = (in_lanes & ~accepted).sum(axis=1, dtype=jnp.int32)
     return Pieces(cut, used, piece, dropped)
 
 
 def join_pieces(pieces: Pieces, outputs: Any) -> Any:
-    """Puts what was read from pieces together: the inverse of `split_at_starts`.
+    """Joins the outputs of pieces: the inverse of `split_at_starts`.
 
     Args:
-      pieces: what was read.
+      pieces: the pieces that were read.
       outputs: pytree, every leaf [pieces, batch, length, ...].
 
     Returns:
       The same with leaves [segments, batch, length, ...].
     """
 
-    def join(leaf):
+    def join(leaf: jax.Array) -> jax.Array:
         index = pieces.piece.reshape(pieces.piece.shape + (1,) * (leaf.ndim - 3))
         return jnp.take_along_axis(leaf, index, axis=0)
 
@@ -240,7 +241,7 @@ def read_segments(
     remat: bool = False,
     used: jax.Array | None = None,
 ) -> tuple[State, Any]:
-    """Reads segments in order, carrying the memories: the only loop over time of the library.
+    """Reads segments in order, carrying the memories: the only loop over time in the library.
 
     The scan stays outside the linen modules: inside one it would leak tracers at `init` and draw
     the same dropout mask for every segment.
@@ -256,16 +257,15 @@ def read_segments(
       state: memories before the first segment.
       segments: pytree, every leaf [segments, batch, ...].
       key: random key, folded with the number of the segment.
-      remat: keep only the states between segments for the backward pass, compute the rest again.
-      used: bool [segments]; where False nothing is computed: the state stays, outputs are zeros. It
-        implies `remat`: what is kept for the backward pass would be kept for skipped segments too,
-        and that costs half as much as reading them.
+      remat: keep only the states between segments for the backward pass, recompute the rest.
+      used: bool [segments]; False = skipped: the state stays, outputs are zeros. It implies
+        `remat`, or residuals of skipped segments would be stored too, at half the cost of reading.
 
     Returns:
       The state after the last segment and the outputs, every leaf [segments, ...].
 
     Raises:
-      UsageError: the segments have starts at every position, and were not split.
+      UsageError: `start` is given per position, and the segments were not split.
     """
     start = getattr(segments, 'start', None)
     if start is not None and start.ndim != 2:
@@ -276,15 +276,15 @@ def read_segments(
     if remat or used is not None:
         read = functools.partial(jax.checkpoint, prevent_cse=False)(read)
 
-    def skip(state, segment, key):
+    def skip(state: State, segment: Any, key: jax.Array) -> tuple[State, Any]:
         _, output = jax.eval_shape(read, state, segment, key)
         return state, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), output)
 
-    def body(carry, inputs):
+    def body(carry: State, inputs: Any) -> tuple[State, Any]:
         segment, segment_key, is_used = inputs
         if is_used is None:
             return read(carry, segment, segment_key)
         return jax.lax.cond(is_used, read, skip, carry, segment, segment_key)
 
-    number = jax.tree.leaves(segments)[0].shape[0]
-    return jax.lax.scan(body, state, (segments, jax.random.split(key, number), used))
+    num_segments = jax.tree.leaves(segments)[0].shape[0]
+    return jax.lax.scan(body, state, (segments, jax.random.split(key, num_segments), used))

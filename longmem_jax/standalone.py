@@ -1,4 +1,4 @@
-"""A memory as one layer of any model: the same modules that configs name, with a plain call.
+"""A memory as one layer of any model: the modules that configs name, with a simple interface.
 
 ```python
 from longmem_jax import InfiniAttention
@@ -9,9 +9,9 @@ variables = layer.init(key, x, state)
 y, state, aux = layer.apply(variables, x, state)
 ```
 
-The models of this library call memories by `contract.MemoryLayer`, whose segments are packed and whose
-states have been reset. `Layer` does both, so that padding may stand anywhere and a document may begin
-with any segment.
+The models of this library call memories through `contract.MemoryLayer`, with packed segments and states
+that have been reset. `Layer` does both, so that padding may be anywhere and a document may begin with
+any segment.
 """
 
 import contextlib
@@ -36,14 +36,14 @@ from longmem_jax.segment import Aux, Segment, State, pack, select_lanes
 
 
 class Layer(nn.Module):
-    """One memory of the registry; made by `make_layer` or by its name, such as `longmem_jax.ExpireSpan`.
+    """A memory of the registry; see `make_layer`, or use its name, such as `longmem_jax.ExpireSpan`.
 
-    There is no residual connection and no norm around it: those are the caller's.
+    It has no residual connection or norm around it: the caller adds those.
 
     Attributes:
       memory: name in the registry.
       settings: sizes.
-      fields: the memory's own fields, as pairs of name and value.
+      fields: fields of the memory, as pairs of name and value.
     """
 
     memory: str
@@ -61,10 +61,10 @@ class Layer(nn.Module):
         )
 
     def start(self, batch_size: int) -> State:
-        """The state of documents that have not begun; needs no parameters.
+        """The state before the first token of a document; needs no parameters.
 
         Args:
-          batch_size: rows of the batch.
+          batch_size: number of batch rows.
 
         Returns:
           The memory's state, every leaf [batch_size, ...].
@@ -72,11 +72,11 @@ class Layer(nn.Module):
         return _start(self, batch_size)
 
     def init(self, rngs: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in linen, with plain arrays: the axes for sharding are for the models of this library."""
+        """As in linen, with plain arrays: only the models of this library use the sharding axes."""
         return nn.unbox(super().init(rngs, *args, **kwargs))
 
     def initial_state(self, batch_size: int) -> State:
-        """`start` within a module that owns this one."""
+        """`start` for use within a module that owns this one."""
         return self.inner.initial_state(batch_size)
 
     def __call__(
@@ -96,17 +96,17 @@ class Layer(nn.Module):
           valid: bool [batch, length], False = padding, anywhere: never attended to, never written.
             None = no padding.
           start: bool [batch], rows in which a new document begins: their state is reset before it is
-            read. None = nowhere. For documents that begin inside a segment see
+            read. None = in no row. For documents that begin inside a segment see
             `segment.split_at_starts`.
-          train: dropout on (needs `rngs={'dropout': key}`), and draws of memories that draw (needs
-            `rngs={'memory': key}`).
+          train: turns on dropout (needs `rngs={'dropout': key}`) and the random draws of memories
+            that have any (needs `rngs={'memory': key}`).
 
         Returns:
           y [batch, length, d_model] of the layer's dtype, zeros at padding; the state after the
           segment; losses (averaged, not weighted) and metrics.
 
         Raises:
-          ValueError: a shape that does not fit.
+          ValueError: a shape or dtype is wrong.
         """
         batch, length = self._check(x, valid, start)
         if valid is None:
@@ -124,12 +124,14 @@ class Layer(nn.Module):
         y = packing.unpack(y)
         return jnp.where(valid[..., None], y, jnp.zeros_like(y)), state, aux
 
-    def _check(self, x, valid, start):
-        """Batch and length of `x`, if all shapes fit."""
+    def _check(
+        self, x: jax.Array, valid: jax.Array | None, start: jax.Array | None
+    ) -> tuple[int, int]:
+        """Batch and length of `x`, after checking all shapes."""
         longest, width = self.settings.segment_length, self.settings.d_model
         if x.ndim != 3 or x.shape[2] != width or not 1 <= x.shape[1] <= longest:
             raise ValueError(
-                f'x has shape {x.shape}: [batch, length, {width}] is needed with at most {longest} '
+                f'x has shape {x.shape}: must be [batch, length, {width}] with at most {longest} '
                 'positions (segment_length)'
             )
         _require_auto(x)
@@ -140,7 +142,7 @@ class Layer(nn.Module):
         ):
             if array is not None and (array.shape != shape or array.dtype != bool):
                 raise ValueError(
-                    f'{name} is {array.dtype} {list(array.shape)}: bool {list(shape)} is needed'
+                    f'{name} is {array.dtype} {list(array.shape)}: must be bool {list(shape)}'
                 )
         return batch, length
 
@@ -175,17 +177,17 @@ def _check_state(state, fresh, batch):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _start(layer: Layer, batch_size: int) -> State:
-    # What is drawn for parameters on the way is not used, so it is never computed.
+    # The parameters drawn on the way are unused, so jit never computes them.
     return layer.init_with_output(jax.random.key(0), batch_size, method='initial_state')[0]
 
 
 def module_of(entry: Entry) -> type:
-    """The module class of an entry outside of this library's models."""
+    """The module class of an entry for use outside of this library's models."""
     return entry.standalone or entry.layer
 
 
 def defaults_of(entry: Entry) -> dict[str, Any]:
-    """Its fields with the paper's values."""
+    """Fields of the memory with the paper's values."""
     return {field.name: field.default for field in fields_of(module_of(entry))}
 
 
@@ -222,7 +224,7 @@ def make_layer(
         `ModelSettings`: dropout, attention_dropout, init_std, dtype, and so on.
 
     Raises:
-      UsageError: an unknown name, with the nearest; values that the memory cannot have, all at once.
+      UsageError: an unknown name (the nearest one is suggested), or invalid values (all at once).
     """
     if memory not in LAYERS:
         raise UsageError(unknown('memory', memory, sorted(LAYERS)))
@@ -282,14 +284,14 @@ def _plain(value: Any) -> Any:
 def named(entry: Entry) -> Callable[..., Layer]:
     """`make_layer` for one entry, with its fields and their defaults in the signature."""
 
-    # A memory with heads of its own, whatever those of attention, has a default for them.
-    shadowed = {k: v for k, v in defaults_of(entry).items() if k == 'num_heads'}
+    # A memory with its own number of heads, independent of attention, has a default for it.
+    own_heads = {k: v for k, v in defaults_of(entry).items() if k == 'num_heads'}
 
     def make(**arguments: Any) -> Layer:
-        return make_layer(entry.name, **shadowed | arguments)
+        return make_layer(entry.name, **own_heads | arguments)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
-    own = [
+    memory_fields = [
         inspect.Parameter(name, keyword, default=value)
         for name, value in defaults_of(entry).items()
     ]
@@ -302,7 +304,7 @@ def named(entry: Entry) -> Callable[..., Layer]:
     make.__doc__ = (
         f'{module_of(entry).__doc__}\n\n    Returns a `Layer`; see `longmem_jax.make_layer`.'
     )
-    make.__signature__ = inspect.Signature(sizes + own)
+    make.__signature__ = inspect.Signature(sizes + memory_fields)
     return make
 
 

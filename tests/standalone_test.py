@@ -262,7 +262,7 @@ def test_wrong_shapes_say_what_is_needed():
         (dict(x=jnp.zeros((2, LENGTH + 1, WIDTH))), 'at most 4 positions'),
         (dict(x=jnp.zeros((2, LENGTH, WIDTH + 1))), 'length, 16'),
         (dict(valid=jnp.ones((2, LENGTH))), 'valid is float32'),
-        (dict(start=jnp.ones((1,), bool)), r'start is bool \[1\]: bool \[2\] is needed'),
+        (dict(start=jnp.ones((1,), bool)), r'start is bool \[1\]: must be bool \[2\]'),
     ):
         given = dict(x=x) | bad
         with pytest.raises(ValueError, match=message):

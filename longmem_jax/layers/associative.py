@@ -1,8 +1,8 @@
-"""Matrices that remember pairs: keys are written to and values read from `M` and `z`, pure functions.
+"""Matrices that remember pairs of keys and values, as pure functions on `M` and `z`.
 
 Infini-attention (Munkhdalai et al., 2024); equations by their numbers in the thesis: 8 (update) and
 9 (retrieval). With a sum of positive features as normalizer a read is a weighted mean of values;
-with signed keys of length one and no normalizer the delta rule stores a pair once and for all.
+with signed keys of unit length and no normalizer the delta rule stores each pair exactly once.
 """
 
 import functools
@@ -30,7 +30,7 @@ FEATURES = {
 
 @flax.struct.dataclass
 class Pairs:
-    """All pairs of one layer, per lane and head.
+    """All pairs of one layer, per lane (batch row) and head.
 
     Attributes:
       matrix: M, float32 [batch, heads, d_key, d_value].
@@ -42,36 +42,39 @@ class Pairs:
 
 
 def empty(batch: int, heads: int, d_key: int, d_value: int, dtype: Any = jnp.float32) -> Pairs:
-    """No pairs."""
+    """A memory without pairs: zeros in both arrays."""
     return Pairs(
         jnp.zeros((batch, heads, d_key, d_value), dtype), jnp.zeros((batch, heads, d_key), dtype)
     )
 
 
-def divide(found: jax.Array, weight: jax.Array, guard: str, epsilon: float) -> jax.Array:
-    """`found` over the similarity `weight`, which is kept from zero.
+def divide(retrieved: jax.Array, weight: jax.Array, guard: str, epsilon: float) -> jax.Array:
+    """`retrieved` over the similarity `weight`, which is kept away from zero.
 
     Args:
-      found: [..., d_value].
+      retrieved: [..., d_value].
       weight: [..., 1].
-      guard: `epsilon` is the least similarity ('clamp'), the least size of one that is taken
-        without its sign ('magnitude', for features that may be negative), or added ('add').
+      guard: `epsilon` is the smallest similarity ('clamp'), the smallest absolute value of it
+        ('magnitude', for features that may be negative), or added ('add').
       epsilon: above 0.
+
+    Returns:
+      [..., d_value].
     """
     smallest = jnp.asarray(epsilon, weight.dtype)
     if guard == 'add':
-        return found / (weight + smallest)
-    return found / jnp.maximum(jnp.abs(weight) if guard == 'magnitude' else weight, smallest)
+        return retrieved / (weight + smallest)
+    return retrieved / jnp.maximum(jnp.abs(weight) if guard == 'magnitude' else weight, smallest)
 
 
 def read(
     pairs: Pairs, features: jax.Array, normalizer: str, guard: str, epsilon: float
 ) -> jax.Array:
-    """What the memory holds for some keys or queries (Eq. 9).
+    """Reads the values that the memory holds for keys or queries (Eq. 9).
 
     Args:
       pairs: the memory.
-      features: [batch, heads, ..., n, d_key], feature maps of queries, of the dtype of the memory.
+      features: [batch, heads, ..., n, d_key], feature maps of queries, in the dtype of the memory.
       normalizer: 'sum' divides by the similarity to all keys, 'none' does not.
       guard: see `divide`.
       epsilon: above 0.
@@ -79,11 +82,11 @@ def read(
     Returns:
       [batch, heads, ..., n, d_value]; zeros where the memory is empty.
     """
-    found = jnp.einsum('bh...nk,bhkv->bh...nv', features, pairs.matrix)
+    retrieved = jnp.einsum('bh...nk,bhkv->bh...nv', features, pairs.matrix)
     if normalizer == 'none':
-        return found
+        return retrieved
     weight = jnp.einsum('bh...nk,bhk->bh...n', features, pairs.normalizer)[..., None]
-    return divide(found, weight, guard, epsilon)
+    return divide(retrieved, weight, guard, epsilon)
 
 
 def write(
@@ -101,20 +104,20 @@ def write(
       pairs: the memory before.
       features: [batch, heads, n, d_key], feature maps of keys; zeros at padding.
       values: [batch, heads, n, d_value].
-      rule: 'linear' adds values; 'delta' adds what the memory does not hold of them yet, all
-        tokens against the memory before the segment; 'delta_sequential' token after token (in
-        parallel, by one triangular solve), for `normalizer='none'`.
-      normalizer, guard, epsilon: of `read`.
+      rule: 'linear' adds values; 'delta' adds their difference from what the memory returns, with
+        the memory as it was before the segment for all tokens; 'delta_sequential' does so token
+        by token (in parallel, by one triangular solve), for `normalizer='none'`.
+      normalizer, guard, epsilon: see `read`.
     """
     values = values.astype(features.dtype)
     if rule != 'linear':
         values = values - read(pairs, features, normalizer, guard, epsilon)
     if rule == 'delta_sequential':
-        # Token t must take away what tokens before it added: (1 + strictly lower(K K^T)) U = V.
+        # Token t must subtract what tokens before it added: (1 + strictly lower(K K^T)) U = V.
         overlap = jnp.tril(jnp.einsum('bhik,bhjk->bhij', features, features), -1)
-        unit = jnp.eye(features.shape[2], dtype=features.dtype)[None, None]
+        identity = jnp.eye(features.shape[2], dtype=features.dtype)[None, None]
         values = jax.lax.linalg.triangular_solve(
-            overlap + unit, values, left_side=True, lower=True, unit_diagonal=True
+            overlap + identity, values, left_side=True, lower=True, unit_diagonal=True
         )
     return Pairs(
         pairs.matrix + jnp.einsum('bhnk,bhnv->bhkv', features, values),

@@ -1,7 +1,9 @@
 """The one attention of the library: heads first, whole segments, streams, and blocks of keys.
 
-What is seen and how it is scored is said by `Rules` (layers/attention_rules.py).
+`Rules` (layers/attention_rules.py) define which keys are seen and how they are scored.
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,16 +21,16 @@ def attend(
     dropout: WeightDropout | None = None,
     block_size: int = 0,
 ) -> jax.Array:
-    """Softmax attention; scores and weights in float32 at least, queries that see nothing give zeros.
+    """Softmax attention; queries that see no key give zeros. Scores and weights are at least float32.
 
     Args:
       queries: [batch, heads, queries, head_dim].
       keys, values: [batch, kv_heads, keys, head_dim]; kv_heads divides heads, and query head h
-        reads head h // (heads / kv_heads) of them, which is not repeated in memory.
-      rules: what is seen, and how it is scored.
-      dropout: of the weights; None = none.
-      block_size: keys per block of an online softmax (Milakov and Gimelshein, 2018), whose scores
-        never exist all at once, nor in the backward pass; 0 = all keys at once.
+        reads key head h // (heads / kv_heads), without a copy per query head.
+      rules: which keys are seen, and how they are scored.
+      dropout: dropout of the weights; None = none.
+      block_size: keys per block of an online softmax (Milakov and Gimelshein, 2018), which never
+        holds all scores at once, not even in the backward pass; 0 = all keys at once.
 
     Returns:
       [batch, heads, queries, head_dim] in the dtype of `values`.
@@ -51,12 +53,12 @@ def attend(
         weights = dropout.apply(weights)
     out = _mix(weights.astype(values.dtype), values, values.dtype)
     if rules.mask is not None or not rules.causal:
-        sees_a_key = seen.any(axis=-1)
-    elif rules.first is not None:  # a causal query sees at least itself, if that is filled
-        sees_a_key = (rules.places(queries.shape[2]) >= rules.first[:, None])[:, None]
+        has_visible_key = seen.any(axis=-1)
+    elif rules.first is not None:  # a causal query sees at least itself, if its position is filled
+        has_visible_key = (rules.positions(queries.shape[2]) >= rules.first[:, None])[:, None]
     else:
         return out
-    return jnp.where(sees_a_key[..., None], out, jnp.zeros_like(out))
+    return jnp.where(has_visible_key[..., None], out, jnp.zeros_like(out))
 
 
 def _mix(weights: jax.Array, values: jax.Array, dtype: jnp.dtype) -> jax.Array:
@@ -68,9 +70,9 @@ def _mix(weights: jax.Array, values: jax.Array, dtype: jnp.dtype) -> jax.Array:
 
 
 def _blocks(array: jax.Array, axis: int, block_size: int) -> jax.Array:
-    """Padded at the end and cut into blocks along `axis`; the blocks become the first axis."""
-    spare = -array.shape[axis] % block_size
-    array = jnp.pad(array, [(0, spare if i == axis else 0) for i in range(array.ndim)])
+    """Pads `array` at the end and cuts it into blocks along `axis`; blocks become the first axis."""
+    padding = -array.shape[axis] % block_size
+    array = jnp.pad(array, [(0, padding if i == axis else 0) for i in range(array.ndim)])
     shape = (*array.shape[:axis], -1, block_size, *array.shape[axis + 1 :])
     return jnp.moveaxis(array.reshape(shape), axis, 0)
 
@@ -83,46 +85,46 @@ def _attend_blocks(
     dropout: WeightDropout | None,
     block_size: int,
 ) -> jax.Array:
-    """`attend`, block by block: a running maximum, sum and mix of values."""
+    """`attend` block by block: a running maximum, sum of weights and weighted sum of values."""
     batch, heads, num_queries, _ = queries.shape
     num_keys = keys.shape[2]
-    wide = jnp.promote_types(queries.dtype, jnp.float32)
+    score_dtype = jnp.promote_types(queries.dtype, jnp.float32)
     queries, rules = rules.prepared(queries, num_keys, block_size)
-    by_column = {}
+    column_blocks = {}
     for name in ('mask', 'bias'):
         array = getattr(rules, name)
         if array is not None:
             array = jnp.broadcast_to(array, (*array.shape[:3], num_keys))
-            by_column[name] = _blocks(array, 3, block_size)
+            column_blocks[name] = _blocks(array, 3, block_size)
 
-    def block(carry, inputs):
+    def block(carry: Any, inputs: Any) -> tuple[Any, None]:
         highest, total, mixed = carry
-        number, keys, values, columns = inputs
+        index, keys, values, columns = inputs
         block_rules = rules.replace(**columns)
-        scores, seen = block_rules.scores(queries, keys, number * block_size, num_keys)
-        scores = jnp.where(seen, scores, jnp.asarray(NEVER, wide))
+        scores, seen = block_rules.scores(queries, keys, index * block_size, num_keys)
+        scores = jnp.where(seen, scores, jnp.asarray(NEVER, score_dtype))
         higher = jnp.maximum(highest, jax.lax.stop_gradient(scores.max(axis=-1)))
-        weights = jnp.where(seen, jnp.exp(scores - higher[..., None]), jnp.zeros((), wide))
-        fade = jnp.exp(highest - higher)
-        total = total * fade + weights.sum(axis=-1)
+        weights = jnp.where(seen, jnp.exp(scores - higher[..., None]), jnp.zeros((), score_dtype))
+        decay = jnp.exp(highest - higher)
+        total = total * decay + weights.sum(axis=-1)
         if dropout is not None:
-            weights = dropout.in_block(number).apply(weights)
-        added = _mix(weights.astype(values.dtype), values, wide)
-        return (higher, total, mixed * fade[..., None] + added), None
+            weights = dropout.in_block(index).apply(weights)
+        added = _mix(weights.astype(values.dtype), values, score_dtype)
+        return (higher, total, mixed * decay[..., None] + added), None
 
     carry = (
-        jnp.full((batch, heads, num_queries), NEVER, wide),
-        jnp.zeros((batch, heads, num_queries), wide),
-        jnp.zeros((batch, heads, num_queries, values.shape[3]), wide),
+        jnp.full((batch, heads, num_queries), NEVER, score_dtype),
+        jnp.zeros((batch, heads, num_queries), score_dtype),
+        jnp.zeros((batch, heads, num_queries, values.shape[3]), score_dtype),
     )
     key_blocks, value_blocks = (_blocks(array, 2, block_size) for array in (keys, values))
-    numbers = jnp.arange(key_blocks.shape[0], dtype=jnp.int32)
+    indices = jnp.arange(key_blocks.shape[0], dtype=jnp.int32)
     (_, total, mixed), _ = jax.lax.scan(
         jax.checkpoint(block, prevent_cse=False),
         carry,
-        (numbers, key_blocks, value_blocks, by_column),
+        (indices, key_blocks, value_blocks, column_blocks),
     )
     total = total[..., None]
-    empty = total == 0
-    out = mixed / jnp.where(empty, jnp.ones_like(total), total)
-    return jnp.where(empty, jnp.zeros_like(out), out).astype(values.dtype)
+    sees_nothing = total == 0
+    out = mixed / jnp.where(sees_nothing, jnp.ones_like(total), total)
+    return jnp.where(sees_nothing, jnp.zeros_like(out), out).astype(values.dtype)

@@ -1,4 +1,4 @@
-"""Attention to other vectors than one's own past: a source, a memory, or all of the same sequence."""
+"""Attention to a source, a memory, or a whole sequence, instead of to one's own past."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ class Source:
 
     Attributes:
       keys, values: [batch, kv_heads, n, head_dim].
-      valid: bool [batch, n]; the others are never seen.
+      valid: bool [batch, n]; False = never seen.
     """
 
     keys: jax.Array
@@ -33,7 +33,7 @@ class CrossAttention(nn.Module):
     Attributes:
       settings: sizes of the model.
       normalize: norm of a pre-norm model, used on the queries' side only.
-      bias: biases on the four projections; False = as the model's `attention_bias`.
+      bias: biases on the four projections; False = as `settings.attention_bias`.
     """
 
     settings: ModelSettings
@@ -44,7 +44,7 @@ class CrossAttention(nn.Module):
         self.projections = Projections(self.settings, bias=self.bias)
 
     def source(self, vectors: jax.Array, valid: jax.Array) -> Source:
-        """Projects `vectors` [batch, n, d_model], of which those `valid` (bool [batch, n]) count."""
+        """Projects `vectors` [batch, n, d_model]; only `valid` ones (bool [batch, n]) are seen."""
         return Source(self.projections.keys(vectors), self.projections.values(vectors), valid)
 
     def __call__(self, x: jax.Array, source: Source, *, train: bool) -> jax.Array:

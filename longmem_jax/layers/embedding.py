@@ -3,7 +3,7 @@
 Clusters are ranges of token ids in order of falling frequency: cluster 0 (the shortlist) up to the
 first cutoff, and so on. With `div_val` > 1 cluster i has vectors of width d_embed / div_val**i and a
 projection to the model's width (Baevski and Auli, 2019; Grave et al., 2017). As in Transformer-XL's
-code cluster i is entered through the i-th entry from the end of the head's vector.
+code, the logit of cluster i is the i-th entry from the end of the head's logits.
 """
 
 import itertools
@@ -24,14 +24,14 @@ class Embedding(nn.Module):
       vocab_size, d_model: sizes.
       d_embed: width of the first cluster's vectors.
       cutoffs: first token id of cluster 1, 2, ...; () = one cluster, plain softmax.
-      div_val: factor by which the width falls from cluster to cluster.
-      tie_weights: output vectors are the input vectors.
-      tie_projections: per cluster, output projection is the input projection.
-      scale: input vectors are multiplied by sqrt(d_model).
+      div_val: factor by which the width shrinks from cluster to cluster.
+      tie_weights: whether output vectors are the input vectors.
+      tie_projections: per cluster, whether the output projection is the input projection.
+      scale: whether input vectors are multiplied by sqrt(d_model).
       position: absolute positions added to the input: 'none', 'sinusoidal' or 'learned'.
-      num_positions: length of the table of positions: the segment's, or the model's own.
+      num_positions: length of the position table: a segment, or the model's own limit.
       init_std: standard deviation of the initialisation.
-      dtype: of activations; logits and losses are at least float32.
+      dtype: dtype of activations; logits and losses are at least float32.
     """
 
     vocab_size: int
@@ -52,10 +52,10 @@ class Embedding(nn.Module):
         init = nn.initializers.normal(self.init_std)
         zeros = nn.initializers.zeros
 
-        def table(name, rows, width):
-            return self.param(name, axes(init, ('vocab', None)), (rows, width))
+        def table(name: str, entries: int, width: int) -> jax.Array:
+            return self.param(name, axes(init, ('vocab', None)), (entries, width))
 
-        def projection(name, width):
+        def projection(name: str, width: int) -> jax.Array:
             return self.param(name, axes(init, (None, 'embed')), (width, self.d_model))
 
         sizes, tables = self._sizes(), self._tables()
@@ -71,8 +71,8 @@ class Embedding(nn.Module):
         else:
             self.out_tables = [table(f'out_table_{i}', *size) for i, size in enumerate(tables)]
         self.out_biases = [
-            self.param(f'out_bias_{i}', axes(zeros, ('vocab',)), (rows,))
-            for i, (rows, _) in enumerate(tables)
+            self.param(f'out_bias_{i}', axes(zeros, ('vocab',)), (entries,))
+            for i, (entries, _) in enumerate(tables)
         ]
         self.out_projections = [
             self.projections[i if self.div_val > 1 else 0]
@@ -89,27 +89,28 @@ class Embedding(nn.Module):
                 'places', axes(init, ('distance', 'embed')), (self.num_positions, self.d_model)
             )
 
-    def _edges(self):
+    def _edges(self) -> tuple[int, ...]:
+        """First token id of every cluster, and the vocabulary size."""
         return (0, *self.cutoffs, self.vocab_size)
 
-    def _sizes(self):
+    def _sizes(self) -> list[int]:
+        """Tokens per cluster."""
         edges = self._edges()
         return [high - low for low, high in itertools.pairwise(edges)]
 
-    def _tables(self):
-        """(rows, width) of every table: one per cluster, or one for all where the width is one."""
+    def _tables(self) -> list[tuple[int, int]]:
+        """(entries, width) of every table: one per cluster, or a single one if widths are equal."""
         if self.div_val == 1:
             return [(self.vocab_size, self.d_embed)]
-        return [(rows, self.d_embed // self.div_val**i) for i, rows in enumerate(self._sizes())]
+        return [(size, self.d_embed // self.div_val**i) for i, size in enumerate(self._sizes())]
 
     def encode(self, tokens: jax.Array, index: jax.Array) -> jax.Array:
         """Embeds tokens.
 
         Args:
           tokens: int32 [batch, n].
-          index: int32 [batch], position of the first of them: in its segment, or, with a table
-            longer than that, in its document. From the end of the table on every token has the
-            table's last position; nothing is read beyond it.
+          index: int32 [batch], position of the first token: in its segment, or, with a longer
+            table, in its document. Tokens beyond the table get its last position.
 
         Returns:
           [batch, n, d_model] in the compute dtype.
@@ -121,11 +122,13 @@ class Embedding(nn.Module):
         else:
             x = jnp.zeros((*tokens.shape, self.d_model), self.dtype)
             edges = self._edges()
-            for i, (rows, projection) in enumerate(zip(self.tables, self.projections, strict=True)):
+            for i, (vectors, projection) in enumerate(
+                zip(self.tables, self.projections, strict=True)
+            ):
                 inside = (tokens >= edges[i]) & (tokens < edges[i + 1])
-                vectors = rows[jnp.clip(tokens - edges[i], 0, rows.shape[0] - 1)]
-                vectors = vectors.astype(self.dtype) @ projection.astype(self.dtype)
-                x = jnp.where(inside[..., None], vectors, x)
+                embedded = vectors[jnp.clip(tokens - edges[i], 0, vectors.shape[0] - 1)]
+                embedded = embedded.astype(self.dtype) @ projection.astype(self.dtype)
+                x = jnp.where(inside[..., None], embedded, x)
         if self.scale:
             x = x * jnp.asarray(self.d_model**0.5, x.dtype)
         if self.position != 'none':
@@ -134,32 +137,32 @@ class Embedding(nn.Module):
             else:
                 distances = positions.clamped(self.num_positions, 0)
                 table = jnp.asarray(positions.sinusoids(distances, self.d_model))
-            places = index[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-            x = x + table[jnp.minimum(places, self.num_positions - 1)].astype(x.dtype)
+            position = index[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+            x = x + table[jnp.minimum(position, self.num_positions - 1)].astype(x.dtype)
         return x
 
-    def _cluster_logits(self, hidden, i):
-        """Logits of cluster i, [..., rows], at least float32; for the head, entries of clusters."""
+    def _cluster_logits(self, hidden: jax.Array, i: int) -> jax.Array:
+        """Logits of cluster i, [..., entries], at least float32; the head's end with the clusters."""
         edges = self._edges()
         if len(self.out_tables) == 1:
-            rows, bias = (
-                part[edges[i] : edges[i + 1]] for part in (self.out_tables[0], self.out_biases[0])
+            vectors, bias = (
+                array[edges[i] : edges[i + 1]] for array in (self.out_tables[0], self.out_biases[0])
             )
         else:
-            rows, bias = self.out_tables[i], self.out_biases[i]
+            vectors, bias = self.out_tables[i], self.out_biases[i]
         if i == 0 and self.cutoffs:
-            rows = jnp.concatenate([rows, self.cluster_table])
+            vectors = jnp.concatenate([vectors, self.cluster_table])
             bias = jnp.concatenate([bias, self.cluster_bias])
         if self.out_projections:
             hidden = hidden @ self.out_projections[i].astype(hidden.dtype).T
-        wide = jnp.promote_types(hidden.dtype, jnp.float32)
+        logit_dtype = jnp.promote_types(hidden.dtype, jnp.float32)
         logits = jax.lax.dot_general(
             hidden,
-            rows.astype(hidden.dtype),
+            vectors.astype(hidden.dtype),
             (((hidden.ndim - 1,), (1,)), ((), ())),
-            preferred_element_type=wide,
+            preferred_element_type=logit_dtype,
         )
-        return logits + bias.astype(wide).reshape((1,) * (hidden.ndim - 1) + (-1,))
+        return logits + bias.astype(logit_dtype).reshape((1,) * (hidden.ndim - 1) + (-1,))
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Logits of the whole vocabulary; log-probabilities where there are clusters.
@@ -174,28 +177,27 @@ class Embedding(nn.Module):
         if not self.cutoffs:
             return head
         head = jax.nn.log_softmax(head)
-        parts = [head[..., : self.cutoffs[0]]]
+        clusters = [head[..., : self.cutoffs[0]]]
         for i in range(1, len(self.cutoffs) + 1):
             tail = jax.nn.log_softmax(self._cluster_logits(hidden, i))
-            parts.append(head[..., -i, None] + tail)
-        return jnp.concatenate(parts, axis=-1)
+            clusters.append(head[..., -i, None] + tail)
+        return jnp.concatenate(clusters, axis=-1)
 
     def nll(self, hidden: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Negative log-likelihood in token order, the head's log-normaliser (for z-loss), and
-        whether the target is the likeliest token.
+        """Negative log-likelihoods, the head's log-normaliser (for z-loss), and correct predictions.
 
         Args:
           hidden: [batch, n, d_model].
           targets: int32 [batch, n].
 
         Returns:
-          nll, log_z: [batch, n], at least float32, nats; bool [batch, n].
+          nll, log_z: [batch, n], at least float32, nats; bool [batch, n], whether the target is the
+          likeliest token.
         """
         edges = self._edges()
 
-        def pick(logits, local):
-            chosen = jnp.take_along_axis(logits, local[..., None], axis=-1)
-            return chosen[..., 0]
+        def pick(logits: jax.Array, index: jax.Array) -> jax.Array:
+            return jnp.take_along_axis(logits, index[..., None], axis=-1)[..., 0]
 
         head = self._cluster_logits(hidden, 0)
         log_z = jax.nn.logsumexp(head, axis=-1)
@@ -204,7 +206,7 @@ class Embedding(nn.Module):
             inside = (targets >= edges[i]) & (targets < edges[i + 1])
             entry = jnp.where(inside, head.shape[-1] - i, entry)
         nll = log_z - pick(head, entry)
-        # With clusters, the likeliest so far and its log-probability.
+        # The likeliest token of the clusters so far, and its log-probability.
         likeliest = jnp.argmax(head[..., : edges[1]], axis=-1).astype(targets.dtype)
         highest = pick(head, likeliest) - log_z
         for i in range(1, len(edges) - 1):

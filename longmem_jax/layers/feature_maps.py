@@ -8,40 +8,40 @@ RANDOM = ('normal', 'orthogonal')
 
 
 def unit(x: jax.Array, epsilon: float) -> jax.Array:
-    """Vectors of the last axis at length one: `x / sqrt(sum x^2 + epsilon)`; like `x`.
+    """Unit vectors along the last axis: `x / sqrt(sum x^2 + epsilon)`; shape and dtype of `x`.
 
     Computed in float32 at least.
 
     Args:
       x: [..., width].
-      epsilon: keeps the gradient of zero vectors finite; 0 where they cannot occur.
+      epsilon: keeps the gradient of zero vectors finite; 0 if they cannot occur.
     """
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    square = jnp.sum(wide * wide, axis=-1, keepdims=True)
-    return (wide * jax.lax.rsqrt(square + jnp.asarray(epsilon, wide.dtype))).astype(x.dtype)
+    x32 = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    squared_length = jnp.sum(x32 * x32, axis=-1, keepdims=True)
+    return (x32 * jax.lax.rsqrt(squared_length + jnp.asarray(epsilon, x32.dtype))).astype(x.dtype)
 
 
 def elu(x: jax.Array) -> jax.Array:
-    """elu(x) + 1 (Katharopoulos et al., 2020); like `x`."""
+    """elu(x) + 1 (Katharopoulos et al., 2020); shape and dtype of `x`."""
     return jax.nn.elu(x) + 1
 
 
 def random_matrices(seed: int, heads: int, size: int, head_dim: int, kind: str) -> np.ndarray:
     """Random directions, float32 [heads, size, head_dim].
 
-    'normal' draws all numbers apart; 'orthogonal' draws orthogonal rows, head_dim of them at a time,
-    as long as normal ones would be.
+    'normal' draws independent normal numbers; 'orthogonal' draws orthogonal directions, head_dim at a
+    time, with the lengths that normal ones would have.
     """
     random = np.random.default_rng(seed)
     if kind == 'normal':
         return random.normal(size=(heads, size, head_dim)).astype(np.float32)
-    rows = []
+    directions = []
     for _ in range(-(-size // head_dim)):
         basis, _ = np.linalg.qr(random.normal(size=(heads, head_dim, head_dim)))
-        rows.append(basis.transpose(0, 2, 1))
-    rows = np.concatenate(rows, axis=1)[:, :size]
+        directions.append(basis.transpose(0, 2, 1))
+    directions = np.concatenate(directions, axis=1)[:, :size]
     lengths = np.sqrt(random.chisquare(head_dim, size=(heads, size, 1)))
-    return (rows * lengths).astype(np.float32)
+    return (directions * lengths).astype(np.float32)
 
 
 def random_fourier(x: jax.Array, matrices: jax.Array, tau: float) -> jax.Array:
@@ -49,7 +49,7 @@ def random_fourier(x: jax.Array, matrices: jax.Array, tau: float) -> jax.Array:
 
     Args:
       x: [batch, heads, n, head_dim].
-      matrices: [heads, size, head_dim], times the learned sigma if there is one.
+      matrices: [heads, size, head_dim], already times the learned sigma, if any.
       tau: temperature.
 
     Returns:

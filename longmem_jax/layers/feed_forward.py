@@ -22,16 +22,16 @@ ACTIVATIONS = {
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """The activation is known."""
+    """Checks that the activation is known."""
     return one_of(fields, activation=ACTIVATIONS)
 
 
 class Dense(nn.Module):
-    """Two linear maps with an activation between them; remembers nothing.
+    """Two linear maps with an activation in between; stateless.
 
     Attributes:
       activation: 'relu', 'gelu' (by tanh), 'gelu_exact', 'swiglu' or 'geglu'.
-      bias: biases on the linear maps.
+      bias: whether the linear maps have biases.
     """
 
     settings: ModelSettings
@@ -44,7 +44,7 @@ class Dense(nn.Module):
         axes = nn.with_logical_partitioning
         matrix = nn.initializers.normal(self.settings.init_std)
 
-        def linear(width, kernel_axes):
+        def linear(width: int, kernel_axes: tuple[str, str]) -> nn.Dense:
             return nn.Dense(
                 width,
                 use_bias=self.bias,
@@ -59,14 +59,14 @@ class Dense(nn.Module):
         self.down = linear(self.settings.d_model, ('mlp', 'embed'))
         self.drop = nn.Dropout(self.settings.dropout)
 
-    def _apply(self, x, train):
+    def _apply(self, x: jax.Array, train: bool) -> jax.Array:
         x = self.normalize(x)
         hidden = self.up(x)
         hidden = self.act(hidden) if self.gate is None else self.act(self.gate(x)) * hidden
         return self.down(self.drop(hidden, deterministic=not train))
 
     def initial_state(self, batch_size: int) -> NoState:
-        """Nothing is remembered."""
+        """No state: the layer is stateless."""
         return NoState()
 
     def __call__(
@@ -76,7 +76,7 @@ class Dense(nn.Module):
         return self._apply(x, train), state, no_aux()
 
     def open_segment(self, state: NoState, batch_size: int) -> NoState:
-        """Nothing is cached."""
+        """No cache."""
         return NoState()
 
     def extend(self, x: jax.Array, cache: NoState, index: jax.Array) -> tuple[jax.Array, NoState]:
@@ -84,7 +84,7 @@ class Dense(nn.Module):
         return self._apply(x, False), cache
 
     def close_segment(self, state: NoState, cache: NoState, count: jax.Array) -> NoState:
-        """Nothing is written."""
+        """Returns `state` as it is."""
         return state
 
 

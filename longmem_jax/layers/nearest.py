@@ -1,11 +1,12 @@
-"""First-in-first-out rows of keys and values, and the nearest of them to each query.
+"""First-in-first-out entries (keys and values), and the nearest of them to each query.
 
-Rows are searched in blocks with a running list of the best, so that scores of all rows never exist
-at once. On a mesh with a `memory` axis every device keeps and searches its part of the rows, and
-the best of all parts are merged. Nothing here has a gradient but what is read of the rows found.
+Entries are searched in blocks with a running list of the best, so that the scores of all entries never
+exist at once. On a mesh with a `memory` axis every device keeps and searches its own shard, and the
+best of all shards are merged. Nothing here has a gradient.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.struct
@@ -22,12 +23,12 @@ DTYPES = ('float32', 'bfloat16', 'int8')
 
 @flax.struct.dataclass
 class Rows:
-    """A ring of rows per lane and head; `rows_...` lie on the mesh axis `memory`, by their rows.
+    """A ring of entries per lane and head; `rows_...` are sharded over the mesh axis `memory`.
 
     Attributes:
-      rows_keys, rows_values: [batch, heads, size, width]; row `count % size` is written next.
-      rows_key_scale, rows_value_scale: float32 [batch, heads, size, 1] of int8 rows, else None.
-      count: int32 [batch], rows written since the memory was empty.
+      rows_keys, rows_values: [batch, heads, size, width]; entry `count % size` is written next.
+      rows_key_scale, rows_value_scale: float32 [batch, heads, size, 1] of int8 entries, else None.
+      count: int32 [batch], entries written since the last reset.
     """
 
     rows_keys: jax.Array
@@ -38,14 +39,14 @@ class Rows:
 
 
 def no_rows(batch: int, heads: int, size: int, width: int, dtype: str) -> Rows:
-    """An empty ring; `dtype` is one of `DTYPES`, or 'float64' for float64 models."""
-    room = jnp.zeros((batch, heads, size, width), dtype)
+    """An empty ring of `size` entries; `dtype` is one of `DTYPES`, or 'float64' for float64 models."""
+    zeros = jnp.zeros((batch, heads, size, width), dtype)
     scale = jnp.zeros((batch, heads, size, 1), jnp.float32) if dtype == 'int8' else None
-    return Rows(room, room, scale, scale, jnp.zeros((batch,), jnp.int32))
+    return Rows(zeros, zeros, scale, scale, jnp.zeros((batch,), jnp.int32))
 
 
-def _packed(new, dtype):
-    """Rows as they are stored, and their scale."""
+def _quantized(new: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array | None]:
+    """Entries as they are stored, and their scales (int8 only)."""
     if dtype != jnp.int8:
         return new.astype(dtype), None
     new = new.astype(jnp.float32)
@@ -54,111 +55,125 @@ def _packed(new, dtype):
 
 
 def _axes(batch: int, size: int) -> tuple[tuple[str, ...], int]:
-    """Mesh axes of the lanes and number of parts of the rows that the current mesh asks for."""
+    """Mesh axes of the lanes, and the number of shards of the memory, on the current mesh."""
     mesh = jax.sharding.get_abstract_mesh()
-    parts = mesh.shape.get('memory', 1) if mesh.shape else 1
-    if parts == 1:
+    num_shards = mesh.shape.get('memory', 1) if mesh.shape else 1
+    if num_shards == 1:
         return (), 1
     lanes = tuple(axis for axis in RULES['lanes'] if mesh.shape.get(axis, 1) > 1)
     count = 1
     for axis in lanes:
         count *= mesh.shape[axis]
-    return (lanes if batch % count == 0 else ()), memory_rows(size, parts)
+    return (lanes if batch % count == 0 else ()), memory_rows(size, num_shards)
 
 
-def _on_devices(function, ring: Rows, laned: Any, out_rows: bool):
-    """`function(ring, laned, base)` where the rows lie; `base` is the number of the first one."""
+def _on_devices(
+    function: Callable[[Rows, Any, Any], Any], ring: Rows, per_row: Any, returns_ring: bool
+) -> Any:
+    """`function(ring, per_row, base)` on every shard; `base` is the index of its first entry."""
     batch, _, size, _ = ring.rows_keys.shape
-    lanes, parts = _axes(batch, size)
-    if parts == 1:
-        return function(ring, laned, 0)
-    lane = P(lanes or None)
-    row = P(lanes or None, None, 'memory')
-    places = Rows(
-        row, row, row if ring.rows_key_scale is not None else None,
-        row if ring.rows_value_scale is not None else None, lane,
+    lanes, num_shards = _axes(batch, size)
+    if num_shards == 1:
+        return function(ring, per_row, 0)
+    by_lane = P(lanes or None)
+    by_entry = P(lanes or None, None, 'memory')
+    ring_specs = Rows(
+        by_entry, by_entry, by_entry if ring.rows_key_scale is not None else None,
+        by_entry if ring.rows_value_scale is not None else None, by_lane,
     )  # fmt: skip
 
-    def own(ring, laned):
-        return function(ring, laned, jax.lax.axis_index('memory') * (size // parts))
+    def on_shard(ring: Rows, per_row: Any) -> Any:
+        return function(ring, per_row, jax.lax.axis_index('memory') * (size // num_shards))
 
     return jax.shard_map(
-        own,
-        in_specs=(places, lane),
-        out_specs=places if out_rows else lane,
+        on_shard,
+        in_specs=(ring_specs, by_lane),
+        out_specs=ring_specs if returns_ring else by_lane,
         axis_names={*lanes, 'memory'},
         check_vma=False,
-    )(ring, laned)
+    )(ring, per_row)
 
 
 def write(ring: Rows, keys: jax.Array, values: jax.Array, num_valid: jax.Array) -> Rows:
-    """Writes the first `num_valid` (int32 [batch]) of `keys` and `values` over the oldest rows.
+    """Writes the first `num_valid` (int32 [batch]) of `keys` and `values` over the oldest entries.
 
     Args:
-      ring: the rows.
+      ring: the entries.
       keys, values: [batch, heads, n, width].
-      num_valid: at most the size of the ring; of more, the last ones are kept.
+      num_valid: if more than the size of the ring, the last ones are kept.
     """
-    whole = ring.rows_keys.shape[2]
+    capacity = ring.rows_keys.shape[2]
 
-    def place(ring, laned, base):
-        keys, values, num_valid = laned
+    def write_shard(ring: Rows, per_row: Any, base: Any) -> Rows:
+        keys, values, num_valid = per_row
         number = jnp.arange(keys.shape[2], dtype=jnp.int32)[None]
-        at = (ring.count[:, None] + number) % whole - base
+        index = (ring.count[:, None] + number) % capacity - base
         size = ring.rows_keys.shape[2]
-        kept = (number < num_valid[:, None]) & (number >= num_valid[:, None] - whole)
-        at = jnp.where(kept & (at >= 0), at, size)  # beyond the rows: not written
+        mask = (number < num_valid[:, None]) & (number >= num_valid[:, None] - capacity)
+        index = jnp.where(mask & (index >= 0), index, size)  # out of bounds: not written
 
-        def put(rows, new):
-            if rows is None:
+        def write_at(entries: jax.Array | None, new: jax.Array) -> jax.Array | None:
+            if entries is None:
                 return None
-            write = jax.vmap(lambda lane, at, new: lane.at[:, at].set(new, mode='drop'))
-            return write(rows, at, new.astype(rows.dtype))
+            write = jax.vmap(lambda lane, index, new: lane.at[:, index].set(new, mode='drop'))
+            return write(entries, index, new.astype(entries.dtype))
 
         (packed_keys, key_scale), (packed_values, value_scale) = (
-            _packed(jax.lax.stop_gradient(new), ring.rows_keys.dtype) for new in (keys, values)
+            _quantized(jax.lax.stop_gradient(new), ring.rows_keys.dtype) for new in (keys, values)
         )
         return Rows(
-            put(ring.rows_keys, packed_keys),
-            put(ring.rows_values, packed_values),
-            put(ring.rows_key_scale, key_scale),
-            put(ring.rows_value_scale, value_scale),
+            write_at(ring.rows_keys, packed_keys),
+            write_at(ring.rows_values, packed_values),
+            write_at(ring.rows_key_scale, key_scale),
+            write_at(ring.rows_value_scale, value_scale),
             ring.count + num_valid,
         )
 
-    return _on_devices(place, ring, (keys, values, num_valid), True)
+    return _on_devices(write_shard, ring, (keys, values, num_valid), True)
 
 
 def top_k(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """The k greatest of the last axis and their indices, exactly.
+    """The k largest of the last axis and their indices, exactly.
 
-    The k best lie in the k groups whose greatest are the best, so only those are looked through.
+    The k best are in the k groups with the largest maxima, so only those are searched.
 
     Args:
       scores: float32 [..., n], n >= k.
+      k: static.
+
+    Returns:
+      float32 [..., k], largest first, and int32 [..., k].
     """
     number = scores.shape[-1]
     group = max(1, round((number / k) ** 0.5))
     if group < 4 or number % group:
         return jax.lax.top_k(scores, k)
     groups = scores.reshape(*scores.shape[:-1], number // group, group)
-    _, chosen = jax.lax.top_k(groups.max(axis=-1), k)
-    inside = jnp.take_along_axis(groups, chosen[..., None], axis=-2)
-    best, at = jax.lax.top_k(inside.reshape(*scores.shape[:-1], k * group), k)
-    return best, jnp.take_along_axis(chosen, at // group, axis=-1) * group + at % group
+    _, best_groups = jax.lax.top_k(groups.max(axis=-1), k)
+    candidates = jnp.take_along_axis(groups, best_groups[..., None], axis=-2)
+    best, index = jax.lax.top_k(candidates.reshape(*scores.shape[:-1], k * group), k)
+    return best, jnp.take_along_axis(best_groups, index // group, axis=-1) * group + index % group
 
 
-def _bucketed(scores, k):
-    """The best of each of k buckets of every k-th row, as the released search finds them."""
+def _bucketed(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
+    """The best of each of k buckets of every k-th entry, as in the released search."""
     number = scores.shape[-1]
     buckets = scores.reshape(*scores.shape[:-1], number // k, k)
-    at = buckets.argmax(axis=-2).astype(jnp.int32)
-    best = jnp.take_along_axis(buckets, at[..., None, :], axis=-2)[..., 0, :]
-    return best, at * k + jnp.arange(k, dtype=jnp.int32).reshape((1,) * (at.ndim - 1) + (k,))
+    index = buckets.argmax(axis=-2).astype(jnp.int32)
+    best = jnp.take_along_axis(buckets, index[..., None, :], axis=-2)[..., 0, :]
+    return best, index * k + jnp.arange(k, dtype=jnp.int32).reshape((1,) * (index.ndim - 1) + (k,))
 
 
-def _search(ring, queries, base, k, method, recall, block_size):
-    """Scores and row numbers of the best rows of this device: [batch, heads, n, k] each."""
+def _search(
+    ring: Rows,
+    queries: jax.Array,
+    base: int | jax.Array,
+    k: int,
+    method: str,
+    recall: float,
+    block_size: int,
+) -> tuple[jax.Array, jax.Array]:
+    """Scores and indices of the best entries on this device: [batch, heads, n, k] each."""
     size = ring.rows_keys.shape[2]
     block = min(block_size, size) if method != 'bucketed' else size
     while size % block:
@@ -170,12 +185,12 @@ def _search(ring, queries, base, k, method, recall, block_size):
         'bucketed': _bucketed,
     }[method]
 
-    def best_of(start):
-        part = jax.lax.dynamic_slice_in_dim(ring.rows_keys, start, block, axis=2)
+    def best_of(start: int | jax.Array) -> tuple[jax.Array, jax.Array]:
+        keys = jax.lax.dynamic_slice_in_dim(ring.rows_keys, start, block, axis=2)
         scores = jnp.einsum(
             'bhnd,bhmd->bhnm',
-            queries.astype(part.dtype) if part.dtype == jnp.bfloat16 else queries,
-            part if part.dtype != jnp.int8 else part.astype(queries.dtype),
+            queries.astype(keys.dtype) if keys.dtype == jnp.bfloat16 else queries,
+            keys if keys.dtype != jnp.int8 else keys.astype(queries.dtype),
             preferred_element_type=jnp.float32,
         ).astype(jnp.float32)
         if ring.rows_key_scale is not None:
@@ -184,74 +199,74 @@ def _search(ring, queries, base, k, method, recall, block_size):
         number = base + start + jnp.arange(block, dtype=jnp.int32)
         filled = number[None] < ring.count[:, None]
         scores = jnp.where(filled[:, None, None], scores, jnp.asarray(NEVER, scores.dtype))
-        scores, at = choose(scores, take)
-        return scores, at.astype(jnp.int32) + base + start
+        scores, index = choose(scores, take)
+        return scores, index.astype(jnp.int32) + base + start
 
     if block == size:
         return best_of(0)
-    found = best_of(0)
+    best = best_of(0)
 
-    def join(found, number):
+    def join(best: Any, number: int | jax.Array) -> tuple[Any, None]:
         both = [
-            jnp.concatenate(pair, -1) for pair in zip(found, best_of(number * block), strict=True)
+            jnp.concatenate(pair, -1) for pair in zip(best, best_of(number * block), strict=True)
         ]
-        scores, at = jax.lax.top_k(both[0], min(k, both[0].shape[-1]))
-        return (scores, jnp.take_along_axis(both[1], at, axis=-1)), None
+        scores, index = jax.lax.top_k(both[0], min(k, both[0].shape[-1]))
+        return (scores, jnp.take_along_axis(both[1], index, axis=-1)), None
 
     if take < k:  # blocks smaller than k: the list grows to k first
         number = 1
-        while found[0].shape[-1] < k:
-            found, _ = join(found, number)
+        while best[0].shape[-1] < k:
+            best, _ = join(best, number)
             number += 1
-        return jax.lax.scan(join, found, jnp.arange(number, size // block, dtype=jnp.int32))[0]
-    return jax.lax.scan(join, found, jnp.arange(1, size // block, dtype=jnp.int32))[0]
+        return jax.lax.scan(join, best, jnp.arange(number, size // block, dtype=jnp.int32))[0]
+    return jax.lax.scan(join, best, jnp.arange(1, size // block, dtype=jnp.int32))[0]
 
 
 def nearest(
     ring: Rows, queries: jax.Array, k: int, method: str, recall: float, block_size: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The k rows of greatest inner product with every query.
+    """The k entries with the largest inner product with every query.
 
     Args:
-      ring: the rows; those not yet written are not found.
+      ring: the entries; unwritten ones are not found.
       queries: [batch, heads, n, width].
       k: at most the size of the ring.
-      method: 'exact'; 'approximate' (`lax.approx_max_k`, `recall` its target, approximate on TPUs
-        alone); 'bucketed', the best of each of k interleaved buckets.
+      method: 'exact'; 'approximate' (`lax.approx_max_k` with target `recall`; exact except on TPUs);
+        'bucketed', the best of each of k interleaved buckets.
       recall: see `method`.
-      block_size: rows searched at once.
+      block_size: entries searched at once.
 
     Returns:
-      keys, values: [batch, heads, n, k, width] of the dtype of the queries, zeros where fewer rows
+      keys, values: [batch, heads, n, k, width] in the dtype of the queries, zeros where fewer entries
       are filled; bool [batch, heads, n, k], which were found.
     """
     ring, queries = jax.lax.stop_gradient((ring, queries))
 
-    def find(ring, queries, base):
+    def find(ring: Rows, queries: jax.Array, base: Any) -> tuple[jax.Array, ...]:
         size = ring.rows_keys.shape[2]
-        scores, at = _search(ring, queries, base, min(k, size), method, recall, block_size)
-        split = not isinstance(base, int)
-        if split:
-            scores, at = (
-                jax.lax.all_gather(part, 'memory', axis=3, tiled=True) for part in (scores, at)
+        scores, index = _search(ring, queries, base, min(k, size), method, recall, block_size)
+        sharded = not isinstance(base, int)
+        if sharded:
+            scores, index = (
+                jax.lax.all_gather(local, 'memory', axis=3, tiled=True) for local in (scores, index)
             )
             scores, best = jax.lax.top_k(scores, k)
-            at = jnp.take_along_axis(at, best, axis=-1)
+            index = jnp.take_along_axis(index, best, axis=-1)
         found = scores > NEVER / 2
-        own = found & (at >= base) & (at < base + size)
-        at = jnp.where(own, at - base, 0)
-        gather = jax.vmap(jax.vmap(lambda rows, at: rows[at]))
+        here = found & (index >= base) & (index < base + size)
+        index = jnp.where(here, index - base, 0)
+        gather = jax.vmap(jax.vmap(lambda entries, index: entries[index]))
 
-        def rows(kept, scale):
-            part = gather(kept, at).astype(queries.dtype)
+        def read(stored: jax.Array, scale: jax.Array | None) -> jax.Array:
+            vectors = gather(stored, index).astype(queries.dtype)
             if scale is not None:
-                part = part * gather(scale, at).astype(queries.dtype)
-            part = jnp.where(own[..., None], part, jnp.zeros_like(part))
-            return jax.lax.psum(part, 'memory') if split else part
+                vectors = vectors * gather(scale, index).astype(queries.dtype)
+            vectors = jnp.where(here[..., None], vectors, jnp.zeros_like(vectors))
+            return jax.lax.psum(vectors, 'memory') if sharded else vectors
 
         return (
-            rows(ring.rows_keys, ring.rows_key_scale),
-            rows(ring.rows_values, ring.rows_value_scale),
+            read(ring.rows_keys, ring.rows_key_scale),
+            read(ring.rows_values, ring.rows_value_scale),
             found,
         )
 

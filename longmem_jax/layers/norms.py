@@ -21,17 +21,17 @@ class Norm(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalises `x` [..., width]; same shape and dtype."""
-        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        x32 = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         shape = (1,) * (x.ndim - 1) + (x.shape[-1],)
         axes = nn.with_logical_partitioning
         scale = self.param('scale', axes(nn.initializers.ones, ('norm',)), (x.shape[-1],))
         if self.kind == 'layernorm':
-            wide = wide - wide.mean(axis=-1, keepdims=True)
-        wide = wide * jax.lax.rsqrt(
-            jnp.mean(wide * wide, axis=-1, keepdims=True) + jnp.asarray(self.epsilon, wide.dtype)
+            x32 = x32 - x32.mean(axis=-1, keepdims=True)
+        x32 = x32 * jax.lax.rsqrt(
+            jnp.mean(x32 * x32, axis=-1, keepdims=True) + jnp.asarray(self.epsilon, x32.dtype)
         )
-        wide = wide * scale.reshape(shape).astype(wide.dtype)
+        x32 = x32 * scale.reshape(shape).astype(x32.dtype)
         if self.kind == 'layernorm':
             bias = self.param('bias', axes(nn.initializers.zeros, ('norm',)), (x.shape[-1],))
-            wide = wide + bias.reshape(shape).astype(wide.dtype)
-        return wide.astype(x.dtype)
+            x32 = x32 + bias.reshape(shape).astype(x32.dtype)
+        return x32.astype(x.dtype)

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def clamped(num_distances: int, clamp_length: int) -> np.ndarray:
-    """Distances 0 .. num_distances - 1, those beyond `clamp_length` as it (0 = no limit), int [n]."""
+    """Distances 0 .. num_distances - 1, clamped at `clamp_length` (0 = no limit), int [n]."""
     distances = np.arange(num_distances)
     return np.minimum(distances, clamp_length) if clamp_length else distances
 
@@ -29,12 +29,12 @@ def sinusoids(distances: np.ndarray, width: int) -> np.ndarray:
 
 
 def rotary_frequencies(width: int, base: float = 10000.0) -> np.ndarray:
-    """Radians per token of every rotated pair, `base^(-2i / width)`, float64 [width / 2]."""
+    """Radians per position of every rotated pair, `base^(-2i / width)`, float64 [width / 2]."""
     return base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
 
 
 def rotated_width(head_dim: int, share: float) -> int:
-    """How many of the first dimensions of a head are rotated: `share` of them, rounded down."""
+    """Number of leading dimensions of a head that are rotated: `share` of them, rounded down."""
     return int(head_dim * share)
 
 
@@ -42,30 +42,31 @@ def rotary(x: jax.Array, start: int | jax.Array, frequencies: np.ndarray) -> jax
     """Rotates pairs (i, i + width / 2) by position times frequency (Su et al., 2021).
 
     Args:
-      x: [batch, heads, n, head_dim]; the first `width` dimensions are rotated, the rest stay.
+      x: [batch, heads, n, head_dim]; the first `width` dimensions are rotated, the rest are unchanged.
       start: position of the first vector, an int or int32 [batch].
       frequencies: float64 [width / 2], of `rotary_frequencies`.
 
     Returns:
-      Like `x`.
+      Shape and dtype of `x`.
     """
     length, width = x.shape[2], 2 * len(frequencies)
     if isinstance(start, int):
         angles = (start + np.arange(length))[:, None] * frequencies
         sin, cos = (jnp.asarray(f(angles), x.dtype)[None, None] for f in (np.sin, np.cos))
     else:
-        wide = jnp.promote_types(x.dtype, jnp.float32)
-        places = start[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
-        angles = places.astype(wide)[..., None] * jnp.asarray(frequencies, wide)[None, None]
+        angle_dtype = jnp.promote_types(x.dtype, jnp.float32)
+        position = start[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
+        angles = position.astype(angle_dtype)[..., None]
+        angles = angles * jnp.asarray(frequencies, angle_dtype)[None, None]
         sin, cos = (f(angles).astype(x.dtype)[:, None] for f in (jnp.sin, jnp.cos))
     a, b, rest = jnp.split(x, [width // 2, width], axis=-1)
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos, rest], axis=-1)
 
 
 def alibi_slopes(num_heads: int) -> np.ndarray:
-    """One slope per head (Press et al., 2022): 2^(-8/n), 2^(-16/n), ... for n a power of two.
+    """Slopes of n heads (Press et al., 2022), float64 [n]: 2^(-8/n), 2^(-16/n), ... for a power of two.
 
-    For other numbers the slopes of the next lower power, then every second one of the next higher.
+    For other n: the slopes of the next lower power of two, then every second one of the next higher.
     """
     lower = 2 ** math.floor(math.log2(num_heads))
     slopes = 2.0 ** (-8.0 * np.arange(1, lower + 1) / lower)
@@ -83,11 +84,14 @@ def t5_bucket(
 ) -> np.ndarray:
     """Bucket of `key position - query position` (Raffel et al., 2020, Sec. 2.1).
 
-    Half of the buckets hold one distance each, the others grow by powers up to `max_distance`. In
-    the bidirectional case the upper half of the buckets is for keys after the query.
+    Half of the buckets hold one distance each; the others widen logarithmically up to `max_distance`.
+    In the bidirectional case the upper half of the buckets is for keys after the query.
 
     Args:
       relative_position: int, any shape.
+      num_buckets: buckets, of both directions together.
+      max_distance: larger distances share the last bucket.
+      bidirectional: keys after the query are seen.
 
     Returns:
       int32, the same shape.
@@ -100,7 +104,7 @@ def t5_bucket(
     else:
         upper, n = 0, np.maximum(-relative, 0)
     exact = num_buckets // 2
-    # The small number keeps n = exact * 2^k from falling one bucket short.
+    # The 1e-9 keeps n = exact * 2^k from being rounded down to the bucket below.
     growth = np.log(np.maximum(n, 1) / exact) / math.log(max_distance / exact)
     far = exact + np.floor(growth * (num_buckets - exact) + 1e-9).astype(np.int64)
     bucket = np.where(n < exact, n, np.minimum(far, num_buckets - 1))
@@ -120,19 +124,22 @@ def t5_bias(
     """Biases [1, heads, queries, keys] of query i on key index `offset + i`.
 
     Args:
-      buckets: [heads, num_buckets].
+      buckets: [heads, num_buckets], the learned biases.
+      num_queries, num_keys: sizes of the result.
+      offset: key index of the first query.
+      num_buckets, max_distance, bidirectional: see `t5_bucket`.
     """
     relative = np.arange(num_keys)[None] - (np.arange(num_queries)[:, None] + offset)
-    rules = dict(num_buckets=num_buckets, max_distance=max_distance, bidirectional=bidirectional)
-    return buckets[:, t5_bucket(relative, **rules)][None]
+    sizes = dict(num_buckets=num_buckets, max_distance=max_distance, bidirectional=bidirectional)
+    return buckets[:, t5_bucket(relative, **sizes)][None]
 
 
 def t5_table(buckets: jax.Array, num_distances: int, max_distance: int) -> jax.Array:
     """Biases by distance of a causal model, [heads, distances], from [heads, num_buckets]."""
-    at = t5_bucket(
+    bucket = t5_bucket(
         -np.arange(num_distances),
         num_buckets=buckets.shape[1],
         max_distance=max_distance,
         bidirectional=False,
     )
-    return buckets[:, at]
+    return buckets[:, bucket]

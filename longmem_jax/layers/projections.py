@@ -1,7 +1,7 @@
 """Linear maps between [batch, length, d_model] and heads-first [batch, heads, length, head_dim].
 
-Every attention layer owns one `Projections` under this name, so that all memories keep the same maps at
-the same path, `block_i/attention/projections/{query,key,value,out}`, and one can begin with another's.
+Every attention layer owns one `Projections` named `projections`, so that the maps of all memories have
+the same path, `block_i/attention/projections/{query,key,value,out}`, and can be shared between them.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ class HeadsIn(nn.Module):
       num_heads, head_dim: sizes of the result.
       dtype: compute dtype; the kernel [d_model, heads, head_dim] is float32.
       kernel_init: initialiser of the kernel.
-      axis: logical axis of the heads; 'kv_heads' where fewer of them serve several queries'.
-      bias: whether there is one, [heads, head_dim].
+      axis: logical axis of the heads; 'kv_heads' for keys and values shared by query heads.
+      bias: adds a bias [heads, head_dim].
     """
 
     num_heads: int
@@ -34,17 +34,19 @@ class HeadsIn(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Projects `x`."""
+        """Projects `x` [batch, length, d_model] to [batch, num_heads, length, head_dim]."""
         width = x.shape[-1]
         init = nn.with_logical_partitioning(self.kernel_init, ('embed', self.axis, 'head_dim'))
         kernel = self.param('kernel', init, (width, self.num_heads, self.head_dim))
         flat = kernel.astype(self.dtype).reshape(width, -1)
-        rows = (x.astype(self.dtype) @ flat).reshape(*x.shape[:-1], self.num_heads, self.head_dim)
+        projected = (x.astype(self.dtype) @ flat).reshape(
+            *x.shape[:-1], self.num_heads, self.head_dim
+        )
         if self.bias:
             zeros = nn.with_logical_partitioning(nn.initializers.zeros, (self.axis, 'head_dim'))
             bias = self.param('bias', zeros, (self.num_heads, self.head_dim))
-            rows = rows + bias.astype(self.dtype)[None, None]
-        return jnp.swapaxes(rows, 1, 2)
+            projected = projected + bias.astype(self.dtype)[None, None]
+        return jnp.swapaxes(projected, 1, 2)
 
 
 class HeadsOut(nn.Module):
@@ -54,7 +56,7 @@ class HeadsOut(nn.Module):
       d_model: width of the result.
       dtype: compute dtype; the kernel [heads, head_dim, d_model] is float32.
       kernel_init: initialiser of the kernel.
-      bias: whether there is one, [d_model].
+      bias: adds a bias [d_model].
     """
 
     d_model: int
@@ -64,13 +66,13 @@ class HeadsOut(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Projects `x`."""
+        """Projects `x` [batch, num_heads, length, head_dim] to [batch, length, d_model]."""
         _, heads, _, head_dim = x.shape
         init = nn.with_logical_partitioning(self.kernel_init, ('heads', 'head_dim', 'embed'))
         kernel = self.param('kernel', init, (heads, head_dim, self.d_model))
         flat = kernel.astype(self.dtype).reshape(-1, self.d_model)
-        rows = jnp.swapaxes(x.astype(self.dtype), 1, 2)
-        y = rows.reshape(*rows.shape[:2], -1) @ flat
+        by_position = jnp.swapaxes(x.astype(self.dtype), 1, 2)
+        y = by_position.reshape(*by_position.shape[:2], -1) @ flat
         if self.bias:
             zeros = nn.with_logical_partitioning(nn.initializers.zeros, ('embed',))
             y = y + self.param('bias', zeros, (self.d_model,)).astype(self.dtype)[None, None]
@@ -81,11 +83,11 @@ class Projections(nn.Module):
     """Queries, keys and values of the heads, and the output: the four maps of an attention layer.
 
     `out` maps [batch, num_heads, length, head_dim] to [batch, length, d_model]. `query`, `key` and
-    `value` are the maps themselves, for layers that make pure functions of them.
+    `value` are the modules themselves, for layers that turn them into pure functions.
 
     Attributes:
-      settings: sizes of the model, its biases and its number of heads of keys and values.
-      bias: all four have biases, as in a layer's paper; False = as `settings.attention_bias` says.
+      settings: sizes of the model, `attention_bias` and `num_kv_heads`.
+      bias: all four have biases, as a layer's paper asks for; False = as `settings.attention_bias`.
     """
 
     settings: ModelSettings
@@ -118,15 +120,15 @@ class Projections(nn.Module):
         return self.value(x)
 
 
-def repeat_heads(rows: jax.Array, num_heads: int) -> jax.Array:
-    """Keys or values of every query head, where a group of these shares them.
+def repeat_heads(vectors: jax.Array, num_heads: int) -> jax.Array:
+    """Repeats keys or values for every query head of the group that shares them.
 
     Args:
-      rows: [batch, kv_heads, length, head_dim].
+      vectors: [batch, kv_heads, length, head_dim].
       num_heads: a multiple of kv_heads; head i reads `i // (num_heads / kv_heads)`.
 
     Returns:
       [batch, num_heads, length, head_dim].
     """
-    group = num_heads // rows.shape[1]
-    return rows if group == 1 else jnp.repeat(rows, group, axis=1)
+    group = num_heads // vectors.shape[1]
+    return vectors if group == 1 else jnp.repeat(vectors, group, axis=1)

@@ -1,7 +1,7 @@
-"""The position schemes of self-attention behind one interface: where keys stand relative to queries.
+"""The position schemes of self-attention with one interface: positions of keys relative to queries.
 
-All of them depend on distances only, so that the same vector may be read from a memory again and
-again. Absolute positions, added to embeddings, are in `layers/embedding.py`.
+All of them depend on distances only, so that a vector can be read from a memory many times.
+Absolute positions, added to embeddings, are in `layers/embedding.py`.
 """
 
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import positions
@@ -42,11 +43,11 @@ class RelativeBiases(nn.Module):
 
 
 class RelativePosition(nn.Module):
-    """One scheme with its parameters.
+    """One position scheme with its parameters.
 
     Attributes:
       settings: sizes of the model.
-      shared: `RelativeBiases` shared by the layers, or None for own ones.
+      shared: `RelativeBiases` shared by the layers; None = the layer has its own.
       kind: one of `POSITIONS`.
       num_distances: distances 0 .. num_distances - 1 can occur.
       clamp_length: larger distances are encoded as this one; 0 = no limit.
@@ -73,7 +74,7 @@ class RelativePosition(nn.Module):
             init = nn.with_logical_partitioning(
                 nn.initializers.normal(settings.init_std), ('heads', 'distance', 'head_dim')
             )
-            shape = (settings.num_heads, self._reach(), settings.head_dim)
+            shape = (settings.num_heads, self._num_encoded(), settings.head_dim)
             self.table = self.param('table', init, shape)
         if self.kind == 't5':
             init = nn.with_logical_partitioning(
@@ -81,14 +82,14 @@ class RelativePosition(nn.Module):
             )
             self.buckets = self.param('buckets', init, (settings.num_heads, T5_BUCKETS))
 
-    def _reach(self):
-        """Distances told apart: all that occur, or up to `clamp_length`, itself included."""
+    def _num_encoded(self) -> int:
+        """Number of distinct distances: all that occur, or 0 .. `clamp_length`."""
         if not self.clamp_length:
             return self.num_distances
         return min(self.clamp_length + 1, self.num_distances)
 
-    def _frequencies(self):
-        """Of rotary positions; a scaling of frequencies for long contexts would come in here."""
+    def _frequencies(self) -> np.ndarray:
+        """Frequencies of rotary positions; scaling them for long contexts would belong here."""
         width = positions.rotated_width(self.settings.head_dim, self.settings.rotary_share)
         return positions.rotary_frequencies(width, self.settings.rotary_base)
 
@@ -101,16 +102,16 @@ class RelativePosition(nn.Module):
     def apply_to_queries(
         self, queries: jax.Array, offset: int | jax.Array, num_keys: int, *, train: bool
     ) -> tuple[jax.Array, dict[str, Any]]:
-        """Gives queries their positions, and the scores by distance that `attend` adds.
+        """Gives queries their positions, and returns the scores by distance that `attend` adds.
 
         Args:
-          queries: [batch, heads, n, head_dim]; query i stands on key index `offset + i`.
+          queries: [batch, heads, n, head_dim]; query i has key index `offset + i`.
           offset: int, or int32 [batch].
-          num_keys: keys that `attend` will get.
-          train: dropout of the position embeddings (Transformer-XL) on or off.
+          num_keys: number of keys passed to `attend`.
+          train: turns dropout of the position embeddings (Transformer-XL) on.
 
         Returns:
-          queries, and the field `distance_bias` or `relative` of `Rules` in a dict, if any.
+          Queries, and a dict with the field `distance_bias` or `relative` of `Rules`, or an empty one.
         """
         if self.kind == 'transformer_xl':
             content, position = (
@@ -126,7 +127,7 @@ class RelativePosition(nn.Module):
             table = self.project(waves)[0]
             return queries + content, {'relative': RelativeTable(queries + position, table)}
         if self.kind == 'learned_relative':
-            table = self.table[:, : min(self._reach(), num_keys)].astype(queries.dtype)
+            table = self.table[:, : min(self._num_encoded(), num_keys)].astype(queries.dtype)
             return queries, {'relative': RelativeTable(queries, table)}
         if self.kind == 'rotary':
             return positions.rotary(queries, offset, self._frequencies()), {}
@@ -141,5 +142,5 @@ class RelativePosition(nn.Module):
 
 def shared_biases(fields: Any) -> type | None:
     """`Entry.shared` of a layer with Transformer-XL's positions: its biases, if layers share them."""
-    wanted = fields.get('share_biases', True) and fields['position'] == 'transformer_xl'
-    return RelativeBiases if wanted else None
+    shares = fields.get('share_biases', True) and fields['position'] == 'transformer_xl'
+    return RelativeBiases if shares else None

@@ -1,9 +1,8 @@
 """Self-attention over a memory of hidden vectors and the segment, whole or token by token.
 
-The plain parts that most memories share: position scheme, attention, and the cache of keys and
-values of an open segment; the projections are the memory's own. Memory keys stand before those of
-the segment: with a memory of M vectors, key j of the segment has index M + j and query i stands on
-index M + i.
+The parts that most memories share: position scheme, attention, and the cache of keys and values of
+an open segment; the memory owns the projections. Memory keys come before those of the segment: with
+a memory of M vectors, key j and query j of the segment have index M + j.
 """
 
 from collections.abc import Callable
@@ -36,26 +35,26 @@ class KeyValues:
     values: jax.Array
 
     def write_at(self, keys: jax.Array, values: jax.Array, position: jax.Array) -> 'KeyValues':
-        """With new keys and values [batch, heads, n, head_dim] from `position` (int32 [batch]) on."""
+        """Writes keys and values [batch, kv_heads, n, head_dim] from `position` (int32 [batch]) on."""
         return KeyValues(
             write_at(self.keys, keys, position, 2), write_at(self.values, values, position, 2)
         )
 
 
 def write_at(array: jax.Array, new: jax.Array, position: jax.Array, axis: int) -> jax.Array:
-    """Writes `new` into `array` along `axis`, in each batch row from its own position on.
+    """Writes `new` into `array` along `axis`, starting at a position per batch row.
 
     Args:
       array: [batch, ...].
       new: like `array`, shorter along `axis`; cast to its dtype.
-      position: int32 [batch], the first that is written.
+      position: int32 [batch], the first position written.
       axis: at least 1.
 
     Returns:
-      Like `array`.
+      Shape and dtype of `array`.
     """
 
-    def write(array, new, position):
+    def write(array: jax.Array, new: jax.Array, position: jax.Array) -> jax.Array:
         return jax.lax.dynamic_update_slice_in_dim(array, new, position, axis - 1)
 
     return jax.vmap(write)(array, new.astype(array.dtype), position)
@@ -66,12 +65,12 @@ class SelfAttention(nn.Module):
 
     Attributes:
       settings: sizes of the model.
-      projections: of queries, keys, values and output, owned by the layer that this is a part of.
-      normalize: norm of a pre-norm model, used on the segment and the memory alike.
+      projections: maps of queries, keys, values and output, owned by the memory.
+      normalize: norm of a pre-norm model, applied to the segment and the memory.
       shared: module shared by layers (the Transformer-XL biases) or None.
       position: one of `POSITIONS`.
       memory_length: hidden vectors before the segment.
-      clamp_length: distances beyond it count as it; 0 = no limit.
+      clamp_length: larger distances are encoded as this one; 0 = no limit.
       window: only distances below it are seen; 0 = no limit.
       block_size: keys per block of the online softmax; 0 = all keys at once.
     """
@@ -95,7 +94,16 @@ class SelfAttention(nn.Module):
             clamp_length=self.clamp_length,
         )
 
-    def _read(self, x, keys, values, offset, first, train):
+    def _read(
+        self,
+        x: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        offset: int | jax.Array,
+        first: jax.Array | None,
+        train: bool,
+    ) -> jax.Array:
+        """Attends from normalised `x` [batch, n, d_model]; `offset` and `first` as in `Rules`."""
         queries = self.projections.queries(x)
         queries, by_distance = self.relation.apply_to_queries(
             queries, offset, keys.shape[2], train=train
@@ -123,47 +131,55 @@ class SelfAttention(nn.Module):
         Args:
           x: [batch, length, d_model], the residual stream.
           memory: [batch, memory_length, d_model], or None where `memory_length` is 0.
-          count: int32 [batch], filled vectors of the memory; they are the last ones.
-          train: dropout on or off.
+          count: int32 [batch], number of filled vectors of the memory, the last ones.
+          train: turns dropout on.
 
         Returns:
           [batch, length, d_model].
         """
         x = self.normalize(x)
         if not self.memory_length:
-            return self._read(x, *self._place(x, 0), 0, None, train)
-        both = jnp.concatenate([self.normalize(memory), x], axis=1)
+            return self._read(x, *self._keys_values(x, 0), 0, None, train)
+        joined = jnp.concatenate([self.normalize(memory), x], axis=1)
         first = self.memory_length - count
-        return self._read(x, *self._place(both, 0), self.memory_length, first, train)
+        return self._read(x, *self._keys_values(joined, 0), self.memory_length, first, train)
 
     def usage(
         self, x: jax.Array, memory: jax.Array, count: jax.Array, num_valid: jax.Array
     ) -> jax.Array:
         """Attention that every key receives from the first `num_valid` (int32 [batch]) queries.
 
-        The mean over heads, without dropout and without gradient; other arguments as in
-        `__call__`.
+        Averaged over heads, without dropout or gradient; other arguments as in `__call__`.
 
         Returns:
           float32 [batch, memory_length + length].
         """
         x = self.normalize(x)
-        both = jnp.concatenate([self.normalize(memory), x], axis=1)
-        asked = jnp.arange(x.shape[1], dtype=jnp.int32)[None] < num_valid[:, None]
+        joined = jnp.concatenate([self.normalize(memory), x], axis=1)
+        counted = jnp.arange(x.shape[1], dtype=jnp.int32)[None] < num_valid[:, None]
         first = self.memory_length - count
-        return self._received(x, *self._place(both, 0), self.memory_length, first, asked)
+        return self._received(x, *self._keys_values(joined, 0), self.memory_length, first, counted)
 
     def usage_of_tokens(
         self, x: jax.Array, cache: KeyValues, index: jax.Array, count: jax.Array
     ) -> jax.Array:
-        """`usage` from the tokens `x` of an open segment, whose keys are in the cache already."""
-        asked = jnp.ones(x.shape[:2], bool)
+        """`usage` by the tokens `x` of an open segment, whose keys are already in the cache."""
+        counted = jnp.ones(x.shape[:2], bool)
         first = self.memory_length - count
         offset = self.memory_length + index
-        normal = self.normalize(x)
-        return self._received(normal, cache.keys, cache.values, offset, first, asked)
+        normalized = self.normalize(x)
+        return self._received(normalized, cache.keys, cache.values, offset, first, counted)
 
-    def _received(self, x, keys, values, offset, first, asked):
+    def _received(
+        self,
+        x: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        offset: int | jax.Array,
+        first: jax.Array,
+        counted: jax.Array,
+    ) -> jax.Array:
+        """Attention received by every key from the queries in `counted`; see `usage`."""
         # out_i = sum_j w_ij v_j for weights w, so that in any one channel
         #   d(sum_i out_i) / d v_j = sum_i w_ij,
         # which is what key j receives: `attend` need not return its weights.
@@ -173,30 +189,30 @@ class SelfAttention(nn.Module):
         )
         rules = Rules(offset=offset, first=first, scale=self.settings.score_scale, **by_distance)
 
-        def read(values):
+        def read(values: jax.Array) -> jax.Array:
             out = attend(queries, keys, values, rules)
-            return jnp.where(asked[:, None, :, None], out[..., :1], jnp.zeros_like(out[..., :1]))
+            return jnp.where(counted[:, None, :, None], out[..., :1], jnp.zeros_like(out[..., :1]))
 
         out, pull = jax.vjp(read, values.astype(jnp.promote_types(values.dtype, jnp.float32)))
-        # Of grouped heads it is the sum over the group.
+        # With grouped heads this is already the sum over the group.
         weights = pull(jnp.ones_like(out))[0][..., 0].sum(axis=1) / self.settings.num_heads
         return jax.lax.stop_gradient(weights).astype(jnp.float32)
 
-    def _place(self, x, start):
-        """Keys and values of `x`, whose first vector stands on index `start` (int or [batch])."""
+    def _keys_values(self, x: jax.Array, start: int | jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Keys and values of normalised `x`, whose first vector has key index `start`."""
         return self.relation.apply_to_keys(
             self.projections.keys(x), start
         ), self.projections.values(x)
 
     def open(self, memory: jax.Array | None, batch_size: int) -> KeyValues:
-        """Keys and values of the memory, with room for the segment behind them."""
+        """Keys and values of the memory, followed by room for those of the segment."""
         settings = self.settings
         shape = (batch_size, settings.kv_heads, settings.segment_length, settings.head_dim)
         room = jnp.zeros(shape, settings.dtype)
         if not self.memory_length:
             return KeyValues(room, room)
-        keys, values = self._place(self.normalize(memory), 0)
-        return KeyValues(*(jnp.concatenate([part, room], axis=2) for part in (keys, values)))
+        keys, values = self._keys_values(self.normalize(memory), 0)
+        return KeyValues(*(jnp.concatenate([array, room], axis=2) for array in (keys, values)))
 
     def extend(
         self,
@@ -210,15 +226,15 @@ class SelfAttention(nn.Module):
         Args:
           x: [batch, n, d_model].
           cache: keys and values so far.
-          index: int32 [batch], place of the first of these tokens in the segment.
+          index: int32 [batch], position of the first of these tokens in the segment.
           count: as in `__call__`.
 
         Returns:
-          [batch, n, d_model] and the cache with these tokens in it.
+          [batch, n, d_model], and the cache with these tokens.
         """
         x = self.normalize(x)
         offset = self.memory_length + index
-        keys, values = self._place(x, offset)
+        keys, values = self._keys_values(x, offset)
         cache = cache.write_at(keys, values, offset)
         first = self.memory_length - count if self.memory_length else None
         return self._read(x, cache.keys, cache.values, offset, first, False), cache

@@ -1,11 +1,11 @@
 """Attention to the used part of a long memory: one of a few static sizes, chosen on the device.
 
-The branches of one compiled program differ in how much they read. Each is computed again in the
-backward pass, so that nothing of the largest size is kept for the smallest. Under a mesh whose
-batch rows are spread over devices, every device chooses for its own rows, without the others.
+The branches of one compiled program differ in how much they read. Each is recomputed in the
+backward pass, so that no residuals of the largest size are kept for the smallest. On a mesh that
+shards batch rows (lanes), every device chooses for its own rows, independently of the others.
 
-A memory gives `read_memory` a pure function of the size, the parameters and the batch rows; linen
-modules become such functions by `as_function` and `memory_projector`.
+A memory passes `read_memory` a pure function of the size, the parameters and the batch rows;
+`as_function` and `memory_projector` turn linen modules into such functions.
 """
 
 from collections.abc import Callable
@@ -20,13 +20,13 @@ from longmem_jax.devices.sharding import RULES
 
 
 def sizes_below(largest: int, number: int) -> tuple[int, ...]:
-    """Up to `number` rising sizes, each about half of the next, the last one `largest`."""
+    """Up to `number` increasing sizes, each about half of the next; the last is `largest`."""
     sizes = {-(-largest // 2**k) for k in range(number)}
     return tuple(sorted(sizes))
 
 
 def smallest(sizes: tuple[int, ...], needed: jax.Array) -> jax.Array:
-    """Index of the smallest size >= `needed` (int32 scalar), the last one if none is."""
+    """Index of the smallest size >= `needed` (int32 scalar), the last one if there is none."""
     index = jnp.searchsorted(jnp.asarray(sizes, jnp.int32), needed.astype(jnp.int32))
     return jnp.minimum(index, len(sizes) - 1).astype(jnp.int32)
 
@@ -40,48 +40,51 @@ def switch(
 ) -> Any:
     """`read(size, non_differentiable, differentiable)` with the smallest size that holds `needed`.
 
-    The branch chosen is computed again in the backward pass: only its arguments are kept.
+    The chosen branch is recomputed in the backward pass: only its arguments are kept.
 
     Args:
-      read: a pure function; results have the same shapes for every size.
-      sizes: static, rising.
+      read: a pure function whose results have the same shapes for every size.
+      sizes: static, increasing.
       needed: int32 scalar.
       non_differentiable: pytree that no gradient flows to.
       differentiable: pytree of floats that gradients flow to.
+
+    Returns:
+      The result of `read`.
     """
     if len(sizes) == 1:
         return read(sizes[0], non_differentiable, differentiable)
 
-    def branches(function):
-        # Bound as a default: each branch keeps its own size.
+    def branches(function: Callable[..., Any]) -> list[Callable[..., Any]]:
+        # Bound as a default argument, so that each branch has its own size.
         return [lambda *operands, size=size: function(size, *operands) for size in sizes]
 
-    def pull(size, non_differentiable, differentiable, gradient):
-        def of_differentiable(differentiable):
+    def pull(size: int, non_differentiable: Any, differentiable: Any, gradient: Any) -> Any:
+        def of_differentiable(differentiable: Any) -> Any:
             return read(size, non_differentiable, differentiable)
 
         return jax.vjp(of_differentiable, differentiable)[1](gradient)[0]
 
     @jax.custom_vjp
-    def chosen(index, non_differentiable, differentiable):
+    def run(index: jax.Array, non_differentiable: Any, differentiable: Any) -> Any:
         return jax.lax.switch(index, branches(read), non_differentiable, differentiable)
 
-    def forward(index, *operands):
-        return chosen(index, *operands), (index, *operands)
+    def forward(index: jax.Array, *operands: Any) -> tuple[Any, tuple[Any, ...]]:
+        return run(index, *operands), (index, *operands)
 
-    def backward(kept, gradient):
-        index, *operands = kept
+    def backward(residuals: tuple[Any, ...], gradient: Any) -> tuple[Any, ...]:
+        index, *operands = residuals
         return None, None, jax.lax.switch(index, branches(pull), *operands, gradient)
 
-    chosen.defvjp(forward, backward)
-    return chosen(smallest(sizes, needed), non_differentiable, differentiable)
+    run.defvjp(forward, backward)
+    return run(smallest(sizes, needed), non_differentiable, differentiable)
 
 
 def per_device(function: Callable[[Any, Any], Any], params: Any, rows: Any) -> Any:
     """`function(params, rows)` on every device's own batch rows.
 
     Args:
-      function: pure; its results are [batch, ...] like `rows`.
+      function: pure; every leaf of its results is [batch, ...].
       params: pytree that all batch rows share.
       rows: pytree, every leaf [batch, ...].
     """
@@ -112,26 +115,26 @@ def read_memory(
     inputs: dict[str, Any],
     constants: dict[str, Any],
 ) -> Any:
-    """Reads as much of a memory as is in use, on every device for its own batch rows.
+    """Reads the used part of a memory, on every device for its own batch rows.
 
     Args:
       read: `(size, params, rows) -> results`, pure; `rows` holds `inputs` and `constants` by name.
         Results are [batch, ...], of the same shapes for every size.
-      sizes: static, rising.
-      needed: int32 [batch], entries of the memory that each row needs.
+      sizes: static, increasing.
+      needed: int32 [batch], number of entries of the memory that each row needs.
       params: pytree of floats that all rows share; gradients flow to it.
       inputs: name to a pytree of floats, every leaf [batch, ...]; gradients flow to it.
       constants: name to a pytree, every leaf [batch, ...]; no gradient flows to it.
 
     Returns:
-      What `read` returns for the smallest size that holds what the device's rows need.
+      The result of `read` for the smallest size that holds what the device's rows need.
     """
 
-    def read_size(size, constants, differentiable):
+    def read_size(size: int, constants: dict[str, Any], differentiable: Any) -> Any:
         params, inputs = differentiable
         return read(size, params, constants | inputs)
 
-    def on_device(params, rows):
+    def on_device(params: Any, rows: Any) -> Any:
         needed, inputs, constants = rows
         return switch(read_size, sizes, needed.max(), constants, (params, inputs))
 
@@ -153,23 +156,25 @@ def as_function(module: Any) -> tuple[Callable[[Any, Any], Any], Any]:
 def memory_projector(
     normalize: Any, key: Any, value: Any
 ) -> tuple[Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]], Any]:
-    """The norm and the projections of remembered vectors as one pure function.
+    """Norm and projections of remembered vectors as one pure function.
 
     Args:
       normalize, key, value: see `as_function`.
 
     Returns:
-      `project(variables, hidden) -> normal, keys, values`, with hidden and normal
-      [batch, n, d_model], keys and values [batch, heads, n, head_dim]; and its variables.
+      `project(variables, hidden) -> normalized, keys, values`, with hidden and normalized
+      [batch, n, d_model], keys and values [batch, kv_heads, n, head_dim]; and its variables.
     """
     functions, variables = zip(
         *(as_function(module) for module in (normalize, key, value)), strict=True
     )
 
-    def project(variables, hidden):
-        normal = functions[0](variables[0], hidden)
-        return normal, *(
-            f(part, normal) for f, part in zip(functions[1:], variables[1:], strict=True)
+    def project(variables: Any, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        normalized = functions[0](variables[0], hidden)
+        key, value = (
+            function(own, normalized)
+            for function, own in zip(functions[1:], variables[1:], strict=True)
         )
+        return normalized, key, value
 
     return project, variables

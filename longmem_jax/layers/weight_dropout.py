@@ -1,4 +1,4 @@
-"""Dropout of attention weights: drawn as a mask, as a factor, or the same for every memory size."""
+"""Dropout of attention weights, as a mask or as a factor that is the same for every memory size."""
 
 from typing import Any
 
@@ -24,12 +24,12 @@ class WeightDropout:
         return jax.random.bernoulli(self.key, 1.0 - self.rate, shape)
 
     def apply(self, weights: jax.Array) -> jax.Array:
-        """Weights, those kept divided by 1 - rate; the backward pass keeps one bool for each."""
+        """Zeros where dropped, else weights / (1 - rate); the backward pass keeps one bool each."""
         kept = self.kept(weights.shape)
         return jnp.where(kept, weights / (1.0 - self.rate), jnp.zeros_like(weights))
 
     def factor(self, scores: jax.Array) -> jax.Array:
-        """0 or 1 / (1 - rate), shaped and typed like `scores`."""
+        """0 or 1 / (1 - rate), in the shape and dtype of `scores`."""
         return as_factor(self.kept(scores.shape), self.rate, scores.dtype)
 
     def in_block(self, number: jax.Array) -> 'WeightDropout':
@@ -38,16 +38,16 @@ class WeightDropout:
 
 
 def as_factor(kept: jax.Array, rate: float, dtype: jnp.dtype) -> jax.Array:
-    """0 or 1 / (1 - rate) for `kept`, a bool array."""
+    """`kept`, a bool array, as a factor in `dtype`: 0 or 1 / (1 - rate)."""
     return kept.astype(dtype) / jnp.asarray(1.0 - rate, dtype)
 
 
 def draw(module: Any, train: bool) -> WeightDropout | None:
-    """Dropout with the rate of a linen module's settings; None = no dropout.
+    """Dropout at the rate of a linen module's settings; None = no dropout.
 
     Args:
       module: bound, with `settings`; its random stream 'dropout' is used.
-      train: dropout on or off.
+      train: False = no dropout.
     """
     rate = module.settings.attention_dropout if train else 0.0
     return WeightDropout(module.make_rng('dropout'), rate) if rate else None
@@ -62,10 +62,10 @@ def factor_by_column(
     *,
     newest_first: bool = False,
 ) -> jax.Array:
-    """Dropout of weights as a factor, 0 or 1 / (1 - rate), the same for a column in every size.
+    """Dropout of weights as a factor, 0 or 1 / (1 - rate); every size gives a column the same factor.
 
-    Drawn lane by lane and in chunks of columns, so that neither the devices that the lanes are
-    spread over nor the size that one of them chose changes a number.
+    Drawn per lane and in chunks of columns, so that numbers depend neither on how lanes are
+    sharded nor on the size that a device chooses.
 
     Args:
       rate: share of weights dropped.
@@ -73,23 +73,23 @@ def factor_by_column(
       scores: [batch, heads, queries, size + other columns].
       size: columns of the memory, which come first.
       chunk: columns drawn together: the smallest size.
-      newest_first: a smaller size leaves out the first columns of the memory, not the last.
+      newest_first: smaller sizes drop the first columns of the memory, not the last.
 
     Returns:
-      Shaped and typed like `scores`.
+      Shape and dtype of `scores`.
     """
     _, heads, queries, columns = scores.shape
 
-    def draw_columns(key, width):
+    def draw_columns(key: jax.Array, width: int) -> jax.Array:
         return jax.random.bernoulli(key, 1 - rate, (heads, queries, width))
 
-    def lane(key):
+    def draw_lane(key: jax.Array) -> jax.Array:
         memory, rest = jax.random.split(key)
         numbers = jnp.arange(-(-size // chunk), dtype=jnp.uint32)
         chunks = jax.vmap(lambda number: jax.random.fold_in(memory, number))(numbers)
-        drawn = jax.vmap(lambda key: draw_columns(key, chunk))(chunks)
-        drawn = jnp.moveaxis(drawn, 0, 2).reshape(heads, queries, -1)[..., :size]
-        drawn = drawn[..., ::-1] if newest_first else drawn
-        return jnp.concatenate([drawn, draw_columns(rest, columns - size)], axis=-1)
+        kept = jax.vmap(lambda key: draw_columns(key, chunk))(chunks)
+        kept = jnp.moveaxis(kept, 0, 2).reshape(heads, queries, -1)[..., :size]
+        kept = kept[..., ::-1] if newest_first else kept
+        return jnp.concatenate([kept, draw_columns(rest, columns - size)], axis=-1)
 
-    return as_factor(jax.vmap(lane)(keys), rate, scores.dtype)
+    return as_factor(jax.vmap(draw_lane)(keys), rate, scores.dtype)

@@ -1,24 +1,24 @@
-"""The window of most recent vectors of a lane: right-aligned, of fixed capacity."""
+"""A window of the most recent vectors of each lane (batch row): right-aligned, of fixed capacity."""
 
 import jax
 import jax.numpy as jnp
 
 
 def push(
-    rows: jax.Array, count: jax.Array, new: jax.Array, num_valid: jax.Array
+    window: jax.Array, count: jax.Array, new: jax.Array, num_valid: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Appends to a window of the last `capacity` vectors, dropping the oldest.
 
     Args:
-      rows: [batch, capacity, width]; the last `count` of each lane are filled, oldest first.
+      window: [batch, capacity, width]; the last `count` of each lane are filled, oldest first.
       count: int32 [batch].
-      new: [batch, length, width]; the first `num_valid` of each lane count.
+      new: [batch, length, width]; the first `num_valid` of each lane are appended.
       num_valid: int32 [batch].
 
     Returns:
-      rows, count after writing, of the same shapes and types.
+      window and count after writing, with the same shapes and dtypes.
     """
-    capacity = rows.shape[1]
-    joined = jnp.concatenate([rows, new.astype(rows.dtype)], axis=1)
-    window = jax.vmap(lambda lane, at: jax.lax.dynamic_slice_in_dim(lane, at, capacity))
-    return window(joined, num_valid), jnp.minimum(count + num_valid, capacity)
+    capacity = window.shape[1]
+    joined = jnp.concatenate([window, new.astype(window.dtype)], axis=1)
+    take = jax.vmap(lambda lane, start: jax.lax.dynamic_slice_in_dim(lane, start, capacity))
+    return take(joined, num_valid), jnp.minimum(count + num_valid, capacity)

@@ -1,9 +1,9 @@
 """Adaptive-Span: every head learns how far back it looks (Sukhbaatar et al., 2019).
 
 Each layer keeps its last `max_span` input vectors, without gradient; a query sees the `max_span`
-places before it, never itself, under a soft mask whose reach is learned per head or per layer.
-Keys that no head of the layer reaches are not read: attention runs in one of a few static sizes,
-the smallest that holds the widest span. With `per = 'none'` the span is fixed, which is the
+positions before it, never itself, under a soft mask whose reach is learned per head or per layer.
+Keys beyond the reach of all heads are not read: attention runs in one of a few static sizes, the
+smallest that holds the widest span. With `per = 'none'` the span is fixed, which is the
 Transformer-XL of the Expire-Span paper.
 """
 
@@ -28,7 +28,7 @@ from longmem_jax.layers.window import push
 from longmem_jax.segment import Aux, Segment, mean_count
 
 PER = ('head', 'layer', 'none')
-MARGIN = 64  # tokens kept beyond the span where memory is trimmed, for spans that grow
+MARGIN = 64  # tokens kept beyond the span when memory is trimmed, for spans that grow
 
 
 @flax.struct.dataclass
@@ -46,7 +46,7 @@ class AdaptiveSpanState:
 
 @flax.struct.dataclass
 class AdaptiveSpanCache:
-    """What an open segment reads and will write.
+    """What an open segment reads, and will write when it closes.
 
     Attributes:
       keys, values: [batch, kv_heads, max_span + segment_length, head_dim].
@@ -66,6 +66,7 @@ def span_mask(share: jax.Array, distance: jax.Array, max_span: int, ramp: int) -
     Args:
       share: float [heads | 1], spans as shares of `max_span`.
       distance: int32 [batch | 1, queries, keys].
+      max_span, ramp: fields of `AdaptiveSpan`.
 
     Returns:
       float [batch | 1, heads | 1, queries, keys].
@@ -76,18 +77,18 @@ def span_mask(share: jax.Array, distance: jax.Array, max_span: int, ramp: int) -
 
 
 def reach(share: jax.Array, max_span: int, ramp: int) -> jax.Array:
-    """Greatest distance, int32, at which `span_mask` of any head is above 0."""
+    """Largest distance, int32 scalar, at which `span_mask` of any head is above 0."""
     widest = jnp.ceil(share.max() * max_span + ramp).astype(jnp.int32)
     return jnp.clip(widest, 1, max_span)
 
 
 def visible(distance: jax.Array, first: jax.Array, max_span: int) -> jax.Array:
-    """Which keys may be seen at all: those filled, 1 to `max_span` before the query.
+    """Which keys may be seen at all: filled ones, 1 to `max_span` before the query.
 
     Args:
       distance: int32 [batch | 1, queries, keys], from each query back to each key.
       first: int32 [batch], the first filled key.
-      max_span: the greatest distance.
+      max_span: the largest distance.
 
     Returns:
       bool [batch, 1, queries, keys].
@@ -108,18 +109,18 @@ def read_segment(
     dropout_rate: float,
     dropout_chunk: int,
 ) -> jax.Array:
-    """What a segment reads of memory and itself: the pure function that `read_memory` wants.
+    """What a segment reads from the memory and itself: a pure function for `read_memory`.
 
     Args:
-      size: vectors of the memory that are read, the last ones.
+      size: number of vectors of the memory that are read, the last ones.
       params: `projector`, variables of `project`; `table`, near positions; `share`, spans as shares
-        of `max_span`, float [heads | 1], or None where all see `max_span`.
+        of `max_span`, float [heads | 1], or None if all heads see `max_span`.
       rows: of the segment `queries` (scaled), `keys`, `values` [batch, heads, length, head_dim];
         `memory` [batch, max_span, d_model], of which the last `count` (int32 [batch]) are filled;
-        `dropout` random keys [batch], if there is any.
-      project: of `memory_projector`.
+        `dropout` random keys [batch], if any.
+      project: see `memory_projector`.
       max_span, ramp: fields of `AdaptiveSpan`.
-      dropout_rate, dropout_chunk: of `factor_by_column`.
+      dropout_rate, dropout_chunk: see `factor_by_column`.
 
     Returns:
       [batch, heads, length, head_dim].
@@ -136,44 +137,44 @@ def read_segment(
     seen = visible(distance, jnp.maximum(size - rows['count'], 0), max_span)
     soft = None
     if share is not None:
-        # From a table by distance: what sums up its derivative is then small.
+        # From a table by distance, so that its derivative is summed over a small array.
         last = size + length - 1 - jnp.arange(size + length + 1, dtype=jnp.int32)
         table = span_mask(share.astype(scores.dtype), last[None, None], max_span, ramp)
         soft = near_positions.spread(table[0, :, 0], scores.shape[0], length)
-    kept = None
+    dropout = None
     if dropout_rate:
-        kept = factor_by_column(
+        dropout = factor_by_column(
             dropout_rate, rows['dropout'], scores, size, dropout_chunk, newest_first=True
         )
-    return mix(scores, values, seen, soft, kept)
+    return mix(scores, values, seen, soft, dropout)
 
 
 def remember(
     state: AdaptiveSpanState,
     hidden: jax.Array,
     num_valid: jax.Array,
-    kept: jax.Array | None = None,
+    limit: jax.Array | None = None,
 ) -> AdaptiveSpanState:
-    """Writes a segment: the last `max_span` of memory and segment, or the last `kept` of them.
+    """Writes a segment: the last `max_span` of memory and segment, or the last `limit` of them.
 
     Args:
       state: memory before the segment.
       hidden: [batch, length, d_model], inputs of the layer.
-      num_valid: int32 [batch], how many of them, from the first, are tokens.
-      kept: int32 scalar, vectors that are kept at most; None = all of `max_span`.
+      num_valid: int32 [batch], number of tokens; they come first.
+      limit: int32 scalar, number of vectors kept at most; None = `max_span`.
     """
     hidden = jax.lax.stop_gradient(hidden)
-    rows, count = push(state.hidden, state.count, hidden, num_valid)
-    if kept is None:
-        return AdaptiveSpanState(rows, count)
-    capacity = rows.shape[1]
-    count = jnp.minimum(count, kept)
+    window, count = push(state.hidden, state.count, hidden, num_valid)
+    if limit is None:
+        return AdaptiveSpanState(window, count)
+    capacity = window.shape[1]
+    count = jnp.minimum(count, limit)
     stays = jnp.arange(capacity, dtype=jnp.int32)[None] >= capacity - count[:, None]
-    return AdaptiveSpanState(jnp.where(stays[..., None], rows, jnp.zeros_like(rows)), count)
+    return AdaptiveSpanState(jnp.where(stays[..., None], window, jnp.zeros_like(window)), count)
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """Sizes are positive, the initial share of the longest span is from 0 to 1."""
+    """Checks that sizes are positive and that `initial_share` is from 0 to 1."""
     return [
         *at_least(fields, 1, 'max_span', 'ramp', 'num_sizes'),
         *one_of(fields, per=PER, start=STARTS),
@@ -184,20 +185,20 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
 class AdaptiveSpan(nn.Module):
     """Attention within learned spans.
 
-    `Aux.losses['adaptive_span']` is `max_span * mean(share)`, tokens of span; its weight is
-    `config.train.loss_weights.adaptive_span`. Shares are kept in [0, 1] by the optimizer, which
-    knows them by their name, `span_share`.
+    `Aux.losses['adaptive_span']` is `max_span * mean(share)`, the mean span in tokens; its weight is
+    `config.train.loss_weights.adaptive_span`. The optimizer keeps shares in [0, 1]; it finds
+    them by their name, `span_share`.
 
     Attributes:
       max_span: L, the longest span.
       ramp: R, tokens over which the mask falls.
-      per: one span per 'head' or per 'layer'; 'none' = all see max_span.
-      initial_share: all spans begin at this share of max_span.
+      per: one span per 'head' or per 'layer'; 'none' = fixed at max_span.
+      initial_share: initial span of all heads, as a share of max_span.
       start: a document begins with 'empty' memory, or with `max_span` 'zeros' vectors that are
         attended to, as in the authors' code.
-      trim_memory: forget vectors beyond the widest span + 64 too; should the span grow, they are
-        missing. False keeps all of max_span.
-      num_sizes: window sizes that there is a branch for, each half of the next.
+      trim_memory: also forget vectors beyond the widest span + 64; they are missing if the span
+        grows. False keeps all of max_span.
+      num_sizes: number of window sizes (branches), each half of the next.
     """
 
     settings: ModelSettings
@@ -217,28 +218,31 @@ class AdaptiveSpan(nn.Module):
         fixed = self.per == 'none'
         self.sizes = sizes_below(self.max_span, 1 if fixed else self.num_sizes)
         if not fixed:
-            axis, number = ('heads', settings.num_heads) if self.per == 'head' else (None, 1)
+            axis, num_spans = ('heads', settings.num_heads) if self.per == 'head' else (None, 1)
             self.span_share = self.param(
                 'span_share',
                 nn.with_logical_partitioning(nn.initializers.constant(self.initial_share), (axis,)),
-                (number,),
+                (num_spans,),
             )
 
-    def _share(self):
+    def _share(self) -> jax.Array | None:
+        """Spans as shares of `max_span`, [heads | 1]; None if they are fixed."""
         return None if self.per == 'none' else self.span_share
 
-    def _reach(self):
+    def _reach(self) -> jax.Array:
+        """Number of vectors of the memory that are read, int32 scalar."""
         if self.per == 'none':
             return jnp.asarray(self.max_span, jnp.int32)
         return reach(jax.lax.stop_gradient(self.span_share), self.max_span, self.ramp)
 
-    def _kept(self):
+    def _limit(self) -> jax.Array | None:
+        """Number of vectors kept at most, int32 scalar; None = `max_span`."""
         if not self.trim_memory or self.per == 'none':
             return None
         return jnp.minimum(self._reach() + MARGIN, self.max_span)
 
     def initial_state(self, batch_size: int) -> AdaptiveSpanState:
-        """Nothing, or zero vectors."""
+        """An empty window, or one of zero vectors."""
         filled = self.max_span if self.start == 'zeros' else 0
         shape = (batch_size, self.max_span, self.settings.d_model)
         return AdaptiveSpanState(
@@ -276,7 +280,7 @@ class AdaptiveSpan(nn.Module):
         )
         needed = jnp.full((batch,), reach)
         out = read_memory(read, self.sizes, needed, params, inputs, constants)
-        new = remember(state, x, segment.num_valid, self._kept())
+        new = remember(state, x, segment.num_valid, self._limit())
         losses = {}
         metrics = {'memory_size': mean_count(jnp.minimum(state.count, reach))}
         if self.per != 'none':
@@ -286,13 +290,13 @@ class AdaptiveSpan(nn.Module):
         return self.projections.out(out), new, Aux(losses=losses, metrics=metrics)
 
     def open_segment(self, state: AdaptiveSpanState, batch_size: int) -> AdaptiveSpanCache:
-        """Projects the part of the memory within reach, once for all tokens of the segment."""
+        """Projects the vectors of the memory within reach, once for all tokens of the segment."""
         settings = self.settings
         project, variables = memory_projector(
             self.normalize, self.projections.key, self.projections.value
         )
 
-        def read(size, operands, _):
+        def read(size: int, operands: Any, _: tuple[()]) -> tuple[jax.Array, jax.Array]:
             variables, hidden = operands
             _, keys, values = project(variables, hidden[:, self.max_span - size :])
             room = [(0, 0), (0, 0), (self.max_span - size, settings.segment_length), (0, 0)]
@@ -305,7 +309,7 @@ class AdaptiveSpan(nn.Module):
     def extend(
         self, x: jax.Array, cache: AdaptiveSpanCache, index: jax.Array
     ) -> tuple[jax.Array, AdaptiveSpanCache]:
-        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         settings, max_span = self.settings, self.max_span
         normal = self.normalize(x)
         queries = self.projections.queries(normal) * jnp.asarray(
@@ -316,17 +320,17 @@ class AdaptiveSpan(nn.Module):
             values=write_at(cache.values, self.projections.values(normal), max_span + index, 2),
             hidden=write_at(cache.hidden, x, index, 1),
         )
-        places = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
+        position = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
         table, share = self.shared(), self._share()
 
-        def read(size, operands, _):
-            cache, queries, table, share, places = operands
+        def read(size: int, operands: Any, _: tuple[()]) -> jax.Array:
+            cache, queries, table, share, position = operands
             keys, values = (
-                repeat_heads(part[:, :, max_span - size :], settings.num_heads)
-                for part in (cache.keys, cache.values)
+                repeat_heads(cached[:, :, max_span - size :], settings.num_heads)
+                for cached in (cache.keys, cache.values)
             )
             index = jnp.arange(keys.shape[2], dtype=jnp.int32)[None, None]
-            distance = size + places[..., None] - index
+            distance = size + position[..., None] - index
             scores = dot(queries, keys)
             scores = scores + near_positions.at_distances(queries, table, distance)
             seen = visible(distance, jnp.maximum(size - cache.count, 0), max_span)
@@ -335,18 +339,18 @@ class AdaptiveSpan(nn.Module):
                 soft = span_mask(share.astype(scores.dtype), distance, max_span, self.ramp)
             return mix(scores, values, seen, soft, None)
 
-        out = switch(read, self.sizes, self._reach(), (cache, queries, table, share, places), ())
+        out = switch(read, self.sizes, self._reach(), (cache, queries, table, share, position), ())
         return self.projections.out(out), cache
 
     def close_segment(
         self, state: AdaptiveSpanState, cache: AdaptiveSpanCache, count: jax.Array
     ) -> AdaptiveSpanState:
         """Writes the first `count` tokens of the open segment."""
-        return remember(state, cache.hidden, count, self._kept())
+        return remember(state, cache.hidden, count, self._limit())
 
 
 def recipe(scale: Scale) -> Recipe:
-    """Spans up to `scale.reach` that begin at half of it, a ramp of a quarter of a segment."""
+    """Spans up to `scale.reach`, initially half of it; a ramp of a quarter of a segment."""
     fields = dict(max_span=scale.reach, ramp=max(scale.segment // 4, 1), initial_share=0.5)
     return Recipe({'adaptive_span': fields}, loss_weights={'adaptive_span': 1e-6})
 

@@ -1,8 +1,8 @@
 """Infini-attention: local attention and a compressive memory of constant size (Munkhdalai et al., 2024).
 
-Every layer reads what earlier segments left in `M` and `z`, attends inside the segment, mixes the
-two by a gate per head, and then writes the segment. Gradients flow through the memory as far as the
-scan over segments reaches: through the segments of one training step.
+Every layer reads `M` and `z` as earlier segments left them, attends within the segment, mixes the
+two by a gate per head, and then writes the segment. Gradients flow through the memory across the
+segments of one training step.
 """
 
 from collections.abc import Callable
@@ -39,11 +39,11 @@ class InfiniState:
 
 @flax.struct.dataclass
 class InfiniCache:
-    """What an open segment reads and will write.
+    """What an open segment reads, and will write when it closes.
 
     Attributes:
       keys, values: [batch, kv_heads, segment_length, head_dim], keys with their positions.
-      plain_keys: keys as the memory gets them; None where they are the same.
+      plain_keys: keys as they are written to the memory; None if they are the same as `keys`.
       state: the memory that this segment reads.
     """
 
@@ -54,7 +54,7 @@ class InfiniCache:
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """Features, rule and normalizer fit together."""
+    """Checks that features, rule and normalizer fit together."""
     faults = one_of(
         fields,
         position=[kind for kind in POSITIONS if kind != 'transformer_xl'],
@@ -70,7 +70,7 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
         faults.append(f"rotate_memory = True: needs position='rotary', not {fields['position']!r}")
     if fields['normalizer'] == 'sum' and not associative.FEATURES[fields['features']][1]:
         faults.append(
-            f'features = {fields["features"]!r}: they are signed, so their sum is no normalizer; use '
+            f'features = {fields["features"]!r}: they are signed, so their sum cannot normalise; use '
             "normalizer='none' or positive features"
         )
     if fields['rule'] == 'delta_sequential' and fields['normalizer'] != 'none':
@@ -82,16 +82,16 @@ class InfiniAttention(nn.Module):
     """Local causal attention and a compressive memory, mixed by a learned gate per head.
 
     Attributes:
-      position: position scheme of the local attention; places begin anew in every segment.
+      position: position scheme of the local attention; positions restart in every segment.
       features: feature map of the memory, one of `associative.FEATURES`.
       rule: 'linear', 'delta' (the paper's), or 'delta_sequential'.
-      normalizer: 'sum' (the paper's `z`), or 'none'; with the sum, a pair written twice by the delta
+      normalizer: 'sum' (the paper's `z`), or 'none'. With 'sum', a pair written twice by the delta
         rule reads back as half of its value.
       guard, epsilon: against division by zero, see `associative.read`.
-      gate_init: beta at the start; the memory's weight is sigmoid(beta).
-      skip_gate_when_empty: local attention alone while nothing is stored, not (1 - gate) of it.
-      rotate_memory: positions in the keys and queries of the memory, too.
-      gradients: through the memories from segment to segment.
+      gate_init: initial beta; the memory's weight is sigmoid(beta).
+      skip_gate_when_empty: use local attention alone, not (1 - gate) of it, while nothing is stored.
+      rotate_memory: keys and queries of the memory have positions, too.
+      gradients: gradients flow through the memory from segment to segment.
     """
 
     settings: ModelSettings
@@ -122,19 +122,28 @@ class InfiniAttention(nn.Module):
             nn.initializers.constant(self.gate_init), ('heads',)
         )
         self.gate = self.param('gate', constant, (settings.num_heads,))
-        self.wide = jnp.promote_types(settings.dtype, jnp.float32)
+        self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         self.reading = (self.normalizer, self.guard, self.epsilon)
 
     def initial_state(self, batch_size: int) -> InfiniState:
-        """No pairs."""
+        """An empty memory."""
         width, heads = self.settings.head_dim, self.settings.kv_heads
-        pairs = associative.empty(batch_size, heads, width, width, self.wide)
+        pairs = associative.empty(batch_size, heads, width, width, self.float32)
         return InfiniState(pairs, jnp.zeros((batch_size,), jnp.int32))
 
-    def _features(self, x):
-        return associative.FEATURES[self.features][0](x.astype(self.wide))
+    def _features(self, x: jax.Array) -> jax.Array:
+        """Feature map of keys or queries, in float32 at least."""
+        return associative.FEATURES[self.features][0](x.astype(self.float32))
 
-    def _attend(self, x, keys, values, state, offset, train):
+    def _attend(
+        self,
+        x: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        state: InfiniState,
+        offset: int | jax.Array,
+        train: bool,
+    ) -> jax.Array:
         """Local attention, memory and gate; `x` is normalised, its first token at `offset`."""
         plain = self.projections.queries(x)
         queries, by_distance = self.relation.apply_to_queries(
@@ -142,18 +151,21 @@ class InfiniAttention(nn.Module):
         )
         rules = Rules(offset=offset, scale=self.settings.score_scale, **by_distance)
         local = attend(queries, keys, values, rules, weight_dropout.draw(self, train))
-        asked = self._features(queries if self.rotate_memory else plain)
-        batch, heads, length, width = asked.shape
-        asked = asked.reshape(batch, self.settings.kv_heads, -1, length, width)
-        found = associative.read(state.pairs, asked, *self.reading)
-        found = found.reshape(batch, heads, length, width).astype(local.dtype)
+        features = self._features(queries if self.rotate_memory else plain)
+        batch, heads, length, width = features.shape
+        features = features.reshape(batch, self.settings.kv_heads, -1, length, width)
+        retrieved = associative.read(state.pairs, features, *self.reading)
+        retrieved = retrieved.reshape(batch, heads, length, width).astype(local.dtype)
         gate = jax.nn.sigmoid(self.gate)[None, :, None, None]
         if self.skip_gate_when_empty:
             gate = jnp.where((state.count > 0)[:, None, None, None], gate, jnp.zeros_like(gate))
         gate = gate.astype(local.dtype)
-        return self.projections.out(gate * found + (1 - gate) * local)
+        return self.projections.out(gate * retrieved + (1 - gate) * local)
 
-    def _write(self, state, keys, values, num_valid):
+    def _write(
+        self, state: InfiniState, keys: jax.Array, values: jax.Array, num_valid: jax.Array
+    ) -> InfiniState:
+        """Writes the first `num_valid` (int32 [batch]) keys and values."""
         valid = jnp.arange(keys.shape[2], dtype=jnp.int32)[None] < num_valid[:, None]
         features = self._features(keys)
         features = jnp.where(valid[:, None, :, None], features, jnp.zeros_like(features))
@@ -188,7 +200,7 @@ class InfiniAttention(nn.Module):
     def extend(
         self, x: jax.Array, cache: InfiniCache, index: jax.Array
     ) -> tuple[jax.Array, InfiniCache]:
-        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         x = self.normalize(x)
         plain, values = (
             self.projections.keys(x),
@@ -210,7 +222,7 @@ class InfiniAttention(nn.Module):
 
 
 def recipe(scale: Scale) -> Recipe:
-    """The paper's layer; gates learn faster than the rest, at the rate of which they hardly move."""
+    """The paper's layer; gates get a higher learning rate; otherwise they hardly move."""
     position, notes = scale.position()
     return Recipe(
         {'infini': dict(position=position)}, groups=(('attention/gate$', 5.0, False),), notes=notes

@@ -1,8 +1,8 @@
 """Linear attention: ELU features, random features (RFA, gated or not), learned features (T2R).
 
 Katharopoulos et al. (2020), Peng et al. (2021), Kasai et al. (2021). The sums `S` and `z` are the
-memory; carried from segment to segment they see all of the document at constant cost, which the
-papers' models, reading one segment at a time, do not.
+memory. Carried from segment to segment they cover the whole document at constant cost; the models of
+the papers see one segment at a time.
 """
 
 import functools
@@ -26,7 +26,7 @@ FEATURES = ('elu', 'rfa', 't2r')
 
 @flax.struct.dataclass
 class LinearState:
-    """Sums of one layer; while a segment is open, those up to the last token read.
+    """Sums of one layer; while a segment is open, up to the last token read.
 
     Attributes:
       pairs: S and z, float32, [batch, heads, d_key, head_dim] and [batch, heads, d_key].
@@ -38,13 +38,13 @@ class LinearState:
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """Sizes and constants are positive; new random directions need sums that start again."""
+    """Checks that sizes and constants are positive, and that `redraw` does not carry sums."""
     faults = one_of(fields, features=FEATURES, random=feature_maps.RANDOM, guard=associative.GUARDS)
     faults += at_least(fields, 1, 'size', 'chunk') + above(fields, 0, 'tau', 'epsilon')
     if fields['redraw'] and (fields['features'] != 'rfa' or fields['carry']):
         faults.append(
             "redraw = True: new random directions in every step need features='rfa' and carry=False; "
-            'sums of other directions mean nothing to the new ones'
+            'sums of old directions cannot be read with new ones'
         )
     return faults
 
@@ -57,16 +57,16 @@ class LinearAttention(Recurrent):
       size: random or learned directions per head; RFA has a sine and a cosine of each.
       tau: temperature of the directions.
       random: 'normal' or 'orthogonal' directions of RFA.
-      redraw: draw them anew in every training step, as the released code does.
-      seed: of the directions that evaluation has.
+      redraw: draw new directions in every training step, as the released code does.
+      seed: seed of the directions, in evaluation or without `redraw`.
       learned_scale: a learned sigma of the directions, per head and dimension.
       gate: forget by a gate per head and token (RFA-Gate); `g = sigmoid(x w + b)`.
-      guard, epsilon: of the denominator, see `associative.divide`. RFA's released code clamps
+      guard, epsilon: against division by zero, see `associative.divide`. RFA's released code clamps
         at 1 in its kernel and takes the magnitude, at least 1e-3, in its masked form.
-      bias: biases of the four projections; False = as the model's `attention_bias`.
-      chunk: tokens handled at once.
-      carry: the sums go on into the next segment.
-      gradients: through the sums from segment to segment.
+      bias: biases of the four projections; False = as `settings.attention_bias`.
+      chunk: tokens processed at once.
+      carry: the sums carry over to the next segment.
+      gradients: gradients flow through the sums from segment to segment.
     """
 
     settings: ModelSettings
@@ -91,11 +91,11 @@ class LinearAttention(Recurrent):
         settings = self.settings
         init = nn.initializers.normal(settings.init_std)
         self.projections = Projections(settings, bias=self.bias)
-        self.wide = jnp.promote_types(settings.dtype, jnp.float32)
+        self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         axes = nn.with_logical_partitioning
         shape = (settings.num_heads, self.size, settings.head_dim)
         if self.features == 'rfa':
-            self.fixed = feature_maps.random_matrices(self.seed, *shape, self.random)
+            self.directions = feature_maps.random_matrices(self.seed, *shape, self.random)
         if self.features == 't2r':
             spread = nn.initializers.normal(settings.head_dim**-0.5)
             self.matrices = self.param('matrices', axes(spread, ('heads', None, 'head_dim')), shape)
@@ -109,11 +109,12 @@ class LinearAttention(Recurrent):
             self.gate_kernel = self.param(
                 'gate_kernel', kernel, (settings.d_model, settings.num_heads)
             )
-            # Forget one part in twenty per token to begin with.
+            # Initially forget 5 % per token.
             bias = axes(nn.initializers.constant(3.0), ('heads',))
             self.gate_bias = self.param('gate_bias', bias, (settings.num_heads,))
 
-    def _width(self):
+    def _width(self) -> int:
+        """Number of features per head."""
         return {'elu': self.settings.head_dim, 'rfa': 2 * self.size, 't2r': self.size}[
             self.features
         ]
@@ -122,22 +123,22 @@ class LinearAttention(Recurrent):
         """Empty sums."""
         settings = self.settings
         pairs = associative.empty(
-            batch_size, settings.num_heads, self._width(), settings.head_dim, self.wide
+            batch_size, settings.num_heads, self._width(), settings.head_dim, self.float32
         )
         return LinearState(pairs, jnp.zeros((batch_size,), jnp.int32))
 
-    def _map(self, x, key):
+    def _map(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
         """Features of queries or keys, in float32 at least."""
-        x = x.astype(self.wide)
+        x = x.astype(self.float32)
         if self.features == 'elu':
             return feature_maps.elu(x)
         if self.features == 't2r':
             matrices = self.matrices
         elif key is not None:
-            shape = self.fixed.shape
+            shape = self.directions.shape
             matrices = jax.random.normal(key, shape, jnp.float32)
         else:
-            matrices = jnp.asarray(self.fixed, jnp.float32)
+            matrices = jnp.asarray(self.directions, jnp.float32)
         if self.learned_scale:
             matrices = matrices * self.sigma[:, None]
         if self.features == 't2r':
@@ -153,7 +154,7 @@ class LinearAttention(Recurrent):
         train: bool = False,
         key: jax.Array | None = None,
     ) -> tuple[jax.Array, LinearState]:
-        """Reads by features of queries, writes those of keys; see `Recurrent.read`."""
+        """Reads with features of queries, writes with features of keys; see `Recurrent.read`."""
         maps, heads = self.projections, self.settings.num_heads
         queries = maps.queries(x)
         keys, values = (repeat_heads(project(x), heads) for project in (maps.keys, maps.values))
@@ -162,9 +163,11 @@ class LinearAttention(Recurrent):
         queries, keys = self._map(queries, key), self._map(keys, key)
         decay = None
         if self.gate:
-            logits = x.astype(self.wide) @ self.gate_kernel.astype(self.wide)
-            logits = jnp.swapaxes(logits + self.gate_bias.astype(self.wide)[None, None], 1, 2)
-            decay = jnp.where(counted[:, None], jax.nn.log_sigmoid(logits), 0.0).astype(self.wide)
+            logits = x.astype(self.float32) @ self.gate_kernel.astype(self.float32)
+            logits = jnp.swapaxes(logits + self.gate_bias.astype(self.float32)[None, None], 1, 2)
+            decay = jnp.where(counted[:, None], jax.nn.log_sigmoid(logits), 0.0).astype(
+                self.float32
+            )
             keys = keys * jax.nn.sigmoid(-logits)[..., None]
         keys = jnp.where(counted[:, None, :, None], keys, jnp.zeros_like(keys))
         pairs, read, weight = linear_kernel.causal(
@@ -177,7 +180,7 @@ class LinearAttention(Recurrent):
     def __call__(
         self, x: jax.Array, state: LinearState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, LinearState, Aux]:
-        """Reads and writes token after token; x, y are [batch, length, d_model]."""
+        """Reads and writes token by token; x, y are [batch, length, d_model]."""
         if not self.gradients:
             state = jax.lax.stop_gradient(state)
         key = segment.key if train and self.redraw else None
@@ -195,7 +198,7 @@ RELEASED = {
 
 
 def recipe(scale: Scale, kind: str = 'elu') -> Recipe:
-    """One of `RELEASED`, with as many features as a head is wide; positions are sinusoidal."""
+    """One of `RELEASED`, with `head_dim` directions per head; positions are sinusoidal."""
     fields = RELEASED[kind] | dict(size=scale.head_dim, chunk=min(scale.segment, 64))
     return Recipe({'linear': fields}, model=dict(position='sinusoidal'))
 

@@ -1,4 +1,4 @@
-"""Causal attention inside the segment and no memory: what every memory is compared with."""
+"""Causal attention within the segment, without memory: the baseline of every memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,13 +36,13 @@ class Local(nn.Module):
         )
 
     def initial_state(self, batch_size: int) -> NoState:
-        """Nothing is remembered."""
+        """No state: there is no memory."""
         return NoState()
 
     def __call__(
         self, x: jax.Array, state: NoState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, NoState, Aux]:
-        """Attends inside the segment; x, y are [batch, length, d_model]."""
+        """Attends within the segment; x, y are [batch, length, d_model]."""
         return self.attention(x, train=train), state, no_aux()
 
     def open_segment(self, state: NoState, batch_size: int) -> KeyValues:
@@ -52,16 +52,16 @@ class Local(nn.Module):
     def extend(
         self, x: jax.Array, cache: KeyValues, index: jax.Array
     ) -> tuple[jax.Array, KeyValues]:
-        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         return self.attention.extend(x, cache, index)
 
     def close_segment(self, state: NoState, cache: KeyValues, count: jax.Array) -> NoState:
-        """Nothing is written."""
+        """Returns `state` as it is."""
         return state
 
 
 def recipe(scale: Scale) -> Recipe:
-    """Attention inside the segment: the floor that every memory is compared with."""
+    """Attention within the segment: the floor that every memory is compared with."""
     position, notes = scale.position()
     return Recipe({'local': dict(position=position)}, notes=notes)
 

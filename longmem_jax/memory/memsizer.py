@@ -1,7 +1,7 @@
 """MemSizer: a few learned memory keys in place of self-attention (Zhang and Cai, 2022).
 
-A query attends to k slots, the same number whatever the length; what the slots hold is a running sum
-of outer products of two projections of the tokens, `LN(W_l x)` and `LN(W_r x)`, shared by the heads.
+A query attends to k slots, whatever the length. The slots hold a running sum of outer products of two
+projections of the tokens, `LN(W_l x)` and `LN(W_r x)`, shared by the heads.
 As released: softmaxes averaged over heads, sums over the square root of the tokens so far, biases.
 """
 
@@ -36,18 +36,18 @@ class MemSizerState:
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """Slots and the tokens of a chunk are at least one, and no heads share keys."""
+    """Checks that `num_slots` and `chunk` are positive, and that heads do not share keys."""
     faults = at_least(fields, 1, 'num_slots', 'chunk')
     if model.num_kv_heads:
         faults.append(
-            'num_slots: its keys are learned slots of every head and cannot be grouped; set '
+            'num_slots: keys are learned per head and cannot be shared by groups of heads; set '
             f'config.model.num_kv_heads = 0, not {model.num_kv_heads}'
         )
     return faults
 
 
 def fill(left: jax.Array, right: jax.Array, valid: jax.Array) -> jax.Array:
-    """Slots filled by a whole source, not causally, over the square root of its length.
+    """Fills slots from a whole source, not causally; divided by the square root of its length.
 
     Args:
       left: [batch, source, slots]; right: [batch, source, d_model].
@@ -57,12 +57,12 @@ def fill(left: jax.Array, right: jax.Array, valid: jax.Array) -> jax.Array:
       [batch, slots, d_model].
     """
     left = jnp.where(valid[..., None], left, jnp.zeros_like(left))
-    number = jnp.maximum(valid.sum(axis=1), 1).astype(left.dtype)
-    return jnp.einsum('bsk,bsd->bkd', left, right) * (number**-0.5)[:, None, None]
+    length = jnp.maximum(valid.sum(axis=1), 1).astype(left.dtype)
+    return jnp.einsum('bsk,bsd->bkd', left, right) * (length**-0.5)[:, None, None]
 
 
 def read(shares: jax.Array, slots: jax.Array) -> jax.Array:
-    """What queries with `shares` [batch, n, slots] read: [batch, n, d_model]."""
+    """Slots weighted by `shares` [batch, n, slots]: [batch, n, d_model]."""
     return jnp.einsum('bnk,bkd->bnd', shares, slots)
 
 
@@ -70,12 +70,12 @@ class SlotProjections(nn.Module):
     """The three maps of MemSizer.
 
     They are not `Projections`: queries have `num_slots` scores per head instead of `head_dim`, and
-    what is written is neither keys nor values of heads. So nothing of an attention layer fits them.
+    tokens do not write keys or values of heads. So weights of other attention layers do not fit.
 
     Attributes:
-      settings: sizes of the model; its heads are those of the memory keys.
+      settings: sizes of the model; memory keys have its number of heads.
       num_slots: k.
-      bias: biases of the three maps, whatever the model's `attention_bias`.
+      bias: biases of the three maps; `settings.attention_bias` is ignored.
     """
 
     settings: ModelSettings
@@ -85,7 +85,7 @@ class SlotProjections(nn.Module):
     def setup(self):
         settings, axes = self.settings, nn.with_logical_partitioning
         init = nn.initializers.normal(settings.init_std)
-        self.wide = jnp.promote_types(settings.dtype, jnp.float32)
+        self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         self.query = HeadsIn(
             num_heads=settings.num_heads,
             head_dim=self.num_slots,
@@ -100,15 +100,15 @@ class SlotProjections(nn.Module):
         self.drop = nn.Dropout(settings.attention_dropout)
 
     def shares(self, x: jax.Array, train: bool) -> jax.Array:
-        """How much of each slot the queries of `x` [batch, n, d_model] read: [batch, n, slots]."""
-        weights = jax.nn.softmax(self.query(x).astype(self.wide), axis=-1)
+        """Attention of the queries of `x` [batch, n, d_model] to each slot: [batch, n, slots]."""
+        weights = jax.nn.softmax(self.query(x).astype(self.float32), axis=-1)
         return self.drop(weights, deterministic=not train).mean(axis=1)
 
     def written(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """What tokens write: [batch, n, slots] and [batch, n, d_model]."""
+        """The two factors that tokens write: [batch, n, slots] and [batch, n, d_model]."""
         return (
-            self.left_norm(self.left(x)).astype(self.wide),
-            self.right_norm(self.right(x)).astype(self.wide),
+            self.left_norm(self.left(x)).astype(self.float32),
+            self.right_norm(self.right(x)).astype(self.float32),
         )
 
 
@@ -118,9 +118,9 @@ class MemSizer(Recurrent):
     Attributes:
       num_slots: k, memory keys per head.
       bias: biases of the maps, as released; the paper has none.
-      chunk: tokens handled at once.
-      carry: the slots go on into the next segment.
-      gradients: through the slots from segment to segment.
+      chunk: tokens processed at once.
+      carry: the slots carry over to the next segment.
+      gradients: gradients flow through the slots from segment to segment.
     """
 
     settings: ModelSettings
@@ -134,11 +134,13 @@ class MemSizer(Recurrent):
 
     def setup(self):
         self.maps = SlotProjections(self.settings, self.num_slots, self.bias)
-        self.wide = jnp.promote_types(self.settings.dtype, jnp.float32)
+        self.float32 = jnp.promote_types(self.settings.dtype, jnp.float32)
 
     def initial_state(self, batch_size: int) -> MemSizerState:
         """Empty slots."""
-        pairs = associative.empty(batch_size, 1, self.num_slots, self.settings.d_model, self.wide)
+        pairs = associative.empty(
+            batch_size, 1, self.num_slots, self.settings.d_model, self.float32
+        )
         return MemSizerState(pairs, jnp.zeros((batch_size,), jnp.int32))
 
     def read(
@@ -158,7 +160,7 @@ class MemSizer(Recurrent):
             state.pairs, shares[:, None], left[:, None], right[:, None], chunk=self.chunk
         )
         seen = state.count[:, None] + jnp.cumsum(counted, axis=1, dtype=jnp.int32)
-        seen = jnp.maximum(seen, 1).astype(self.wide)
+        seen = jnp.maximum(seen, 1).astype(self.float32)
         y = read[:, 0] * jax.lax.rsqrt(seen)[..., None]
         new = MemSizerState(pairs, state.count + counted.sum(axis=1, dtype=jnp.int32))
         return y.astype(self.settings.dtype), new
@@ -166,7 +168,7 @@ class MemSizer(Recurrent):
     def __call__(
         self, x: jax.Array, state: MemSizerState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, MemSizerState, Aux]:
-        """Reads and writes token after token; x, y are [batch, length, d_model]."""
+        """Reads and writes token by token; x, y are [batch, length, d_model]."""
         if not self.gradients:
             state = jax.lax.stop_gradient(state)
         begin = self.begin(state, x.shape[0])
@@ -176,7 +178,7 @@ class MemSizer(Recurrent):
 
 
 class CrossMemSizer(nn.Module):
-    """MemSizer as cross-attention: slots filled once by a source, whatever its length.
+    """MemSizer as cross-attention: slots filled once from a source of any length.
 
     Attributes:
       settings: sizes of the model.
@@ -204,7 +206,7 @@ class CrossMemSizer(nn.Module):
 
 
 def recipe(scale: Scale) -> Recipe:
-    """Slots of one segment only: sums over the root of the tokens grow on long documents."""
+    """Slots of one segment only: sums divided by the root of the length grow on long documents."""
     fields = dict(num_slots=scale.slots, chunk=min(scale.segment, 64))
     return Recipe({'memsizer': fields}, model=dict(position='sinusoidal'))
 

@@ -1,8 +1,8 @@
 """Product-key memory in place of a feed-forward layer (Lample et al., 2019), as in the released XLM.
 
-A query network, two sets of sub-keys per head whose k best are combined into the k best of all pairs,
-a softmax over these, and the values of their slots, one table for all heads. Values are most of the
-parameters; give them a learning rate of their own (`config.optimizer.groups`).
+A query network; two sets of sub-keys per head, whose k best each give the k best of all pairs; a softmax
+over these; and the values of their slots, in one table for all heads. Most of the parameters are values;
+give them a separate learning rate (`config.optimizer.groups`).
 """
 
 from collections.abc import Callable
@@ -24,18 +24,20 @@ NORMS = ('batch', 'layer', 'none')
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """As many keys as are read, and queries that can be cut in two halves."""
+    """Checks that `top_k` keys exist, and that queries can be cut into halves."""
     faults = one_of(fields, keys=KEYS, query_norm=NORMS)
     faults += at_least(fields, 1, 'num_keys', 'num_heads', 'top_k', 'query_dim')
     faults += above(fields, 0, 'temperature')
     if fields['top_k'] > fields['num_keys']:
-        faults.append(
-            f'top_k = {fields["top_k"]}: more than the num_keys = {fields["num_keys"]} of a half'
-        )
+        faults.append(f'top_k = {fields["top_k"]}: must be at most num_keys = {fields["num_keys"]}')
     if fields['query_dim'] % 2 and fields['keys'] == 'product':
-        faults.append(f'query_dim = {fields["query_dim"]}: must be even, it is cut in two halves')
+        faults.append(
+            f'query_dim = {fields["query_dim"]}: must be even: queries are cut into halves'
+        )
     if fields['chunk'] < 0:
-        faults.append(f'chunk = {fields["chunk"]}: 0 for all tokens at once, or a number of them')
+        faults.append(
+            f'chunk = {fields["chunk"]}: must be 0 (all tokens at once) or a positive number of tokens'
+        )
     return faults
 
 
@@ -48,7 +50,7 @@ def find(
       queries: [tokens, heads, query_dim].
       keys: [heads, 2, n, query_dim / 2] for n * n slots, or [heads, n, query_dim] for n.
       k: slots per head, at most n.
-      normalized: queries (their halves) are divided by their length.
+      normalized: queries (or their halves) are scaled to unit length.
 
     Returns:
       scores [tokens, heads, k], with gradients; slots int32 [tokens, heads, k].
@@ -61,15 +63,17 @@ def find(
     halves = jnp.split(queries, 2, axis=-1)
     halves = [unit(half, 0.0) if normalized else half for half in halves]
     scores = [jnp.einsum('thd,hnd->thn', half, keys[:, i]) for i, half in enumerate(halves)]
-    # Which are best is found without gradients; their scores are then picked with them.
-    (best_1, at_1), (best_2, at_2) = (top_k(jax.lax.stop_gradient(part), k) for part in scores)
+    # The search has no gradients; the scores picked afterwards do.
+    (best_1, index_1), (best_2, index_2) = (
+        top_k(jax.lax.stop_gradient(half), k) for half in scores
+    )
     sums = best_1[..., :, None] + best_2[..., None, :]
     _, pairs = top_k(sums.reshape(*sums.shape[:-2], k * k), k)
-    first = jnp.take_along_axis(at_1, pairs // k, axis=-1)
-    second = jnp.take_along_axis(at_2, pairs % k, axis=-1)
-    chosen = jnp.take_along_axis(scores[0], first, axis=-1)
-    chosen = chosen + jnp.take_along_axis(scores[1], second, axis=-1)
-    return chosen, (first * keys.shape[2] + second).astype(jnp.int32)
+    first = jnp.take_along_axis(index_1, pairs // k, axis=-1)
+    second = jnp.take_along_axis(index_2, pairs % k, axis=-1)
+    best = jnp.take_along_axis(scores[0], first, axis=-1)
+    best = best + jnp.take_along_axis(scores[1], second, axis=-1)
+    return best, (first * keys.shape[2] + second).astype(jnp.int32)
 
 
 def read(values: jax.Array, weights: jax.Array, slots: jax.Array, chunk: int) -> jax.Array:
@@ -84,29 +88,33 @@ def read(values: jax.Array, weights: jax.Array, slots: jax.Array, chunk: int) ->
     Returns:
       [tokens, width].
     """
-    number = weights.shape[0]
-    weights, slots = (part.reshape(number, -1) for part in (weights, slots))
+    num_tokens = weights.shape[0]
+    weights, slots = (array.reshape(num_tokens, -1) for array in (weights, slots))
 
-    def some(parts):
-        weights, slots = parts
+    def read_chunk(inputs: tuple[jax.Array, jax.Array]) -> jax.Array:
+        weights, slots = inputs
         return jnp.einsum('tk,tkd->td', weights, values[slots])
 
-    if not chunk or chunk >= number:
-        return some((weights, slots))
-    count = -(-number // chunk)
-    spare = count * chunk - number
+    if not chunk or chunk >= num_tokens:
+        return read_chunk((weights, slots))
+    num_chunks = -(-num_tokens // chunk)
+    padding = num_chunks * chunk - num_tokens
     weights, slots = (
-        jnp.pad(part, [(0, spare), (0, 0)]).reshape(count, chunk, -1) for part in (weights, slots)
+        jnp.pad(array, [(0, padding), (0, 0)]).reshape(num_chunks, chunk, -1)
+        for array in (weights, slots)
     )
-    return jax.lax.map(jax.checkpoint(some), (weights, slots)).reshape(count * chunk, -1)[:number]
+    sums = jax.lax.map(jax.checkpoint(read_chunk), (weights, slots))
+    return sums.reshape(num_chunks * chunk, -1)[:num_tokens]
 
 
-def usage(weights: jax.Array, slots: jax.Array, counted: jax.Array, num_slots: int):
-    """Weights and reads of every slot, float32 [slots] each: add over segments, then `shares`.
+def usage(
+    weights: jax.Array, slots: jax.Array, counted: jax.Array, num_slots: int
+) -> tuple[jax.Array, jax.Array]:
+    """Total weight and number of reads of every slot, float32 [num_slots] each; add over segments.
 
     Args:
       weights, slots: [tokens, heads, k].
-      counted: bool [tokens].
+      counted: bool [tokens], False = padding.
       num_slots: static.
     """
     weights = jnp.where(counted[:, None, None], weights, 0.0).astype(jnp.float32)
@@ -116,7 +124,7 @@ def usage(weights: jax.Array, slots: jax.Array, counted: jax.Array, num_slots: i
 
 
 class BatchNorm(nn.Module):
-    """Batch normalisation over valid tokens; running averages are parameters that no gradient moves.
+    """Batch normalisation over valid tokens; running averages are parameters without gradient.
 
     In training, batch statistics come from all tokens of the segment, later ones included, and are
     returned; the training step averages them into `running_mean` and `running_var`.
@@ -128,16 +136,18 @@ class BatchNorm(nn.Module):
     epsilon: float = 1e-5
 
     @nn.compact
-    def __call__(self, x: jax.Array, counted: jax.Array, *, train: bool):
+    def __call__(
+        self, x: jax.Array, counted: jax.Array, *, train: bool
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Normalises.
 
         Args:
           x: [tokens, width].
           counted: bool [tokens].
-          train: by batch statistics, not the running averages.
+          train: use batch statistics, not the running averages.
 
         Returns:
-          like `x`; path of each running average to its value in this batch (empty in evaluation).
+          Normalised `x`; path of each running average to its value in this batch (empty in evaluation).
         """
         zeros, ones = nn.initializers.zeros, nn.initializers.ones
         width = (x.shape[-1],)
@@ -148,20 +158,20 @@ class BatchNorm(nn.Module):
         )
         statistics = {}
         if train:
-            number = jnp.maximum(counted.sum(), 1).astype(x.dtype)
-            own = jnp.where(counted[:, None], x, jnp.zeros_like(x))
-            batch = own.sum(axis=0) / number
-            away = jnp.where(counted[:, None], x - batch[None], jnp.zeros_like(x))
-            spread = jnp.square(away).sum(axis=0)
-            unbiased = spread / jnp.maximum(number - 1, 1)
-            path, any_of_it = '/'.join(self.path), counted.any()
+            count = jnp.maximum(counted.sum(), 1).astype(x.dtype)
+            masked = jnp.where(counted[:, None], x, jnp.zeros_like(x))
+            batch_mean = masked.sum(axis=0) / count
+            difference = jnp.where(counted[:, None], x - batch_mean[None], jnp.zeros_like(x))
+            squares = jnp.square(difference).sum(axis=0)
+            unbiased = squares / jnp.maximum(count - 1, 1)
+            path, has_tokens = '/'.join(self.path), counted.any()
             statistics = {
-                f'{path}/running_mean': jnp.where(any_of_it, batch, mean),
-                f'{path}/running_var': jnp.where(any_of_it, unbiased, variance),
+                f'{path}/running_mean': jnp.where(has_tokens, batch_mean, mean),
+                f'{path}/running_var': jnp.where(has_tokens, unbiased, variance),
             }
-            mean, variance = batch, spread / number
-        normal = (x - mean[None]) * jax.lax.rsqrt(variance + self.epsilon)[None]
-        y = normal * scale.astype(x.dtype)[None] + bias.astype(x.dtype)[None]
+            mean, variance = batch_mean, squares / count
+        normalized = (x - mean[None]) * jax.lax.rsqrt(variance + self.epsilon)[None]
+        y = normalized * scale.astype(x.dtype)[None] + bias.astype(x.dtype)[None]
         return y, jax.lax.stop_gradient(statistics)
 
 
@@ -171,7 +181,7 @@ class QueryNetwork(nn.Module):
     Attributes:
       hidden: widths between the maps; () = one linear map.
       width: heads * query_dim.
-      norm: 'batch', 'layer' (causal in training too), or 'none'.
+      norm: 'batch', 'layer' (causal in training, too), or 'none'.
     """
 
     hidden: tuple[int, ...]
@@ -179,8 +189,10 @@ class QueryNetwork(nn.Module):
     norm: str
 
     @nn.compact
-    def __call__(self, x: jax.Array, counted: jax.Array, *, train: bool):
-        """`x` [tokens, d_model] to [tokens, width]; and what `BatchNorm` returns."""
+    def __call__(
+        self, x: jax.Array, counted: jax.Array, *, train: bool
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Maps `x` [tokens, d_model] to [tokens, width]; also returns the statistics of `BatchNorm`."""
         statistics = {}
         sizes = (*self.hidden, self.width)
         axes = nn.with_logical_partitioning
@@ -189,8 +201,8 @@ class QueryNetwork(nn.Module):
             x = nn.Dense(size, dtype=x.dtype, kernel_init=init if not i else axes(
                 nn.initializers.lecun_uniform(), (None, None)), name=f'map_{i}')(x)  # fmt: skip
             if self.norm == 'batch':
-                x, found = BatchNorm(name=f'norm_{i}')(x, counted, train=train)
-                statistics |= found
+                x, batch_statistics = BatchNorm(name=f'norm_{i}')(x, counted, train=train)
+                statistics |= batch_statistics
             elif self.norm == 'layer':
                 x = Norm('layernorm', name=f'norm_{i}')(x)
             x = jax.nn.relu(x) if i < len(sizes) - 1 else x
@@ -198,17 +210,17 @@ class QueryNetwork(nn.Module):
 
 
 class ProductKeyMemory(nn.Module):
-    """A feed-forward layer of very many slots.
+    """A feed-forward layer with a large number of slots.
 
     Attributes:
       num_keys: sub-keys per half; `num_keys ** 2` slots ('product'), or slots ('flat').
-      num_heads: heads of the memory, whatever those of attention.
+      num_heads: heads of the memory, independent of attention.
       top_k: slots that a head reads.
-      query_dim: of both halves together.
+      query_dim: width of a query, both halves together.
       query_hidden: widths inside the query network; () = one linear map.
       query_norm: 'batch', 'layer' or 'none'.
-      normalize_query: queries of length one, by half.
-      temperature: of the softmax.
+      normalize_query: scale the halves of queries to unit length.
+      temperature: temperature of the softmax.
       keys: 'product' or 'flat'.
       chunk: tokens whose values are gathered at once; 0 = all.
     """
@@ -229,7 +241,7 @@ class ProductKeyMemory(nn.Module):
 
     def setup(self):
         settings, axes = self.settings, nn.with_logical_partitioning
-        self.wide = jnp.promote_types(settings.dtype, jnp.float32)
+        self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         self.network = QueryNetwork(
             tuple(self.query_hidden), self.num_heads * self.query_dim, self.query_norm
         )
@@ -238,7 +250,7 @@ class ProductKeyMemory(nn.Module):
         shape = (self.num_heads, *((2,) if product else ()), self.num_keys, width)
         bound = width**-0.5
 
-        def uniform(key, shape, dtype=jnp.float32):
+        def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
             return jax.random.uniform(key, shape, dtype, -bound, bound)
 
         self.key_table = self.param('key_table', uniform, shape)
@@ -246,15 +258,20 @@ class ProductKeyMemory(nn.Module):
         spread = axes(nn.initializers.normal(settings.d_model**-0.5), ('slots', None))
         self.values = self.param('values', spread, (self.num_slots, settings.d_model))
 
-    def chosen(self, x: jax.Array, counted: jax.Array, *, train: bool):
-        """Weights and slots of the tokens of `x` [tokens, d_model], and batch statistics."""
-        queries, statistics = self.network(x.astype(self.wide), counted, train=train)
+    def chosen(
+        self, x: jax.Array, counted: jax.Array, *, train: bool
+    ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
+        """Weights and slots, [tokens, heads, k], of `x` [tokens, d_model], and batch statistics."""
+        queries, statistics = self.network(x.astype(self.float32), counted, train=train)
         queries = queries.reshape(x.shape[0], self.num_heads, self.query_dim)
-        keys = self.key_table.astype(self.wide)
+        keys = self.key_table.astype(self.float32)
         scores, slots = find(queries, keys, self.top_k, self.normalize_query)
         return jax.nn.softmax(scores / self.temperature, axis=-1), slots, statistics
 
-    def _apply(self, x, valid, train):
+    def _apply(
+        self, x: jax.Array, valid: jax.Array, train: bool
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """Output for `x` [batch, length, d_model], and batch statistics."""
         flat, counted = self.normalize(x).reshape(-1, x.shape[-1]), valid.reshape(-1)
         weights, slots, statistics = self.chosen(flat, counted, train=train)
         values = self.values.astype(self.settings.dtype)
@@ -262,13 +279,13 @@ class ProductKeyMemory(nn.Module):
         return y.reshape(x.shape), statistics
 
     def slot_usage(self, x: jax.Array, valid: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Weights and reads of every slot for `x` [batch, length, d_model], see `usage`."""
+        """Total weight and number of reads of every slot, for `x` [batch, length, d_model]."""
         flat, counted = self.normalize(x).reshape(-1, x.shape[-1]), valid.reshape(-1)
         weights, slots, _ = self.chosen(flat, counted, train=False)
         return usage(weights, slots, counted, self.num_slots)
 
     def initial_state(self, batch_size: int) -> NoState:
-        """Nothing of a document is remembered."""
+        """No state: slots are parameters."""
         return NoState()
 
     def __call__(
@@ -279,15 +296,15 @@ class ProductKeyMemory(nn.Module):
         return y, state, no_aux().replace(statistics=statistics)
 
     def open_segment(self, state: NoState, batch_size: int) -> NoState:
-        """Nothing is cached."""
+        """No cache."""
         return NoState()
 
     def extend(self, x: jax.Array, cache: NoState, index: jax.Array) -> tuple[jax.Array, NoState]:
-        """Every token by itself; see `MemoryLayer`."""
+        """Reads the slots of the next tokens; see `MemoryLayer`."""
         return self._apply(x, jnp.ones(x.shape[:2], bool), False)[0], cache
 
     def close_segment(self, state: NoState, cache: NoState, count: jax.Array) -> NoState:
-        """Nothing is written."""
+        """Returns `state` as it is."""
         return state
 
 
@@ -305,15 +322,15 @@ def recipe(scale: Scale) -> Recipe:
 
 
 def short_recipe(scale: Scale) -> Recipe:
-    """The paper's own model: no memory but the slots, attention to the segment, learned positions."""
-    whole, position, notes = recipe(scale), 'learned', ()
+    """The paper's model: no memory but the slots, attention within the segment, learned positions."""
+    long, position, notes = recipe(scale), 'learned', ()
     if scale.segment != scale.evaluated:
         position = 'sinusoidal'
-        notes = ("position = 'sinusoidal': learned ones need segments of one length",)
+        notes = ("position = 'sinusoidal': learned positions need equal segment lengths",)
     return Recipe(
-        {'product_key': whole.sections['product_key'], 'local': dict(position='none')},
+        {'product_key': long.sections['product_key'], 'local': dict(position='none')},
         attention=('local',) * scale.layers,
-        feed_forward=whole.feed_forward,
+        feed_forward=long.feed_forward,
         model=dict(position=position),
         notes=notes,
     )

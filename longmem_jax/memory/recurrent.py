@@ -1,4 +1,4 @@
-"""Streaming for memories that are written token after token: their state is also their cache."""
+"""Streaming for memories written token by token: their state is also their cache."""
 
 from typing import Any
 
@@ -10,14 +10,13 @@ from longmem_jax.segment import State
 
 
 class Recurrent(nn.Module):
-    """`open_segment`, `extend` and `close_segment` of a memory without a cache of its own.
+    """`open_segment`, `extend` and `close_segment` of a memory without a separate cache.
 
-    A memory that derives from it has `normalize`, `initial_state` and `__call__` as every
-    `MemoryLayer`, and besides:
+    A subclass has `normalize`, `initial_state` and `__call__` like every `MemoryLayer`, and also:
 
-      carry: bool, whether the state goes on into the next segment. If not, every segment begins
+      carry: bool, whether the state carries over to the next segment. If not, every segment begins
         with the initial state, and the state of the document never changes.
-      read: reads and writes tokens.
+      read: reads and writes tokens, see below.
     """
 
     def read(
@@ -29,14 +28,14 @@ class Recurrent(nn.Module):
         train: bool = False,
         key: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
-        """Reads and writes token after token.
+        """Reads and writes token by token.
 
         Args:
           x: [batch, n, d_model], normalised.
-          state: before the first token.
-          counted: bool [batch, n]; the other tokens are padding and not written.
-          train: dropout on or off.
-          key: of the segment in training; None otherwise.
+          state: the state before the first token.
+          counted: bool [batch, n]; False = padding, not written.
+          train: turns dropout on.
+          key: random key of the segment in training; None otherwise.
 
         Returns:
           y like `x`, and the state after the last token.
@@ -52,9 +51,9 @@ class Recurrent(nn.Module):
         return self.begin(state, batch_size)
 
     def extend(self, x: jax.Array, cache: State, index: jax.Array) -> tuple[jax.Array, State]:
-        """Reads and writes tokens `index` .. of the open segment; see `MemoryLayer`."""
+        """Reads and writes the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         return self.read(self.normalize(x), cache, jnp.ones(x.shape[:2], bool))
 
     def close_segment(self, state: State, cache: State, count: jax.Array) -> State:
-        """The state with the tokens of the open segment, which are in the cache already."""
+        """The state after the segment: its tokens are already in the cache."""
         return cache if self.carry else state

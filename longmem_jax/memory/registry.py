@@ -1,8 +1,10 @@
 """The layers that `config.model.attention` and `config.model.feed_forward` may name.
 
-Adding a memory: its file, one name here. Configs, checks, recipes and the conformance suite take all
-they need from its `Entry`.
+To add a memory, write its file and add one name here. Configs, checks, recipes and the conformance suite
+take everything else from its `Entry`.
 """
+
+from types import ModuleType
 
 from longmem_jax.contract import Entry
 from longmem_jax.layers import feed_forward
@@ -23,7 +25,7 @@ from longmem_jax.memory.memorizing import without_memory
 from longmem_jax.memory.memory_tokens import around as memory_tokens
 
 
-def _by_name(*modules) -> dict[str, Entry]:
+def _by_name(*modules: ModuleType) -> dict[str, Entry]:
     return {module.ENTRY.name: module.ENTRY for module in modules}
 
 

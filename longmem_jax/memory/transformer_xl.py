@@ -1,7 +1,7 @@
 """Transformer-XL: the hidden vectors of the last tokens as memory (Dai et al., 2019, Sec. 3.2-3.3).
 
 Every layer keeps its own last `memory_length` input vectors, without gradient, and attends to them
-before the segment. As in the authors' code the memory of a document begins empty.
+before the segment. As in the authors' code, a document begins with an empty memory.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class TransformerXLState:
 
 @flax.struct.dataclass
 class TransformerXLCache:
-    """What an open segment reads and will write.
+    """What an open segment reads, and will write when it closes.
 
     Attributes:
       attention: keys and values of the memory and of the tokens so far.
@@ -56,16 +56,16 @@ def remember(
     Args:
       state: memory before the segment.
       hidden: [batch, length, d_model], inputs of the layer.
-      num_valid: int32 [batch], how many of them, from the first, are tokens.
+      num_valid: int32 [batch], number of tokens; they come first.
     """
     hidden = jax.lax.stop_gradient(hidden)
     return TransformerXLState(*push(state.hidden, state.count, hidden, num_valid))
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """`same_length` needs a memory to keep to."""
+    """Checks that `same_length` has a memory."""
     if fields['same_length'] and not fields['memory_length']:
-        return ['same_length = True: needs memory_length > 0, the distance that it keeps to']
+        return ['same_length = True: needs memory_length > 0, the number of positions seen']
     return []
 
 
@@ -74,7 +74,7 @@ class TransformerXL(nn.Module):
 
     Attributes:
       memory_length: hidden vectors kept per layer; may differ in evaluation.
-      same_length: every query sees `memory_length` places, itself included, not one more.
+      same_length: every query sees exactly `memory_length` positions, itself included.
       clamp_length: larger distances are encoded as this one; 0 = no limit.
       position: position scheme; the paper's is 'transformer_xl'.
       share_biases: content and position biases shared by all layers (PyTorch) or not (TensorFlow).
@@ -132,7 +132,7 @@ class TransformerXL(nn.Module):
     def extend(
         self, x: jax.Array, cache: TransformerXLCache, index: jax.Array
     ) -> tuple[jax.Array, TransformerXLCache]:
-        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         y, attention = self.attention.extend(x, cache.attention, index, cache.count)
         return y, cache.replace(attention=attention, hidden=write_at(cache.hidden, x, index, 1))
 

@@ -433,7 +433,7 @@ def test_a_task_is_checked_with_the_rest():
         (dict(num_basis=151), 'must be a multiple of the 2 widths'),
         (dict(tau=1.0), 'tau = 1.0: must lie between 0 and 1'),
         (dict(ridge=0.0), 'ridge = 0.0: must be above 0'),
-        (dict(num_samples=5000), 'tell nothing new'),
+        (dict(num_samples=5000), 'add nothing'),
         (dict(widths=(0.001, 0.05)), 'grows without bound'),
         (dict(widths=(0.0, 0.05)), 'numbers above 0'),
         (dict(sticky='always'), 'none, sampled, quantile'),

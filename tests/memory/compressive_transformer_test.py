@@ -45,7 +45,7 @@ def test_evict_loses_and_repeats_nothing(rate, groups, lengths):
         )
         seen += length
         number = int(out.groups[0]) * rate
-        compressed += np.asarray(out.rows)[0, :number, 0].tolist()
+        compressed += np.asarray(out.vectors)[0, :number, 0].tolist()
         usage += np.asarray(out.usage)[0, :number].tolist()
         kept, waiting = int(state.count[0]), int(state.pending_count[0])
         memory = np.asarray(state.hidden)[0, capacity - kept :, 0].tolist()

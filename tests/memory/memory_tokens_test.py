@@ -55,7 +55,7 @@ def test_a_window_is_for_tokens_and_the_cache_for_memory_tokens_if_so_chosen():
     [
         (dict(num_tokens=0), 'num_tokens = 0'),
         (dict(look_ahead='far'), 'allowed are nearest, released'),
-        (dict(look_ahead='released', position='rotary'), 'belongs to'),
+        (dict(look_ahead='released', position='rotary'), 'needs position'),
         (dict(same_length=True, memory_length=0), 'needs memory_length > 0'),
     ],
 )

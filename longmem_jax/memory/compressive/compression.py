@@ -1,10 +1,8 @@
-"""Many vectors into one: the compression functions of the Compressive Transformer, and their losses.
+"""The compression functions of the Compressive Transformer, and their losses.
 
-Rae et al. (2020), Sec. 3.1-3.2. Groups of `rate` neighbours become one vector, except for 'most_used',
-which keeps the 1 in `rate` vectors that were attended to most.
+Rae et al. (2020), Sec. 3.1-3.2. Groups of `rate` neighbours become one vector; 'most_used' instead keeps
+the most attended 1 in `rate` vectors.
 """
-
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -17,36 +15,36 @@ COMPRESSIONS = ('convolution', 'mean', 'max', 'most_used')
 RECONSTRUCTIONS = ('none', 'attention', 'autoencoding')
 
 
-def most_used(rows: jax.Array, usage: jax.Array, groups: jax.Array, rate: int) -> jax.Array:
-    """The `groups` vectors with the most attention, in their order.
+def most_used(vectors: jax.Array, usage: jax.Array, groups: jax.Array, rate: int) -> jax.Array:
+    """The `groups` vectors that received the most attention, in their order.
 
     Args:
-      rows: [batch, n, d_model]; the first `groups * rate` of each lane count.
+      vectors: [batch, n, d_model]; the first `groups * rate` of each lane (batch row) are filled.
       usage: float [batch, n], attention received.
       groups: int32 [batch].
       rate: static.
 
     Returns:
-      [batch, n // rate, d_model]; the first `groups` of each lane count.
+      [batch, n // rate, d_model]; the first `groups` of each lane are filled.
     """
-    place = jnp.arange(rows.shape[1], dtype=jnp.int32)[None]
+    position = jnp.arange(vectors.shape[1], dtype=jnp.int32)[None]
     lowest = jnp.asarray(-jnp.inf, usage.dtype)
-    usage = jnp.where(place < groups[:, None] * rate, usage, lowest)
+    usage = jnp.where(position < groups[:, None] * rate, usage, lowest)
     rank = jnp.argsort(jnp.argsort(-usage, axis=1, stable=True), axis=1)
     order = jnp.argsort(rank >= groups[:, None], axis=1, stable=True)
-    order = order[:, : rows.shape[1] // rate]
-    return jnp.take_along_axis(rows, order[..., None], axis=1)
+    order = order[:, : vectors.shape[1] // rate]
+    return jnp.take_along_axis(vectors, order[..., None], axis=1)
 
 
 class Compressor(nn.Module):
     """One compression function with its parameters.
 
     Attributes:
-      kind: one of `COMPRESSIONS`; 'convolution' is learned, kernel and stride are `rate`.
+      kind: one of `COMPRESSIONS`; 'convolution' is learned, with kernel and stride of `rate`.
       rate: vectors per compressed vector.
       d_model: width.
-      decodes: own the decoder of the auto-encoding loss.
-      init_std: of kernels.
+      decodes: has the decoder of the auto-encoding loss.
+      init_std: standard deviation of the initialisation of kernels.
     """
 
     kind: str
@@ -66,26 +64,31 @@ class Compressor(nn.Module):
             shape = (self.d_model, self.rate, self.d_model)
             self.decoder = self.param('decoder', axes(normal, ('embed', None, None)), shape)
 
-    def __call__(self, rows: jax.Array, usage: Any = None, groups: Any = None) -> jax.Array:
+    def __call__(
+        self,
+        vectors: jax.Array,
+        usage: jax.Array | None = None,
+        groups: jax.Array | None = None,
+    ) -> jax.Array:
         """Compresses [batch, groups * rate, d_model] to [batch, groups, d_model].
 
-        `usage` (float [batch, groups * rate]) and `groups` (int32 [batch], groups that count) are
-        for 'most_used'.
+        `usage` (float [batch, groups * rate]) and `groups` (int32 [batch], number of filled groups)
+        are for 'most_used'.
         """
         if self.kind == 'most_used':
-            return most_used(rows, usage, groups, self.rate)
-        batch, length, width = rows.shape
-        grouped = rows.reshape(batch, length // self.rate, self.rate, width)
+            return most_used(vectors, usage, groups, self.rate)
+        batch, length, width = vectors.shape
+        grouped = vectors.reshape(batch, length // self.rate, self.rate, width)
         if self.kind == 'mean':
             return grouped.mean(axis=2)
         if self.kind == 'max':
             return grouped.max(axis=2)
         flat = grouped.reshape(batch, -1, self.rate * width)
-        kernel = self.kernel.astype(rows.dtype).reshape(-1, self.d_model)
-        return flat @ kernel + self.bias.astype(rows.dtype).reshape(1, 1, -1)
+        kernel = self.kernel.astype(vectors.dtype).reshape(-1, self.d_model)
+        return flat @ kernel + self.bias.astype(vectors.dtype).reshape(1, 1, -1)
 
     def decode(self, compressed: jax.Array) -> jax.Array:
-        """Guesses the vectors behind [batch, groups, d_model]: [batch, groups * rate, d_model]."""
+        """Reconstructs [batch, groups * rate, d_model] from the compressed [batch, groups, d_model]."""
         kernel = self.decoder.astype(compressed.dtype).reshape(self.d_model, -1)
         batch, groups, width = compressed.shape
         return (compressed @ kernel).reshape(batch, groups * self.rate, width)
@@ -102,38 +105,38 @@ def attention_reconstruction(
 ) -> jax.Array:
     """Squared difference of content attention to old and to compressed vectors (Algorithm 2).
 
-    Attention without mask or positions; the mean over lanes, heads, queries and channels.
+    Attention without causal mask or positions; the mean over lanes, heads, queries and channels.
 
     Args:
       queries: [batch, heads, queries, head_dim].
       old, new: (keys, values), [batch, kv_heads, n, head_dim] each.
-      num_old, num_new: int32 [batch], how many of them, from the first, count; lanes without any
-        add nothing.
+      num_old, num_new: int32 [batch], number of filled ones, which come first; lanes without any
+        contribute nothing.
       num_queries: int32 [batch], likewise.
       scale: factor of the scores.
     """
 
-    def read(keys, values, number):
-        place = jnp.arange(keys.shape[2], dtype=jnp.int32)
-        mask = (place[None] < number[:, None])[:, None, None]
+    def read(keys: jax.Array, values: jax.Array, num_keys: jax.Array) -> jax.Array:
+        position = jnp.arange(keys.shape[2], dtype=jnp.int32)
+        mask = (position[None] < num_keys[:, None])[:, None, None]
         return attend(queries, keys, values, Rules(offset=0, mask=mask, causal=False, scale=scale))
 
-    wide = jnp.promote_types(queries.dtype, jnp.float32)
-    difference = read(*old, num_old).astype(wide) - read(*new, num_new).astype(wide)
-    place = jnp.arange(queries.shape[2], dtype=jnp.int32)
-    counts = (place[None] < num_queries[:, None]) & (num_new > 0)[:, None]
+    dtype = jnp.promote_types(queries.dtype, jnp.float32)
+    difference = read(*old, num_old).astype(dtype) - read(*new, num_new).astype(dtype)
+    position = jnp.arange(queries.shape[2], dtype=jnp.int32)
+    counts = (position[None] < num_queries[:, None]) & (num_new > 0)[:, None]
     square = jnp.square(difference)
     return jnp.where(counts[:, None, :, None], square, jnp.zeros_like(square)).mean()
 
 
-def autoencoding(rows: jax.Array, decoded: jax.Array, number: jax.Array) -> jax.Array:
+def autoencoding(vectors: jax.Array, decoded: jax.Array, num_vectors: jax.Array) -> jax.Array:
     """Squared difference of vectors and their decoded compression, mean over lanes and vectors.
 
     Args:
-      rows, decoded: [batch, n, d_model].
-      number: int32 [batch], how many of them, from the first, count.
+      vectors, decoded: [batch, n, d_model].
+      num_vectors: int32 [batch], number of filled ones, which come first.
     """
-    wide = jnp.promote_types(rows.dtype, jnp.float32)
-    square = jnp.square(rows.astype(wide) - decoded.astype(wide))
-    counts = jnp.arange(rows.shape[1], dtype=jnp.int32)[None] < number[:, None]
+    dtype = jnp.promote_types(vectors.dtype, jnp.float32)
+    square = jnp.square(vectors.astype(dtype) - decoded.astype(dtype))
+    counts = jnp.arange(vectors.shape[1], dtype=jnp.int32)[None] < num_vectors[:, None]
     return jnp.where(counts[..., None], square, jnp.zeros_like(square)).mean()

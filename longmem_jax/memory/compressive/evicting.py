@@ -1,6 +1,4 @@
-"""What leaves a memory of recent vectors, in groups that are ready to be compressed."""
-
-from typing import Any
+"""Eviction: moves the oldest vectors out of the recent memory, in groups ready for compression."""
 
 import flax.struct
 import jax
@@ -14,11 +12,11 @@ class CompressiveState:
     Attributes:
       hidden: [batch, memory_length, d_model]; the last `count` (int32 [batch]) are filled.
       compressed: [batch, compressed_length, d_model]; the last `compressed_count` are filled.
-      pending: [batch, rate - 1, d_model], vectors that have left the memory and wait for their
-        group to be whole; the last `pending_count`. Only segments that are no multiple of `rate`
-        long leave any.
+      pending: [batch, rate - 1, d_model], vectors that have left the memory and wait until their
+        group is complete; the last `pending_count` are filled. There are none unless segment
+        lengths are not multiples of `rate`.
       usage: 'most_used' only, float32 [batch, rate - 1 + memory_length]: attention that the
-        vectors of `pending` and `hidden` have received since they are memories.
+        vectors of `pending` and `hidden` have received since they became memories.
     """
 
     hidden: jax.Array
@@ -27,7 +25,7 @@ class CompressiveState:
     compressed_count: jax.Array
     pending: jax.Array
     pending_count: jax.Array
-    usage: Any = None
+    usage: jax.Array | None = None
 
 
 @flax.struct.dataclass
@@ -35,20 +33,20 @@ class Evicted:
     """Vectors to be compressed now.
 
     Attributes:
-      rows: [batch, n, d_model], n a multiple of the rate; the first `groups * rate` count.
+      vectors: [batch, n, d_model], n a multiple of the rate; the first `groups * rate` are filled.
       groups: int32 [batch].
       usage: float32 [batch, n] or None.
     """
 
-    rows: jax.Array
+    vectors: jax.Array
     groups: jax.Array
-    usage: Any
+    usage: jax.Array | None
 
 
-def _slices(rows: jax.Array, start: jax.Array, size: int) -> jax.Array:
-    """Entries [batch, size, ...] from position `start` (int32 [batch]) of each lane on."""
+def _slices(array: jax.Array, start: jax.Array, size: int) -> jax.Array:
+    """Slices [batch, size, ...], starting at `start` (int32 [batch]) in each lane."""
     take = jax.vmap(lambda lane, at: jax.lax.dynamic_slice_in_dim(lane, at, size))
-    return take(rows, start)
+    return take(array, start)
 
 
 def evict(
@@ -58,57 +56,57 @@ def evict(
     received: jax.Array | None,
     rate: int,
 ) -> tuple[CompressiveState, Evicted]:
-    """Moves a segment into the memory and what leaves it out (Sec. 3, Algorithm 1).
+    """Writes a segment to the memory and takes out the vectors that leave it (Sec. 3, Algorithm 1).
 
     Args:
       state: memories before.
       hidden: [batch, length, d_model], inputs of the layer, tokens first.
-      num_valid: int32 [batch], how many of them are tokens.
+      num_valid: int32 [batch], number of tokens.
       received: float32 [batch, memory_length], attention to the memory in this segment, or None.
       rate: vectors per slot.
 
     Returns:
-      The state without the new slots, and `Evicted`.
+      The state, without the new slots, and `Evicted`.
     """
     capacity, length = state.hidden.shape[1], hidden.shape[1]
-    spare = rate - 1
-    groups_at_most = (spare + length) // rate
+    num_pending = rate - 1
+    max_groups = (num_pending + length) // rate
     hidden = hidden.astype(state.hidden.dtype)
     queue = jnp.concatenate([state.pending, state.hidden, hidden], axis=1)
     # `pending` is filled only where `hidden` is full, so the queue has no gaps.
-    first = spare + capacity - state.pending_count - state.count
+    first = num_pending + capacity - state.pending_count - state.count
     leaving = state.pending_count + jnp.maximum(state.count + num_valid - capacity, 0)
     groups = leaving // rate
     rest = leaving - groups * rate
 
-    def aligned(rows, number):
-        """Zeros before the last `number` rows of each lane."""
-        place = jnp.arange(rows.shape[1], dtype=jnp.int32)[None]
-        stays = place >= rows.shape[1] - number[:, None]
-        stays = stays.reshape(stays.shape + (1,) * (rows.ndim - 2))
-        return jnp.where(stays, rows, jnp.zeros_like(rows))
+    def keep_last(array: jax.Array, num_kept: jax.Array) -> jax.Array:
+        """Sets all but the last `num_kept` entries of each lane to zero."""
+        position = jnp.arange(array.shape[1], dtype=jnp.int32)[None]
+        stays = position >= array.shape[1] - num_kept[:, None]
+        stays = stays.reshape(stays.shape + (1,) * (array.ndim - 2))
+        return jnp.where(stays, array, jnp.zeros_like(array))
 
-    def padded(rows):
-        return jnp.pad(rows, [(0, 0), (0, groups_at_most * rate)] + [(0, 0)] * (rows.ndim - 2))
+    def padded(array: jax.Array) -> jax.Array:
+        return jnp.pad(array, [(0, 0), (0, max_groups * rate)] + [(0, 0)] * (array.ndim - 2))
 
-    rows = _slices(padded(queue), first, groups_at_most * rate)
+    vectors = _slices(padded(queue), first, max_groups * rate)
     usage, evicted_usage = None, None
     if state.usage is not None:
-        total = state.usage.at[:, spare:].add(received)
+        total = state.usage.at[:, num_pending:].add(received)
         total = jnp.pad(total, [(0, 0), (0, length)])
-        evicted_usage = _slices(padded(total), first, groups_at_most * rate)
+        evicted_usage = _slices(padded(total), first, max_groups * rate)
         usage = jnp.concatenate(
             [
-                aligned(_slices(total, first + leaving - spare, spare), rest),
-                _slices(total, num_valid + spare, capacity),
+                keep_last(_slices(total, first + leaving - num_pending, num_pending), rest),
+                _slices(total, num_valid + num_pending, capacity),
             ],
             axis=1,
         )
     new = state.replace(
-        hidden=_slices(queue, num_valid + spare, capacity),
+        hidden=_slices(queue, num_valid + num_pending, capacity),
         count=jnp.minimum(state.count + num_valid, capacity),
-        pending=aligned(_slices(queue, first + leaving - spare, spare), rest),
+        pending=keep_last(_slices(queue, first + leaving - num_pending, num_pending), rest),
         pending_count=rest,
         usage=usage,
     )
-    return new, Evicted(rows, groups, evicted_usage)
+    return new, Evicted(vectors, groups, evicted_usage)

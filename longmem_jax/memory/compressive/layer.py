@@ -1,11 +1,11 @@
 """Compressive Transformer: old memories are compressed, not dropped (Rae et al., 2020).
 
-Each layer keeps its last `memory_length` input vectors; what leaves them is compressed by `rate` and
+Each layer keeps its last `memory_length` input vectors; older ones are compressed by `rate` and
 kept in a second memory of `compressed_length` slots. A segment attends to slots, memory and itself
-in one softmax with relative positions, where a slot is one place. All memories are detached; the
-compression learns from its own reconstruction loss alone.
+in one softmax with relative positions, where a slot counts as one position. All memories are
+detached; the compression learns from its own reconstruction loss only.
 
-`reading = 'sliding'` is the baseline of the Expire-Span paper instead; see `compressive_sliding.py`.
+`reading = 'sliding'` is the baseline of the Expire-Span paper; see `sliding.py`.
 """
 
 import math
@@ -41,23 +41,23 @@ READINGS = ('segment', 'sliding')
 
 @flax.struct.dataclass
 class CompressiveCache:
-    """What an open segment reads and will write.
+    """What an open segment reads, and will write when it closes.
 
     Attributes:
       attention: keys and values of slots, memory and the tokens so far.
       hidden: [batch, segment_length, d_model], inputs of this layer so far.
-      filled: int32 [batch], slots and memory vectors that are filled.
+      filled: int32 [batch], number of filled slots and memory vectors.
       usage: 'most_used' only, float32 [batch, memory_length], attention received in this segment.
     """
 
     attention: KeyValues
     hidden: jax.Array
     filled: jax.Array
-    usage: Any = None
+    usage: jax.Array | None = None
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """`rate` divides both lengths; each way to read has its own positions and losses."""
+    """Checks that `rate` divides both lengths, and that positions and loss suit the way of reading."""
     rate = fields['rate']
     faults = one_of(
         fields,
@@ -77,33 +77,33 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     if fields['reading'] == 'sliding':
         if fields['compression'] not in ('mean', 'max') or fields['reconstruction'] != 'none':
             faults.append(
-                f"reading = 'sliding': compresses by 'mean' or 'max' and has no reconstruction loss; "
-                f'given were {fields["compression"]!r} and {fields["reconstruction"]!r}'
+                f"reading = 'sliding': needs compression 'mean' or 'max' and reconstruction 'none', not "
+                f'{fields["compression"]!r} and {fields["reconstruction"]!r}'
             )
         if fields['position'] != 'none':
             faults.append(
-                f"position = {fields['position']!r}: 'sliding' has its own table; give 'none'"
+                f"position = {fields['position']!r}: 'sliding' has its own table; set position = 'none'"
             )
     elif fields['start'] == 'zeros':
-        faults.append("start = 'zeros': belongs to reading = 'sliding' only")
+        faults.append("start = 'zeros': is for reading = 'sliding' only; use 'empty'")
     elif learned and fields['reconstruction'] == 'none':
         faults.append(
-            "reconstruction = 'none': a convolution learns from nothing else; use 'attention' or "
+            "reconstruction = 'none': a convolution learns from this loss only; use 'attention' or "
             "'autoencoding', or another compression"
         )
     if not learned and fields['reconstruction'] != 'none':
         faults.append(
             f'reconstruction = {fields["reconstruction"]!r}: compression = '
-            f"{fields['compression']!r} has no parameters to learn; give 'none'"
+            f"{fields['compression']!r} has no parameters to learn; use 'none'"
         )
     return faults
 
 
 def shared(fields: Any) -> Any:
-    """`Entry.shared`: the sliding table, or the biases of Transformer-XL."""
+    """`Entry.shared`: the position table of 'sliding', or the biases of Transformer-XL."""
     if fields['reading'] == 'sliding':
-        number = fields['memory_length'] + fields['compressed_length'] + 1
-        return shared_table({'number': number}, 'number')
+        num_distances = fields['memory_length'] + fields['compressed_length'] + 1
+        return shared_table({'num_distances': num_distances}, 'num_distances')
     return RelativeBiases if fields['position'] == 'transformer_xl' else None
 
 
@@ -144,23 +144,23 @@ class SegmentReading(nn.Module):
     def initial_state(self, batch_size: int) -> CompressiveState:
         """Empty memories."""
 
-        def rows(number):
-            return jnp.zeros((batch_size, number, self.settings.d_model), self.settings.dtype)
+        def vectors(length: int) -> jax.Array:
+            return jnp.zeros((batch_size, length, self.settings.d_model), self.settings.dtype)
 
         none = jnp.zeros((batch_size,), jnp.int32)
         width = self.rate - 1 + self.memory_length
         return CompressiveState(
-            hidden=rows(self.memory_length),
+            hidden=vectors(self.memory_length),
             count=none,
-            compressed=rows(self.compressed_length),
+            compressed=vectors(self.compressed_length),
             compressed_count=none,
-            pending=rows(self.rate - 1),
+            pending=vectors(self.rate - 1),
             pending_count=none,
             usage=jnp.zeros((batch_size, width), jnp.float32) if self._counts_usage() else None,
         )
 
     def _memory(self, state: CompressiveState) -> tuple[jax.Array, jax.Array]:
-        """Slots and memory together, and how many of them are filled."""
+        """Slots and memory together, and the number of filled ones."""
         both = jnp.concatenate([state.compressed, state.hidden], axis=1)
         return both, state.compressed_count + state.count
 
@@ -171,36 +171,38 @@ class SegmentReading(nn.Module):
         num_valid: jax.Array,
         received: jax.Array | None,
     ) -> tuple[CompressiveState, Evicted, jax.Array]:
-        """The new state, what was compressed, and the slots before they were detached."""
+        """The new state, the vectors that were compressed, and the new slots, not detached."""
         hidden, state = jax.lax.stop_gradient((hidden, state))
         state, evicted = evict(state, hidden, num_valid, received, self.rate)
-        slots = self.compress(evicted.rows, evicted.usage, evicted.groups)
-        rows, count = push(
+        slots = self.compress(evicted.vectors, evicted.usage, evicted.groups)
+        compressed, count = push(
             state.compressed, state.compressed_count, jax.lax.stop_gradient(slots), evicted.groups
         )
-        return state.replace(compressed=rows, compressed_count=count), evicted, slots
+        return state.replace(compressed=compressed, compressed_count=count), evicted, slots
 
     def _loss(
         self, x: jax.Array, evicted: Evicted, slots: jax.Array, num_valid: jax.Array
     ) -> dict[str, jax.Array]:
-        """The reconstruction loss; nothing but the compression learns from it (Algorithm 2)."""
-        number = evicted.groups * self.rate
+        """The reconstruction loss; only the compression learns from it (Algorithm 2)."""
+        num_old = evicted.groups * self.rate
         if self.reconstruction == 'autoencoding':
-            return {'compression': autoencoding(evicted.rows, self.compress.decode(slots), number)}
+            decoded = self.compress.decode(slots)
+            return {'compression': autoencoding(evicted.vectors, decoded, num_old)}
         stop = jax.lax.stop_gradient
 
-        # Through detached parameters, but not through a detached argument: `slots` must learn.
-        def detached(part):
-            function, variables = as_function(part)
+        # Parameters are detached, arguments are not: gradients must reach `slots`.
+        def detached(module: Any) -> Callable[[jax.Array], jax.Array]:
+            function, variables = as_function(module)
             return lambda x: function(stop(variables), x)
 
-        parts = (self.normalize, self.projections.key, self.projections.value)
-        normalize, key, value = (detached(part) for part in parts)
+        modules = (self.normalize, self.projections.key, self.projections.value)
+        normalize, key, value = (detached(module) for module in modules)
         queries = stop(self.projections.queries(self.normalize(x)))
         old, new = (
-            (key(rows), value(rows)) for rows in (normalize(evicted.rows), normalize(slots))
+            (key(vectors), value(vectors))
+            for vectors in (normalize(evicted.vectors), normalize(slots))
         )
-        numbers = (number, evicted.groups, num_valid)
+        numbers = (num_old, evicted.groups, num_valid)
         scale = self.settings.score_scale
         loss = attention_reconstruction(queries, stop(old), new, *numbers, scale)
         return {'compression': loss}
@@ -242,7 +244,7 @@ class SegmentReading(nn.Module):
     def extend(
         self, x: jax.Array, cache: CompressiveCache, index: jax.Array
     ) -> tuple[jax.Array, CompressiveCache]:
-        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         y, attention = self.attention.extend(x, cache.attention, index, cache.filled)
         usage = cache.usage
         if usage is not None:
@@ -262,7 +264,7 @@ class SegmentReading(nn.Module):
 class CompressiveTransformer(nn.Module):
     """Two memories: recent vectors, and slots of `rate` vectors each.
 
-    `Aux.losses['compression']` is the reconstruction loss of a training step.
+    `Aux.losses['compression']` is the reconstruction loss, in training only.
 
     Attributes:
       memory_length: hidden vectors kept per layer.
@@ -289,7 +291,7 @@ class CompressiveTransformer(nn.Module):
 
     def setup(self):
         self.projections = Projections(self.settings)
-        given = dict(
+        common = dict(
             settings=self.settings,
             projections=self.projections,
             normalize=self.normalize,
@@ -300,10 +302,10 @@ class CompressiveTransformer(nn.Module):
             compression=self.compression,
         )
         if self.reading == 'sliding':
-            self.layer = SlidingReading(start=self.start, **given)
+            self.layer = SlidingReading(start=self.start, **common)
         else:
             self.layer = SegmentReading(
-                position=self.position, reconstruction=self.reconstruction, **given
+                position=self.position, reconstruction=self.reconstruction, **common
             )
 
     def initial_state(self, batch_size: int) -> Any:
@@ -321,7 +323,7 @@ class CompressiveTransformer(nn.Module):
         return self.layer.open_segment(state, batch_size)
 
     def extend(self, x: jax.Array, cache: Any, index: jax.Array) -> tuple[jax.Array, Any]:
-        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         return self.layer.extend(x, cache, index)
 
     def close_segment(self, state: Any, cache: Any, count: jax.Array) -> Any:
@@ -330,7 +332,7 @@ class CompressiveTransformer(nn.Module):
 
 
 def _lengths(scale: Scale) -> tuple[dict[str, int], tuple[str, ...]]:
-    """A rate that divides all segments, and memories of half the reach each that it divides too."""
+    """A rate that divides all segment lengths, memories of half the reach each, and notes."""
     common = math.gcd(scale.segment, scale.evaluated)
     rate = next((rate for rate in (4, 3, 2, 5, 6, 7) if common % rate == 0), max(common, 2))
     half = max(scale.reach // 2 // rate, 1) * rate
@@ -348,7 +350,7 @@ def recipe(scale: Scale) -> Recipe:
 
 
 def sliding_recipe(scale: Scale) -> Recipe:
-    """The baseline of the Expire-Span paper: half of the reach as it is, half of it pooled."""
+    """The baseline of the Expire-Span paper: half of the reach uncompressed, half of it pooled."""
     fields, notes = _lengths(scale)
     fields |= dict(
         compressed_length=fields['memory_length'] // fields['rate'],

@@ -1,9 +1,9 @@
 """The Compressive baseline of the Expire-Span paper: pooled before reading, windows that slide.
 
-A query sees the `memory_length` places before it, never itself, and `compressed_length + 1` slots. A
-slot pools `rate` neighbours as soon as the oldest query that no longer sees all of them is there, so
-nothing is lost between window and slots, and one slot overlaps the window. One position table, shared
-by layers and heads, has a vector for every slot, by age, and every distance.
+A query sees the `memory_length` positions before it, never itself, and `compressed_length + 1` slots. A
+slot pools `rate` neighbours as soon as the first query comes that no longer sees all of them, so nothing
+is lost between window and slots, and one slot overlaps the window. One position table, shared by layers
+and heads, has a vector for every distance and for every slot, by age.
 """
 
 from collections.abc import Callable
@@ -43,11 +43,11 @@ class SlidingState:
 
 @flax.struct.dataclass
 class SlidingCache:
-    """What an open segment reads and will write.
+    """What an open segment reads, and will write when it closes.
 
     Attributes:
       keys, values: [batch, kv_heads, slots + memory_length + segment_length, head_dim]; the slots
-        are the old ones and room for new ones.
+        are the old ones, followed by room for new ones.
       hidden: [batch, memory_length + segment_length, d_model], window and inputs so far.
       count, compressed_count, phase: int32 [batch], as in the state.
     """
@@ -61,16 +61,16 @@ class SlidingCache:
 
 
 def shift_right(rows: jax.Array, steps: jax.Array, at_most: int) -> jax.Array:
-    """Moves every row of scores to the right by its own number of columns; zeros move in.
+    """Moves every row of scores right by its own number of columns, filling with zeros.
 
-    In log2(at_most) steps, each of which moves all rows by 1, 2, 4, ... columns and keeps what the
-    bits of `steps` ask for. A gather by index would do it in one step, but its derivative is a
-    scatter of all scores, where that of a selection is another selection.
+    Takes log2(at_most) steps, which move rows by 1, 2, 4, ... columns where the bits of `steps` are
+    set. A gather would take one step, but its derivative is a scatter of all scores; that of a
+    selection is another selection.
 
     Args:
       rows: [batch, heads, queries, columns].
       steps: int32 [batch, queries], each in 0 .. at_most.
-      at_most: static.
+      at_most: largest number of columns, static.
 
     Returns:
       [batch, heads, queries, columns + at_most].
@@ -79,13 +79,13 @@ def shift_right(rows: jax.Array, steps: jax.Array, at_most: int) -> jax.Array:
     for bit in range(at_most.bit_length()):
         step = min(1 << bit, rows.shape[3])
         moved = jnp.pad(rows, [(0, 0)] * 3 + [(step, 0)])[..., : rows.shape[3]]
-        chosen = (steps >> bit) & 1 == 1
-        rows = jnp.where(chosen[:, None, :, None], moved, rows)
+        moves = (steps >> bit) & 1 == 1
+        rows = jnp.where(moves[:, None, :, None], moved, rows)
     return rows
 
 
 class SlidingReading(nn.Module):
-    """Attributes as in `CompressiveTransformer`; all vectors of memories are detached."""
+    """The baseline's layer; attributes as in `CompressiveTransformer`. Memories are detached."""
 
     settings: ModelSettings
     projections: Projections
@@ -108,38 +108,38 @@ class SlidingReading(nn.Module):
         )
 
     def initial_state(self, batch_size: int) -> SlidingState:
-        """Nothing, or zero vectors."""
+        """Empty memories, or zero vectors."""
         slots, zeros = self.compressed_length + 1, self.start == 'zeros'
 
-        def rows(number):
-            return jnp.zeros((batch_size, number, self.settings.d_model), self.settings.dtype)
+        def vectors(length: int) -> jax.Array:
+            return jnp.zeros((batch_size, length, self.settings.d_model), self.settings.dtype)
 
-        def filled(number):
-            return jnp.full((batch_size,), number if zeros else 0, jnp.int32)
+        def filled(length: int) -> jax.Array:
+            return jnp.full((batch_size,), length if zeros else 0, jnp.int32)
 
         return SlidingState(
-            hidden=rows(self.memory_length),
+            hidden=vectors(self.memory_length),
             count=filled(self.memory_length),
-            compressed=rows(slots),
+            compressed=vectors(slots),
             compressed_count=filled(slots),
             phase=jnp.zeros((batch_size,), jnp.int32),
         )
 
-    def _at_most(self, length: int) -> int:
-        """New slots that a segment of `length` can bring."""
+    def _max_new_slots(self, length: int) -> int:
+        """Largest number of new slots in a segment of `length`."""
         return -(-length // self.rate)
 
     def _first(self, phase: jax.Array) -> jax.Array:
         """Position in the segment of the first query that sees a new slot, int32 [batch]."""
         return (self.rate - phase) % self.rate
 
-    def _seen(self, phase: jax.Array, place: jax.Array) -> jax.Array:
-        """New slots that queries at positions `place` (int32 [batch | 1, n]) see: [batch, n]."""
+    def _num_seen(self, phase: jax.Array, position: jax.Array) -> jax.Array:
+        """Number of new slots seen by queries at `position` (int32 [batch | 1, n]): int32 [batch, n]."""
         first = self._first(phase)[:, None]
-        return jnp.where(place >= first, (place - first) // self.rate + 1, 0)
+        return jnp.where(position >= first, (position - first) // self.rate + 1, 0)
 
     def _pool(self, hidden: jax.Array, start: jax.Array, number: int) -> jax.Array:
-        """`number` slots of `hidden` [batch, n, d_model] from position `start` (int32 [batch]) on."""
+        """Pools `number` slots of `hidden` [batch, n, d_model], starting at `start` (int32 [batch])."""
         size = number * self.rate
         hidden = jnp.pad(hidden, [(0, 0), (0, size), (0, 0)])
         take = jax.vmap(lambda lane, at: jax.lax.dynamic_slice_in_dim(lane, at, size))
@@ -150,20 +150,20 @@ class SlidingReading(nn.Module):
         queries: jax.Array,
         keys: jax.Array,
         near: jax.Array,
-        place: jax.Array,
+        position: jax.Array,
         state: SlidingState | SlidingCache,
         slots: int,
     ) -> tuple[jax.Array, jax.Array]:
         """Scores of slots, window and segment, and which of them are seen.
 
-        Three ways to count the same keys, with `old = compressed_length + 1`:
+        Keys are numbered in three ways, with `old = compressed_length + 1`:
 
-            keys     | old slots     | new slots         | window            | segment          |
-            column   | 0 ..   old-1  | old ..   slots-1  | slots ..          |                  |
-            j        |               | 0 .. slots-old-1  |                   |                  |
-            index    |               |                   | 0 ..     length-1 | length + place   |
+            keys     | old slots     | new slots         | window            | segment           |
+            column   | 0 ..   old-1  | old ..   slots-1  | slots ..          |                   |
+            j        |               | 0 .. slots-old-1  |                   |                   |
+            index    |               |                   | 0 ..     length-1 | length + position |
 
-        New slot j pools the window and segment from index `first + j * rate` on, `rate` of them. A
+        New slot j pools `rate` vectors of window and segment, from index `first + j * rate` on. A
         query that sees s new slots sees columns s .. s + old - 1 of the slots, the youngest last:
         scores by age move right by s. Of the window it sees the `length` indices before its own.
 
@@ -171,9 +171,9 @@ class SlidingReading(nn.Module):
           queries: [batch, heads, n, head_dim], scaled.
           keys: [batch, heads, slots + memory_length + m, head_dim].
           near: [batch, heads, n, memory_length + m], scores by distance of window and segment.
-          place: int32 [batch | 1, n], positions of the queries in the segment.
-          state: its `count`, `compressed_count` and `phase` are used.
-          slots: columns of slots.
+          position: int32 [batch | 1, n], positions of the queries in the segment.
+          state: provides `count`, `compressed_count` and `phase`.
+          slots: number of columns of slots.
 
         Returns:
           float [batch, heads, n, keys], and bool [batch, 1, n, keys].
@@ -181,21 +181,23 @@ class SlidingReading(nn.Module):
         count, compressed_count, phase = state.count, state.compressed_count, state.phase
         length, old = self.memory_length, self.compressed_length + 1
         table = self.shared()[length:].astype(queries.dtype)
-        seen = jnp.broadcast_to(self._seen(phase, place), (phase.shape[0], place.shape[1]))
+        seen = jnp.broadcast_to(
+            self._num_seen(phase, position), (phase.shape[0], position.shape[1])
+        )
         by_age = shift_right(dot(queries, table[::-1]), seen, slots - old)
         scores = dot(queries, keys) + jnp.concatenate([by_age, near], axis=3)
         column = jnp.arange(slots, dtype=jnp.int32)[None]
-        # New slot j begins at place first + j * rate of window and segment.
+        # New slot j begins at index first + j * rate of window and segment.
         begins = self._first(phase)[:, None] + (column - old) * self.rate
-        whole = jnp.where(
+        complete = jnp.where(
             column < old,
             column >= old - compressed_count[:, None],
             begins >= length - count[:, None],
         )
         newest = seen[..., None] + old - 1
-        visible = whole[:, None] & (column[None] <= newest) & (column[None] > newest - old)
+        visible = complete[:, None] & (column[None] <= newest) & (column[None] > newest - old)
         index = jnp.arange(keys.shape[2] - slots, dtype=jnp.int32)[None, None]
-        distance = length + place[..., None] - index
+        distance = length + position[..., None] - index
         window = (distance >= 1) & (distance <= length)
         window = window & (index >= (length - count)[:, None, None])
         return scores, jnp.concatenate([visible, window], axis=2)[:, None]
@@ -203,10 +205,10 @@ class SlidingReading(nn.Module):
     def _write(self, state: SlidingState, hidden: jax.Array, num_valid: jax.Array) -> SlidingState:
         """The memories after the first `num_valid` (int32 [batch]) of `hidden` [batch, n, d_model]."""
         hidden = jax.lax.stop_gradient(hidden).astype(state.hidden.dtype)
-        at_most = self._at_most(hidden.shape[1])
-        rows = jnp.concatenate([state.hidden, hidden], axis=1)
-        slots = jax.lax.stop_gradient(self._pool(rows, self._first(state.phase), at_most))
-        new = self._seen(state.phase, num_valid[:, None] - 1)[:, 0]
+        max_new = self._max_new_slots(hidden.shape[1])
+        joined = jnp.concatenate([state.hidden, hidden], axis=1)
+        slots = jax.lax.stop_gradient(self._pool(joined, self._first(state.phase), max_new))
+        new = self._num_seen(state.phase, num_valid[:, None] - 1)[:, 0]
         return SlidingState(
             *push(state.hidden, state.count, hidden, num_valid),
             *push(state.compressed, state.compressed_count, slots, new),
@@ -219,14 +221,14 @@ class SlidingReading(nn.Module):
         """Attends to slots, window and segment, then writes; x, y are [batch, length, d_model]."""
         settings, length, window = self.settings, x.shape[1], self.memory_length
         state = jax.lax.stop_gradient(state)
-        at_most = self._at_most(length)
-        rows = state.hidden
+        max_new = self._max_new_slots(length)
+        hidden = state.hidden
         if window < length + self.rate - 1:  # new slots may reach into the segment
-            rows = jnp.concatenate([rows, x], axis=1)
-        slots = self._pool(rows, self._first(state.phase), at_most)
+            hidden = jnp.concatenate([hidden, x], axis=1)
+        slots = self._pool(hidden, self._first(state.phase), max_new)
         memory = jnp.concatenate([state.compressed, slots, state.hidden], axis=1)
         memory, normal = self.normalize(memory), self.normalize(x)
-        # Projected apart: the memory needs no gradient.
+        # Projected separately: the memory needs no gradient.
         keys, values = (
             repeat_heads(
                 jnp.concatenate([project(memory), project(normal)], axis=2), settings.num_heads
@@ -242,36 +244,38 @@ class SlidingReading(nn.Module):
             near_positions.whole_segment(queries, self.shared()[:window], window),
             jnp.arange(length, dtype=jnp.int32)[None],
             state,
-            self.compressed_length + 1 + at_most,
+            self.compressed_length + 1 + max_new,
         )
         dropout = weight_dropout.draw(self, train)
-        kept = None if dropout is None else dropout.factor(scores)
-        y = self.projections.out(mix(scores, values, seen, None, kept))
+        factor = None if dropout is None else dropout.factor(scores)
+        y = self.projections.out(mix(scores, values, seen, None, factor))
         metrics = {
             'memory_size': mean_count(state.count),
             'compressed_size': mean_count(state.compressed_count),
         }
         return y, self._write(state, x, segment.num_valid), Aux(losses={}, metrics=metrics)
 
-    def _slots(self):
-        """Columns of slots in a cache: old, new, and room for a write that reaches beyond."""
-        return self.compressed_length + 1 + 2 * (self._at_most(self.settings.segment_length) + 1)
+    def _cache_slots(self) -> int:
+        """Columns of slots in a cache: old, new, and room for a write that reaches beyond them."""
+        return (
+            self.compressed_length + 1 + 2 * (self._max_new_slots(self.settings.segment_length) + 1)
+        )
 
     def open_segment(self, state: SlidingState, batch_size: int) -> SlidingCache:
         """Projects slots and window once for all tokens of the segment."""
         settings = self.settings
-        room = self._slots() - state.compressed.shape[1]
-        rows = self.normalize(jnp.concatenate([state.compressed, state.hidden], axis=1))
+        room = self._cache_slots() - state.compressed.shape[1]
+        memory = self.normalize(jnp.concatenate([state.compressed, state.hidden], axis=1))
         old = state.compressed.shape[1]
 
-        def spread(part):
-            part = jnp.pad(part, [(0, 0), (0, 0), (0, settings.segment_length), (0, 0)])
+        def with_room(projected: jax.Array) -> jax.Array:
+            part = jnp.pad(projected, [(0, 0), (0, 0), (0, settings.segment_length), (0, 0)])
             gap = jnp.zeros((*part.shape[:2], room, part.shape[3]), part.dtype)
             return jnp.concatenate([part[:, :, :old], gap, part[:, :, old:]], axis=2)
 
         return SlidingCache(
-            spread(self.projections.keys(rows)),
-            spread(self.projections.values(rows)),
+            with_room(self.projections.keys(memory)),
+            with_room(self.projections.values(memory)),
             jnp.pad(state.hidden, [(0, 0), (0, settings.segment_length), (0, 0)]),
             state.count,
             state.compressed_count,
@@ -281,38 +285,38 @@ class SlidingReading(nn.Module):
     def extend(
         self, x: jax.Array, cache: SlidingCache, index: jax.Array
     ) -> tuple[jax.Array, SlidingCache]:
-        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
-        settings, window, slots = self.settings, self.memory_length, self._slots()
+        """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
+        settings, window, slots = self.settings, self.memory_length, self._cache_slots()
         hidden = write_at(cache.hidden, x, window + index, 1)
-        # The first slot that these tokens may be the first to see, and those after it. What is not
-        # seen yet is pooled of vectors still missing, and pooled again when it is.
-        begun = self._seen(cache.phase, index[:, None] - 1)[:, 0]
+        # Pools the first slot that no earlier token saw, and those after it. Slots that are not seen
+        # yet still lack vectors; they are pooled again later.
+        begun = self._num_seen(cache.phase, index[:, None] - 1)[:, 0]
         start = self._first(cache.phase) + begun * self.rate
         new = self.normalize(self._pool(hidden, start, x.shape[1] // self.rate + 1))
         normal = self.normalize(x)
-        place = self.compressed_length + 1 + begun
+        slot = self.compressed_length + 1 + begun
         keys, values = (
             write_at(
-                write_at(part, project(new), place, 2), project(normal), slots + window + index, 2
+                write_at(cached, project(new), slot, 2), project(normal), slots + window + index, 2
             )
-            for part, project in (
+            for cached, project in (
                 (cache.keys, self.projections.keys),
                 (cache.values, self.projections.values),
             )
         )
         cache = cache.replace(keys=keys, values=values, hidden=hidden)
-        keys, values = (repeat_heads(part, settings.num_heads) for part in (keys, values))
+        keys, values = (repeat_heads(array, settings.num_heads) for array in (keys, values))
         queries = self.projections.queries(normal) * jnp.asarray(
             settings.score_scale, settings.dtype
         )
-        places = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
+        position = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
         column = jnp.arange(keys.shape[2] - slots, dtype=jnp.int32)[None, None]
-        distance = window + places[..., None] - column
+        distance = window + position[..., None] - column
         scores, seen = self._scores(
             queries,
             keys,
             near_positions.at_distances(queries, self.shared()[:window], distance),
-            places,
+            position,
             cache,
             slots,
         )

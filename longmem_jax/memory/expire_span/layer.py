@@ -1,12 +1,12 @@
-"""Expire-Span: every memory says how long it is kept, and is really deleted (Sukhbaatar et al., 2021).
+"""Expire-Span: every memory has a learned span, then is really deleted (Sukhbaatar et al., 2021).
 
-The last `position_length` tokens of a lane are kept as they come, in a window; what leaves it and
-has not expired is kept in a buffer of fixed capacity, live memories in front. Attention and writing
-run in one of a few static sizes, the smallest that holds what is alive in the device's lanes, so a
-step costs what is alive, not what might be.
+The last `position_length` tokens of a lane (batch row) are always kept, in a window. Memories that leave
+it and have not expired are kept in a buffer of fixed capacity, live ones in front. Attention and writing
+run in one of a few static sizes, the smallest that holds the live memories of the device's lanes, so
+the cost of a step depends on what is alive, not on the capacity.
 
-As in the authors' code, spans are computed anew in every segment from the vectors kept and the
-present weights, and a query never attends to itself.
+As in the authors' code, spans are recomputed in every segment from the kept vectors and the current
+weights, and a query never attends to itself.
 """
 
 import functools
@@ -44,7 +44,7 @@ from longmem_jax.segment import Aux, Segment, mean_count
 
 @flax.struct.dataclass
 class ExpireSpanCache:
-    """What an open segment reads and will write.
+    """What an open segment reads, and will write when it closes.
 
     Attributes:
       old_keys, old_values: [batch, kv_heads, capacity - position_length, head_dim].
@@ -68,19 +68,21 @@ class ExpireSpanCache:
 
 
 def draw_shortening(key: jax.Array | None) -> jax.Array:
-    """The share of `max_span` that spans are cut to in a training step (Sec. 4.3), in [0, 1)."""
+    """The random share of `max_span` that limits spans in a training step (Sec. 4.3), in [0, 1)."""
     if key is None:
-        raise ValueError("shorten = True draws in training: pass rngs={'memory': key}")
+        raise ValueError(
+            "shorten = True draws random numbers in training: pass rngs={'memory': key}"
+        )
     return jax.random.uniform(key)
 
 
 def full_capacity(fields: Any) -> int:
-    """Room for every memory that a layer with these fields can keep: nothing is ever dropped."""
+    """The smallest capacity with which a layer with these fields never drops a live memory."""
     return fields['max_span'] + fields['ramp'] + fields['position_length']
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """The buffer holds the segment, the window and the longest span."""
+    """Checks that the buffer holds the segment, the window and the longest span."""
     capacity = fields['capacity'] or full_capacity(fields)
     faults = at_least(fields, 1, 'max_span', 'ramp', 'position_length', 'num_sizes')
     faults += between(fields, 0, 1, 'initial_share', ends='()') + above(fields, 0, 'pre_div')
@@ -106,22 +108,22 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
 class ExpireSpan(nn.Module):
     """Attention to memories that have not expired.
 
-    Gradients reach the span parameters through present spans of kept vectors; the vectors
+    Gradients reach the span parameters through the recomputed spans of kept vectors; the vectors
     themselves are detached. `Aux.losses['expire_span']` is `ramp_loss`, averaged over lanes; its
     weight alpha is `config.train.loss_weights.expire_span`.
 
     Attributes:
       max_span: L, the longest span.
       ramp: R, tokens over which the mask falls.
-      capacity: memories per layer and lane that there is room for, those of the window included;
+      capacity: largest number of memories per layer and lane, including those of the window;
         0 = max_span + ramp + position_length, which never overflows.
-      position_length: distances with a position term, and tokens that are kept whatever their span.
-      pre_div: Eq. 8's divisor of the hidden vector; 1 is Eq. 3.
-      initial_share: all spans begin at this share of max_span.
-      shorten: cut spans to a random share of max_span in every training step.
+      position_length: distances with a position term; tokens this recent are kept whatever their span.
+      pre_div: divisor of the hidden vector in Eq. 8; 1 gives Eq. 3.
+      initial_share: initial span, as a share of max_span.
+      shorten: limit spans to a random share of max_span in every training step.
       start: a document begins with 'empty' memory, or with `position_length` 'zeros' vectors that
         are attended to, as in the authors' code.
-      num_sizes: sizes of the buffer that there is a branch for, each half of the next.
+      num_sizes: number of buffer sizes (branches), each half of the next.
     """
 
     settings: ModelSettings
@@ -151,7 +153,8 @@ class ExpireSpan(nn.Module):
         self.room = (self.capacity or full_capacity(fields)) - self.position_length
         self.sizes = sizes_below(self.room, self.num_sizes)
 
-    def _spans(self, hidden):
+    def _spans(self, hidden: jax.Array) -> jax.Array:
+        """Spans of normalised vectors [batch, n, d_model], float [batch, n]."""
         return expire_spans(hidden, self.span_kernel, self.span_bias, self.max_span, self.pre_div)
 
     def spans(self, x: jax.Array) -> jax.Array:
@@ -159,7 +162,7 @@ class ExpireSpan(nn.Module):
         return self._spans(self.normalize(x))
 
     def initial_state(self, batch_size: int) -> ExpireSpanState:
-        """Nothing, or zero vectors in the window."""
+        """Empty memories, or zero vectors in the window."""
         dtype, width = self.settings.dtype, self.position_length
         room = self.room
         filled = width if self.start == 'zeros' else 0
@@ -180,9 +183,9 @@ class ExpireSpan(nn.Module):
         buffer_spans: jax.Array,
         spans: jax.Array,
     ) -> ExpireSpanState:
-        """The memories after a segment; see `spans.write`. Every device for its own batch rows."""
+        """The memories after a segment; see `spans.write`. Every device writes its own batch rows."""
 
-        def on_device(_, rows):
+        def on_device(_: tuple[()], rows: Any) -> ExpireSpanState:
             return write(self.sizes, self.ramp, *rows)
 
         return per_device(on_device, (), (state, hidden, num_valid, buffer_spans, spans))
@@ -229,20 +232,20 @@ class ExpireSpan(nn.Module):
         out, loss, (buffer_spans, window_spans) = read_memory(
             read, self.sizes, state.count, params, inputs, constants
         )
-        present = jax.lax.stop_gradient(inputs['spans'])
+        segment_spans = jax.lax.stop_gradient(inputs['spans'])
         new = self._write(
             constants['state'],
             jax.lax.stop_gradient(x),
             segment.num_valid,
             buffer_spans,
-            jnp.concatenate([window_spans, present], axis=1),
+            jnp.concatenate([window_spans, segment_spans], axis=1),
         )
         valid = segment.valid.astype(jnp.float32)
-        present = present.astype(jnp.float32) * valid
+        segment_spans = segment_spans.astype(jnp.float32) * valid
         metrics = {
             'memory_size': mean_count(state.count + state.window_count),
-            'span_mean': present.sum() / jnp.maximum(valid.sum(), 1.0),
-            'span_max': present.max(),
+            'span_mean': segment_spans.sum() / jnp.maximum(valid.sum(), 1.0),
+            'span_max': segment_spans.max(),
             'dropped': mean_count(new.dropped - state.dropped),
         }
         return (
@@ -252,7 +255,7 @@ class ExpireSpan(nn.Module):
         )
 
     def open_segment(self, state: ExpireSpanState, batch_size: int) -> ExpireSpanCache:
-        """Projects what is alive, once for all tokens of the segment."""
+        """Projects the live memories, once for all tokens of the segment."""
         settings = self.settings
         window = self.normalize(state.window)
         keys, values, spans = (
@@ -265,15 +268,15 @@ class ExpireSpan(nn.Module):
         )
         room = self.sizes[-1]
 
-        def read(size, operands, _):
+        def read(size: int, operands: Any, _: tuple[()]) -> tuple[jax.Array, ...]:
             variables, kernel, bias, buffer = operands
             normal, keys, values = project(variables, buffer[:, :size])
-            more = [(0, 0), (0, room - size)]
+            padding = [(0, 0), (0, room - size)]
             spans = expire_spans(normal, kernel, bias, self.max_span, self.pre_div)
             return (
-                jnp.pad(keys, [(0, 0), *more, (0, 0)]),
-                jnp.pad(values, [(0, 0), *more, (0, 0)]),
-                jnp.pad(spans, more),
+                jnp.pad(keys, [(0, 0), *padding, (0, 0)]),
+                jnp.pad(values, [(0, 0), *padding, (0, 0)]),
+                jnp.pad(spans, padding),
             )
 
         old = switch(
@@ -283,12 +286,12 @@ class ExpireSpan(nn.Module):
             (variables, self.span_kernel, self.span_bias, state.buffer),
             (),
         )
-        more = [(0, 0), (0, settings.segment_length)]
+        padding = [(0, 0), (0, settings.segment_length)]
         return ExpireSpanCache(
             *old,
-            keys=jnp.pad(keys, [(0, 0), *more, (0, 0)]),
-            values=jnp.pad(values, [(0, 0), *more, (0, 0)]),
-            spans=jnp.pad(spans, more),
+            keys=jnp.pad(keys, [(0, 0), *padding, (0, 0)]),
+            values=jnp.pad(values, [(0, 0), *padding, (0, 0)]),
+            spans=jnp.pad(spans, padding),
             hidden=jnp.zeros(
                 (batch_size, settings.segment_length, settings.d_model), settings.dtype
             ),
@@ -300,7 +303,7 @@ class ExpireSpan(nn.Module):
     def extend(
         self, x: jax.Array, cache: ExpireSpanCache, index: jax.Array
     ) -> tuple[jax.Array, ExpireSpanCache]:
-        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         settings, width = self.settings, self.position_length
         normal = self.normalize(x)
         queries = self.projections.queries(normal) * jnp.asarray(
@@ -312,13 +315,13 @@ class ExpireSpan(nn.Module):
             spans=write_at(cache.spans, self._spans(normal), width + index, 1),
             hidden=write_at(cache.hidden, x, index, 1),
         )
-        places = (index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None])[..., None]
-        recent = width + places - jnp.arange(cache.keys.shape[2], dtype=jnp.int32)[None, None]
+        position = (index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None])[..., None]
+        recent = width + position - jnp.arange(cache.keys.shape[2], dtype=jnp.int32)[None, None]
         near = near_positions.at_distances(queries, self.shared(), recent)
-        everything = jnp.full(index.shape, cache.keys.shape[2] - width, jnp.int32)
+        all_queries = jnp.full(index.shape, cache.keys.shape[2] - width, jnp.int32)
 
-        def read(size, operands, _):
-            cache, queries, near, recent, places = operands
+        def read(size: int, operands: Any, _: tuple[()]) -> jax.Array:
+            cache, queries, near, recent, position = operands
             keys, values = (
                 repeat_heads(jnp.concatenate([old[:, :, :size], new], axis=2), settings.num_heads)
                 for old, new in ((cache.old_keys, cache.keys), (cache.old_values, cache.values))
@@ -326,20 +329,20 @@ class ExpireSpan(nn.Module):
             scores = dot(queries, keys)
             scores = scores + jnp.pad(near, [(0, 0)] * 3 + [(size, 0)]).astype(scores.dtype)
             soft, _ = masks(
-                jnp.concatenate([cache.distance[:, None, :size] + places, recent], axis=2),
+                jnp.concatenate([cache.distance[:, None, :size] + position, recent], axis=2),
                 jnp.concatenate([cache.old_spans[:, :size], cache.spans], axis=1),
                 size,
                 width,
                 cache.count,
                 cache.window_count,
-                everything,
+                all_queries,
                 self.ramp,
             )
             soft = soft[:, None].astype(scores.dtype)
             return mix(scores, values, soft > 0, soft, None)
 
         out = switch(
-            read, self.sizes, cache.count.max(), (cache, queries, near, recent, places), ()
+            read, self.sizes, cache.count.max(), (cache, queries, near, recent, position), ()
         )
         return self.projections.out(out), cache
 
@@ -353,7 +356,7 @@ class ExpireSpan(nn.Module):
 
 
 def recipe(scale: Scale) -> Recipe:
-    """Spans of `scale.reach`, a window of one segment, room for all that can be kept."""
+    """Spans of `scale.reach`, a window of one segment, a capacity that never overflows."""
     fields = dict(
         max_span=scale.reach, ramp=max(scale.segment // 4, 1), position_length=scale.segment
     )

@@ -1,4 +1,4 @@
-"""What a segment reads of the memories of Expire-Span, as one pure function."""
+"""Reading the memories of Expire-Span, as one pure function."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,22 +25,22 @@ def read_segment(
     dropout_rate: float,
     dropout_chunk: int,
 ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, jax.Array]]:
-    """What a segment reads of memory and itself: the pure function that `read_memory` wants.
+    """What a segment reads from the memory and itself: a pure function for `read_memory`.
 
     Args:
-      size: entries of the buffer that are read, from the first.
+      size: number of entries of the buffer that are read, the first ones.
       params: `projector`, variables of `project`; `kernel` and `bias` of the spans; `table`, near
         positions.
       rows: of the segment `queries` (scaled), `keys`, `values` [batch, heads, length, head_dim],
         `spans` float [batch, length] and `num_valid` int32 [batch]; `state`, the memories; `limit`
-        float32 [batch], what spans are cut to; `dropout` random keys [batch], if there is any.
-      project: of `memory_projector`.
+        float32 [batch], upper limit of spans; `dropout` random keys [batch], if any.
+      project: see `memory_projector`.
       max_span, pre_div, ramp: fields of `ExpireSpan`.
-      dropout_rate, dropout_chunk: of `factor_by_column`.
+      dropout_rate, dropout_chunk: see `factor_by_column`.
 
     Returns:
-      [batch, heads, length, head_dim], the loss [batch], and the spans of the whole buffer (zeros
-      where it is not read) and of the window, detached.
+      [batch, heads, length, head_dim]; the loss [batch]; and, detached, the spans of the whole buffer
+      (zeros where it is not read) and of the window.
     """
     state, queries = rows['state'], rows['queries']
     length, width = queries.shape[2], state.window.shape[1]
@@ -67,10 +67,10 @@ def read_segment(
         rows['num_valid'],
         ramp,
     )
-    kept = None
+    dropout = None
     if dropout_rate:
-        kept = factor_by_column(dropout_rate, rows['dropout'], scores, size, dropout_chunk)
+        dropout = factor_by_column(dropout_rate, rows['dropout'], scores, size, dropout_chunk)
     soft = soft[:, None].astype(scores.dtype)
-    out = mix(scores, values, soft > 0, soft, kept)
+    out = mix(scores, values, soft > 0, soft, dropout)
     buffer_spans = jnp.pad(spans[:, :size], [(0, 0), (0, state.buffer.shape[1] - size)])
     return out, loss, jax.lax.stop_gradient((buffer_spans, spans[:, size:]))

@@ -1,10 +1,12 @@
-"""Spans, masks and the deletion of Expire-Span (Sukhbaatar et al., 2021), as functions on arrays."""
+"""Spans, masks and deletion of Expire-Span (Sukhbaatar et al., 2021), as functions on arrays."""
+
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers.attention_products import wide_type
+from longmem_jax.layers.attention_products import float32_type
 from longmem_jax.layers.switching import switch
 from longmem_jax.layers.window import push
 
@@ -15,12 +17,12 @@ class ExpireSpanState:
 
     Attributes:
       window: [batch, position_length, d_model], the last tokens, right-aligned.
-      window_count: int32 [batch], how many of them are filled.
-      buffer: [batch, capacity - position_length, d_model]; older memories that are alive come
-        first, oldest first; zeros behind them.
-      distance: int32 like `buffer`'s first two axes: places from each to the next query.
-      count: int32 [batch], memories alive in the buffer.
-      dropped: int32 [batch], memories that were alive and found no room, in this document so far.
+      window_count: int32 [batch], number of filled ones.
+      buffer: [batch, capacity - position_length, d_model]; live older memories come
+        first, oldest first, zeros after them.
+      distance: int32 [batch, capacity - position_length], from each memory to the next query.
+      count: int32 [batch], live memories in the buffer.
+      dropped: int32 [batch], live memories dropped for lack of room, in this document so far.
     """
 
     window: jax.Array
@@ -40,9 +42,13 @@ def expire_spans(
       hidden: [batch, n, d_model].
       kernel: [d_model], w.
       bias: scalar, b.
+      max_span, pre_div: fields of `ExpireSpan`.
+
+    Returns:
+      [batch, n].
     """
-    wide = wide_type(hidden)
-    logits = (hidden.astype(wide) / pre_div) @ kernel.astype(wide) + bias.astype(wide)
+    dtype = float32_type(hidden)
+    logits = (hidden.astype(dtype) / pre_div) @ kernel.astype(dtype) + bias.astype(dtype)
     return max_span * jax.nn.sigmoid(logits)
 
 
@@ -52,6 +58,7 @@ def ramp_mask(spans: jax.Array, distance: jax.Array, ramp: int) -> jax.Array:
     Args:
       spans: float [batch, 1, keys].
       distance: int32 [batch | 1, queries, keys].
+      ramp: R.
 
     Returns:
       float [batch, queries, keys].
@@ -68,7 +75,7 @@ def ramp_loss(
     ramp: int,
     length: int,
 ) -> jax.Array:
-    """The L1 loss of Sec. 4.2, [batch]: over pairs under the ramp only, `r / (ramp * length)`.
+    """The L1 loss of Sec. 4.2, [batch]: over pairs on the ramp only, `r / (ramp * length)`.
 
     Only its gradient is used (r is negative there): it shortens spans, by 1 / ramp for every query
     during which a memory expires.
@@ -76,10 +83,10 @@ def ramp_loss(
     Args:
       spans: float [batch, 1, keys].
       distance: int32 [batch | 1, queries, keys].
-      soft: float [batch, queries, keys], of `ramp_mask`.
+      soft: float [batch, queries, keys], the result of `ramp_mask`.
       visible: bool [batch, queries, keys], pairs that count.
       ramp: R of Eq. 5.
-      length: queries that the sum is divided by.
+      length: number of queries that the sum is divided by.
     """
     falling = visible & (soft > 0) & (soft < 1)
     remaining = jnp.where(falling, spans - distance.astype(spans.dtype), jnp.zeros_like(soft))
@@ -96,17 +103,17 @@ def masks(
     num_queries: jax.Array,
     ramp: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Soft mask (Eq. 5) and loss (Sec. 4.2) of a segment's queries over all that they may see.
+    """Soft mask (Eq. 5) and loss (Sec. 4.2) of a segment's queries over all keys.
 
     Keys are the first `size` entries of the buffer, the window of `width`, and the segment.
 
     Args:
       distance: int32 [batch, queries, size + width + segment], from each query back to each key.
-      spans: float [batch, size + width + segment], of the keys.
+      spans: float [batch, size + width + segment], spans of the keys.
       size: entries of the buffer that are read; the first `count` of them are filled.
       width: entries of the window; the last `window_count` of them are filled.
       count, window_count: int32 [batch].
-      num_queries: int32 [batch], queries that are no padding; the others add nothing to the loss.
+      num_queries: int32 [batch], queries that are not padding; others contribute nothing to the loss.
       ramp: R of Eq. 5.
 
     Returns:
@@ -120,48 +127,48 @@ def masks(
     soft = ramp_mask(spans[:, None], distance, ramp)
     soft = jnp.where(visible, soft, jnp.zeros_like(soft))
     length = distance.shape[1]
-    asked = jnp.arange(length, dtype=jnp.int32)[None, :, None] < num_queries[:, None, None]
-    return soft, ramp_loss(spans[:, None], distance, soft, visible & asked, ramp, length)
+    is_query = jnp.arange(length, dtype=jnp.int32)[None, :, None] < num_queries[:, None, None]
+    return soft, ramp_loss(spans[:, None], distance, soft, visible & is_query, ramp, length)
 
 
 def expire(
-    rows: jax.Array,
+    vectors: jax.Array,
     distance: jax.Array,
     spans: jax.Array,
     filled: jax.Array,
     ramp: int,
     room: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Keeps what can still be seen, in front and in order; Eq. 5 is 0 for ever for the rest.
+    """Keeps memories that can still be seen, in front and in order; for others Eq. 5 stays 0.
 
-    Where more is alive than there is room for, the memories that would expire last are kept.
+    If there are more live memories than `room`, those that would expire last are kept.
 
     Args:
-      rows: [batch, n, d_model].
+      vectors: [batch, n, d_model].
       distance: int32 [batch, n], to the next query.
       spans: float [batch, n].
       filled: bool [batch, n].
       ramp: R of Eq. 5.
-      room: memories that can be kept.
+      room: largest number of memories kept.
 
     Returns:
-      rows [batch, min(n, room), d_model], distance likewise, int32 [batch] alive, and int32
-      [batch] alive but dropped.
+      vectors [batch, min(n, room), d_model]; distance [batch, min(n, room)]; number of live memories
+      kept, and dropped, int32 [batch] each.
     """
     remaining = spans + ramp - distance.astype(spans.dtype)
     alive = filled & (remaining > 0)
     total = alive.sum(axis=1, dtype=jnp.int32)
-    if rows.shape[1] > room:
-        last = jnp.where(alive, -remaining, jnp.asarray(jnp.inf, remaining.dtype))
-        rank = jnp.argsort(jnp.argsort(last, axis=1, stable=True), axis=1)
+    if vectors.shape[1] > room:
+        by_remaining = jnp.where(alive, -remaining, jnp.asarray(jnp.inf, remaining.dtype))
+        rank = jnp.argsort(jnp.argsort(by_remaining, axis=1, stable=True), axis=1)
         alive = alive & (rank < room)
     count = alive.sum(axis=1, dtype=jnp.int32)
-    order = jnp.argsort(~alive, axis=1, stable=True)[:, : min(rows.shape[1], room)]
-    kept = jnp.arange(order.shape[1], dtype=jnp.int32)[None] < count[:, None]
-    rows = jnp.take_along_axis(rows, order[..., None], axis=1)
+    order = jnp.argsort(~alive, axis=1, stable=True)[:, : min(vectors.shape[1], room)]
+    filled = jnp.arange(order.shape[1], dtype=jnp.int32)[None] < count[:, None]
+    vectors = jnp.take_along_axis(vectors, order[..., None], axis=1)
     distance = jnp.take_along_axis(distance, order, axis=1)
-    rows = jnp.where(kept[..., None], rows, jnp.zeros_like(rows))
-    return rows, jnp.where(kept, distance, 0), count, total - count
+    vectors = jnp.where(filled[..., None], vectors, jnp.zeros_like(vectors))
+    return vectors, jnp.where(filled, distance, 0), count, total - count
 
 
 def write(
@@ -173,32 +180,35 @@ def write(
     old_spans: jax.Array,
     spans: jax.Array,
 ) -> ExpireSpanState:
-    """The memories after a segment; without gradient.
+    """The memories after a segment, without gradient.
 
     Args:
       sizes: static sizes of the buffer, see `switching.switch`.
       ramp: R of Eq. 5.
-      state: memories before it.
+      state: memories before the segment.
       hidden: [batch, length, d_model], inputs of the layer, tokens first.
-      num_valid: int32 [batch], how many of them are tokens.
-      old_spans: float [batch, capacity - position_length], spans of the buffer, not shortened.
-      spans: float [batch, position_length + length], likewise of window and segment.
+      num_valid: int32 [batch], number of tokens.
+      old_spans: float [batch, capacity - position_length], spans of the buffer, without the
+        random limit.
+      spans: float [batch, position_length + length], spans of window and segment, likewise.
     """
     hidden = hidden.astype(state.window.dtype)
     width, length, room = state.window.shape[1], hidden.shape[1], state.buffer.shape[1]
     window, window_count = push(state.window, state.window_count, hidden, num_valid)
-    place = jnp.arange(length, dtype=jnp.int32)[None]
-    # The first `num_valid` places of window and segment leave the window.
+    position = jnp.arange(length, dtype=jnp.int32)[None]
+    # The first `num_valid` positions of window and segment leave the window.
     leaving = jnp.concatenate([state.window, hidden], axis=1)[:, :length]
-    filled = (place < num_valid[:, None]) & (place >= width - state.window_count[:, None])
-    away = width + num_valid[:, None] - place
+    filled = (position < num_valid[:, None]) & (position >= width - state.window_count[:, None])
+    leaving_distance = width + num_valid[:, None] - position
 
-    def branch(size, operands, _):
-        state, leaving, filled, away, old_spans, spans, num_valid = operands
+    def branch(size: int, operands: Any, _: tuple[()]) -> tuple[jax.Array, ...]:
+        state, leaving, filled, leaving_distance, old_spans, spans, num_valid = operands
         old = jnp.arange(size, dtype=jnp.int32)[None] < state.count[:, None]
-        rows, distance, count, dropped = expire(
+        vectors, distance, count, dropped = expire(
             jnp.concatenate([state.buffer[:, :size], leaving], axis=1),
-            jnp.concatenate([state.distance[:, :size] + num_valid[:, None], away], axis=1),
+            jnp.concatenate(
+                [state.distance[:, :size] + num_valid[:, None], leaving_distance], axis=1
+            ),
             jnp.concatenate([old_spans[:, :size], spans[:, :length]], axis=1),
             jnp.concatenate([old, filled], axis=1),
             ramp,
@@ -206,7 +216,7 @@ def write(
         )
         corner = (0,) * state.buffer.ndim
         return (
-            jax.lax.dynamic_update_slice(state.buffer, rows, corner),
+            jax.lax.dynamic_update_slice(state.buffer, vectors, corner),
             jax.lax.dynamic_update_slice(state.distance, distance, corner[:2]),
             count,
             dropped,
@@ -216,7 +226,7 @@ def write(
         branch,
         sizes,
         state.count.max(),
-        (state, leaving, filled, away, old_spans, spans, num_valid),
+        (state, leaving, filled, leaving_distance, old_spans, spans, num_valid),
         (),
     )
     return ExpireSpanState(window, window_count, buffer, distance, count, state.dropped + dropped)

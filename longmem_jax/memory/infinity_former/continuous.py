@@ -1,8 +1,8 @@
 """Continuous memory: a signal over [0, 1] in Gaussian basis functions (Martins et al., 2022).
 
 The pure functions of the infinity-former: basis, ridge regression, evaluation and contraction,
-densities and what they expect, histogram of attention, sticky places, and the KL term. Fit matrices
-are made once in float64 with numpy: in float32 their inverse is wrong by percents.
+expectations under densities, histogram of attention, sticky positions, and the KL term. Fit matrices
+are computed once in float64 with numpy: in float32 the inverse is off by several percent.
 """
 
 import functools
@@ -15,43 +15,50 @@ import numpy as np
 DENSITIES = ('gaussian', 'parabola')
 STICKY = ('none', 'sampled', 'quantile')
 KL_KINDS = ('true', 'paper_eq21', 'as_released')
-EDGE = 1e-6  # the outermost bin edges lie so far outside of [0, 1]
+EDGE = 1e-6  # margin of the outermost bin edges beyond [0, 1]
 
 
 def gaussian_basis(num_basis: int, widths: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Centres and widths of the basis functions, float64 [num_basis] each.
 
     `num_basis / len(widths)` centres, evenly spaced on [0, 1] with both ends, each with every
-    width, width fastest.
+    width; widths vary fastest.
     """
     centres = np.linspace(0.0, 1.0, num_basis // len(widths))
     return np.repeat(centres, len(widths)), np.tile(np.asarray(widths, np.float64), len(centres))
 
 
 def first_positions(length: int) -> np.ndarray:
-    """Where the vectors of the first fit lie: float64 [length]."""
+    """Positions of the vectors in the first fit: float64 [length]."""
     return (np.arange(length) + 0.5) / length
 
 
 def update_positions(length: int, num_samples: int, tau: float) -> np.ndarray:
-    """Where old samples and new vectors lie in an update (Eqs. 13-15): float64 [samples + length]."""
+    """Positions of old samples and new vectors in an update (Eqs. 13-15): float64 [samples + length]."""
     old = np.arange(1, num_samples + 1) * tau / num_samples
     new = tau + (1 - tau) * np.arange(1, length + 1) / length
     return np.concatenate([old, new])
 
 
-def _psi64(positions, centres, widths):
+def _psi64(positions: np.ndarray, centres: np.ndarray, widths: np.ndarray) -> np.ndarray:
+    """`psi` in numpy, float64 [n, num_basis]."""
     distance = (positions[:, None] - centres) / widths
     return np.exp(-0.5 * distance**2) / (widths * math.sqrt(2 * math.pi))
 
 
-def fit_matrix(positions, outside, centres, widths, ridge: float) -> np.ndarray:
+def fit_matrix(
+    positions: np.ndarray,
+    outside: np.ndarray,
+    centres: np.ndarray,
+    widths: np.ndarray,
+    ridge: float,
+) -> np.ndarray:
     """`G` of Eq. 5, float64 [n, num_basis]: `B = G^T X` solves the ridge regression.
 
     Args:
-      positions: float64 [n], where the vectors lie.
-      outside: float64 [m], places beyond [0, 1] at which the signal is pulled to zero.
-      centres, widths: of the basis.
+      positions: float64 [n], positions of the vectors.
+      outside: float64 [m], positions beyond [0, 1] at which the signal is pulled to zero.
+      centres, widths: see `gaussian_basis`.
       ridge: penalty > 0.
     """
     basis = _psi64(np.concatenate([positions, outside]), centres, widths)  # F^T
@@ -59,8 +66,8 @@ def fit_matrix(positions, outside, centres, widths, ridge: float) -> np.ndarray:
     return np.linalg.solve(normal, basis.T).T[: len(positions)]
 
 
-def _outside(count, step):
-    """Places beyond [0, 1] of `count` evenly spaced points from -0.5 + step to 1.5 - step."""
+def _outside(count: int, step: float) -> np.ndarray:
+    """Those of `count` evenly spaced points from -0.5 + step to 1.5 - step that are beyond [0, 1]."""
     points = np.linspace(-0.5 + step, 1.5 - step, count)
     return points[(points < 0) | (points > 1)]
 
@@ -75,9 +82,9 @@ def fit_matrices(
     widths: tuple[float, ...],
     padding: bool = True,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The matrices of the first fit, [length, num_basis], and of updates, [samples + length, num_basis].
+    """Matrices of the first fit, [length, num_basis], and of updates, [samples + length, num_basis].
 
-    With `padding`, as in the released code, the regression is pulled to zero outside of the memory.
+    With `padding`, as in the released code, the signal is pulled to zero outside of [0, 1].
     """
     centres, sizes = gaussian_basis(num_basis, widths)
     first, update = first_positions(length), update_positions(length, num_samples, tau)
@@ -88,15 +95,15 @@ def fit_matrices(
     return first, fit_matrix(update, beyond, centres, sizes, ridge)
 
 
-def _beside(row, places):
-    """`row` [n] shaped to stand behind the axes of `places`."""
-    return jnp.asarray(row, places.dtype).reshape((1,) * places.ndim + (-1,))
+def _as_last_axis(vector: jax.Array | np.ndarray, positions: jax.Array) -> jax.Array:
+    """`vector` [n] as an axis after those of `positions`, in their dtype."""
+    return jnp.asarray(vector, positions.dtype).reshape((1,) * positions.ndim + (-1,))
 
 
-def psi(places: jax.Array, centres: jax.Array, widths: jax.Array) -> jax.Array:
-    """Basis functions at `places` [...]: [..., num_basis], in the type of `places`."""
-    centres, widths = _beside(centres, places), _beside(widths, places)
-    distance = (places[..., None] - centres) / widths
+def psi(positions: jax.Array, centres: jax.Array, widths: jax.Array) -> jax.Array:
+    """Basis functions at `positions` [...]: [..., num_basis], in the dtype of `positions`."""
+    centres, widths = _as_last_axis(centres, positions), _as_last_axis(widths, positions)
+    distance = (positions[..., None] - centres) / widths
     return jnp.exp(-0.5 * distance * distance) / (widths * math.sqrt(2 * math.pi))
 
 
@@ -105,18 +112,18 @@ def evaluate(coefficients: jax.Array, basis: jax.Array) -> jax.Array:
 
     Args:
       coefficients: B, [batch, num_basis, d_model].
-      basis: psi at the places, [places, num_basis] or [batch, places, num_basis].
+      basis: psi at the positions, [positions, num_basis] or [batch, positions, num_basis].
 
     Returns:
-      [batch, places, d_model].
+      [batch, positions, d_model].
     """
     spec = 'bpn,bnd->bpd' if basis.ndim == 3 else 'pn,bnd->bpd'
     return jnp.einsum(spec, basis, coefficients)
 
 
-def fit(matrix: jax.Array, rows: jax.Array) -> jax.Array:
+def fit(matrix: jax.Array, vectors: jax.Array) -> jax.Array:
     """Coefficients `B = G^T X` (Eq. 5): [n, num_basis] and [batch, n, d] to [batch, num_basis, d]."""
-    return jnp.einsum('nk,bnd->bkd', matrix, rows)
+    return jnp.einsum('nk,bnd->bkd', matrix, vectors)
 
 
 def expectation(
@@ -126,30 +133,30 @@ def expectation(
 
     Args:
       mu, sigma_sq: location and squared scale of the density.
-      centres, widths: of the basis.
+      centres, widths: see `gaussian_basis`.
       density: 'gaussian', or 'parabola', the truncated parabola of continuous sparsemax
         `(a^2 - (t - mu)^2) / (2 sigma_sq)` on |t - mu| <= a, a^3 = 3 sigma_sq / 2.
     """
-    centres, widths = _beside(centres, mu), _beside(widths, mu)
+    centres, widths = _as_last_axis(centres, mu), _as_last_axis(widths, mu)
     mu, sigma_sq = mu[..., None], sigma_sq[..., None]
     if density == 'gaussian':
         variance = sigma_sq + widths * widths
         return jnp.exp(-0.5 * (mu - centres) ** 2 / variance) / jnp.sqrt(2 * math.pi * variance)
     reach = jnp.cbrt(1.5 * sigma_sq)
-    away = centres - mu
-    low, high = (-reach - away) / widths, (reach - away) / widths
+    offset = centres - mu
+    low, high = (-reach - offset) / widths, (reach - offset) / widths
     bell_low, bell_high = (jnp.exp(-0.5 * u * u) / math.sqrt(2 * math.pi) for u in (low, high))
     mass = _cdf_difference(low, high)
     total = (
-        (reach * reach - away * away) * mass
-        - 2 * widths * away * (bell_low - bell_high)
+        (reach * reach - offset * offset) * mass
+        - 2 * widths * offset * (bell_low - bell_high)
         - widths * widths * (mass - (high * bell_high - low * bell_low))
     )
     return jnp.maximum(total, 0.0) / (2 * sigma_sq)
 
 
-def _cdf_difference(low, high):
-    """`Phi(high) - Phi(low)` for low <= high, exact in both tails."""
+def _cdf_difference(low: jax.Array, high: jax.Array) -> jax.Array:
+    """`Phi(high) - Phi(low)` for low <= high, accurate in both tails."""
     flip = low > 0
     a, b = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
     return jax.scipy.stats.norm.cdf(b) - jax.scipy.stats.norm.cdf(a)
@@ -171,60 +178,60 @@ def attention_mass(
       mu, sigma_sq: [batch, heads, queries].
       num_bins: static.
       density: as in `expectation`.
-      counted: bool [batch, queries], queries that count.
+      counted: bool [batch, queries], queries that are not padding.
     """
-    away = _beside(bin_edges(num_bins), mu) - mu[..., None]
+    offset = _as_last_axis(bin_edges(num_bins), mu) - mu[..., None]
     scale = jnp.sqrt(sigma_sq)[..., None]
     if density == 'gaussian':
-        cumulated = jax.scipy.stats.norm.cdf(away / scale)
+        cumulative = jax.scipy.stats.norm.cdf(offset / scale)
     else:
         reach = jnp.cbrt(1.5 * sigma_sq)[..., None]
-        inside = jnp.clip(away, -reach, reach)
-        cumulated = (reach**2 * (inside + reach) - (inside**3 + reach**3) / 3) / (2 * scale**2)
-    mass = jnp.maximum(jnp.diff(cumulated, axis=-1), 0.0)
+        inside = jnp.clip(offset, -reach, reach)
+        cumulative = (reach**2 * (inside + reach) - (inside**3 + reach**3) / 3) / (2 * scale**2)
+    mass = jnp.maximum(jnp.diff(cumulative, axis=-1), 0.0)
     mass = jnp.where(counted[:, None, :, None], mass, jnp.zeros_like(mass))
     return mass.sum(axis=(1, 2)).astype(jnp.float32)
 
 
 def bin_probabilities(mass: jax.Array) -> jax.Array:
-    """Mass [batch, num_bins] as a distribution; even where there is none."""
+    """Mass [batch, num_bins] normalised to sum 1; uniform where there is none."""
     total = mass.sum(axis=-1, keepdims=True)
-    even = jnp.full_like(mass, 1.0 / mass.shape[-1])
-    return jnp.where(total > 0, mass / jnp.where(total > 0, total, 1.0), even)
+    uniform = jnp.full_like(mass, 1.0 / mass.shape[-1])
+    return jnp.where(total > 0, mass / jnp.where(total > 0, total, 1.0), uniform)
 
 
 def sampled_bins(keys: jax.Array, probabilities: jax.Array, num_samples: int) -> jax.Array:
     """Bins drawn with replacement, int32 [batch, num_samples]; `keys` [batch] random keys."""
 
-    def lane(key, row):
-        return jax.random.categorical(key, jnp.log(jnp.maximum(row, 1e-30)), shape=(num_samples,))
+    def lane(key: jax.Array, p: jax.Array) -> jax.Array:
+        return jax.random.categorical(key, jnp.log(jnp.maximum(p, 1e-30)), shape=(num_samples,))
 
     return jax.vmap(lane)(keys, probabilities).astype(jnp.int32)
 
 
 def sampled_places(bins: jax.Array, num_bins: int) -> jax.Array:
-    """Left edges of the bins drawn, rising: float32 [batch, num_samples] (Sec. 3.3 as released)."""
+    """Left edges of the drawn bins, ascending: float32 [batch, num_samples] (Sec. 3.3 as released)."""
     edges = jnp.asarray(bin_edges(num_bins), jnp.float32)
     return edges[jnp.sort(bins, axis=-1)]
 
 
 def quantile_places(probabilities: jax.Array, num_samples: int) -> jax.Array:
-    """Places that split the attention in equal parts, without chance: float32 [batch, num_samples]."""
-    wanted = (jnp.arange(num_samples, dtype=jnp.float32) + 0.5) / num_samples
+    """Positions that split the attention into equal parts: float32 [batch, num_samples]."""
+    quantiles = (jnp.arange(num_samples, dtype=jnp.float32) + 0.5) / num_samples
     edges = jnp.linspace(0.0, 1.0, probabilities.shape[-1] + 1, dtype=jnp.float32)
 
-    def lane(row):
-        cumulated = jnp.concatenate([jnp.zeros((1,), row.dtype), jnp.cumsum(row)])
-        return jnp.interp(wanted, cumulated / cumulated[-1], edges)
+    def lane(p: jax.Array) -> jax.Array:
+        cumulative = jnp.concatenate([jnp.zeros((1,), p.dtype), jnp.cumsum(p)])
+        return jnp.interp(quantiles, cumulative / cumulative[-1], edges)
 
     return jax.vmap(lane)(probabilities.astype(jnp.float32))
 
 
 def kl_divergence(mu: jax.Array, sigma_sq: jax.Array, sigma_0: float, kind: str) -> jax.Array:
-    """KL of every query's density from one of width sigma_0 (Eqs. 20-21), shaped like `mu`.
+    """KL of every query's density from a density of width sigma_0 (Eqs. 20-21), shaped like `mu`.
 
-    'true' is the KL of Gaussians of one mean; 'paper_eq21' lacks the square in the logarithm as
-    printed; 'as_released' adds the term of the mean -1 that the released settings switch on.
+    'true' is the KL of Gaussians with the same mean; 'paper_eq21' lacks the square in the logarithm, as
+    printed; 'as_released' adds the term for a mean of -1 that the released settings switch on.
     """
     ratio = sigma_sq / sigma_0**2
     logarithm = jnp.log(ratio)

@@ -1,4 +1,4 @@
-"""The parameters of a continuous memory, for any layer that gives it queries and vectors.
+"""A continuous memory with its parameters, for any layer that provides queries and vectors.
 
 Infinity-former (Martins et al., 2022), one memory of one layer: gate and fit (write), expectation of
 the basis under the densities of the queries (read). Stateless: coefficients go in and come out.
@@ -18,19 +18,19 @@ from longmem_jax.memory.infinity_former import continuous
 class ContinuousMemory(nn.Module):
     """Writes vectors into coefficients `B` and reads them with a density per query.
 
-    All in float32 at least. Nothing flows into old coefficients or places; new vectors, gate and
-    projections learn from the segment that first reads them.
+    All in float32 at least. No gradient flows into old coefficients or positions; gate and projections
+    learn from the segment that first reads the new vectors.
 
     Attributes:
       settings: sizes of the model.
       num_basis: N, basis functions.
-      widths: their standard deviations; N is a multiple of their number.
-      num_samples: M, places at which the old signal is read before it is contracted.
+      widths: their standard deviations; N is a multiple of the number of widths.
+      num_samples: M, positions at which the old signal is read before it is contracted.
       tau: share of [0, 1] that the old signal is contracted to.
       ridge: penalty of the regression.
-      first_length: vectors of the first fit.
-      write_length: vectors of every later one.
-      sigma_sq_min: least squared width of a query's density.
+      first_length: vectors in the first fit.
+      write_length: vectors in every later one.
+      sigma_sq_min: smallest squared width of a query's density.
       density: 'gaussian' or 'parabola'.
       padding: pull the signal to zero outside of [0, 1], as the released code does.
     """
@@ -49,20 +49,20 @@ class ContinuousMemory(nn.Module):
 
     def setup(self):
         settings, width = self.settings, self.settings.d_model
-        self.wide = jnp.promote_types(settings.dtype, jnp.float32)
+        self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         init = nn.initializers.normal(settings.init_std)
         heads = dict(
             num_heads=settings.num_heads,
             head_dim=settings.head_dim,
-            dtype=self.wide,
+            dtype=self.float32,
             kernel_init=init,
         )
         self.key, self.value = HeadsIn(**heads), HeadsIn(**heads)
-        self.out = HeadsOut(d_model=width, dtype=self.wide, kernel_init=init)
+        self.out = HeadsOut(d_model=width, dtype=self.float32, kernel_init=init)
         axes = nn.with_logical_partitioning
-        bound = (3 * width) ** -0.5  # PyTorch's own, as in the released code
+        bound = (3 * width) ** -0.5  # PyTorch's default, as in the released code
 
-        def uniform(key, shape, dtype=jnp.float32):
+        def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
             return jax.random.uniform(key, shape, dtype, -bound, bound)
 
         self.gate_kernel = self.param(
@@ -71,67 +71,76 @@ class ContinuousMemory(nn.Module):
         self.gate_bias = self.param('gate_bias', uniform, (width,))
         self.mu_kernel = self.param('mu_kernel', init, (self.num_basis,))
         self.sigma_kernel = self.param('sigma_kernel', init, (self.num_basis,))
-        shape = (self.num_samples, self.tau, self.ridge, self.num_basis, tuple(self.widths))
-        first, _ = continuous.fit_matrices(self.first_length, *shape, self.padding)
-        _, update = continuous.fit_matrices(self.write_length, *shape, self.padding)
+        sizes = (self.num_samples, self.tau, self.ridge, self.num_basis, tuple(self.widths))
+        first, _ = continuous.fit_matrices(self.first_length, *sizes, self.padding)
+        _, update = continuous.fit_matrices(self.write_length, *sizes, self.padding)
         centres, widths = continuous.gaussian_basis(self.num_basis, tuple(self.widths))
-        self.first_matrix, self.update_matrix = (jnp.asarray(m, self.wide) for m in (first, update))
-        self.centres, self.sizes = (jnp.asarray(part, self.wide) for part in (centres, widths))
+        self.first_matrix, self.update_matrix = (
+            jnp.asarray(m, self.float32) for m in (first, update)
+        )
+        self.centres, self.sizes = (jnp.asarray(array, self.float32) for array in (centres, widths))
 
-    def gate(self, rows: jax.Array) -> jax.Array:
+    def gate(self, vectors: jax.Array) -> jax.Array:
         """Vectors times their gate (Eq. 18), a convolution over neighbours: [batch, n, d_model]."""
-        rows = rows.astype(self.wide)
-        around = jnp.pad(rows, [(0, 0), (1, 1), (0, 0)])
-        kernel = self.gate_kernel.astype(self.wide)
-        number = rows.shape[1]
-        mixed = sum(around[:, i : i + number] @ kernel[i] for i in range(3))
-        return rows * jax.nn.sigmoid(mixed + self.gate_bias.astype(self.wide).reshape(1, 1, -1))
+        vectors = vectors.astype(self.float32)
+        padded = jnp.pad(vectors, [(0, 0), (1, 1), (0, 0)])
+        kernel = self.gate_kernel.astype(self.float32)
+        length = vectors.shape[1]
+        mixed = sum(padded[:, i : i + length] @ kernel[i] for i in range(3))
+        return vectors * jax.nn.sigmoid(
+            mixed + self.gate_bias.astype(self.float32).reshape(1, 1, -1)
+        )
 
-    def first(self, rows: jax.Array) -> jax.Array:
+    def first(self, vectors: jax.Array) -> jax.Array:
         """Coefficients of the first `first_length` vectors: [batch, num_basis, d_model]."""
-        return continuous.fit(self.first_matrix, self.gate(rows))
+        return continuous.fit(self.first_matrix, self.gate(vectors))
 
-    def update(self, coefficients: jax.Array, places: jax.Array, rows: jax.Array) -> jax.Array:
+    def update(
+        self, coefficients: jax.Array, positions: jax.Array, vectors: jax.Array
+    ) -> jax.Array:
         """Contracts the old signal and adds `write_length` vectors (Eqs. 13-15).
 
         Args:
           coefficients: [batch, num_basis, d_model].
-          places: [samples] or [batch, samples], rising, where the old signal is read.
-          rows: [batch, write_length, d_model].
+          positions: [samples] or [batch, samples], ascending, where the old signal is read.
+          vectors: [batch, write_length, d_model].
+
+        Returns:
+          [batch, num_basis, d_model].
         """
-        old, places = jax.lax.stop_gradient((coefficients.astype(self.wide), places))
-        basis = continuous.psi(places.astype(self.wide), self.centres, self.sizes)
+        old, positions = jax.lax.stop_gradient((coefficients.astype(self.float32), positions))
+        basis = continuous.psi(positions.astype(self.float32), self.centres, self.sizes)
         signal = continuous.evaluate(old, basis)
-        both = jnp.concatenate([signal, self.gate(rows)], axis=1)
-        return continuous.fit(self.update_matrix, both)
+        joined = jnp.concatenate([signal, self.gate(vectors)], axis=1)
+        return continuous.fit(self.update_matrix, joined)
 
     def linear_places(self) -> jax.Array:
-        """Places of plain contraction: m / M, [samples]."""
-        return jnp.arange(1, self.num_samples + 1, dtype=self.wide) / self.num_samples
+        """Evenly spaced positions, m / M: [samples]."""
+        return jnp.arange(1, self.num_samples + 1, dtype=self.float32) / self.num_samples
 
     def project(self, coefficients: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Keys and values of the basis functions, [batch, heads, num_basis, head_dim] each."""
-        coefficients = coefficients.astype(self.wide)
+        coefficients = coefficients.astype(self.float32)
         return self.key(coefficients), self.value(coefficients)
 
     def read(
         self, queries: jax.Array, keys: jax.Array, values: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array, Any]:
-        """What every query expects of the signal under its density (Eqs. 6-12).
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """The expectation of the signal under the density of every query (Eqs. 6-12).
 
         Args:
-          queries: [batch, heads, n, head_dim], the settings's, not scaled.
-          keys, values: of `project`.
+          queries: [batch, heads, n, head_dim], not scaled.
+          keys, values: see `project`.
 
         Returns:
           [batch, n, d_model]; mu and sigma_sq, [batch, heads, n]; scores [batch, heads, n, num_basis].
         """
-        queries = queries.astype(self.wide)
+        queries = queries.astype(self.float32)
         scores = jnp.einsum('bhqd,bhkd->bhqk', queries, keys)
-        scores = scores * jnp.asarray(self.settings.head_dim**-0.5, self.wide)
-        mu = jax.nn.sigmoid(scores @ self.mu_kernel.astype(self.wide))
-        sigma_sq = jax.nn.softplus(scores @ self.sigma_kernel.astype(self.wide))
-        sigma_sq = jnp.maximum(sigma_sq, jnp.asarray(self.sigma_sq_min, self.wide))
+        scores = scores * jnp.asarray(self.settings.head_dim**-0.5, self.float32)
+        mu = jax.nn.sigmoid(scores @ self.mu_kernel.astype(self.float32))
+        sigma_sq = jax.nn.softplus(scores @ self.sigma_kernel.astype(self.float32))
+        sigma_sq = jnp.maximum(sigma_sq, jnp.asarray(self.sigma_sq_min, self.float32))
         expected = continuous.expectation(mu, sigma_sq, self.centres, self.sizes, self.density)
         read = jnp.einsum('bhqk,bhkd->bhqd', expected, values)
         return self.out(read), mu, sigma_sq, scores

@@ -1,9 +1,9 @@
 """Infinity-former: a short-term memory and a continuous, unbounded one (Martins et al., 2022).
 
-Tokens that leave the short-term memory wait until there are `write_length` of them; at the start of
+Tokens that leave the short-term memory wait until there are `write_length` of them. At the start of
 the next segment they are fitted into the continuous memory, whose old signal is contracted to make
-room, and the segment then reads it. So what is written is always earlier than what reads it. With
-sticky memories the old signal is sampled where the last segment looked.
+room; then the segment reads it. So tokens only ever read earlier ones. With sticky memories the old
+signal is sampled where the last segment attended.
 """
 
 from collections.abc import Callable
@@ -35,8 +35,8 @@ class LongTermState:
       coefficients: B, float32 [batch, num_basis, d_model].
       mass: float32 [batch, num_bins], attention of the last segment, for sticky memories.
       pending: [batch, first_length + write_length, d_model], vectors that wait to be written; the
-        last `pending_count` (int32 [batch]), oldest first.
-      stored: int32 [batch], vectors written since the memory was empty; 0 = nothing to read.
+        last `pending_count` (int32 [batch]) are filled, oldest first.
+      stored: int32 [batch], vectors written since the last reset; 0 = nothing to read.
       writes: int32 [batch], writes in this document.
     """
 
@@ -53,32 +53,32 @@ class InfinityFormerState:
     """Memories of one layer.
 
     Attributes:
-      hidden: [batch, memory_length, d_model], the short-term memory; None where there is none.
-      count: int32 [batch], filled vectors of it, the last ones; None where there is none.
+      hidden: [batch, memory_length, d_model], the short-term memory; None if there is none.
+      count: int32 [batch], its filled vectors, the last ones; None if there is none.
       long: the continuous memory.
     """
 
-    hidden: Any
-    count: Any
+    hidden: jax.Array | None
+    count: jax.Array | None
     long: LongTermState
 
 
 @flax.struct.dataclass
 class InfinityFormerCache:
-    """What an open segment reads and will write.
+    """What an open segment reads, and will write when it closes.
 
     Attributes:
       attention: keys and values of the short-term memory and of the tokens so far.
       hidden: [batch, segment_length, d_model], inputs of this layer so far.
       count: as in the state.
-      long: the continuous memory as this segment reads it; `mass` as it was before.
+      long: the continuous memory as this segment reads it, with the `mass` of the segment before.
       keys, values: [batch, heads, num_basis, head_dim], projected coefficients.
       mass: float32 [batch, num_bins], attention of this segment so far.
     """
 
     attention: KeyValues
     hidden: jax.Array
-    count: Any
+    count: jax.Array | None
     long: LongTermState
     keys: jax.Array
     values: jax.Array
@@ -86,12 +86,13 @@ class InfinityFormerCache:
 
 
 def spacing(length: int, num_samples: int, tau: float) -> float:
-    """Greatest distance between neighbouring places of an update."""
+    """Largest distance between neighbouring positions of an update."""
     return max(tau / num_samples, (1 - tau) / length)
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """Basis functions lie densely enough for the samples, and one write per segment keeps up."""
+    """Checks that basis functions are wide enough for the samples, and that one write per segment
+    keeps up."""
     widths = tuple(fields['widths'])
     write_length = fields['write_length'] or segment_length
     faults = at_least(fields, 1, 'num_basis', 'num_samples', 'num_bins')
@@ -105,7 +106,7 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     faults += between(fields, 0, 1, 'tau', ends='()')
     faults += above(fields, 0, 'ridge', 'sigma_sq_min', 'sigma_0')
     if not widths or min(widths) <= 0:
-        faults.append(f'widths = {widths}: numbers above 0 are needed')
+        faults.append(f'widths = {widths}: must be numbers above 0')
     elif fields['num_basis'] % len(widths) or fields['num_basis'] // len(widths) < 2:
         faults.append(
             f'num_basis = {fields["num_basis"]}: must be a multiple of the {len(widths)} widths, with '
@@ -122,24 +123,24 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
         )
     if fields['num_samples'] > 8 * fields['num_basis']:
         faults.append(
-            f'num_samples = {fields["num_samples"]}: more than 8 per basis function tell nothing new; '
-            f'at most {8 * fields["num_basis"]}'
+            f'num_samples = {fields["num_samples"]}: more than 8 per basis function add nothing; '
+            f'use at most {8 * fields["num_basis"]}'
         )
     if segment_length > write_length:
         faults.append(
             f'write_length = {write_length}: must be at least the segment length '
-            f'{segment_length}; one write per segment must keep up'
+            f'{segment_length}, because there is one write per segment'
         )
     threshold = fields['memory_threshold']
     if threshold and threshold < write_length:
         faults.append(
-            f'memory_threshold = {threshold}: 0 for none, or at least write_length = {write_length}'
+            f'memory_threshold = {threshold}: must be 0 (none) or at least write_length = {write_length}'
         )
     return faults
 
 
 class InfinityFormer(nn.Module):
-    """Short-term attention plus what the queries expect of the continuous memory.
+    """Short-term attention plus the expectation of the continuous memory.
 
     `Aux.losses['kl']` is the KL term, averaged over lanes, heads and queries.
 
@@ -149,11 +150,11 @@ class InfinityFormer(nn.Module):
       num_basis, widths, num_samples, tau, ridge, sigma_sq_min, density, padding: as in
         `ContinuousMemory`.
       write_length: vectors per write, at least a segment; 0 = a segment.
-      memory_threshold: 0, or vectors that 'fill' up before the first fit, or that 'clear' the
-        memory when so many were written, as the released GPT-2 code does.
+      memory_threshold: 0 = none. With 'fill', the first fit waits for this number of vectors; with
+        'clear', the memory is reset when they have been written, as in the released GPT-2 code.
       threshold_kind: 'fill' or 'clear'.
-      sticky: 'none', 'sampled' places as in the paper, or their 'quantile's, without chance.
-      num_bins: of the histogram of attention.
+      sticky: 'none', 'sampled' positions as in the paper, or deterministic 'quantile' positions.
+      num_bins: bins of the histogram of attention.
       kl: 'true', 'paper_eq21', 'as_released' or 'none'.
       sigma_0: width that the KL term pulls densities to.
     """
@@ -207,13 +208,13 @@ class InfinityFormer(nn.Module):
         )
 
     def initial_state(self, batch_size: int) -> InfinityFormerState:
-        """Nothing, in either memory."""
+        """Both memories empty."""
         settings = self.settings
         none = jnp.zeros((batch_size,), jnp.int32)
-        wide = jnp.promote_types(settings.dtype, jnp.float32)
+        dtype = jnp.promote_types(settings.dtype, jnp.float32)
         room = self.first_length + self.per_write
         long = LongTermState(
-            coefficients=jnp.zeros((batch_size, self.num_basis, settings.d_model), wide),
+            coefficients=jnp.zeros((batch_size, self.num_basis, settings.d_model), dtype),
             mass=jnp.zeros((batch_size, self.num_bins), jnp.float32),
             pending=jnp.zeros((batch_size, room, settings.d_model), settings.dtype),
             pending_count=none,
@@ -225,7 +226,7 @@ class InfinityFormer(nn.Module):
         shape = (batch_size, self.memory_length, settings.d_model)
         return InfinityFormerState(jnp.zeros(shape, settings.dtype), none, long)
 
-    def _places(self, long, key):
+    def _positions(self, long: LongTermState, key: jax.Array | None) -> jax.Array:
         """Where the old signal is read: [samples] or [batch, samples]."""
         if self.sticky == 'none':
             return self.memory.linear_places()
@@ -239,8 +240,8 @@ class InfinityFormer(nn.Module):
         bins = continuous.sampled_bins(keys, probabilities, self.num_samples)
         return continuous.sampled_places(bins, self.num_bins)
 
-    def _write(self, long: LongTermState, key) -> LongTermState:
-        """Fits what waits into the memory, in lanes where enough does; B carries gradients."""
+    def _write(self, long: LongTermState, key: jax.Array | None) -> LongTermState:
+        """Fits pending vectors into the memory in lanes with enough of them; B carries gradients."""
         empty = long.stored == 0
         if self.memory_threshold and self.threshold_kind == 'clear':
             empty = empty | (long.stored >= self.memory_threshold)
@@ -248,13 +249,13 @@ class InfinityFormer(nn.Module):
         ready = long.pending_count >= needed
         start = long.pending.shape[1] - long.pending_count
 
-        def oldest(number):
+        def oldest(number: int) -> jax.Array:
             take = jax.vmap(lambda lane, at: jax.lax.dynamic_slice_in_dim(lane, at, number))
             return jax.lax.stop_gradient(take(long.pending, start))
 
         first = self.memory.first(oldest(self.first_length))
         later = self.memory.update(
-            long.coefficients, self._places(long, key), oldest(self.per_write)
+            long.coefficients, self._positions(long, key), oldest(self.per_write)
         )
         written = jnp.where(per_lane(empty, later), first, later)
         return long.replace(
@@ -264,11 +265,19 @@ class InfinityFormer(nn.Module):
             writes=long.writes + ready.astype(jnp.int32),
         )
 
-    def _queries(self, x):
+    def _queries(self, x: jax.Array) -> jax.Array:
+        """Queries of the residual stream `x`, [batch, heads, n, head_dim]."""
         return self.projections.queries(self.normalize(x))
 
-    def _read(self, x, keys, values, stored, counted):
-        """What the memory gives, its attention by bin, and the densities; zeros where it is empty."""
+    def _read(
+        self,
+        x: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        stored: jax.Array,
+        counted: jax.Array,
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """The read vectors (zeros where the memory is empty), attention by bin, mu and sigma_sq."""
         y, mu, sigma_sq, _ = self.memory.read(self._queries(x), keys, values)
         filled = stored > 0
         y = jnp.where(per_lane(filled, y), y, jnp.zeros_like(y)).astype(x.dtype)
@@ -282,36 +291,43 @@ class InfinityFormer(nn.Module):
             )
         return y, mass, mu, sigma_sq
 
-    def _remember(self, state, long, mass, hidden, num_valid):
-        """Writes a segment to the short-term memory; what leaves that waits for the long-term one."""
+    def _remember(
+        self,
+        state: InfinityFormerState,
+        long: LongTermState,
+        mass: jax.Array,
+        hidden: jax.Array,
+        num_valid: jax.Array,
+    ) -> InfinityFormerState:
+        """Writes a segment to the short-term memory; vectors that leave it become pending."""
         hidden = jax.lax.stop_gradient(hidden)
-        rows, leaving = hidden, num_valid
+        evicted, num_leaving = hidden, num_valid
         recent, count = state.hidden, state.count
         if self.memory_length:
             joined = jnp.concatenate([recent, hidden.astype(recent.dtype)], axis=1)
-            leaving = jnp.maximum(count + num_valid - self.memory_length, 0)
+            num_leaving = jnp.maximum(count + num_valid - self.memory_length, 0)
             take = jax.vmap(
                 lambda lane, at: jax.lax.dynamic_slice_in_dim(lane, at, hidden.shape[1])
             )
-            rows = take(joined, self.memory_length - count)
+            evicted = take(joined, self.memory_length - count)
             recent, count = push(recent, count, hidden, num_valid)
-        pending, pending_count = push(long.pending, long.pending_count, rows, leaving)
-        stay = jnp.arange(pending.shape[1], dtype=jnp.int32)[None]
-        stay = stay >= pending.shape[1] - pending_count[:, None]
+        pending, pending_count = push(long.pending, long.pending_count, evicted, num_leaving)
+        position = jnp.arange(pending.shape[1], dtype=jnp.int32)[None]
+        filled = position >= pending.shape[1] - pending_count[:, None]
         long = long.replace(
             coefficients=jax.lax.stop_gradient(long.coefficients),
             mass=jax.lax.stop_gradient(mass),
-            pending=jnp.where(stay[..., None], pending, jnp.zeros_like(pending)),
+            pending=jnp.where(filled[..., None], pending, jnp.zeros_like(pending)),
             pending_count=pending_count,
         )
-        # A lane without tokens has not read, and so has not written either.
+        # A lane without tokens has not read, so it has not written either.
         long = select_lanes(num_valid > 0, long, state.long)
         return InfinityFormerState(recent, count, long)
 
     def __call__(
         self, x: jax.Array, state: InfinityFormerState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, InfinityFormerState, Aux]:
-        """Writes what waits, attends to both memories, remembers; x, y are [batch, length, d_model]."""
+        """Writes pending vectors, attends, remembers the segment; x, y are [batch, length, d_model]."""
         state = jax.lax.stop_gradient(state)
         long = self._write(state.long, segment.key if train else None)
         keys, values = self.memory.project(long.coefficients)
@@ -333,7 +349,7 @@ class InfinityFormer(nn.Module):
     def attention_to_memory(
         self, x: jax.Array, state: InfinityFormerState, segment: Segment, num_bins: int
     ) -> jax.Array:
-        """Where every token looks, the sum over heads, float32 [batch, length, num_bins].
+        """Attention of every token by bin, summed over heads: float32 [batch, length, num_bins].
 
         Arguments as in `__call__`; zeros at padding and where the memory is empty.
         """
@@ -343,14 +359,15 @@ class InfinityFormer(nn.Module):
         )
         counted = segment.valid & (long.stored > 0)[:, None]
 
-        def token(mu, sigma_sq, counted):
-            parts = (mu[..., None], sigma_sq[..., None])
-            return continuous.attention_mass(*parts, num_bins, self.density, counted[:, None])
+        def token(mu: jax.Array, sigma_sq: jax.Array, counted: jax.Array) -> jax.Array:
+            return continuous.attention_mass(
+                mu[..., None], sigma_sq[..., None], num_bins, self.density, counted[:, None]
+            )
 
         return jax.vmap(token, (2, 2, 1), 1)(mu, sigma_sq, counted)
 
     def open_segment(self, state: InfinityFormerState, batch_size: int) -> InfinityFormerCache:
-        """Writes what waits and projects both memories, once for all tokens of the segment."""
+        """Writes pending vectors and projects both memories, once for all tokens of the segment."""
         settings = self.settings
         long = self._write(state.long, None)
         keys, values = self.memory.project(long.coefficients)
@@ -369,7 +386,7 @@ class InfinityFormer(nn.Module):
     def extend(
         self, x: jax.Array, cache: InfinityFormerCache, index: jax.Array
     ) -> tuple[jax.Array, InfinityFormerCache]:
-        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         recent = (cache.count,) if self.memory_length else ()
         y, attention = self.attention.extend(x, cache.attention, index, *recent)
         counted = jnp.ones(x.shape[:2], bool)
@@ -385,7 +402,7 @@ class InfinityFormer(nn.Module):
 
 
 def recipe(scale: Scale) -> Recipe:
-    """A short-term memory of one segment and quantile sticky memories, which draw nothing."""
+    """A short-term memory of one segment and deterministic (quantile) sticky memories."""
     fields = dict(
         memory_length=scale.segment,
         num_basis=scale.basis,

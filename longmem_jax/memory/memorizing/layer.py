@@ -1,4 +1,4 @@
-"""Memorizing Transformer: attention to the nearest of very many past keys (Wu et al., 2022).
+"""Memorizing Transformer: attention to the nearest of many past keys (Wu et al., 2022).
 
 Per lane and head the last `memory_size` keys and values are kept as they were computed. Every query
 reads the k nearest (normalised inner product), and a gate per head mixes that with local attention.
@@ -48,7 +48,7 @@ class MemorizingState:
 
 @flax.struct.dataclass
 class MemorizingCache:
-    """What an open segment reads and will write.
+    """What an open segment reads, and will write when it closes.
 
     Attributes:
       attention: recent keys and values and those of the tokens so far.
@@ -60,40 +60,40 @@ class MemorizingCache:
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """`top_k` and `block_size` fit into the memory, as the search needs them."""
+    """Checks that `top_k` and `block_size` suit the memory and the search."""
     faults = normalized_attention.check(fields, model, segment_length)
     size, k = fields['memory_size'], fields['top_k']
     faults += one_of(fields, search=SEARCHES, cache_dtype=DTYPES, unwritten=UNWRITTEN)
     faults += at_least(fields, 1, 'memory_size', 'top_k', 'block_size')
     if k > size:
         faults.append(
-            f'top_k = {k}: more than the memory_size of {size} rows; lower one or raise the other'
+            f'top_k = {k}: more than memory_size = {size} entries; lower top_k or raise memory_size'
         )
     if fields['search'] == 'bucketed' and not faults and size % k:
         faults.append(f"memory_size = {size}: search='bucketed' needs a multiple of top_k = {k}")
     if size > fields['block_size'] > 0 and size % fields['block_size']:
         faults.append(
             f'memory_size = {size}: must be a multiple of block_size = {fields["block_size"]}, the '
-            'rows searched at once'
+            'entries searched at once'
         )
     return faults + between(fields, 0, 1, 'recall_target', ends='(]')
 
 
 class Memorizing(nn.Module):
-    """Local attention with recent keys, and the nearest of `memory_size` older ones.
+    """Local attention with recent keys, plus the nearest of `memory_size` older ones.
 
     Attributes:
       position, memory_length, window, attend_self, start, scale_init: of the local attention, see
         `NormalizedAttention`; the memory has no positions.
-      memory_size: keys and values kept per lane and head, oldest out first.
-      top_k: rows that a query reads.
+      memory_size: keys and values kept per lane (batch row) and head, first in, first out.
+      top_k: entries that a query reads.
       search: see `nearest.nearest`.
-      recall_target: of search='approximate'.
-      block_size: rows searched at once.
-      cache_dtype: of the rows: 'float32', 'bfloat16', or 'int8' with a scale per row.
-      unwritten: 'masked', or 'zeros': where fewer than k rows are filled, zero rows take part with
-        a score of zero, as in the released code.
-      gate_init: b_g at the start; the memory's weight is sigmoid(b_g).
+      recall_target: target recall of search='approximate'.
+      block_size: entries searched at once.
+      cache_dtype: dtype of the entries: 'float32', 'bfloat16', or 'int8' with a scale each.
+      unwritten: 'masked', or 'zeros': if fewer than k entries are filled, zero vectors are attended
+        to with a score of zero, as in the released code.
+      gate_init: initial b_g; the memory's weight is sigmoid(b_g).
     """
 
     settings: ModelSettings
@@ -132,7 +132,7 @@ class Memorizing(nn.Module):
         self.gate = self.param('gate', constant, (self.settings.num_heads,))
 
     def initial_state(self, batch_size: int) -> MemorizingState:
-        """Nothing, in either memory."""
+        """Both memories empty."""
         settings = self.settings
         dtype = self.cache_dtype
         if dtype == 'float32':
@@ -141,27 +141,31 @@ class Memorizing(nn.Module):
         return MemorizingState(self.attention.initial(batch_size), rows)
 
     def retrieve(self, queries: jax.Array, rows: Rows) -> jax.Array:
-        """What queries (times their scale) read of the memory: [batch, heads, n, head_dim]."""
-        # Heads that share keys and values ask as further queries of their key head.
+        """What scaled queries read from the memory: [batch, heads, n, head_dim]."""
+        # Heads that share keys and values become additional queries of their key head.
         shape = queries.shape
         queries = queries.reshape(shape[0], self.settings.kv_heads, -1, shape[3])
-        # The scale is positive, so it changes no order.
+        # The scale is positive, so it does not change the order.
         keys, values, found = nearest(
             rows, queries, self.top_k, self.search, self.recall_target, self.block_size
         )
-        wide = jnp.promote_types(queries.dtype, jnp.float32)
-        scores = jnp.einsum('bhnd,bhnkd->bhnk', queries, keys, preferred_element_type=wide)
+        score_dtype = jnp.promote_types(queries.dtype, jnp.float32)
+        scores = jnp.einsum('bhnd,bhnkd->bhnk', queries, keys, preferred_element_type=score_dtype)
         counted = found if self.unwritten == 'masked' else jnp.ones_like(found)
-        scores = jnp.where(counted, scores, jnp.asarray(NEVER, wide))
+        scores = jnp.where(counted, scores, jnp.asarray(NEVER, score_dtype))
         weights = jax.nn.softmax(scores, axis=-1)
         weights = jnp.where(counted, weights, jnp.zeros_like(weights)).astype(values.dtype)
         return jnp.einsum('bhnk,bhnkd->bhnd', weights, values).reshape(shape)
 
-    def _mix(self, local, retrieved):
+    def _mix(self, local: jax.Array, retrieved: jax.Array) -> jax.Array:
+        """Gates the two results, [batch, heads, n, head_dim], and projects them."""
         gate = jax.nn.sigmoid(self.gate)[None, :, None, None].astype(local.dtype)
         return self.projections.out(local * (1 - gate) + retrieved * gate)
 
-    def _remember(self, state, keys, values, num_valid):
+    def _remember(
+        self, state: MemorizingState, keys: jax.Array, values: jax.Array, num_valid: jax.Array
+    ) -> MemorizingState:
+        """Writes the first `num_valid` (int32 [batch]) keys and values to both memories."""
         recent = self.attention.remember(state.recent, keys, values, num_valid)
         return MemorizingState(recent, write(state.rows, keys, values, num_valid))
 
@@ -181,13 +185,13 @@ class Memorizing(nn.Module):
         return y, new, Aux(losses={}, metrics=metrics)
 
     def open_segment(self, state: MemorizingState, batch_size: int) -> MemorizingCache:
-        """Room for the segment behind the recent keys."""
+        """Recent keys and values, followed by room for those of the segment."""
         return MemorizingCache(self.attention.open(state.recent, batch_size), state)
 
     def extend(
         self, x: jax.Array, cache: MemorizingCache, index: jax.Array
     ) -> tuple[jax.Array, MemorizingCache]:
-        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         queries, local, attention = self.attention.tokens(
             self.normalize(x), cache.attention, cache.state.recent.count, index
         )
@@ -203,10 +207,10 @@ class Memorizing(nn.Module):
 
 
 def recipe(scale: Scale) -> Recipe:
-    """One layer with a memory, the last but one, as in the paper; an XL cache of a segment in all.
+    """A memory in the last layer but one, as in the paper; an XL cache of a segment in all layers.
 
-    The scales of unit keys begin at 8, not at 1: an optimizer of absolute steps, such as Adam, would
-    take thousands of them to tell keys apart.
+    Scales of unit keys begin at 8, not 1: an optimizer with absolute steps, such as Adam, would need
+    thousands of steps to tell keys apart.
     """
     local = dict(memory_length=scale.segment, scale_init=8.0)
     block_size = min(scale.memories, 8192)

@@ -1,8 +1,8 @@
-"""Attention with normalised queries and keys, a scale per head, and the last keys and values kept.
+"""Attention with normalised queries and keys, a scale per head, and a cache of recent keys and values.
 
-The local attention of the Memorizing Transformer (Wu et al., 2022, as released): keys and queries of
-length one, scores and position biases times a learned scale, a Transformer-XL cache that keeps keys
-and values as the parameters of their step made them.
+The local attention of the Memorizing Transformer (Wu et al., 2022, as released): unit keys and
+queries, scores and position biases times a learned scale, a Transformer-XL cache that
+keeps keys and values as they were computed.
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ class RecentKeys:
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """The scale is positive, lengths are not negative."""
+    """Checks that the scale is positive and lengths are not negative."""
     return [
         *one_of(fields, position=POSITIONS, start=STARTS),
         *above(fields, 0, 'scale_init'),
@@ -54,14 +54,14 @@ class NormalizedAttention(nn.Module):
 
     Attributes:
       settings: sizes of the model.
-      projections: of the layer that this is a part of.
+      projections: those of the layer that owns this module.
       position: 't5', 'alibi' or 'none'.
       memory_length: keys kept of the last tokens; 0 = none.
-      window: greatest distance that is seen; 0 = no limit.
-      attend_self: queries see themselves; the released code's do not.
+      window: largest distance that is seen; 0 = no limit.
+      attend_self: queries see themselves; in the released code they do not.
       start: 'empty', or documents begin with zero vectors that are attended to ('zeros').
-      scale_init: of the scales at the start; 1 as released, which begins nearly even over all keys
-        and takes an optimizer of relative steps, such as Adafactor, to leave it.
+      scale_init: initial scales. With 1, as released, attention begins almost uniform over keys, and
+        only an optimizer with relative steps, such as Adafactor, soon changes that.
     """
 
     settings: ModelSettings
@@ -87,7 +87,7 @@ class NormalizedAttention(nn.Module):
         )
 
     def initial(self, batch_size: int) -> RecentKeys:
-        """No keys."""
+        """An empty cache."""
         settings = self.settings
         shape = (batch_size, settings.kv_heads, self.memory_length, settings.head_dim)
         room = jnp.zeros(shape, settings.dtype)
@@ -104,23 +104,32 @@ class NormalizedAttention(nn.Module):
         """Keys and values of `x`, [batch, kv_heads, n, head_dim] each."""
         return feature_maps.unit(self.projections.keys(x), EPSILON), self.projections.values(x)
 
-    def local(self, queries, keys, values, offset, count, train) -> jax.Array:
+    def local(
+        self,
+        queries: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        offset: int | jax.Array,
+        count: jax.Array,
+        train: bool,
+    ) -> jax.Array:
         """Attention to the recent keys and the segment: [batch, heads, n, head_dim].
 
         Args:
-          queries: of `queries`, the first on key index `offset` (int, or int32 [batch]).
+          queries: see `queries`.
           keys, values: [batch, kv_heads, memory_length + m, head_dim].
+          offset: key index of the first query, int or int32 [batch].
           count: int32 [batch], filled recent keys.
-          train: dropout on or off.
+          train: turns dropout on.
         """
         num_queries, num_keys = queries.shape[2], keys.shape[2]
         first, mask, bias = None, None, None
         if self.memory_length and self.start == 'empty':
             first = self.memory_length - count
         if not self.attend_self:
-            places = jnp.asarray(offset, jnp.int32).reshape(-1, 1, 1)
-            places = places + jnp.arange(num_queries, dtype=jnp.int32)[None, :, None]
-            mask = (places != jnp.arange(num_keys, dtype=jnp.int32)[None, None])[:, None]
+            position = jnp.asarray(offset, jnp.int32).reshape(-1, 1, 1)
+            position = position + jnp.arange(num_queries, dtype=jnp.int32)[None, :, None]
+            mask = (position != jnp.arange(num_keys, dtype=jnp.int32)[None, None])[:, None]
         _, by_distance = self.relation.apply_to_queries(queries, offset, num_keys, train=train)
         if by_distance:
             bias = by_distance['distance_bias'] * jnp.abs(self.scale)[:, None]
@@ -134,8 +143,10 @@ class NormalizedAttention(nn.Module):
         )
         return attend(queries, keys, values, rules, weight_dropout.draw(self, train))
 
-    def whole(self, x, recent: RecentKeys, train: bool):
-        """A whole segment `x`, normalised: queries, keys and values of it, and what it reads locally."""
+    def whole(
+        self, x: jax.Array, recent: RecentKeys, train: bool
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """Queries, keys, values and local attention of a whole segment `x`, normalised."""
         queries, (keys, values) = self.queries(x), self.key_values(x)
         joined = [
             jnp.concatenate([old, new], axis=2)
@@ -145,35 +156,37 @@ class NormalizedAttention(nn.Module):
         return queries, keys, values, local
 
     def open(self, recent: RecentKeys, batch_size: int) -> KeyValues:
-        """Recent keys and values with room for the segment behind them."""
+        """Recent keys and values, followed by room for those of the segment."""
         settings = self.settings
         shape = (batch_size, settings.kv_heads, settings.segment_length, settings.head_dim)
         room = jnp.zeros(shape, settings.dtype)
-        parts = (recent.keys, recent.values)
-        return KeyValues(*(jnp.concatenate([part, room], axis=2) for part in parts))
+        return KeyValues(
+            jnp.concatenate([recent.keys, room], axis=2),
+            jnp.concatenate([recent.values, room], axis=2),
+        )
 
-    def tokens(self, x, cache: KeyValues, count, index):
-        """The next tokens of an open segment: queries, what they read locally, the cache with them."""
+    def tokens(
+        self, x: jax.Array, cache: KeyValues, count: jax.Array, index: jax.Array
+    ) -> tuple[jax.Array, jax.Array, KeyValues]:
+        """Queries and local attention of the next tokens of an open segment, and the new cache."""
         queries, (keys, values) = self.queries(x), self.key_values(x)
         offset = self.memory_length + index
         cache = cache.write_at(keys, values, offset)
-        return queries, self.local(queries, *_pair(cache), offset, count, False), cache
+        return queries, self.local(queries, cache.keys, cache.values, offset, count, False), cache
 
     def segment_of(self, cache: KeyValues) -> tuple[jax.Array, jax.Array]:
         """Keys and values of the open segment alone."""
-        return tuple(part[:, :, self.memory_length :] for part in _pair(cache))
+        return cache.keys[:, :, self.memory_length :], cache.values[:, :, self.memory_length :]
 
-    def remember(self, recent: RecentKeys, keys, values, num_valid) -> RecentKeys:
+    def remember(
+        self, recent: RecentKeys, keys: jax.Array, values: jax.Array, num_valid: jax.Array
+    ) -> RecentKeys:
         """Writes the first `num_valid` (int32 [batch]) keys and values, detached."""
         if not self.memory_length:
             return recent
         written = []
-        for rows, new in ((recent.keys, keys), (recent.values, values)):
-            rows, new = jnp.swapaxes(rows, 1, 2), jnp.swapaxes(jax.lax.stop_gradient(new), 1, 2)
-            window, count = push(rows, recent.count, new, num_valid)
+        for old, new in ((recent.keys, keys), (recent.values, values)):
+            old, new = jnp.swapaxes(old, 1, 2), jnp.swapaxes(jax.lax.stop_gradient(new), 1, 2)
+            window, count = push(old, recent.count, new, num_valid)
             written.append(jnp.swapaxes(window, 1, 2))
         return RecentKeys(*written, count)
-
-
-def _pair(cache):
-    return cache.keys, cache.values

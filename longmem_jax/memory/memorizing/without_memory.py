@@ -1,7 +1,7 @@
-"""Transformer-XL as the Memorizing Transformer has it in all other layers (Wu et al., 2022).
+"""The Transformer-XL layers around the memory of the Memorizing Transformer (Wu et al., 2022).
 
-Normalised queries and keys, T5 biases, and a cache of the last keys and values. Its parameters are
-those of `memorizing` without the gate, so that a memory can be added to a trained model.
+Normalised queries and keys, T5 biases, and a cache of the last keys and values. It has the
+parameters of `memorizing` but the gate, so that a memory can be added to a trained model.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from longmem_jax.segment import Aux, Segment, mean_count
 
 @flax.struct.dataclass
 class NormalizedXLCache:
-    """What an open segment reads and will write.
+    """What an open segment reads, and will write when it closes.
 
     Attributes:
       attention: recent keys and values and those of the tokens so far.
@@ -59,7 +59,7 @@ class NormalizedXL(nn.Module):
         )
 
     def initial_state(self, batch_size: int) -> RecentKeys:
-        """No keys."""
+        """An empty cache."""
         return self.attention.initial(batch_size)
 
     def __call__(
@@ -73,13 +73,13 @@ class NormalizedXL(nn.Module):
         return self.projections.out(local), new, Aux(losses={}, metrics=metrics)
 
     def open_segment(self, state: RecentKeys, batch_size: int) -> NormalizedXLCache:
-        """Room for the segment behind the recent keys."""
+        """Recent keys and values, followed by room for those of the segment."""
         return NormalizedXLCache(self.attention.open(state, batch_size), state)
 
     def extend(
         self, x: jax.Array, cache: NormalizedXLCache, index: jax.Array
     ) -> tuple[jax.Array, NormalizedXLCache]:
-        """Reads tokens `index` .. of the open segment; see `MemoryLayer`."""
+        """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         _, local, attention = self.attention.tokens(
             self.normalize(x), cache.attention, cache.recent.count, index
         )

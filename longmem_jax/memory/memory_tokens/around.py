@@ -1,7 +1,7 @@
-"""Memory tokens around a segment: the vectors, how they go in, and what comes out of them.
+"""Memory tokens around a segment: the vectors, and how to insert and extract them.
 
 In a model they pass through all layers (`models/memory_transformer.py`). `MemoryTokens` is one attention
-layer with memory tokens of its own, for anybody's model.
+layer with its own memory tokens, for any model.
 """
 
 import dataclasses
@@ -29,24 +29,24 @@ def surround(
       x: [batch, length, d_model], packed: tokens first, padding after them.
       segment: its tokens.
       vectors: memory tokens, [batch, num_tokens, d_model].
-      at_end: append them, too.
+      at_end: also append them.
 
     Returns:
-      x and segment with the memory tokens, padding after all; and the packing whose `unpack` gives
-      [leading, segment, trailing], None where that is how they stand. A lane without tokens has no
-      memory tokens either.
+      x and segment with the memory tokens, padding last; and the packing whose `unpack` gives
+      [leading, segment, trailing], None if they are already in that order. In a lane (batch row)
+      without tokens, the memory tokens are padding too.
     """
     alive = jnp.broadcast_to(segment.valid.any(axis=1)[:, None], vectors.shape[:2])
     blank = jnp.zeros(vectors.shape[:2], segment.tokens.dtype)
-    count = 1 if at_end else 0
-    x = jnp.concatenate([vectors, x, *[vectors] * count], axis=1)
-    tokens = jnp.concatenate([blank, segment.tokens, *[blank] * count], axis=1)
-    valid = jnp.concatenate([alive, segment.valid, *[alive] * count], axis=1)
-    whole = segment.replace(tokens=tokens, valid=valid)
+    trailing = [vectors] if at_end else []
+    x = jnp.concatenate([vectors, x, *trailing], axis=1)
+    tokens = jnp.concatenate([blank, segment.tokens, *[blank for _ in trailing]], axis=1)
+    valid = jnp.concatenate([alive, segment.valid, *[alive for _ in trailing]], axis=1)
+    surrounded = segment.replace(tokens=tokens, valid=valid)
     if not at_end:
-        return x, whole, None
-    whole, packing = pack(whole)
-    return packing.pack(x), whole, packing
+        return x, surrounded, None
+    surrounded, packing = pack(surrounded)
+    return packing.pack(x), surrounded, packing
 
 
 def take(x: jax.Array, packing: Packing | None, num_tokens: int) -> tuple[jax.Array, jax.Array]:
@@ -61,10 +61,10 @@ class LearnedTokens(nn.Module):
     """The learned memory tokens.
 
     Attributes:
-      num_tokens: how many.
+      num_tokens: number of memory tokens.
       d_model: their width.
-      std: of their initialisation.
-      dtype: the compute dtype.
+      std: standard deviation of their initialisation.
+      dtype: compute dtype.
     """
 
     num_tokens: int
@@ -77,7 +77,7 @@ class LearnedTokens(nn.Module):
         self.tokens = self.param('tokens', init, (self.num_tokens, self.d_model))
 
     def __call__(self, batch_size: int) -> jax.Array:
-        """The same for every lane, [batch_size, num_tokens, d_model]."""
+        """The memory tokens, the same for every lane: [batch_size, num_tokens, d_model]."""
         tokens = self.tokens[None].astype(self.dtype)
         return jnp.broadcast_to(tokens, (batch_size, self.num_tokens, self.d_model))
 
@@ -88,9 +88,9 @@ class MemoryTokensState:
 
     Attributes:
       cache: hidden vectors of the last positions.
-      vectors: [batch, num_tokens, d_model], what the last segment left in the memory tokens; None
-        where they are not carried.
-      count: int32 [batch], segments written in this document; the first begins with the learned ones.
+      vectors: [batch, num_tokens, d_model], memory tokens after the last segment; None if they are
+        not carried.
+      count: int32 [batch], segments written in this document; the first has the learned tokens.
     """
 
     cache: TransformerXLState
@@ -101,11 +101,11 @@ class MemoryTokensState:
 class MemoryTokens(nn.Module):
     """Attention with memory tokens before, and optionally after, a segment (Burtsev et al., 2020).
 
-    Only segments that are read whole: it has no streaming path, which is the model's.
+    Reads whole segments only; there is no streaming path outside of the model.
 
     Attributes:
-      carry: what the appended tokens become goes on to the next segment (Bulatov et al., 2022).
-      gradients: through carried tokens.
+      carry: outputs at the appended tokens are the next memory tokens (Bulatov et al., 2022).
+      gradients: gradients flow through carried tokens.
       num_tokens, at_end, read_cache, look_ahead, memory_length, same_length, clamp_length, position:
         as in `MemoryTokensLayer`.
     """
@@ -145,7 +145,7 @@ class MemoryTokens(nn.Module):
         )
 
     def initial_state(self, batch_size: int) -> MemoryTokensState:
-        """An empty cache; the learned tokens stand in until there are carried ones."""
+        """An empty cache; the first segment uses the learned tokens."""
         shape = (batch_size, self.num_tokens, self.settings.d_model)
         vectors = jnp.zeros(shape, self.settings.dtype) if self.carry and self.at_end else None
         cache = self.attention.initial_state(batch_size)
@@ -159,12 +159,12 @@ class MemoryTokens(nn.Module):
         if state.vectors is not None:
             carried = state.vectors if self.gradients else jax.lax.stop_gradient(state.vectors)
             vectors = select_lanes(state.count > 0, carried, vectors)
-        around, whole, packing = surround(x, segment, vectors, self.at_end)
-        y, cache, aux = self.attention(around, state.cache, whole, train=train)
+        surrounded, with_memory, packing = surround(x, segment, vectors, self.at_end)
+        y, cache, aux = self.attention(surrounded, state.cache, with_memory, train=train)
         y, written = take(y, packing, self.num_tokens)
         alive = segment.valid.any(axis=1)
         if state.vectors is not None:
-            # As in a block of the model: what the layer says is added to what the tokens were.
+            # As in a block of the model: the output is added to the residual stream.
             written = select_lanes(alive, vectors + written, state.vectors)
         else:
             written = None

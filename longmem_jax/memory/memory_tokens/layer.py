@@ -1,9 +1,9 @@
-"""Attention of a memory transformer's layers: what memory tokens and tokens see of one another.
+"""Attention in the layers of a memory transformer: what memory tokens and tokens see.
 
-A segment has its leading memory tokens first and its trailing ones last; both groups see all of
-themselves, and everything before. Tokens are causal, and see the leading group. The vectors and what
-is carried from segment to segment are the model's, `models/memory_transformer.py`. The cache of
-Transformer-XL, if there is one, holds memory tokens like all others.
+A segment has leading memory tokens first and trailing ones last; each group sees all of itself and
+everything before it. Tokens are causal, and see the leading group. `models/memory_transformer.py` owns
+the vectors and carries them from segment to segment. The Transformer-XL cache, if there is one, also
+holds memory tokens.
 """
 
 from collections.abc import Callable
@@ -46,12 +46,12 @@ class MemoryTokensCache:
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """`same_length` needs a cache to keep to, and the released look ahead its positions."""
+    """Checks that `same_length` has a cache, and the released look-ahead its position scheme."""
     faults = at_least(fields, 1, 'num_tokens') + one_of(fields, look_ahead=LOOK_AHEAD)
     if fields['look_ahead'] == 'released' and fields['position'] != 'transformer_xl':
-        faults.append("look_ahead = 'released': belongs to position = 'transformer_xl'")
+        faults.append("look_ahead = 'released': needs position = 'transformer_xl'")
     if fields['same_length'] and not fields['memory_length']:
-        faults.append('same_length = True: needs memory_length > 0, the distance that it keeps to')
+        faults.append('same_length = True: needs memory_length > 0, the number of positions seen')
     return faults
 
 
@@ -71,8 +71,8 @@ def visible(
       queries: int32 [batch, queries], positions in the segment.
       keys: int32 [keys], positions in the segment; below 0 in the Transformer-XL cache.
       count: int32 [batch], filled vectors of the cache.
-      end: int32 [batch], position after the trailing memory tokens; 0 where there are none.
-      num_tokens: memory tokens of a group.
+      end: int32 [batch], position after the trailing memory tokens; 0 if there are none.
+      num_tokens: memory tokens per group.
       read_cache: memory tokens see the cache.
       window: tokens see distances below it only; 0 = no limit.
 
@@ -101,18 +101,18 @@ def released_bias(
     length: int,
     scale: float,
 ) -> jax.Array:
-    """The scores by distance that the authors' shift gives keys ahead of their query, less ours.
+    """The authors' scores by distance minus ours, for keys ahead of their query.
 
-    The shift is made for causal attention; ahead of a query it runs into the scores of the next one.
+    Their shift is for causal attention; ahead of a query it reads scores of the next query.
 
     Args:
       relative: scores by distance; `queries` [batch, heads, queries, head_dim].
       queries, keys, count: as in `visible`.
       length: positions of a full segment.
-      scale: of the scores.
+      scale: factor of the scores.
 
     Returns:
-      [batch, heads, queries, keys], to be added to the scaled scores; zeros where no key is ahead.
+      [batch, heads, queries, keys], added to the scaled scores; zeros where the key is not ahead.
     """
     ahead = keys[None, None] - queries[..., None]
     at = count[:, None, None] + length + 1 - ahead
@@ -120,9 +120,9 @@ def released_bias(
     following = jnp.concatenate([scores[:, :, 1:], scores[:, :, -1:]], axis=2)
     at = jnp.clip(at, 0, scores.shape[-1] - 1)[:, None]
     shape = (*scores.shape[:3], keys.shape[0])
-    theirs = jnp.take_along_axis(following, jnp.broadcast_to(at, shape), axis=3)
-    theirs = jnp.where((ahead == 1)[:, None], jnp.zeros_like(theirs), theirs)
-    difference = (theirs - scores[..., :1]) * jnp.asarray(scale, scores.dtype)
+    released = jnp.take_along_axis(following, jnp.broadcast_to(at, shape), axis=3)
+    released = jnp.where((ahead == 1)[:, None], jnp.zeros_like(released), released)
+    difference = (released - scores[..., :1]) * jnp.asarray(scale, scores.dtype)
     return jnp.where((ahead >= 1)[:, None], difference, jnp.zeros_like(difference))
 
 
@@ -133,10 +133,10 @@ class MemoryTokensLayer(nn.Module):
 
     Attributes:
       num_tokens: memory tokens before the segment, and as many after it if `at_end`.
-      at_end: memory tokens are appended, too.
+      at_end: memory tokens are also appended.
       read_cache: memory tokens see the cache.
       look_ahead: relative position of a memory token ahead of another that sees it: 'nearest', as
-        if at the same position, or 'released', what the authors' shift makes of it.
+        if at the same position, or 'released', as the authors' shift gives.
       memory_length: hidden vectors of the cache, 0 = none; may differ in evaluation.
       same_length: tokens see `memory_length` positions, themselves included.
       clamp_length: larger distances are encoded as this one; 0 = no limit.
@@ -167,13 +167,23 @@ class MemoryTokensLayer(nn.Module):
             clamp_length=self.clamp_length,
         )
 
-    def _keys_values(self, x, start):
-        """Keys and values of normalized `x`, which begins at key `start` (int or [batch])."""
+    def _keys_values(self, x: jax.Array, start: int | jax.Array) -> KeyValues:
+        """Keys and values of normalised `x`, whose first vector has key index `start`."""
         keys = self.attention.relation.apply_to_keys(self.projections.keys(x), start)
         return KeyValues(keys, self.projections.values(x))
 
-    def _look(self, x, keys_values, first, count, end, *, offset, train):
-        """Attends from normalized `x`, positions `first` .., of which the key has index `offset`."""
+    def _attend(
+        self,
+        x: jax.Array,
+        keys_values: KeyValues,
+        first: jax.Array,
+        count: jax.Array,
+        end: jax.Array,
+        *,
+        offset: int | jax.Array,
+        train: bool,
+    ) -> jax.Array:
+        """Attends from normalised `x`, the first at position `first` and key index `offset`."""
         settings, num_keys = self.settings, keys_values.keys.shape[2]
         steps = jnp.arange(x.shape[1], dtype=jnp.int32)
         queries = first[:, None] + steps[None]
@@ -213,15 +223,15 @@ class MemoryTokensLayer(nn.Module):
     def __call__(
         self, x: jax.Array, state: TransformerXLState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, TransformerXLState, Aux]:
-        """Attends; x, y are [batch, length, d_model] with the memory tokens in them."""
+        """Attends; x, y are [batch, length, d_model] including memory tokens."""
         num_valid = segment.num_valid
         first = jnp.zeros_like(num_valid)
-        both = normal = self.normalize(x)
+        joined = normalized = self.normalize(x)
         if self.memory_length:
-            both = jnp.concatenate([self.normalize(state.hidden), normal], axis=1)
-        y = self._look(
-            normal,
-            self._keys_values(both, 0),
+            joined = jnp.concatenate([self.normalize(state.hidden), normalized], axis=1)
+        y = self._attend(
+            normalized,
+            self._keys_values(joined, 0),
             first,
             state.count,
             num_valid if self.at_end else first,
@@ -244,12 +254,14 @@ class MemoryTokensLayer(nn.Module):
     def extend(
         self, x: jax.Array, cache: MemoryTokensCache, index: jax.Array
     ) -> tuple[jax.Array, MemoryTokensCache]:
-        """Reads tokens, or all memory tokens of a group; see `MemoryLayer`."""
+        """Reads the next tokens, or all memory tokens of a group; see `MemoryLayer`."""
         offset = self.memory_length + index
-        normal = self.normalize(x)
-        new = self._keys_values(normal, offset)
+        normalized = self.normalize(x)
+        new = self._keys_values(normalized, offset)
         attention = cache.attention.write_at(new.keys, new.values, offset)
-        y = self._look(normal, attention, index, cache.count, cache.end, offset=offset, train=False)
+        y = self._attend(
+            normalized, attention, index, cache.count, cache.end, offset=offset, train=False
+        )
         hidden = write_at(cache.hidden, x, index, 1)
         return y, cache.replace(attention=attention, hidden=hidden)
 
