@@ -1,7 +1,7 @@
-"""The fields of every configuration, with neutral values; a file in `configs/` sets its experiment's.
+"""The fields of every configuration, with neutral values; files in `configs/` set the experiments'.
 
-All fields live here, but for those of layers: their defaults, the papers' values, stand in the
-layers' own files, and `config.recipes` writes them into the config. Code reads the config only.
+All fields are listed here except those of the layers, whose defaults (the papers' values) are in the
+layers' own files; `config.recipes` copies them into the config. Code reads only the config.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from longmem_jax.config.recipes import section
 
 
 def base() -> ml_collections.ConfigDict:
-    """A configuration with every section; a small Transformer-XL on no data."""
+    """A configuration with every section: a small Transformer-XL without data."""
     config = ml_collections.ConfigDict()
     config.model = config_dict.create(
         kind='language_model',  # or another of `models.kinds`, with a section of that name
@@ -33,19 +33,19 @@ def base() -> ml_collections.ConfigDict:
         final_norm=True,
         scale_embedding=True,  # by sqrt(d_model)
         position='none',  # absolute positions: 'none', 'sinusoidal', 'learned'
-        num_positions=0,  # length of their table; 0 = a segment's
+        num_positions=0,  # length of the position table; 0 = the segment length
         tie_weights=True,
         cutoffs=(),  # adaptive embedding and softmax: first token of cluster 1, 2, ...
         div_val=1,  # width of cluster i is d_embed / div_val**i
         tie_projections=(False,),  # per cluster: output projection = input projection
         dropout=0.0,
-        residual_dropout=-1.0,  # of what layers add to the stream; -1 = dropout
-        embedding_dropout=-1.0,  # of embeddings and of the last layer; -1 = dropout
+        residual_dropout=-1.0,  # on the layers' outputs, before the addition; -1 = dropout
+        embedding_dropout=-1.0,  # on embeddings and the last layer's output; -1 = dropout
         attention_dropout=0.0,
-        layer_drop=0.0,  # share of blocks thrown away per training step
-        num_kv_heads=0,  # heads of keys and values, shared by groups of heads; 0 = num_heads
-        attention_bias='none',  # biases of projections: 'none', 'qkv', 'out', 'all'
-        scale_scores=True,  # attention scores by 1 / sqrt(head_dim)
+        layer_drop=0.0,  # share of blocks skipped per training step
+        num_kv_heads=0,  # heads of keys and values, each shared by several queries'; 0 = num_heads
+        attention_bias='none',  # which projections have biases: 'none', 'qkv', 'out', 'all'
+        scale_scores=True,  # multiply attention scores by 1 / sqrt(head_dim)
         norm_epsilon=1e-5,
         rotary_base=10000.0,
         rotary_share=1.0,  # share of head_dim that rotary positions rotate
@@ -54,16 +54,16 @@ def base() -> ml_collections.ConfigDict:
     )
     config.data = config_dict.create(
         source='text',  # 'stdlib', 'text', 'tfds', 'huggingface', 'parallel', or a task: data/tasks/
-        path='',  # 'text', 'parallel': a folder with train, validation, test; 'text': or one file
-        name='',  # 'tfds', 'huggingface': the data set; 'parallel': a TFDS set, where path is ''
+        path='',  # 'text', 'parallel': a folder with train, validation, test; 'text' also: one file
+        name='',  # 'tfds', 'huggingface': the data set; 'parallel': a TFDS set if path is ''
         documents='file',  # what a document is: 'file', 'line', 'wiki', 'folder'
-        endings=(),  # 'folder': only files whose names end so, such as ('.py',)
-        fractions=(0.9, 0.05, 0.05),  # one file: its training, validation and test part
-        pieces=1,  # cut training documents in so many, each on a lane of its own
+        endings=(),  # 'folder': only files with these endings, such as ('.py',)
+        fractions=(0.9, 0.05, 0.05),  # one file: its training, validation and test parts
+        pieces=1,  # cut every training document into this many, so that one can fill several lanes
         tokenizer=dict(kind='bytes', path='', size=0),
-        # source 'parallel': the languages of a pair and the places for each side.
+        # source 'parallel': the two languages, and the positions for each side.
         pairs=dict(languages=('', ''), max_source=0, max_target=0),
-        seed=0,  # order of the documents; what a task draws
+        seed=0,  # of the order of documents, and of the documents of a task
         task=config_dict.create(),  # fields of a task
     )
     config.optimizer = config_dict.create(
@@ -91,36 +91,36 @@ def base() -> ml_collections.ConfigDict:
         log_every=50,
         evaluate_every=1000,
         seed=0,
-        start_from='',  # workdir of another run: its parameters, where shapes agree, to begin with
-        max_bad_steps=20,  # steps in a row that are not finite before the run ends
+        start_from='',  # workdir of another run whose parameters, where shapes agree, to start from
+        max_bad_steps=20,  # non-finite steps in a row before the run ends
         z_loss=0.0,
         loss_weights=config_dict.create(),  # auxiliary losses of memories, by name
     )
     config.evaluate = config_dict.create(
-        segment_length=0,  # that of training, unless set
+        segment_length=0,  # the training segment length, unless set
         num_lanes=8,
-        context=0,  # tokens of a segment read again and not scored: overlapping windows
+        context=0,  # overlapping windows: tokens of a segment that are read again, not scored
         max_segments=0,  # validation in training: segments per lane; 0 = all
-        max_test_segments=0,  # the same for the final test and --mode=evaluate
+        max_test_segments=0,  # final test and --mode=evaluate: segments per lane; 0 = all
         model=config_dict.create(),  # overrides of config.model, such as memory lengths
     )
     config.retrieval = config_dict.create(
         kind='none',  # of --mode=evaluate: 'knn_lm', 'cache', 'knn_lm_cache', 'spalm'
         datastore='',  # folder of --mode=build_datastore
-        k=1024,  # neighbours, at most
+        k=1024,  # most neighbours per token
         temperature=1.0,
-        share=0.25,  # lambda of the neighbours
+        share=0.25,  # lambda: weight of the neighbours in the mixture
         cache_length=2048,
         cache_temperature=1.0,
-        cache_share=0.1,  # lambda of the cache
-        tune_tokens=20_000,  # of validation, to choose k, temperatures and shares; 0 = as given
-        report_tokens=20,  # that gained most, in WORKDIR/retrieval.txt and .html
+        cache_share=0.1,  # lambda: weight of the cache
+        tune_tokens=20_000,  # validation tokens to choose k, temperatures and shares; 0 = as given
+        report_tokens=20,  # tokens with the largest gain, in WORKDIR/retrieval.txt and .html
         dtype='float16',  # of the keys on disk, or 'float32'
         shard_tokens=1 << 20,
-        verify=False,  # compute all checksums of a datastore when it is opened
+        verify=False,  # check all checksums when a datastore is opened
         index='exact',  # or 'faiss'
-        block_size=1 << 16,  # 'exact': keys on the devices at once
-        centroids=4096,  # 'faiss'
+        block_size=1 << 16,  # 'exact': keys on the devices at a time
+        centroids=4096,  # 'faiss', and the next five
         code_size=64,
         probe=32,
         rerank=4.0,  # candidates per neighbour
@@ -135,19 +135,19 @@ def base() -> ml_collections.ConfigDict:
         beams=5,
         length_penalty=1.0,  # hypotheses rank by log-probability / length ** length_penalty
         num_lanes=16,  # sentences at a time
-        max_sentences=0,  # of a split that BLEU is computed of; 0 = all
+        max_sentences=0,  # of a split, for BLEU; 0 = all
     )
-    config.checkpoint = config_dict.create(every=0, keep=3)  # at every evaluation, unless set
-    config.mesh = config_dict.create(data=-1, fsdp=1, tensor=1, memory=1)  # -1: devices left
-    config.notes = ()  # what a recipe had to choose otherwise than its paper, and why
-    # One-way: setting the right-hand side moves the left one, until that is set itself.
+    config.checkpoint = config_dict.create(every=0, keep=3)  # every: at evaluations, unless set
+    config.mesh = config_dict.create(data=-1, fsdp=1, tensor=1, memory=1)  # -1: all other devices
+    config.notes = ()  # where a recipe had to differ from its paper, and why
+    # The left-hand side follows the right-hand one until it is set itself.
     config.evaluate.segment_length = config.train.get_oneway_ref('segment_length')
     config.checkpoint.every = config.train.get_oneway_ref('evaluate_every')
     return config
 
 
 def size(config: Any, layers: int, width: int, heads: int, feed_forward: int) -> None:
-    """Sets the sizes of the model; heads are `width / heads` wide."""
+    """Sets the sizes of the model; `head_dim` is `width / heads`."""
     model = config.model
     model.num_layers, model.num_heads = layers, heads
     model.d_model = model.d_embed = width
@@ -156,7 +156,7 @@ def size(config: Any, layers: int, width: int, heads: int, feed_forward: int) ->
 
 
 def two_cores(config: Any, *, steps: int, lanes: int, segment: int) -> None:
-    """What every `tiny` variant has in common: float32, no dropout, Adam, three evaluations.
+    """Settings common to all `tiny` variants: float32, no dropout, Adam, three evaluations.
 
     Args:
       config: the whole configuration; changed in place.
@@ -173,13 +173,13 @@ def two_cores(config: Any, *, steps: int, lanes: int, segment: int) -> None:
 
 
 def read_bytes(config: Any) -> None:
-    """Bytes in place of a learnt vocabulary."""
+    """Reads bytes instead of a learned vocabulary."""
     config.model.vocab_size = 257
     config.data.tokenizer = dict(kind='bytes', path='', size=0)
 
 
 def stack(model: Any, num_layers: int, attention: str, feed_forward: str = 'dense') -> None:
-    """Sets a stack of equal layers."""
+    """Sets `num_layers` equal layers."""
     model.num_layers = num_layers
     model.attention = (attention,) * num_layers
     model.feed_forward = (feed_forward,) * num_layers

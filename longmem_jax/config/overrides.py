@@ -1,7 +1,7 @@
-"""`--config.SECTION.FIELD=VALUE`: fields of a configuration set from the command line.
+"""`--config.SECTION.FIELD=VALUE`: fields of a configuration set on the command line.
 
 Every mistake is a `UsageError` that names the field, what was given and what is allowed. Two sections
-take names that they do not hold yet: `config.evaluate.model` every field of `config.model`, and
+accept names that they do not contain yet: `config.evaluate.model` every field of `config.model`, and
 `config.train.loss_weights` every loss.
 """
 
@@ -19,30 +19,30 @@ BOOLEANS = {'true': True, 't': True, '1': True, 'false': False, 'f': False, '0':
 
 
 def split_arguments(argv: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Takes the overrides out of a command line.
+    """Separates the overrides from the other arguments of a command line.
 
     Args:
-      argv: the program's name and its arguments: `--config.a.b=3`, `--config.a.b 3`, and of booleans
+      argv: the program's name and its arguments: `--config.a.b=3`, `--config.a.b 3`, and for booleans
         also `--config.a.b` and `--noconfig.a.b`.
 
     Returns:
-      The other arguments, and (`a.b`, `3`) of every override in order.
+      The other arguments, and (`a.b`, `3`) for every override in order.
     """
-    rest, overrides, waiting = [], [], list(argv)
-    while waiting:
-        argument = waiting.pop(0)
-        found = re.fullmatch(r'--?(no)?config\.([^=]*)(?:=(.*))?', argument, re.DOTALL)
+    rest, overrides, remaining = [], [], list(argv)
+    while remaining:
+        argument = remaining.pop(0)
+        match = re.fullmatch(r'--?(no)?config\.([^=]*)(?:=(.*))?', argument, re.DOTALL)
         if argument == '--':
-            return [*rest, argument, *waiting], overrides
-        if found is None:
+            return [*rest, argument, *remaining], overrides
+        if match is None:
             rest.append(argument)
             continue
-        negated, path, text = found.groups()
+        negated, path, text = match.groups()
         if negated:
             text = 'false'
         elif text is None:
-            alone = not waiting or waiting[0].startswith('--')
-            text = 'true' if alone else waiting.pop(0)
+            has_value = remaining and not remaining[0].startswith('--')
+            text = remaining.pop(0) if has_value else 'true'
         overrides.append((path, text))
     return rest, overrides
 
@@ -52,98 +52,103 @@ def apply(config: ml_collections.ConfigDict, overrides: Sequence[tuple[str, str]
 
     Args:
       config: the whole configuration.
-      overrides: path, such as `train.num_steps`, and text; a later one wins.
+      overrides: path, such as `train.num_steps`, and text; the last one wins.
 
     Raises:
-      UsageError: no such field, or a text that is not of its type.
+      UsageError: no such field, or a text of the wrong type.
     """
     with config.unlocked():
         for path, text in overrides:
             _set(config, tuple(path.split('.')), text)
 
 
-def _set(config, path, text):
-    given = f'--config.{".".join(path)}={text}'
-    evaluated = path[:2] == ('evaluate', 'model')
-    # What evaluation overrides is looked up in the model, and held apart from it.
-    looked_up = path[2:] if evaluated else path[1:]
-    section = config.model if evaluated else _child(config, path[0], 'config', given)
-    where = 'config.model' if evaluated else f'config.{path[0]}'
-    for name in looked_up[:-1]:
-        section = _child(section, name, where, given)
+def _set(config: ml_collections.ConfigDict, path: tuple[str, ...], text: str) -> None:
+    """Sets one field, or all fields of a section given as a dictionary."""
+    argument = f'--config.{".".join(path)}={text}'
+    in_evaluation = path[:2] == ('evaluate', 'model')
+    # Overrides for evaluation are checked against `config.model` but stored apart from it.
+    fields = path[2:] if in_evaluation else path[1:]
+    section = config.model if in_evaluation else _child(config, path[0], 'config', argument)
+    where = 'config.model' if in_evaluation else f'config.{path[0]}'
+    for name in fields[:-1]:
+        section = _child(section, name, where, argument)
         where = f'{where}.{name}'
     if path[:2] == ('train', 'loss_weights') and len(path) == 3:
-        like = 0.0
+        current = 0.0
     else:
-        like = _child(section, looked_up[-1], where, given) if looked_up else section
-    if isinstance(like, ml_collections.ConfigDict):
-        for name, value in _section(text, given, path, like).items():
+        current = _child(section, fields[-1], where, argument) if fields else section
+    if isinstance(current, ml_collections.ConfigDict):
+        for name, value in _section(text, argument, path, current).items():
             _set(config, (*path, str(name)), value if isinstance(value, str) else repr(value))
         return
-    holder = config
+    parent = config
     for name in path[:-1]:
-        if name not in holder:
-            holder[name] = ml_collections.ConfigDict()
-        holder = holder[name]
-    holder[path[-1]] = _value(text, like, given)
+        if name not in parent:
+            parent[name] = ml_collections.ConfigDict()
+        parent = parent[name]
+    parent[path[-1]] = _value(text, current, argument)
 
 
-def _child(section, name, where, given):
-    """`section[name]`, or the error that says what there is."""
+def _child(section: Any, name: str, where: str, argument: str) -> Any:
+    """`section[name]`, or an error that lists the fields there are."""
     if not isinstance(section, ml_collections.ConfigDict):
-        raise UsageError(f'{given}: {where} = {section!r} is a value and has no fields.')
+        raise UsageError(f'{argument}: {where} = {section!r} is a value and has no fields.')
     if name in section:
         return section[name]
     if where == 'config.model' and name in ATTENTION:
         raise UsageError(
-            f'{given}: this config does not use {name!r}, so there is no section {where}.{name}; to '
-            f'use this memory: --config=configs/NAME.py:memory={name}'
+            f'{argument}: this config does not use {name!r}, so there is no section {where}.{name}; '
+            f'to use this memory: --config=configs/NAME.py:memory={name}'
         )
     fields = sorted(section)
-    there = f'the fields are {", ".join(fields)}' if fields else 'it has no fields'
-    raise UsageError(f'{given}: {where} has no field {name!r}; {nearest(name, fields)}{there}.')
+    allowed = f'the fields are {", ".join(fields)}' if fields else 'it has no fields'
+    raise UsageError(
+        f'{argument}: {where} has no field {name!r}; {nearest(name, fields)}{allowed}.'
+    )
 
 
-def _section(text, given, path, like):
+def _section(
+    text: str, argument: str, path: tuple[str, ...], current: ml_collections.ConfigDict
+) -> dict[Any, Any]:
     """The fields of a whole section, written as a Python dictionary."""
     try:
         fields = ast.literal_eval(text)
     except (ValueError, SyntaxError):
         fields = None
     if not isinstance(fields, dict):
-        example = f'--config.{".".join(path)}.{next(iter(sorted(like)), "NAME")}=...'
-        raise UsageError(f'{given}: is a section; set one field at a time: {example}')
+        example = f'--config.{".".join(path)}.{next(iter(sorted(current)), "NAME")}=...'
+        raise UsageError(f'{argument}: is a section; set one field at a time: {example}')
     return fields
 
 
-def _value(text: str, like: Any, given: str) -> Any:
-    """`text` as a value of the type of `like`."""
-    name = given.partition('=')[0]
-    if isinstance(like, str):
+def _value(text: str, current: Any, argument: str) -> Any:
+    """`text` as a value of the type of `current`."""
+    name = argument.partition('=')[0]
+    if isinstance(current, str):
         return text
-    if isinstance(like, bool):
+    if isinstance(current, bool):
         if text.lower() not in BOOLEANS:
             raise UsageError(f'{name}: must be true or false, got {text!r}.')
         return BOOLEANS[text.lower()]
-    if isinstance(like, (int, float)):
-        kind, spoken = (int, 'an int') if isinstance(like, int) else (float, 'a float')
+    if isinstance(current, (int, float)):
+        number, described = (int, 'an int') if isinstance(current, int) else (float, 'a float')
         try:
-            return kind(text)
+            return number(text)
         except ValueError as error:
             raise UsageError(
-                f'{name}: must be {spoken}, such as {like!r}, got {text!r}.'
+                f'{name}: must be {described}, such as {current!r}, got {text!r}.'
             ) from error
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        # Names without quotes, such as local,infini; of one name: local,
+        # Names without quotes, such as local,infini; a single name: local,
         listed = re.fullmatch(r'[\w.,-]*,[\w.,-]*', text)
         value = tuple(text.removesuffix(',').split(',')) if listed else text
-    if not isinstance(like, (tuple, list)):
+    if not isinstance(current, (tuple, list)):
         return value
     if not isinstance(value, (tuple, list)):
-        example = repr(tuple(like[:2]) or ('a', 'b')).replace(' ', '')
+        example = repr(tuple(current[:2]) or ('a', 'b')).replace(' ', '')
         raise UsageError(
-            f'{name}: must be a tuple, such as "{example}", one item or more, got {text!r}.'
+            f'{name}: must be a tuple, such as "{example}", of one or more items, got {text!r}.'
         )
     return tuple(value)

@@ -1,7 +1,7 @@
-"""Puts any memory into any configuration: its layers, losses, parameter groups, and lengths.
+"""Puts any memory into any configuration: its layers, losses, parameter groups and lengths.
 
-Every memory brings a recipe in its own file (`Entry.recipes`), which derives its fields from the sizes
-of the model and the segment. A config says of a memory only what its paper has otherwise.
+Every memory has a recipe in its own file (`Entry.recipes`), which derives its fields from the sizes
+of the model and the segment. A config lists only the fields that its experiment sets differently.
 """
 
 import dataclasses
@@ -16,14 +16,14 @@ from longmem_jax.models.kinds import KINDS
 
 @dataclasses.dataclass
 class Given:
-    """What a config says of one memory, beyond its recipe.
+    """What a config changes in the recipe of a memory.
 
     Attributes:
-      recipe: name of another recipe to begin with; '' = the one of the memory's name.
+      recipe: name of another recipe to start from; '' = the recipe of the memory's name.
       fields: of its sub-config; a field that several layers of the recipe have is set in all.
       attention, feed_forward: names per layer; () = as in the recipe.
-      evaluate: fields that differ in evaluation, such as longer memories.
-      loss_weights, groups: in place of the recipe's; None = the recipe's.
+      evaluate: fields with other values in evaluation, such as longer memories.
+      loss_weights, groups: replace the recipe's; None = the recipe's.
     """
 
     recipe: str = ''
@@ -45,33 +45,33 @@ def given(
     groups: tuple[tuple, ...] | None = None,
     **fields: Any,
 ) -> Given:
-    """`Given` with its fields as keywords: `given(memory_length=512)`."""
+    """A `Given` whose `fields` are keywords: `given(memory_length=512)`."""
     return Given(recipe, fields, attention, feed_forward, evaluate or {}, loss_weights, groups)
 
 
 def recipes() -> dict[str, Callable[[Scale], Recipe]]:
-    """Every name that `:memory=` may have, to its recipe."""
-    found = {}
+    """Every name that `:memory=` accepts, with its recipe."""
+    by_name = {}
     for owner in (*LAYERS.values(), *KINDS.values()):
-        found |= owner.recipes
-    return found
+        by_name |= owner.recipes
+    return by_name
 
 
-def scale_of(config: Any, **told: Any) -> Scale:
-    """The sizes that recipes derive fields from; all follow from the segment unless told.
+def scale_of(config: Any, **sizes: Any) -> Scale:
+    """The sizes that recipes derive fields from; all follow from the segment length unless given.
 
     Args:
       config: the whole configuration.
-      **told: attributes of `Scale` that are not to follow.
+      **sizes: attributes of `Scale` to set instead.
     """
     model, segment = config.model, config.train.segment_length
-    reach = told.get('reach', max(2 * segment, 128))
+    reach = sizes.get('reach', max(2 * segment, 128))
     basis = max(reach // 4, 2) * 2
     samples = min(segment, 8 * basis)
     long = segment >= 256
-    # A basis function narrower than the vectors it is fitted to lie apart would grow without bound.
+    # A basis function narrower than the distance of the vectors it is fitted to grows without bound.
     narrowest = 1.28 * 0.5 / min(samples, segment)
-    sizes = dict(
+    derived = dict(
         segment=segment,
         evaluated=config.evaluate.segment_length,
         layers=model.num_layers,
@@ -87,14 +87,14 @@ def scale_of(config: Any, **told: Any) -> Scale:
         tokens=20 if long else 8,
         keys=128 if long else 32,
     )
-    return Scale(**sizes | told)
+    return Scale(**derived | sizes)
 
 
 def section(name: str, **changes: Any) -> dict[str, Any]:
     """The sub-config of layer `name`: its paper's values, with changes.
 
     Raises:
-      UsageError: a field that the layer has not, with the nearest.
+      UsageError: a field that the layer does not have, with the nearest.
     """
     defaults = LAYERS[name].defaults()
     for field in changes:
@@ -103,20 +103,20 @@ def section(name: str, **changes: Any) -> dict[str, Any]:
     return defaults | changes
 
 
-def use(config: Any, name: str, changes: Given | Recipe | None = None, **told: Any) -> None:
-    """Puts a memory into the model, in place of the one that is there.
+def use(config: Any, name: str, changes: Given | Recipe | None = None, **sizes: Any) -> None:
+    """Replaces the memory of the model.
 
-    Its layers, sub-configs, auxiliary losses, parameter groups and evaluation lengths go in; all of
-    those of the former memory go out. What could not be as in the paper stands in `config.notes`.
+    Removes the present memory's sub-configs, auxiliary losses, parameter groups and evaluation
+    lengths, and sets those of the new one. Deviations from its paper are listed in `config.notes`.
 
     Args:
       config: the whole configuration; changed in place.
       name: one of `recipes()`.
-      changes: what the config says of this memory, or a recipe of its own.
-      **told: sizes, see `scale_of`.
+      changes: changes to the recipe, or another recipe to use instead.
+      **sizes: see `scale_of`.
 
     Raises:
-      UsageError: another name, with the nearest; a field that the memory has not.
+      UsageError: an unknown name, with the nearest; a field that the memory does not have.
     """
     known, changes = recipes(), changes or Given()
     if name not in known:
@@ -124,12 +124,29 @@ def use(config: Any, name: str, changes: Given | Recipe | None = None, **told: A
     if isinstance(changes, Recipe):
         recipe, changes = changes, Given()
     else:
-        recipe = known[changes.recipe or name](scale_of(config, **told))
+        recipe = known[changes.recipe or name](scale_of(config, **sizes))
     model = config.model
+    _set_model(model, name, recipe)
+    _set_layers(model, recipe, changes)
+    main = next(iter(recipe.sections))
+    config.evaluate.model = {main: changes.evaluate} if changes.evaluate else {}
+    kind_weights = {
+        loss: weight
+        for loss, weight in config.train.loss_weights.items()
+        if loss in KINDS[model.kind].losses
+    }
+    weights = recipe.loss_weights if changes.loss_weights is None else changes.loss_weights
+    config.train.loss_weights = kind_weights | weights
+    config.optimizer.groups = recipe.groups if changes.groups is None else changes.groups
+    config.notes = tuple(f'{name}: {note}' for note in recipe.notes)
+
+
+def _set_model(model: Any, name: str, recipe: Recipe) -> None:
+    """Removes the present memory's sub-configs, and sets the fields of the model itself."""
     for other in {*LAYERS, *KINDS} - {'dense', 'seq2seq'}:
         if other in model:
             del model[other]
-    if model.kind == 'seq2seq':  # the memory is the decoder's; the encoder and positions stay
+    if model.kind == 'seq2seq':  # the decoder gets the memory; encoder and positions stay
         if 'kind' in recipe.model:
             raise UsageError(
                 f'memory={name}: this is a whole model, not the attention of a decoder; use a memory '
@@ -140,30 +157,24 @@ def use(config: Any, name: str, changes: Given | Recipe | None = None, **told: A
     for field, value in recipe.model.items():
         if field != 'position':
             model[field] = value
-    own = next(iter(recipe.sections))
-    model.attention = changes.attention or recipe.attention or (own,) * model.num_layers
+
+
+def _set_layers(model: Any, recipe: Recipe, changes: Given) -> None:
+    """Sets the stacks of layers and the sub-configs of the layers in use."""
+    main = next(iter(recipe.sections))
+    model.attention = changes.attention or recipe.attention or (main,) * model.num_layers
     model.num_layers = len(model.attention)
     dense = ('dense',) * model.num_layers
     model.feed_forward = changes.feed_forward or recipe.feed_forward or dense
     used = {*model.attention, *model.feed_forward, model.kind}
     sections = {
-        part: section(part, **fields) if part in LAYERS else fields
-        for part, fields in recipe.sections.items()
+        layer: section(layer, **fields) if layer in LAYERS else fields
+        for layer, fields in recipe.sections.items()
     }
-    has = sorted({field for fields in sections.values() for field in fields})
+    allowed = sorted({field for fields in sections.values() for field in fields})
     for field in changes.fields:
-        if field not in has:
-            raise UsageError(unknown(f'a field of {own}', field, has))
-    for part, fields in sections.items():
-        if part in used:
-            model[part] = fields | {k: v for k, v in changes.fields.items() if k in fields}
-    config.evaluate.model = {own: changes.evaluate} if changes.evaluate else {}
-    chosen = changes.loss_weights
-    kept = {
-        loss: weight
-        for loss, weight in config.train.loss_weights.items()
-        if loss in KINDS[model.kind].losses
-    }
-    config.train.loss_weights = kept | (recipe.loss_weights if chosen is None else chosen)
-    config.optimizer.groups = recipe.groups if changes.groups is None else changes.groups
-    config.notes = tuple(f'{name}: {note}' for note in recipe.notes)
+        if field not in allowed:
+            raise UsageError(unknown(f'a field of {main}', field, allowed))
+    for layer, fields in sections.items():
+        if layer in used:
+            model[layer] = fields | {k: v for k, v in changes.fields.items() if k in fields}

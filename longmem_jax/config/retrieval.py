@@ -1,11 +1,11 @@
-"""The fields of `config.retrieval`, checked."""
+"""The rules of `config.retrieval`."""
 
 from typing import Any
 
 from longmem_jax.faults import above, between, one_of
 
 KINDS = ('none', 'knn_lm', 'cache', 'knn_lm_cache', 'spalm')
-# Of these: what is mixed with the prediction of the model.
+# The kinds that mix neighbours, or a cache, into the model's prediction.
 WITH_NEIGHBOURS = ('knn_lm', 'knn_lm_cache')
 WITH_CACHE = ('cache', 'knn_lm_cache')
 INDICES = ('exact', 'faiss')
@@ -13,7 +13,7 @@ KEY_TYPES = ('float16', 'float32')
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.retrieval`: what is allowed for each field."""
+    """Faults of `config.retrieval`."""
     faults = one_of(settings, kind=KINDS, index=INDICES, dtype=KEY_TYPES)
     faults += between(settings, 0, 1, 'share', 'cache_share')
     if settings.kind == 'knn_lm_cache' and settings.share + settings.cache_share > 1:

@@ -24,9 +24,9 @@ def compared(
       span: longest span of Expire-Span and Adaptive-Span.
       ramp: of both.
       xl: memory of Transformer-XL.
-      compressed: tokens that the Compressive Transformer goes back: half as they are, half pooled by 4.
+      compressed: reach of the Compressive Transformer in tokens: half as they are, half pooled by 4.
       expire_loss, adaptive_loss: weights of their losses.
-      num_sizes: sizes of Expire-Span's buffer that there is a branch for.
+      num_sizes: sizes of Expire-Span's buffer that are compiled.
       **expire: further fields of Expire-Span.
     """
     return dict(

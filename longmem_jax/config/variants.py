@@ -1,6 +1,6 @@
 """The argument of a config file: `--config=configs/pg19.py:tiny` or `:memory=infini,tiny`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from longmem_jax.config.recipes import Given, use
@@ -11,14 +11,14 @@ Variant = Callable[..., None]
 
 
 def whole_number(name: str, value: str) -> int:
-    """The number of `name=value`; raises `UsageError` where it is none above 0."""
+    """The number of `name=value`; raises `UsageError` unless it is an integer above 0."""
     if not value.isdigit() or not int(value):
-        raise UsageError(f'{name}={value}: a whole number above 0 is needed, such as {name}=1024.')
+        raise UsageError(f'{name}={value}: must be an integer above 0, such as {name}=1024.')
     return int(value)
 
 
 def one_of(name: str, value: str, allowed: Any) -> str:
-    """`value`, or a `UsageError` with the nearest of those that `name=` allows."""
+    """`value`, or a `UsageError` with the nearest value that `name=` allows."""
     if value not in allowed:
         raise UsageError(unknown(name, value, allowed))
     return value
@@ -33,26 +33,26 @@ def variant(
     scale: dict[str, Any] | None = None,
     **variants: Variant,
 ) -> Any:
-    """Applies what `argument` names, in the order of declaration here, then puts the memory in.
+    """Applies the variants that `argument` names, in the order declared here, then sets the memory.
 
-    So a variant such as `tiny` sets sizes and changes `memories` and `scale`, and the memory, whatever
-    its name and wherever it was typed, reads the sizes that are left.
+    So a variant such as `tiny` can set sizes and change `memories` and `scale`, and every memory,
+    wherever it was typed, is built for the final sizes.
 
     Args:
       config: the full-size configuration; changed in place.
-      argument: names separated by commas; `name` or `name=value`, each once. `memory=NAME` is always
-        among them: any memory of the library, or one of `memories`.
-      memory: the config's own; None = the config has no `memory=` (it is no language model).
-      memories: what the experiment says of a memory, by name, beyond its recipe; or one of its own.
-      scale: sizes for recipes that are not to follow from the segment, see `recipes.scale_of`.
+      argument: names separated by commas; `name` or `name=value`, each once. Besides `variants`,
+        `memory=NAME`: any memory of the library, or one of `memories`.
+      memory: the config's default; None = the config accepts no `memory=`.
+      memories: by name, changes to the recipe of a memory, or a recipe of the experiment's own.
+      scale: sizes for recipes that should not follow from the segment, see `recipes.scale_of`.
       **variants: name to a function that changes the config: `f(config)` or `f(config, value)`.
 
     Returns:
       The configuration.
 
     Raises:
-      UsageError: a name that is not there, with those that are; a name given twice; a value where
-        none is taken, or none where one is needed.
+      UsageError: an unknown name, with those allowed; a name given twice; a value where none is
+        taken, or none where one is needed.
     """
     typed = _typed(argument, [*variants, *(['memory'] if memory else [])])
     for name, change in variants.items():
@@ -66,11 +66,11 @@ def variant(
     return config
 
 
-def _typed(argument, allowed):
-    """Name to value, None where there was no '='."""
+def _typed(argument: str | None, allowed: Sequence[str]) -> dict[str, str | None]:
+    """Name to value; None where there was no '='."""
     typed = {}
-    for part in filter(None, (argument or '').split(',')):
-        name, equals, value = part.partition('=')
+    for item in filter(None, (argument or '').split(',')):
+        name, equals, value = item.partition('=')
         if name not in allowed:
             raise UsageError(unknown('the argument of the config file', name, sorted(allowed)))
         if name in typed:
@@ -79,7 +79,8 @@ def _typed(argument, allowed):
     return typed
 
 
-def _values(name, value, change):
+def _values(name: str, value: str | None, change: Variant) -> list[str]:
+    """The arguments of `change` after the config: its value, if it takes one."""
     takes_value = change.__code__.co_argcount > 1
     if takes_value and value is None:
         raise UsageError(f'{name}: a value is needed, such as {name}=VALUE.')

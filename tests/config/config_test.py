@@ -368,7 +368,7 @@ def test_memories_of_any_size_are_runnable(name):
             if size:
                 assert config.model.memorizing.memory_size == size
             assert checks.find_faults(config, 1) == []
-    with pytest.raises(UsageError, match='size=many: a whole number'):
+    with pytest.raises(UsageError, match='size=many: must be an integer'):
         get_config(path, 'size=many')
 
 
@@ -415,7 +415,7 @@ def test_spans_and_gaps_are_numbers():
     for span, shorten in ((32_768, False), (65_536, True)):
         model = get_config(path, f'span={span}').model
         assert model.expire_span.max_span == span and model.expire_span.shorten == shorten
-    with pytest.raises(UsageError, match='span=far: a whole number'):
+    with pytest.raises(UsageError, match='span=far: must be an integer'):
         get_config(path, 'span=far')
     with pytest.raises(UsageError, match="did you mean 'expire_span'"):
         get_config(path, 'memory=expirespan')

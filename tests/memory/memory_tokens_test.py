@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.config.checks import model_faults
+from longmem_jax.config.model_checks import model_faults
 from longmem_jax.memory.memory_tokens.layer import visible
 from tests.toys import LENGTH, model_config
 

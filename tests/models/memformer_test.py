@@ -8,7 +8,7 @@ import pytest
 from longmem_jax.analysis import memformer_slots
 from longmem_jax.commands.train import train
 from longmem_jax.config.base import stack
-from longmem_jax.config.checks import model_faults
+from longmem_jax.config.model_checks import model_faults
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.layers.feature_maps import unit
 from longmem_jax.models.encoders import slot_attention as slots

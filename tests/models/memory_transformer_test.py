@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.config.checks import model_faults
+from longmem_jax.config.model_checks import model_faults
 from longmem_jax.data.lanes import Batch
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.retrieval.reading import look

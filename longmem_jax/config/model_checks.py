@@ -1,0 +1,148 @@
+"""The rules of `config.model`: sizes, stacks of layers, fields of each layer, positions, clusters."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from longmem_jax.errors import unknown
+from longmem_jax.faults import at_least, between, of_section, one_of, under
+from longmem_jax.layers import embedding, norms
+from longmem_jax.memory.checks import layer_faults, size_faults
+from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
+from longmem_jax.models.kinds import KINDS
+
+
+def model_faults(model: Any, segment_length: int) -> list[str]:
+    """Faults of `config.model`, for segments of `segment_length` tokens."""
+    faults = at_least(model, 1, 'vocab_size', 'd_embed') + size_faults(model)
+    faults += one_of(model, norm=norms.KINDS, position=embedding.ABSOLUTE)
+    faults += _positions(model, segment_length) + between(model, 0, 1, 'layer_drop', ends='[)')
+    for name in ('residual_dropout', 'embedding_dropout'):
+        if model[name] != -1 and between(model, 0, 1, name, ends='[)'):
+            faults.append(
+                f'{name} = {model[name]}: must lie between 0 and 1, excluding 1, or be -1 (as dropout)'
+            )
+    faults = under('config.model', faults)
+    faults += _stack(model, 'attention', ATTENTION)
+    faults += _stack(model, 'feed_forward', FEED_FORWARD)
+    if not all(isinstance(name, str) for name in (*model.attention, *model.feed_forward)):
+        return faults
+    faults += _kind(model, segment_length)
+    for name in sorted({*model.attention, *model.feed_forward} & set(LAYERS)):
+        faults += _fields(model, name, segment_length)
+    return faults + _clusters(model)
+
+
+def _stack(model: Any, name: str, registry: Mapping[str, Any]) -> list[str]:
+    """Faults of `attention` or `feed_forward`, the names of the layers."""
+    layers = tuple(model[name])
+    if not all(isinstance(layer, str) for layer in layers):
+        return [f'config.model.{name} = {layers}: names of layers are needed, one per layer']
+    faults = []
+    if len(layers) != model.num_layers:
+        example = ','.join((layers * model.num_layers)[: model.num_layers])
+        example += ',' if model.num_layers == 1 else ''
+        faults.append(
+            f'config.model.{name} = {layers}: one name per layer is needed, {model.num_layers} in all '
+            f'(config.model.num_layers); set both, such as --config.model.{name}={example}'
+        )
+    for layer in sorted(set(layers)):
+        if layer not in registry:
+            faults.append(unknown(f'config.model.{name}', layer, sorted(registry)))
+    return faults
+
+
+def _kind(model: Any, segment_length: int) -> list[str]:
+    """Faults of the kind of model and of its section."""
+    if model.kind not in KINDS:
+        return [unknown('config.model.kind', model.kind, sorted(KINDS))]
+    kind, where = KINDS[model.kind], f'config.model.{model.kind}'
+    faults = _attention_of_kind(model)
+    if not kind.fields:
+        return faults
+    if model.kind not in model:
+        return [*faults, f'{where} is missing: the fields are {", ".join(kind.fields)}']
+    of_fields = of_section(model[model.kind], kind.fields)
+    if not of_fields and set(model.attention) <= set(ATTENTION):
+        of_fields = kind.faults(model, segment_length)
+    return faults + under(where, of_fields)
+
+
+def _attention_of_kind(model: Any) -> list[str]:
+    """Faults of attention layers that only one kind of model can use."""
+    setting = f'config.model.attention = {tuple(model.attention)}'
+    faults = [
+        f'{setting}, config.model.kind = {model.kind!r}: {kind.attention!r} needs kind = {name!r}'
+        for name, kind in KINDS.items()
+        if kind.attention in model.attention and name != model.kind
+    ]
+    needed = KINDS[model.kind].attention
+    if needed and set(model.attention) != {needed}:
+        faults.append(f'{setting}: {model.kind!r} needs {needed!r} in all layers')
+    return faults
+
+
+def _fields(model: Any, name: str, segment_length: int) -> list[str]:
+    """Faults of the sub-config of the layer type `name`."""
+    where = f'config.model.{name}'
+    if name not in model:
+        advice = (
+            f'to use this memory in all layers: --config=configs/NAME.py:memory={name}'
+            if name in ATTENTION
+            else f'it needs the fields {", ".join(LAYERS[name].fields())}'
+        )
+        return [f'{where} is missing, though {name!r} is in the stack of layers; {advice}']
+    return layer_faults(
+        LAYERS[name],
+        model[name],
+        LAYERS[name].fields(),
+        model,
+        segment_length,
+        where=f'{where}.',
+        where_model='config.model.',
+    )
+
+
+def _positions(model: Any, segment_length: int) -> list[str]:
+    """Faults of the table of absolute positions."""
+    length = model.num_positions
+    if length and model.position == 'none':
+        return [
+            f"num_positions = {length}: position = 'none' has none; use 0, or position = 'learned' or "
+            "'sinusoidal'"
+        ]
+    if length and model.kind != 'language_model':
+        return [
+            f'num_positions = {length}: kind = {model.kind!r} begins at position 0 in every segment; '
+            "use 0, or kind = 'language_model'"
+        ]
+    if length and length < segment_length:
+        return [
+            f'num_positions = {length}: must be at least the segment length {segment_length}, or 0 for '
+            'a table of that length'
+        ]
+    return []
+
+
+def _clusters(model: Any) -> list[str]:
+    """Faults of the adaptive embedding and softmax."""
+    faults, cutoffs = [], tuple(model.cutoffs)
+    edges = (0, *cutoffs, model.vocab_size)
+    if not all(isinstance(edge, int) for edge in edges):
+        return [f'config.model.cutoffs: must be a tuple of ints, got {cutoffs}']
+    if any(low >= high for low, high in itertools.pairwise(edges)):
+        faults.append(
+            f'config.model.cutoffs = {cutoffs}: must rise and lie between 0 and '
+            f'vocab_size = {model.vocab_size}'
+        )
+    if model.div_val < 1 or model.d_embed // model.div_val ** len(cutoffs) < 1:
+        faults.append(
+            f'config.model.div_val = {model.div_val}: d_embed = {model.d_embed} divided by it '
+            f'{len(cutoffs)} times must leave at least 1'
+        )
+    if len(model.tie_projections) != len(cutoffs) + 1:
+        faults.append(
+            f'config.model.tie_projections = {tuple(model.tie_projections)}: '
+            f'{len(cutoffs) + 1} booleans are needed, one per cluster'
+        )
+    return faults
