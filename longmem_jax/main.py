@@ -1,6 +1,6 @@
 """The command: `python -m longmem_jax.main --config=configs/quickstart.py --workdir=DIR --mode=train`.
 
-A switchboard: `MODES` names the function of every mode, which can be called from a notebook.
+A switchboard: `MODES` names the function of every mode, which a notebook can call as well.
 """
 
 from collections.abc import Callable
@@ -21,53 +21,53 @@ from longmem_jax.retrieval import evaluate as retrieval_evaluate
 
 
 class Mode(NamedTuple):
-    """What a mode does with an experiment.
+    """The functions of a mode.
 
     Attributes:
       texts: for models that continue texts.
-      pairs: for models of the kind 'seq2seq'; None = refused.
+      pairs: for models of the kind 'seq2seq'; None = not supported.
     """
 
     texts: Callable[[Experiment], Any]
     pairs: Callable[[Experiment], Any] | None
 
 
-def _train(experiment):
+def _train(experiment: Experiment) -> None:
     train(experiment, profile=_PROFILE.value)
 
 
-def _evaluate(experiment):
+def _evaluate(experiment: Experiment) -> None:
     if experiment.config.retrieval.kind != 'none':
         retrieval_evaluate.evaluate(experiment, _SPLIT.value or 'test')
     else:
         evaluate.evaluate(experiment, _SPLIT.value or 'test', **_memory_files())
 
 
-def _evaluate_pairs(experiment):
+def _evaluate_pairs(experiment: Experiment) -> None:
     translate.evaluate(experiment, _SPLIT.value or 'test')
 
 
-def _generate(experiment):
+def _generate(experiment: Experiment) -> None:
     options = {'length': _LENGTH, 'temperature': _TEMPERATURE, 'top_k': _TOP_K, 'top_p': _TOP_P,
                'seed': _SEED}  # fmt: skip
-    given = {name: flag.value for name, flag in options.items() if flag.value is not None}
-    generate.generate(experiment, _PROMPT.value, given, **_memory_files())
+    overrides = {name: flag.value for name, flag in options.items() if flag.value is not None}
+    generate.generate(experiment, _PROMPT.value, overrides, **_memory_files())
 
 
-def _translate(experiment):
+def _translate(experiment: Experiment) -> None:
     text = read_prompt(_PROMPT.value).decode('utf-8', 'replace')
     translate.translate_prompt(experiment, text)
 
 
-def _build_datastore(experiment):
+def _build_datastore(experiment: Experiment) -> None:
     build_datastore.build(experiment, _SPLIT.value or 'train')
 
 
-def _memory_files():
+def _memory_files() -> dict[str, str]:
     return {'save_state': _SAVE_STATE.value, 'load_state': _LOAD_STATE.value}
 
 
-# '--mode=compile' stands apart: it needs neither data nor devices.
+# '--mode=compile' is not listed: it needs neither data nor devices.
 MODES = {
     'train': Mode(_train, _train),
     'evaluate': Mode(_evaluate, _evaluate_pairs),
@@ -81,38 +81,40 @@ _MODE = flags.DEFINE_enum('mode', 'train', [*MODES, 'compile'], 'What to do.')
 _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of the run: checkpoints, events, results.')
 _PROFILE = flags.DEFINE_bool('profile', False, 'Trace a few training steps to WORKDIR/profile.')
 _PROMPT = flags.DEFINE_string('prompt', '', 'generate: the text to continue; @FILE reads a file.')
-_LENGTH = flags.DEFINE_integer('length', None, 'generate: tokens to write.', lower_bound=0)
+_LENGTH = flags.DEFINE_integer('length', None, 'generate: tokens to generate.', lower_bound=0)
 _TEMPERATURE = flags.DEFINE_float(
-    'temperature', None, 'generate: 0 = the likeliest token.', lower_bound=0.0
+    'temperature', None, 'generate: 0 = always the likeliest token.', lower_bound=0.0
 )
 _TOP_K = flags.DEFINE_integer(
-    'top_k', None, 'generate: draw from the k likeliest; 0 = all.', lower_bound=0
+    'top_k', None, 'generate: sample from the k likeliest tokens; 0 = all.', lower_bound=0
 )
 _TOP_P = flags.DEFINE_float(
-    'top_p', None, 'generate: draw from the nucleus of this probability.', 0.0, 1.0
+    'top_p', None, 'generate: sample from the nucleus of this probability.', 0.0, 1.0
 )
 _SEED = flags.DEFINE_integer('seed', None, 'generate: random seed.')
 _SAVE_STATE = flags.DEFINE_string(
-    'save_state', '', 'generate, evaluate: write the memory to this file.'
+    'save_state', '', 'generate, evaluate: save the memory to this file.'
 )
 _LOAD_STATE = flags.DEFINE_string(
-    'load_state', '', 'generate, evaluate: start from the memory in it.'
+    'load_state', '', 'generate, evaluate: start from the memory in this file.'
 )
 _SPLIT = flags.DEFINE_string(
-    'split', '', 'evaluate, build_datastore: train, validation or test; default test, or train.'
+    'split',
+    '',
+    'train, validation or test; the default is test for evaluate, train for build_datastore.',
 )
 _TOPOLOGY = flags.DEFINE_string('topology', '', 'compile: a TPU slice such as v5e:4x4.')
 _DISTRIBUTED = flags.DEFINE_bool(
     'distributed', False, 'Join the other processes (TPU pods, clusters).'
 )
 _COORDINATOR = flags.DEFINE_string(
-    'coordinator', '', 'host:port of process 0, where JAX cannot find it.'
+    'coordinator', '', 'host:port of process 0, if JAX cannot find it.'
 )
-_NUM_PROCESSES = flags.DEFINE_integer('num_processes', -1, 'Processes of the run.')
+_NUM_PROCESSES = flags.DEFINE_integer('num_processes', -1, 'Number of processes of the run.')
 _PROCESS_ID = flags.DEFINE_integer('process_id', -1, 'Number of this process.')
 
 
-def _run():
+def _run() -> None:
     config, mode = _CONFIG.value, _MODE.value
     if config is None:
         raise UsageError(entry.MISSING)
@@ -128,7 +130,7 @@ def _run():
     if config.model.kind == 'seq2seq':
         function = MODES[mode].pairs
         if function is None:
-            raise UsageError(f"--mode={mode}: not for a model of the kind 'seq2seq'.")
+            raise UsageError(f"--mode={mode}: not for models of the kind 'seq2seq'.")
         if any(_memory_files().values()):
             raise UsageError(
                 "--save_state, --load_state: a model of the kind 'seq2seq' has no memory."

@@ -54,7 +54,7 @@ BAD = [
     ([TINY, '--config.evaluate.model.transformer_xl.memory_length=256', '--mode=compile'],
      '--topology='),
     (['--config.train.num_steps=3'], '--config= is missing'),
-    ([PAIRS, '--mode=build_datastore'], "not for a model of the kind 'seq2seq'"),
+    ([PAIRS, '--mode=build_datastore'], "not for models of the kind 'seq2seq'"),
     ([PAIRS, '--load_state=FILE'], 'has no memory'),
     ([PAIRS, '--workdir={tmp}'], 'where are the pairs'),
     ([TINY, '--config.model.attention=local'], 'config.model.attention: must be a tuple'),

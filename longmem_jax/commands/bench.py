@@ -1,7 +1,8 @@
 """Timings as JSON: `python -m longmem_jax.commands.bench --config=configs/NAME.py[:variant]`.
 
-Median, least and greatest milliseconds per step, tokens/s, compile seconds, peak memory and state
-bytes of the training step, of evaluation, and of generation token by token. Random tokens: no data.
+Median, minimum and maximum milliseconds per step, tokens/s, compile seconds, peak memory and state
+bytes of the training step, of evaluation, and of generation token by token. The tokens are random:
+no data is needed.
 """
 
 import json
@@ -27,27 +28,27 @@ from longmem_jax.generation.stream import open_stream, read_token
 
 if __name__ == '__main__':
     _REPEATS = flags.DEFINE_integer('repeats', 10, 'Timed calls.')
-    _FILL = flags.DEFINE_integer('fill', 2, 'Calls before them, such as fill the memories.')
+    _FILL = flags.DEFINE_integer('fill', 2, 'Untimed calls before them, which fill the memories.')
 
 
 def measure(call: Callable[[], Any], repeats: int, tokens: int, fill: int = 2) -> dict[str, float]:
-    """Times `call`, which returns arrays to wait for, after `fill` calls that are not timed.
+    """Times `call`, which returns arrays to wait for, after `fill` untimed calls.
 
     Returns:
       `ms_median`, `ms_min`, `ms_max` per call and `tokens_per_s` at the median.
     """
     times = []
-    for number in range(fill + repeats):
+    for repeat in range(fill + repeats):
         began = time.perf_counter()
         jax.block_until_ready(call())
-        if number >= fill:
+        if repeat >= fill:
             times.append(time.perf_counter() - began)
-    middle = statistics.median(times)
+    median = statistics.median(times)
     return {
-        'ms_median': 1e3 * middle,
+        'ms_median': 1e3 * median,
         'ms_min': 1e3 * min(times),
         'ms_max': 1e3 * max(times),
-        'tokens_per_s': tokens / middle,
+        'tokens_per_s': tokens / median,
     }
 
 
@@ -57,7 +58,13 @@ def state_bytes(state: Any) -> int:
 
 
 def random_batch(config: Any, section: Any, segments: int) -> Batch:
-    """A batch of random tokens [segments, lanes, segment_length], one long document per lane."""
+    """A batch of random tokens, [segments, lanes, segment_length], one long document per lane.
+
+    Args:
+      config: the whole configuration.
+      section: `config.train` or `config.evaluate`, for the number of lanes and the segment length.
+      segments: segments per lane.
+    """
     shape = (segments, section.num_lanes, section.segment_length)
     tokens = np.random.default_rng(0).integers(0, config.model.vocab_size, shape, dtype=np.int32)
     return Batch(
@@ -71,7 +78,7 @@ def random_batch(config: Any, section: Any, segments: int) -> Batch:
 
 
 def bench_train(experiment: Experiment, repeats: int, fill: int) -> dict[str, Any]:
-    """The whole training step, optimizer included, and what the memories hold at the end."""
+    """Times the whole training step, with the optimizer; adds the memories' metrics at the end."""
     config = experiment.config
     began = time.perf_counter()
     compiled = lower_step(experiment).compile()
@@ -79,11 +86,9 @@ def bench_train(experiment: Experiment, repeats: int, fill: int) -> dict[str, An
     state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
     size = state_bytes(state.memory)
     batch = random_batch(config, config.train, config.train.segments_per_step)
-    place = np.zeros((config.train.num_lanes,), np.int32)
-    inputs = to_devices(experiment, batch, Cursor(document=place, offset=place))
-    holder = [state]
-
-    last = {}
+    zeros = np.zeros((config.train.num_lanes,), np.int32)
+    inputs = to_devices(experiment, batch, Cursor(document=zeros, offset=zeros))
+    holder, last = [state], {}
 
     def call():
         holder[0], metrics = compiled(holder[0], *inputs)
@@ -105,7 +110,7 @@ def bench_train(experiment: Experiment, repeats: int, fill: int) -> dict[str, An
 def bench_evaluation(
     experiment: Experiment, params: Any, repeats: int, fill: int
 ) -> dict[str, Any]:
-    """Scoring of one segment per lane."""
+    """Times the scoring of one segment per lane."""
     config = experiment.config
     evaluator = Evaluator(experiment.evaluation_model, experiment.mesh, config)
     batch = random_batch(config, config.evaluate, 1)
@@ -129,7 +134,7 @@ def bench_evaluation(
 
 
 def bench_generation(experiment: Experiment, params: Any, repeats: int) -> dict[str, Any]:
-    """One token of one lane."""
+    """Times the generation of one token in one lane."""
     model = experiment.evaluation_model
     state = model.apply({'params': params}, 1, method='initial_state')
     size = state_bytes(state)
@@ -179,7 +184,7 @@ def peak_memory() -> dict[str, int]:
     return {'host_bytes': host * scale, 'device_bytes': device}
 
 
-def _bench(config):
+def _bench(config: Any) -> None:
     print(json.dumps(bench(config, _REPEATS.value, _FILL.value), indent=1))
 
 

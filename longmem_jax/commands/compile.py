@@ -1,6 +1,6 @@
 """`--mode=compile`: the training step compiled ahead of time for a TPU slice, without a TPU.
 
-Prints what one chip would hold and compute, and whether it fits. Needs the extra `[tpu-aot]`
+Prints the memory and operations per chip, and whether the step fits. Needs the extra `[tpu-aot]`
 (libtpu), which nothing else imports.
 """
 
@@ -24,11 +24,11 @@ class Fit:
 
     Attributes:
       chips: devices of the slice, as JAX counts them.
-      kind: their name.
-      arguments, temporaries, output, aliased, code: bytes; `aliased` output lies in the memory of
+      kind: name of the device type.
+      arguments, temporaries, output, aliased, code: bytes; `aliased` output reuses the memory of
         donated arguments.
       flops: operations of one step.
-      capacity: bytes of memory; 0 = unknown.
+      capacity: bytes of memory of a chip; 0 = unknown.
       seconds: time to compile.
     """
 
@@ -50,14 +50,14 @@ class Fit:
 
 
 def find_topology(name: str) -> Any:
-    """The devices of a TPU slice such as 'v5e:4x4', none of which need be here.
+    """The devices of a TPU slice such as 'v5e:4x4', which need not be attached.
 
     Raises:
-      UsageError: no name, no libtpu, or a slice that it does not know.
+      UsageError: no name, no libtpu, or a slice that libtpu does not know.
     """
     if not name:
         raise UsageError('--mode=compile needs --topology=, such as v5e:4x4 or v5p:2x2x1.')
-    # libtpu otherwise asks the cloud's metadata server, which is not there.
+    # Otherwise libtpu asks the cloud's metadata server, which may not exist here.
     os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
     os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
     try:
@@ -82,7 +82,7 @@ def compile_step(config: Any, topology: str) -> Fit:
       topology: slice, such as 'v5e:4x4'.
 
     Raises:
-      UsageError: faults of the configuration for that many chips, or of the topology.
+      UsageError: faults of the configuration on this number of chips, or of the topology.
     """
     devices = find_topology(topology).devices
     checks.require_runnable(config, len(devices))
@@ -107,7 +107,7 @@ def compile_step(config: Any, topology: str) -> Fit:
 
 
 def compile_for(config: Any, topology: str) -> Fit:
-    """Compiles and prints the table; see `compile_step`."""
+    """Compiles the training step and prints the table; errors as in `compile_step`."""
     fit = compile_step(config, topology)
     train = config.train
     tokens = train.num_lanes * train.segment_length * train.segments_per_step
@@ -117,7 +117,7 @@ def compile_for(config: Any, topology: str) -> Fit:
     print(f'  {"operations":<12}{fit.flops:9.3e} per chip and step')
     print(f'  compiled in {fit.seconds:.0f} s')
     if not fit.capacity:
-        print('  The memory of this chip is not known here.')
+        print('  The memory size of this chip is unknown.')
     else:
         share = fit.total / fit.capacity
         verdict = 'fits' if share <= 1 else 'DOES NOT FIT'

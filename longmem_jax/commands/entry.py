@@ -1,4 +1,4 @@
-"""What every command shares: the flags --config and --debug, overrides, and errors of one line."""
+"""Shared by every command: the flags --config and --debug, overrides, and one-line errors."""
 
 import re
 import sys
@@ -21,23 +21,23 @@ MISSING = '--config= is missing: for example --config=configs/quickstart.py'
 
 def define_config() -> flags.FlagHolder:
     """The flag `--config=configs/NAME.py[:variant]`; `run` applies its overrides."""
-    # The overrides are ours: those of ml_collections fail with tracebacks.
+    # We parse the overrides ourselves: ml_collections fails with tracebacks.
     return config_flags.DEFINE_config_file(
         'config', None, 'configs/NAME.py[:variant]', lock_config=True, sys_argv=[]
     )
 
 
 def run(function: Callable[[], Any]) -> None:
-    """Parses the command line and calls `function`; ends the process.
+    """Parses the command line, calls `function` and ends the process.
 
-    A `UsageError`, or a command line that cannot be read, is one message and exit code 2; `--debug`
-    shows its traceback.
+    A `UsageError` or a faulty command line gives one message and exit code 2; `--debug` also shows
+    the traceback.
     """
     if 'debug' not in flags.FLAGS:
         flags.DEFINE_bool('debug', False, 'Show tracebacks of errors that the user can fix.')
 
-    def main(argv):
-        # Orbax reports every step of a save at level INFO.
+    def main(argv: list[str]) -> None:
+        # At level INFO, Orbax reports every step of a save.
         logging.set_verbosity(logging.INFO if flags.FLAGS.debug else logging.WARNING)
         try:
             if len(argv) > 1:
@@ -50,17 +50,17 @@ def run(function: Callable[[], Any]) -> None:
 
 
 def command(function: Callable[[Any], Any], *, workdir: bool = True) -> None:
-    """Runs `function` as a command with a config: in a module's last lines, after its own flags.
+    """Runs `function` as a command with a config; call it last in a module, after its own flags.
 
     Args:
-      function: called with the `Experiment` of `--config=` and `--workdir=`, which has been checked;
-        without `workdir` with the configuration alone, unchecked.
-      workdir: whether there is a folder of a run.
+      function: called with the checked `Experiment` of `--config=` and `--workdir=`; if `workdir` is
+        False, with the unchecked configuration.
+      workdir: whether the command takes `--workdir=`, the folder of a run.
     """
     config = define_config()
     folder = flags.DEFINE_string('workdir', '', 'Folder of the run.') if workdir else None
 
-    def call():
+    def call() -> None:
         if config.value is None:
             raise UsageError(MISSING)
         if folder is None:
@@ -74,7 +74,7 @@ def command(function: Callable[[Any], Any], *, workdir: bool = True) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """An error's message, without a traceback that may be printed inside of it."""
+    """An error's message, without an embedded traceback."""
     text = f'{type(error).__name__}: {error}'
     last = list(re.finditer(r'^[\w.]+(?:Error|Exception)\b.*', text, re.MULTILINE))
     if 'Traceback' in text and last:
@@ -90,30 +90,30 @@ def fail(error: BaseException) -> int:
     return 2
 
 
-def _require_file(argv):
-    """Raises `UsageError` where the file of `--config=` is missing, with the nearest that is there."""
+def _require_file(argv: list[str]) -> None:
+    """Raises `UsageError` if the file of `--config=` is missing, with the nearest that exists."""
     for argument in argv:
-        given = re.fullmatch(r'--?config=([^:]*)(:.*)?', argument, re.DOTALL)
-        if given and not (path := Path(given[1])).is_file():
-            there = [str(other) for other in sorted(path.parent.glob('[a-z]*.py'))]
+        match = re.fullmatch(r'--?config=([^:]*)(:.*)?', argument, re.DOTALL)
+        if match and not (path := Path(match[1])).is_file():
+            existing = [str(other) for other in sorted(path.parent.glob('[a-z]*.py'))]
             raise UsageError(
-                f'{argument}: there is no file {path}; {nearest(path, there)}a config is a file such '
-                'as configs/quickstart.py'
+                f'{argument}: there is no file {path}; {nearest(path, existing)}a config is a file '
+                'such as configs/quickstart.py'
             )
 
 
-def _parse(argv):
-    """absl's flag parser, with our overrides, and its errors and a config file's as one message."""
+def _parse(argv: list[str]) -> list[str]:
+    """absl's flag parser with our overrides; its errors and a config file's become one message."""
     try:
         argv = flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
-        argv, given = overrides.split_arguments(argv)
+        argv, config_overrides = overrides.split_arguments(argv)
         _require_file(argv)
         rest = flags.FLAGS(argv)
         config = flags.FLAGS['config'].value if 'config' in flags.FLAGS else None
         if config is not None:
-            config.model  # noqa: B018  (a file that could not be loaded says so only here)
-            overrides.apply(config, given)
-        elif given:
+            config.model  # noqa: B018  (a file that could not be loaded raises only here)
+            overrides.apply(config, config_overrides)
+        elif config_overrides:
             raise UsageError(MISSING)
         return rest
     except (

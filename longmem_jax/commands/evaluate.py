@@ -1,4 +1,6 @@
-"""`--mode=evaluate`: a split with memory and with the memory reset, from the newest checkpoint."""
+"""`--mode=evaluate`: scores a split with the newest checkpoint, with memory and with memory reset."""
+
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,6 +13,7 @@ from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation.reader import Reader
+from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
 
@@ -23,15 +26,15 @@ def evaluate(
     Args:
       experiment: a trained experiment.
       split: 'train', 'validation' or 'test'.
-      save_state: file to write the memory of the last document to (one lane only).
+      save_state: file for the memory of the last document (needs a single lane).
       load_state: file with the memory that every document starts from.
 
     Returns:
       'SPLIT' and 'SPLIT, memory reset' to their results.
 
     Raises:
-      UsageError: an unknown split, no checkpoint, a state that does not fit, or several lanes
-        where one is needed.
+      UsageError: an unknown split, no checkpoint, a memory of another model, or `save_state` with
+        several lanes.
     """
     config = experiment.config.evaluate
     if split not in SPLITS:
@@ -40,8 +43,8 @@ def evaluate(
         state_file.require_writable(save_state)
     if save_state and config.num_lanes != 1:
         raise UsageError(
-            f'--save_state with config.evaluate.num_lanes = {config.num_lanes}: which lane is '
-            'meant? Set --config.evaluate.num_lanes=1.'
+            f'--save_state with config.evaluate.num_lanes = {config.num_lanes}: saving needs a '
+            'single lane; set --config.evaluate.num_lanes=1.'
         )
     progress = Progress(0, log_every=0)
     params, step = experiment.restore_parameters()
@@ -83,6 +86,6 @@ def evaluate(
     return results
 
 
-def _finish_segment(model, params, state, pending):
-    """Writes the tokens of an open segment to the memory, as a short segment."""
+def _finish_segment(model: LanguageModel, params: Any, state: Any, pending: np.ndarray) -> Any:
+    """Writes the tokens of an open segment, int32 [1, n], to the memory as a short segment."""
     return Reader(model, params, state, pending).close()

@@ -1,4 +1,4 @@
-"""`--mode=generate`: reads the whole prompt into memory, then streams text as it is drawn."""
+"""`--mode=generate`: reads the whole prompt into memory, then streams the generated text."""
 
 import sys
 from typing import Any, TextIO
@@ -26,20 +26,23 @@ def generate(
 
     Args:
       experiment: a trained experiment.
-      prompt: text, or '@FILE'; read whole, however long.
+      prompt: text, or '@FILE'; all of it is read, however long.
       options: overrides of `config.generate`: length, temperature, top_k, top_p, seed.
-      save_state: file to write the memory to when the text is done.
-      load_state: file to take the memory from; the prompt then goes on where that text ended.
-      out: where the text is written as it comes; default stdout.
+      save_state: file to save the memory to at the end.
+      load_state: file to load the memory from; the prompt then continues that text.
+      out: where the text is streamed; default stdout.
 
     Returns:
-      The text written, without the prompt.
+      The generated text, without the prompt.
 
     Raises:
-      UsageError: several processes, no checkpoint, or a state that does not fit.
+      UsageError: several processes, no checkpoint, or a memory of another model.
     """
     if jax.process_count() > 1:
-        raise UsageError('--mode=generate runs in one process.')
+        raise UsageError(
+            f'--mode=generate with {jax.process_count()} processes: it runs in one; leave out '
+            '--distributed.'
+        )
     if save_state:
         state_file.require_writable(save_state)
     out = sys.stdout if out is None else out
@@ -59,24 +62,24 @@ def generate(
     if tokens.size:
         reader.read(tokens[None].astype(np.int32))
     print(f'[step {step}, {tokens.size} prompt tokens read]', file=sys.stderr, flush=True)
-    stream, written = TextStream(tokenizer), []
+    stream, pieces = TextStream(tokenizer), []
 
-    def emit(text):
-        written.append(text)
+    def emit(text: str) -> None:
+        pieces.append(text)
         out.write(text)
         out.flush()
 
-    for part in reader.write(
+    for tokens in reader.write(
         settings['length'],
         temperature=settings['temperature'],
         top_k=settings['top_k'],
         top_p=settings['top_p'],
         seed=settings['seed'],
     ):
-        emit(stream.text(part[0]))
+        emit(stream.text(tokens[0]))
     emit(stream.text(np.zeros((0,), np.int32), final=True))
     out.write('\n')
     if save_state:
         size = state_file.save(save_state, reader.state, reader.pending, plain, params)
         print(f'[memory saved: {save_state}, {size:,} bytes]', file=sys.stderr)
-    return ''.join(written)
+    return ''.join(pieces)

@@ -1,13 +1,13 @@
-"""The authors' weights as a checkpoint of ours, to be evaluated, continued or fine-tuned.
+"""Imports the authors' weights as a checkpoint, to evaluate, continue or fine-tune.
 
 python -m longmem_jax.commands.import_checkpoint --weights=model.safetensors --settings=args.json \
     --config=configs/wikitext103.py --config.model.vocab_size=267735 --workdir=DIR
 
-`args.json` holds the authors' arguments by their names. Which format is read depends on the layers of
-the config: 'transformer_xl' is the authors' Transformer-XL (n_token, n_layer, n_head, d_model, ...);
+`args.json` holds the authors' arguments under their own names. The layers of the config decide which
+format is read: 'transformer_xl' is the authors' Transformer-XL (n_token, n_layer, n_head, d_model, ...);
 'expire_span', 'adaptive_span' and 'compressive' are models of transformer-sequential, the released code
-of Expire-Span (vocab_sz, nlayers, nheads, hid_sz, ...). Their model, once loaded in PyTorch, becomes a
-file by `safetensors.torch.save_file(tensors, FILE)` with `tensors = {name: tensor.clone() for name,
+of Expire-Span (vocab_sz, nlayers, nheads, hid_sz, ...). To export their model, load it in PyTorch and
+call `safetensors.torch.save_file(tensors, FILE)` with `tensors = {name: tensor.clone() for name,
 tensor in model.state_dict().items()}`.
 """
 
@@ -29,7 +29,7 @@ from longmem_jax.pretrained import transformer_sequential, transformer_xl
 from longmem_jax.training.checkpoint import differing_fields
 from longmem_jax.training.optimizer import parameter_path
 
-# Layer type of the config -> (our `config.model` from their arguments, our parameters from theirs).
+# Layer type of the config -> (arguments to `config.model`, their tensors to our parameters).
 FORMATS = {
     'transformer_xl': (transformer_xl.model_config, transformer_xl.import_parameters),
     **{
@@ -40,7 +40,7 @@ FORMATS = {
         for system, (ours, _) in transformer_sequential.LAYERS.items()
     },
 }
-# Fields that weights do not depend on: they may be chosen freely.
+# Fields that the weights do not depend on: the config may set them freely.
 FREE = (
     'dropout',
     'attention_dropout',
@@ -68,13 +68,13 @@ def import_checkpoint(experiment: Experiment, weights: Path, settings: Path) -> 
     """Writes a checkpoint of step 0 with imported parameters to the experiment's workdir.
 
     Args:
-      experiment: whose `config.model` describes the same model.
+      experiment: its `config.model` must describe the same model.
       weights: safetensors with the names of the authors' `state_dict`.
       settings: JSON with their arguments.
 
     Raises:
-      UsageError: layers of which no format is known, files that cannot be read, another model (its
-        fields or parameters are named), a workdir that has checkpoints already.
+      UsageError: layers without a known format, unreadable files, another model (the error lists its
+        fields or parameters), or a workdir that already has checkpoints.
     """
     layers = tuple(experiment.config.model.attention)
     if len(set(layers)) != 1 or layers[0] not in FORMATS:
@@ -84,7 +84,7 @@ def import_checkpoint(experiment: Experiment, weights: Path, settings: Path) -> 
         )
     make_config, import_parameters = FORMATS[layers[0]]
     try:
-        # Models that were trained on several GPUs carry a prefix.
+        # Models trained on several GPUs have a prefix.
         theirs = {n.removeprefix('module.'): array for n, array in load_file(weights).items()}
         arguments = json.loads(settings.read_text())
     except (OSError, ValueError, SafetensorError) as error:
@@ -98,7 +98,7 @@ def import_checkpoint(experiment: Experiment, weights: Path, settings: Path) -> 
     _require_same_parameters(params, experiment.abstract_state.params)
     saver = experiment.checkpointer(print)
     if saver.steps():
-        raise UsageError(f'{experiment.workdir}: has checkpoints already; use another --workdir.')
+        raise UsageError(f'{experiment.workdir}: already has checkpoints; use another --workdir.')
     state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
     params = jax.device_put(params, experiment.state_shardings.params)
     saver.maybe_save(0, state.replace(params=params), force=True)
@@ -106,7 +106,7 @@ def import_checkpoint(experiment: Experiment, weights: Path, settings: Path) -> 
 
 
 def _require_same_model(theirs: Any, ours: Any) -> None:
-    """Raises `UsageError` with the fields that differ, apart from `FREE` and unused sections."""
+    """Raises `UsageError` with the fields that differ, except `FREE` and unused sections."""
     unused = set(LAYERS) - {*ours.attention, *ours.feed_forward}
     plain = [json.loads(json.dumps(model.to_dict())) for model in (theirs, ours)]
     fields = [
@@ -118,28 +118,28 @@ def _require_same_model(theirs: Any, ours: Any) -> None:
         raise UsageError('config.model is another model:\n  ' + '\n  '.join(fields))
 
 
-def _require_same_parameters(given: Any, wanted: Any) -> None:
-    """Raises `UsageError` where parameters are missing, not known, or of another shape."""
-    shapes = [
+def _require_same_parameters(imported: Any, expected: Any) -> None:
+    """Raises `UsageError` with the parameters that are missing, unknown, or of another shape."""
+    in_file, in_model = (
         {
             parameter_path(path): leaf.shape
             for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
         }
-        for tree in (given, wanted)
-    ]
+        for tree in (imported, expected)
+    )
     faults = [
-        f'{name}: {shapes[0].get(name, "nothing")} in the file, {shapes[1].get(name, "nothing")} in '
+        f'{name}: {in_file.get(name, "nothing")} in the file, {in_model.get(name, "nothing")} in '
         'this model'
-        for name in sorted({*shapes[0], *shapes[1]})
-        if shapes[0].get(name) != shapes[1].get(name)
+        for name in sorted({*in_file, *in_model})
+        if in_file.get(name) != in_model.get(name)
     ]
     if faults:
         raise UsageError('the weights belong to another model:\n  ' + '\n  '.join(faults))
 
 
-def _import(experiment):
+def _import(experiment: Experiment) -> None:
     if not _WEIGHTS.value or not _SETTINGS.value:
-        raise UsageError('--weights= and --settings= are needed.')
+        raise UsageError('--weights=FILE.safetensors and --settings=FILE.json are needed.')
     import_checkpoint(experiment, Path(_WEIGHTS.value), Path(_SETTINGS.value))
     print(f'imported {_WEIGHTS.value} to {experiment.workdir}')
 

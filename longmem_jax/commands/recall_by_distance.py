@@ -1,4 +1,4 @@
-"""`--mode=evaluate` on the recall task: accuracy by the distance that must be remembered."""
+"""`--mode=evaluate` on the recall task: accuracy by distance."""
 
 import json
 from pathlib import Path
@@ -18,8 +18,15 @@ def by_distance(
 
     Writes `recall.json` and `recall.png` to the workdir.
 
+    Args:
+      experiment: a trained experiment on the recall task.
+      evaluator: of its evaluation model.
+      params: its parameters.
+      split: 'train', 'validation' or 'test'.
+      progress: where the results are printed.
+
     Returns:
-      per distance: distance, accuracy and exact match, and exact match with the memory reset
+      For every distance: distance, accuracy, exact match, and exact match with the memory reset
       before every segment.
     """
     config, rows = experiment.config, []
@@ -47,20 +54,25 @@ def by_distance(
 
 
 def draw(runs: dict[str, list[dict[str, float]]], path: Path) -> None:
-    """Exact match by distance, a line per run, on a logarithmic axis."""
+    """Draws exact match by distance, one line per run, on a logarithmic axis.
+
+    Args:
+      runs: label to the result of `by_distance`; a single run also shows the score with memory reset.
+      path: PNG to write.
+    """
     figure = figures.figure(7, 4)
-    own = figure.subplots()
+    axes = figure.subplots()
     for label, rows in runs.items():
-        places = [max(row['distance'], 1) for row in rows]
-        own.plot(places, [100 * row['exact_match'] for row in rows], marker='o', label=label)
+        distances = [max(row['distance'], 1) for row in rows]
+        axes.plot(distances, [100 * row['exact_match'] for row in rows], marker='o', label=label)
     if len(runs) == 1:
         (rows,) = runs.values()
         reset = [100 * row['exact_match_reset'] for row in rows]
-        own.plot(places, reset, marker='s', linestyle='--', label='memory reset')
-    own.set_xscale('log')
-    own.set_xlabel('distance, tokens')
-    own.set_ylabel('exact match, %')
-    own.set_ylim(-3, 103)
-    own.grid(alpha=0.3)
-    own.legend(fontsize=8)
+        axes.plot(distances, reset, marker='s', linestyle='--', label='memory reset')
+    axes.set_xscale('log')
+    axes.set_xlabel('distance, tokens')
+    axes.set_ylabel('exact match, %')
+    axes.set_ylim(-3, 103)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
     figure.savefig(path)

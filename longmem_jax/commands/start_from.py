@@ -1,4 +1,4 @@
-"""Warm start: the parameters of another run that a run begins with (`config.train.start_from`)."""
+"""Warm start from the parameters of another run (`config.train.start_from`)."""
 
 import json
 from pathlib import Path
@@ -11,10 +11,10 @@ from longmem_jax.experiment import Experiment
 
 
 def parameters_of(experiment: Experiment) -> Any:
-    """Parameters of the newest checkpoint of the run that `experiment` begins with.
+    """The parameters of the newest checkpoint of the run that `experiment` starts from.
 
     Raises:
-      UsageError: no such run, or one with another vocabulary.
+      UsageError: no such run, or a run with another vocabulary.
     """
     workdir = experiment.config.train.start_from
     path = Path(workdir).expanduser()
@@ -27,6 +27,6 @@ def parameters_of(experiment: Experiment) -> Any:
     if other.tokenizer.fingerprint() != experiment.tokenizer.fingerprint():
         raise UsageError(
             f'config.train.start_from = {workdir}: that run has another vocabulary; set '
-            'config.data.tokenizer to its own (a learnt one is in its workdir).'
+            'config.data.tokenizer to its tokenizer (a learned one is in its workdir).'
         )
     return other.restore_parameters()[0]

@@ -1,4 +1,4 @@
-"""Training of language models, and of models of pairs: the task that the runner runs."""
+"""Training of language models and of seq2seq models, as a task for the runner."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -31,9 +31,9 @@ class Summary:
     """How a call of `train` ended.
 
     Attributes:
-      step: steps taken in all.
-      finished: all steps of the config were taken (False: stopped by a signal).
-      results: 'test' and 'test, memory reset' to their results; empty where not finished.
+      step: total number of steps taken.
+      finished: True if all steps of the config were taken, False if stopped by a signal.
+      results: 'test' and 'test, memory reset' to their results; empty if not finished.
       sample: a generated text.
     """
 
@@ -44,17 +44,17 @@ class Summary:
 
 
 def train(experiment: Experiment, *, profile: bool = False) -> Summary:
-    """Trains until `config.train.num_steps`, from the newest checkpoint of the workdir if any.
+    """Trains up to `config.train.num_steps`, from the newest checkpoint of the workdir if any.
 
     Args:
-      experiment: what to train.
+      experiment: the experiment to train.
       profile: write a `jax.profiler` trace of a few steps to workdir/profile.
 
     Returns:
       How it ended.
 
     Raises:
-      UsageError: the workdir belongs to another model, or too many steps were not finite.
+      UsageError: the workdir belongs to another model, or there were too many non-finite steps.
     """
     config, workdir = experiment.config, experiment.workdir
     progress = Progress(config.train.num_steps, log_every=config.train.log_every)
@@ -70,10 +70,10 @@ def train(experiment: Experiment, *, profile: bool = False) -> Summary:
 
 
 class LanguageModelTask:
-    """Documents laid along lanes, read segment after segment; see `training.task.Task`.
+    """Trains on documents split into lanes, segment after segment; see `training.task.Task`.
 
     Attributes:
-      plan: when the run does what.
+      plan: the schedule of the run.
       abstract_state: shapes, dtypes and shardings of the `TrainState`.
     """
 
@@ -96,7 +96,7 @@ class LanguageModelTask:
         self.abstract_state = experiment.abstract_state
 
     def first_state(self) -> TrainState:
-        """The state of step 0, with the parameters of another run where the config names one."""
+        """The state of step 0, with the parameters of `config.train.start_from` if it is set."""
         experiment = self._experiment
         state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
         source = experiment.config.train.start_from
@@ -108,7 +108,7 @@ class LanguageModelTask:
         return state.replace(params=params)
 
     def begin(self, step: int) -> None:
-        """Keeps the configuration beside the checkpoints, and says what a recipe had to change."""
+        """Saves the configuration next to the checkpoints, and prints the notes of the recipe."""
         config = self._experiment.config
         for note in config.notes:
             self._progress.say(f'Note: {note}')
@@ -124,7 +124,7 @@ class LanguageModelTask:
         return Step(compiled, step_flops(compiled, self._experiment.config.train.segments_per_step))
 
     def batches(self, state: TrainState) -> Iterator[tuple[lanes.Batch, lanes.Cursor]]:
-        """Batches of the training split without end, from the cursor of the state."""
+        """Endless batches of the training split, from the cursor of the state."""
         experiment, config = self._experiment, self._experiment.config
         source = lanes.batches(
             self._corpora['train'],
@@ -135,12 +135,12 @@ class LanguageModelTask:
             seed=config.data.seed,
             shuffle=True,
             num_epochs=None,
-            cursor=jax.tree.map(_own_part, state.cursor),
+            cursor=jax.tree.map(_local_lanes, state.cursor),
         )
         return (to_devices(experiment, batch, cursor) for batch, cursor in source)
 
     def in_short(self, metrics: dict[str, float]) -> str:
-        """Loss, and bits per byte of text or the accuracy of a task, which has no bytes."""
+        """Loss, and bits per byte of a text or the accuracy of a task (which has no bytes)."""
         quality = f'{metrics["bits_per_byte"]:.4f} bits/byte'
         if not metrics['bits_per_byte']:
             quality = f'accuracy {metrics["accuracy"]:.2%}'
@@ -158,10 +158,10 @@ class LanguageModelTask:
         self._progress.say(f'step {step:,}: validation {in_short(result)} ({result.protocol})')
 
     def finish(self, state: TrainState, step: int) -> Summary:
-        """Test with and without memory, a sample, the learning curve, and the closing table."""
+        """Test with and without memory, a sample, the learning curve and the final table."""
         experiment, progress = self._experiment, self._progress
         results = self._test(state.params, step)
-        sample, more = self._sample(state.params, step)
+        sample, translation = self._sample(state.params, step)
         paths = {
             'checkpoint': experiment.workdir / 'checkpoints' / str(step),
             'TensorBoard events': experiment.workdir / 'tensorboard',
@@ -175,16 +175,16 @@ class LanguageModelTask:
                 lambda params: fresh_state(experiment.evaluation_model, params, 1), state.params
             )
             path = experiment.workdir / 'results.json'
-            write_results(path, step, state.params, one_lane, results | more)
+            write_results(path, step, state.params, one_lane, results | translation)
         progress.close()
         show(progress, results, sample, paths)
         return Summary(step, True, results, sample)
 
     def _test(self, params: Any, step: int) -> dict[str, Result]:
-        """The test split, with memory and without; a model of pairs has none."""
+        """The test split with memory and with the memory reset; seq2seq models have no memory."""
         config, results = self._experiment.config, {}
-        kinds = (('test', False), ('test, memory reset', True))
-        for name, reset in kinds[:1] if config.model.kind == 'seq2seq' else kinds:
+        tests = (('test', False), ('test, memory reset', True))
+        for name, reset in tests[:1] if config.model.kind == 'seq2seq' else tests:
             self._progress.say(f'Scoring {name} ...')
             results[name], _ = self._evaluator.evaluate(
                 params,
@@ -198,14 +198,14 @@ class LanguageModelTask:
         return results
 
     def _sample(self, params: Any, step: int) -> tuple[str, dict[str, Any]]:
-        """A generated text, or the numbers of the translations of a model of pairs."""
+        """A generated text, or BLEU and its settings for a seq2seq model."""
         experiment, config = self._experiment, self._experiment.config
         if jax.process_count() > 1:
             return '', {}
         if config.model.kind == 'seq2seq':
-            numbers = translate_split(experiment, params, 'test', self._progress)
-            self._writer.scalars(step, 'test', {'bleu': numbers['bleu']})
-            return '', numbers
+            translation = translate_split(experiment, params, 'test', self._progress)
+            self._writer.scalars(step, 'test', {'bleu': translation['bleu']})
+            return '', translation
         if not config.generate.sample_length:
             return '', {}
         tokenizer = self._corpora['test'].tokenizer
@@ -214,7 +214,7 @@ class LanguageModelTask:
         return sample, {}
 
 
-def _own_part(leaf: jax.Array) -> np.ndarray:
+def _local_lanes(leaf: jax.Array) -> np.ndarray:
     """The lanes of this process, numpy [lanes]."""
-    parts = {shard.index[0].start or 0: shard.data for shard in leaf.addressable_shards}
-    return np.concatenate([np.asarray(parts[start]) for start in sorted(parts)])
+    shards = {shard.index[0].start or 0: shard.data for shard in leaf.addressable_shards}
+    return np.concatenate([np.asarray(shards[start]) for start in sorted(shards)])

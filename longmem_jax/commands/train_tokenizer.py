@@ -1,4 +1,4 @@
-"""Learning a vocabulary from a corpus, as one command or before a training run.
+"""Learns a vocabulary from a corpus, before a training run or on its own.
 
 python -m longmem_jax.commands.train_tokenizer --config=configs/pg19.py --config.data.path=PG19 \
     --kind=bpe --size=32000 --output=pg19.json
@@ -16,15 +16,17 @@ from longmem_jax.errors import UsageError
 
 if __name__ == '__main__':
     _CONFIG = entry.define_config()
-    _PATH = flags.DEFINE_string('path', None, 'Text instead of --config: a folder or a file.')
+    _PATH = flags.DEFINE_string('path', None, 'A text to use instead of --config: folder or file.')
     _KIND = flags.DEFINE_enum('kind', 'bpe', LEARNT, 'Kind of tokenizer.')
-    _SIZE = flags.DEFINE_integer('size', 32_000, 'Vocabulary; 0 = everything that occurs.')
+    _SIZE = flags.DEFINE_integer('size', 32_000, 'Vocabulary size; 0 = everything that occurs.')
     _OUTPUT = flags.DEFINE_string('output', None, 'File to write.')
 
 
-def _learn():
+def _learn() -> None:
     if (_CONFIG.value is None) == (_PATH.value is None) or not _OUTPUT.value:
-        raise UsageError('--config= or --path= (where the data is) and --output= are needed.')
+        raise UsageError(
+            '--output= and one of --config= and --path= (where the data is) are needed.'
+        )
     data = base().data if _CONFIG.value is None else _CONFIG.value.data
     if _PATH.value is not None:
         data.source, data.path = 'text', _PATH.value

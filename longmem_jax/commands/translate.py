@@ -1,4 +1,4 @@
-"""Translation of whole splits, with BLEU, and of a prompt."""
+"""Translates whole splits, with BLEU, and prompts."""
 
 import json
 from pathlib import Path
@@ -16,13 +16,13 @@ from longmem_jax.reporting.results import show
 
 
 def translate_split(experiment: Experiment, params: Any, split: str, progress: Progress) -> dict:
-    """BLEU of a split; the translations go to `WORKDIR/translations.SPLIT.txt`.
+    """Translates a split, writes `WORKDIR/translations.SPLIT.txt`, and scores it by BLEU.
 
     Args:
-      experiment: of the kind 'seq2seq'.
+      experiment: with a model of the kind 'seq2seq'.
       params: its parameters.
       split: 'train', 'validation' or 'test'.
-      progress: where the result is said.
+      progress: where the result is printed.
 
     Returns:
       'bleu', 'bleu_signature', 'sentences', 'beams', 'length_penalty'; also written to
@@ -30,37 +30,37 @@ def translate_split(experiment: Experiment, params: Any, split: str, progress: P
     """
     settings = experiment.config.translate
     pairs = experiment.corpus(split).pairs
-    number = min(len(pairs), settings.max_sentences or len(pairs))
-    texts, references = zip(*(pairs[i] for i in range(number)), strict=True)
+    count = min(len(pairs), settings.max_sentences or len(pairs))
+    texts, references = zip(*(pairs[i] for i in range(count)), strict=True)
     translator = Translator(
         experiment.evaluation_model,
         experiment.tokenizer,
         settings,
         experiment.config.data.pairs.max_target,
     )
-    progress.say(f'Translating {number:,} sentences of {split}, {settings.beams} beams ...')
+    progress.say(f'Translating {count:,} sentences of {split}, {settings.beams} beams ...')
     translations = translator(params, texts)
     score, signature = bleu(translations, list(references))
     result = {
         'bleu': score,
         'bleu_signature': signature,
-        'sentences': number,
+        'sentences': count,
         'beams': settings.beams,
         'length_penalty': settings.length_penalty,
     }
     if jax.process_index() == 0:
-        workdir = experiment.workdir
         lines = ''.join(' '.join(text.splitlines()) + '\n' for text in translations)
-        (workdir / f'translations.{split}.txt').write_text(lines, encoding='utf-8')
-        (workdir / f'bleu.{split}.json').write_text(json.dumps(result, indent=1) + '\n')
-    progress.say(f'{split}: BLEU {score:.2f} of {number:,} sentences ({signature})')
-    for i in range(min(3, number)):
+        _output_path(experiment, split).write_text(lines, encoding='utf-8')
+        path = experiment.workdir / f'bleu.{split}.json'
+        path.write_text(json.dumps(result, indent=1) + '\n')
+    progress.say(f'{split}: BLEU {score:.2f} of {count:,} sentences ({signature})')
+    for i in range(min(3, count)):
         progress.say(f'  {texts[i]}\n  > {translations[i]}\n  = {references[i]}')
     return result
 
 
 def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:
-    """`--mode=evaluate`: loss and BLEU of a split by the newest checkpoint.
+    """`--mode=evaluate`: loss and BLEU of a split with the newest checkpoint.
 
     Raises:
       UsageError: an unknown split, several processes, or no checkpoint.
@@ -68,7 +68,10 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:
     if split not in SPLITS:
         raise UsageError(f'--split={split}: allowed are {", ".join(SPLITS)}.')
     if jax.process_count() > 1:
-        raise UsageError("--mode=evaluate of a 'seq2seq' model runs in one process.")
+        raise UsageError(
+            f"--mode=evaluate of a 'seq2seq' model with {jax.process_count()} processes: it runs in "
+            'one; leave out --distributed.'
+        )
     progress = Progress(0, log_every=0)
     params, step = experiment.restore_parameters()
     progress.say(f'Evaluating step {step:,} of {experiment.workdir}.')
@@ -79,18 +82,18 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:
         split,
         max_segments=experiment.config.evaluate.max_test_segments,
     )
-    found = translate_split(experiment, params, split, progress)
+    translation = translate_split(experiment, params, split, progress)
     progress.close()
-    show(progress, {split: result}, '', {'translations': _place(experiment, split)})
-    return {split: result, **found}
+    show(progress, {split: result}, '', {'translations': _output_path(experiment, split)})
+    return {split: result, **translation}
 
 
-def _place(experiment: Experiment, split: str) -> Path:
+def _output_path(experiment: Experiment, split: str) -> Path:
     return experiment.workdir / f'translations.{split}.txt'
 
 
 def translate_prompt(experiment: Experiment, text: str) -> list[str]:
-    """`--mode=generate`: prints the translation of every line of a text.
+    """`--mode=generate`: translates every line of a text and prints the translations.
 
     Raises:
       UsageError: no text, several processes, or no checkpoint.
@@ -99,7 +102,10 @@ def translate_prompt(experiment: Experiment, text: str) -> list[str]:
     if not lines:
         raise UsageError("--prompt='': a text to translate is needed, or @FILE.")
     if jax.process_count() > 1:
-        raise UsageError('--mode=generate runs in one process.')
+        raise UsageError(
+            f'--mode=generate with {jax.process_count()} processes: it runs in one; leave out '
+            '--distributed.'
+        )
     params, _ = experiment.restore_parameters()
     translator = Translator(
         experiment.evaluation_model,
@@ -107,6 +113,6 @@ def translate_prompt(experiment: Experiment, text: str) -> list[str]:
         experiment.config.translate,
         experiment.config.data.pairs.max_target,
     )
-    found = translator(params, lines)
-    print('\n'.join(found))
-    return found
+    translations = translator(params, lines)
+    print('\n'.join(translations))
+    return translations

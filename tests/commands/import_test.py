@@ -65,7 +65,7 @@ def test_imported_parameters_are_restored(imported):
     )
     kernel = params['block_1']['feed_forward']['up']['kernel']
     np.testing.assert_array_equal(kernel.T, arrays['param/layers.1.pos_ff.CoreNet.0.weight'])
-    with pytest.raises(UsageError, match='has checkpoints already'):
+    with pytest.raises(UsageError, match='already has checkpoints'):
         import_checkpoint(experiment, weights, settings)
 
 
