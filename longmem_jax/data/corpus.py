@@ -1,4 +1,4 @@
-"""A source seen through a tokenizer."""
+"""The documents of a source as tokens."""
 
 import collections
 import dataclasses
@@ -11,7 +11,7 @@ from longmem_jax.data.documents import Document, Source
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
 
-KEPT_TOKENS = 1 << 24  # 64 MiB
+CACHED_TOKENS = 1 << 24  # 64 MiB
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,10 +21,10 @@ class TokenizedDocument:
     Attributes:
       tokens: int32 [n], without a begin token.
       num_bytes: bytes of the source text.
-      inputs: int32 [n], what is read before each of `tokens` is to be said; None = a begin token
-        and the tokens before it.
+      inputs: int32 [n], the input at every position, where `tokens` are the targets; None = a begin
+        token, then `tokens` without the last.
       scored: uint8 [n]; 0 = not scored, 1 = scored, 2 = scored and the last token of an answer;
-        None = all are scored and nothing is an answer.
+        None = all are scored and none ends an answer.
     """
 
     tokens: np.ndarray
@@ -34,27 +34,27 @@ class TokenizedDocument:
 
 
 class Corpus:
-    """Tokenised documents by index; each is tokenised when it is asked for, the last ones are kept.
+    """Tokenized documents by index; tokenized lazily, with an LRU cache.
 
     Attributes:
-      tokenizer: what tokenised it.
+      tokenizer: the tokenizer of all documents.
     """
 
     def __init__(self, source: Source, tokenizer: Tokenizer):
-        """Tokenises nothing yet."""
+        """Tokenizes nothing yet."""
         self.tokenizer = tokenizer
         self._documents = grain.MapDataset.source(source).map(self._tokenize)
-        self._kept: collections.OrderedDict[int, TokenizedDocument] = collections.OrderedDict()
-        self._kept_tokens = 0
+        self._cache: collections.OrderedDict[int, TokenizedDocument] = collections.OrderedDict()
+        self._cached_tokens = 0
         self._lengths: np.ndarray | None = None
-        self._lock = threading.Lock()  # of the three above
+        self._lock = threading.Lock()  # guards the cache
 
     def _tokenize(self, document: Document) -> TokenizedDocument:
         tokens = self.tokenizer.encode(document.text)
         if len(tokens) and not 0 <= tokens.min() <= tokens.max() < self.tokenizer.vocab_size:
             raise UsageError(
-                f'{document.name}: the tokenizer gave {int(tokens.max())}, beyond its vocabulary '
-                f'of {self.tokenizer.vocab_size}.'
+                f'{document.name}: the tokenizer returned token {int(tokens.max())}, outside its '
+                f'vocabulary of {self.tokenizer.vocab_size}; its file is damaged, use another.'
             )
         return TokenizedDocument(tokens, len(document.text))
 
@@ -63,20 +63,20 @@ class Corpus:
 
     def __getitem__(self, index: int) -> TokenizedDocument:
         with self._lock:
-            if index in self._kept:
-                self._kept.move_to_end(index)
-                return self._kept[index]
+            if index in self._cache:
+                self._cache.move_to_end(index)
+                return self._cache[index]
         document = self._documents[index]
         with self._lock:
-            if index not in self._kept and len(document.tokens) <= KEPT_TOKENS:
-                self._kept[index] = document
-                self._kept_tokens += len(document.tokens)
-                while self._kept_tokens > KEPT_TOKENS:
-                    self._kept_tokens -= len(self._kept.popitem(last=False)[1].tokens)
+            if index not in self._cache and len(document.tokens) <= CACHED_TOKENS:
+                self._cache[index] = document
+                self._cached_tokens += len(document.tokens)
+                while self._cached_tokens > CACHED_TOKENS:
+                    self._cached_tokens -= len(self._cache.popitem(last=False)[1].tokens)
         return document
 
     def lengths(self) -> np.ndarray:
-        """Tokens of every document, int64 [documents]; tokenises all of it the first time."""
+        """Tokens of every document, int64 [documents]; the first call tokenizes everything."""
         if self._lengths is None:
             self._lengths = np.asarray([len(self[i].tokens) for i in range(len(self))], np.int64)
         return self._lengths

@@ -1,4 +1,4 @@
-"""Documents, and how they may be cut into smaller ones."""
+"""Documents, and how to cut them into smaller ones."""
 
 import dataclasses
 import hashlib
@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
-SPLITS = ('train', 'validation', 'test')  # in this order: tasks draw by the number of a split
+SPLITS = ('train', 'validation', 'test')  # keep the order: the index of a split seeds the tasks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Document:
 
     Attributes:
       name: where it came from.
-      text: its bytes, UTF-8 where it is text.
+      text: its bytes, usually UTF-8.
     """
 
     name: str
@@ -31,33 +31,33 @@ class Source(Protocol):
 
 
 def cut(text: bytes, pieces: int) -> list[tuple[int, int]]:
-    """Borders of `pieces` contiguous parts of nearly equal size, at line ends where there are any.
+    """Splits a text into `pieces` contiguous parts of nearly equal size.
 
     Returns:
-      (start, end) of every part; together they are the whole text. Parts of a short text may be
-      empty. A part ends behind a line, else behind a blank, else between two UTF-8 characters.
+      (start, end) of every part; together they cover the text. Parts of a short text may be empty. A
+      part ends after a line, else after a blank, else between two UTF-8 characters.
     """
     borders, window = [0], max(len(text) // pieces // 2, 1)
-    for number in range(1, pieces):
-        borders.append(_border(text, max(len(text) * number // pieces, borders[-1]), window))
+    for piece in range(1, pieces):
+        borders.append(_border(text, max(len(text) * piece // pieces, borders[-1]), window))
     borders.append(len(text))
     return list(itertools.pairwise(borders))
 
 
 def _border(text: bytes, at: int, window: int) -> int:
-    """The first good place for a cut in `text[at:at + window]`."""
-    for mark in (b'\n', b' '):
-        found = text.find(mark, at, at + window)
-        if found >= 0:
-            return found + 1
-    for place in range(at, min(at + 4, len(text))):  # a UTF-8 character has at most 4 bytes
-        if text[place] & 0xC0 != 0x80:
-            return place
+    """The first good position for a cut in `text[at:at + window]`."""
+    for separator in (b'\n', b' '):
+        index = text.find(separator, at, at + window)
+        if index >= 0:
+            return index + 1
+    for position in range(at, min(at + 4, len(text))):  # a UTF-8 character has at most 4 bytes
+        if text[position] & 0xC0 != 0x80:
+            return position
     return at
 
 
 class Pieces:
-    """A source whose documents are cut in `pieces`, so that one long text can fill many lanes."""
+    """A source whose documents are cut into `pieces`, so that one long text can fill many lanes."""
 
     def __init__(self, source: Source, pieces: int):
         """Reads nothing yet."""
@@ -68,27 +68,27 @@ class Pieces:
         return len(self._source) * self._pieces
 
     def __getitem__(self, index: int) -> Document:
-        number, part = divmod(index, self._pieces)
-        last = self._last  # one look: another thread may put its own there
-        if last is None or last[0] != number:
-            document = self._source[number]
-            last = self._last = (number, document, cut(document.text, self._pieces))
-        document, (start, end) = last[1], last[2][part]
+        whole, piece = divmod(index, self._pieces)
+        last = self._last  # read once: another thread may replace it
+        if last is None or last[0] != whole:
+            document = self._source[whole]
+            last = self._last = (whole, document, cut(document.text, self._pieces))
+        document, (start, end) = last[1], last[2][piece]
         return Document(f'{document.name}[{start}:{end}]', document.text[start:end])
 
 
 def split_seeded(names: Sequence[str], split: str) -> list[str]:
-    """About nine tenths, one twentieth and one twentieth of `names`, the same on every machine.
+    """The names of a split: 90 % train, 5 % validation, 5 % test, the same on every machine.
 
     Args:
       names: names of documents; the order does not matter.
-      split: 'train', 'validation' or 'test'; none of them is empty with three names or more.
+      split: 'train', 'validation' or 'test'; with three names or more no split is empty.
     """
     ordered = sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
-    held = max(len(ordered) // 20, 1)
-    parts = {
-        'test': ordered[:held],
-        'validation': ordered[held : 2 * held],
-        'train': ordered[2 * held :],
+    held_out = max(len(ordered) // 20, 1)
+    splits = {
+        'test': ordered[:held_out],
+        'validation': ordered[held_out : 2 * held_out],
+        'train': ordered[2 * held_out :],
     }
-    return sorted(parts[split])
+    return sorted(splits[split])

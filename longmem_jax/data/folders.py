@@ -1,4 +1,4 @@
-"""A document per folder: the files of a repository or of a paper's source, one after the other."""
+"""One document per folder: the files of a repository or of a paper's source, one after another."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from longmem_jax.errors import UsageError
 class Folders:
     """The folders of a split: `PATH/train/NAME/...`, or `PATH/NAME/...`, divided by name.
 
-    A file that stands beside the folders is a document of its own.
+    A file next to the folders is a document of its own.
     """
 
     def __init__(self, path: str, split: str, endings: tuple[str, ...]):
@@ -20,10 +20,10 @@ class Folders:
         Args:
           path: `config.data.path`.
           split: 'train', 'validation' or 'test'.
-          endings: only files whose names end so, such as ('.py',); () = all.
+          endings: only files with these endings, such as ('.py',); () = all.
 
         Raises:
-          UsageError: no folder, or none with such files.
+          UsageError: no such folder, or no such files.
         """
         root = Path(path).expanduser() if path else None
         if root is None or not root.is_dir():
@@ -31,34 +31,34 @@ class Folders:
                 f"config.data.path = {path!r}: config.data.documents='folder' needs a folder with "
                 'train/ validation/ test/ of folders, or a folder of folders.'
             )
-        divided = [root / name for name in NAMES[split] if (root / name).is_dir()]
-        self._root = divided[0] if divided else root
-        found = sorted(
+        split_folders = [root / name for name in NAMES[split] if (root / name).is_dir()]
+        self._root = split_folders[0] if split_folders else root
+        names = sorted(
             entry.name for entry in self._root.iterdir() if not entry.name.startswith('.')
         )
-        found = [name for name in found if self._files(name, endings)]
-        if not divided:
-            if len(found) < 3:
+        names = [name for name in names if self._files(name, endings)]
+        if not split_folders:
+            if len(names) < 3:
                 raise UsageError(
-                    f'config.data.path = {path}: {len(found)} folders with files '
+                    f'config.data.path = {path}: {len(names)} folders with files '
                     f'{" ".join(endings) or "of any kind"}; at least 3 are needed to divide them '
                     'into splits, or train/ validation/ test/.'
                 )
-            found = split_seeded(found, split)
-        if not found:
+            names = split_seeded(names, split)
+        if not names:
             raise UsageError(
                 f'{self._root}: no files {" ".join(endings) or "of any kind"} (config.data.endings).'
             )
-        self._names, self._endings = found, endings
+        self._names, self._endings = names, endings
 
-    def _files(self, name, endings):
+    def _files(self, name: str, endings: tuple[str, ...]) -> list[Path]:
         entry = self._root / name
         files = [entry] if entry.is_file() else entry.rglob('*')
         return sorted(
             path
             for path in files
             if path.is_file()
-            and not any(part.startswith('.') for part in path.relative_to(self._root).parts)
+            and not any(name.startswith('.') for name in path.relative_to(self._root).parts)
             and (not endings or path.name.endswith(endings))
         )
 

@@ -22,9 +22,9 @@ def _text(example: dict[str, Any], field: str, name: str) -> bytes:
 
 
 class _Examples:
-    """A random-access table of examples as documents."""
+    """The examples of a random-access table as documents."""
 
-    def __init__(self, table, name, field):
+    def __init__(self, table: Any, name: str, field: str):
         self._table, self._name, self._field = table, name, field
 
     def __len__(self) -> int:
@@ -39,35 +39,35 @@ def tfds_source(name: str, split: str) -> _Examples:
     """The texts of a TFDS data set.
 
     Args:
-      name: as TFDS names it ('pg19', 'name/config'), with ':FIELD' where the text has another name.
+      name: as in TFDS ('pg19', 'name/config'); append ':FIELD' if the text field has another name.
       split: 'train', 'validation' or 'test'.
 
     Raises:
-      UsageError: as `tfds_table`.
+      UsageError: as in `tfds_table`.
     """
     name, _, field = name.partition(':')
     return _Examples(tfds_table(name, split), name, field)
 
 
 def tfds_table(name: str, split: str) -> Any:
-    """The examples of a TFDS data set in array_record files, read without TensorFlow once prepared.
+    """The examples of a TFDS data set; once prepared, it is read without TensorFlow (array_record).
 
     Args:
-      name: as TFDS names it ('pg19', 'name/config').
+      name: as in TFDS ('pg19', 'name/config').
       split: 'train', 'validation' or 'test'.
 
     Raises:
-      UsageError: no such set or split, or one that needs TensorFlow to be prepared.
+      UsageError: no such set or split, or one that must be prepared and TensorFlow is missing.
     """
     import tensorflow_datasets as tfds
 
     if not name:
-        raise UsageError('config.data.name is empty: which TFDS data set? For example pg19.')
+        raise UsageError('config.data.name is empty: set it to a TFDS data set, such as pg19.')
     try:
         builder = tfds.builder(name, file_format='array_record')
     except tfds.core.registered.DatasetNotFoundError as error:
         raise UsageError(f'config.data.name = {name!r}: TFDS has no such data set.') from error
-    except ValueError as error:  # a name that cannot be read, no such config, another file format
+    except ValueError as error:  # a malformed name, no such config, or another file format
         raise UsageError(
             f'config.data.name = {name!r}: {str(error).splitlines()[0]} (read as array_record: '
             'prepare it with --file_format=array_record, or point TFDS_DATA_DIR elsewhere).'
@@ -89,7 +89,7 @@ def tfds_table(name: str, split: str) -> Any:
             ) from error
     if split not in builder.info.splits:
         raise UsageError(
-            f'config.data.name = {name!r}: no split {split!r}; there are '
+            f'config.data.name = {name!r}: no split {split!r}; the splits are '
             f'{list(builder.info.splits)}.'
         )
     return builder.as_data_source(split=split)
@@ -99,11 +99,11 @@ def huggingface_source(name: str, split: str) -> _Examples:
     """A data set of the Hugging Face hub, or a folder that `datasets` can load.
 
     Args:
-      name: 'NAME', 'NAME/CONFIG' is 'NAME,CONFIG'; ':FIELD' names the text field.
+      name: 'NAME' or 'NAME,CONFIG'; append ':FIELD' if the text field has another name.
       split: 'train', 'validation' or 'test'.
 
     Raises:
-      UsageError: the extra is missing, or the set cannot be loaded.
+      UsageError: the package `datasets` is missing, or the set cannot be loaded.
     """
     try:
         datasets = importlib.import_module('datasets')
@@ -113,7 +113,7 @@ def huggingface_source(name: str, split: str) -> _Examples:
         ) from error
     name, _, field = name.partition(':')
     if not name:
-        raise UsageError('config.data.name is empty: which Hugging Face data set?')
+        raise UsageError('config.data.name is empty: set it to a Hugging Face data set.')
     try:
         table = datasets.load_dataset(*name.split(','), split=split)
     except Exception as error:

@@ -1,13 +1,12 @@
-"""Documents laid along lanes, segment after segment: which token stands where, for ever exactly.
+"""Documents assigned to lanes, segment after segment, in a deterministic order that can be resumed.
 
-The documents of epoch after epoch, each in its own seeded order, form one sequence; its k-th
-document belongs to lane `k % num_lanes`, and a lane reads its documents one after another. So no
-length needs to be known, a process reads its own lanes only, and the position is one `Cursor`, for
-any number of processes. Lanes drift apart as documents differ in length; no token is lost or
-repeated.
+The documents of all epochs, each in its own seeded order, form one sequence. Its k-th document belongs
+to lane `k % num_lanes`, and a lane reads its documents one after another. So no lengths need to be
+known in advance, every process reads only its own lanes, and one `Cursor` is the position, for any
+number of processes. Lanes drift apart as documents differ in length; no token is lost or repeated.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import flax.struct
@@ -15,20 +14,20 @@ import grain
 import jax
 import numpy as np
 
-from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.corpus import Corpus, TokenizedDocument
 from longmem_jax.errors import UsageError
 
-PREFETCHED = 4
-KEPT_ORDERS = 3
+PREFETCHED_BATCHES = 4
+CACHED_ORDERS = 3
 
 
 @flax.struct.dataclass
 class Cursor:
-    """Where every lane stands.
+    """Position of every lane in the data.
 
     Attributes:
-      document: int32 [lanes], ordinal of the document in the lane's own sequence.
-      offset: int32 [lanes], tokens of it that were given out.
+      document: int32 [lanes], index of the document in the lane's own sequence.
+      offset: int32 [lanes], tokens of it that were already read.
     """
 
     document: jax.Array
@@ -39,15 +38,16 @@ class Cursor:
 class Batch:
     """Segments of all lanes, in order; leading axis `segments`.
 
-    A document t0 .. tn-1 is read as begin, t0 .. tn-2 and scored on t0 .. tn-1: every token once.
+    For a document t0 .. tn-1 the inputs are begin, t0 .. tn-2 and the targets t0 .. tn-1, so every
+    token is scored once.
 
     Attributes:
       tokens, targets: int32 [segments, lanes, length].
       valid: bool [segments, lanes, length]; False after the end of a document.
       scored: uint8 [segments, lanes, length]; 0 = not scored (padding too), 1 = scored, 2 = scored
         and the last token of an answer.
-      start: bool [segments, lanes]; a document begins.
-      num_bytes: float32 [segments, lanes], source bytes that the valid tokens stand for.
+      start: bool [segments, lanes]; True where a document begins.
+      num_bytes: float32 [segments, lanes], source bytes of the valid tokens.
     """
 
     tokens: jax.Array
@@ -59,22 +59,27 @@ class Batch:
 
 
 class _Lane:
-    """One lane's walk through its documents."""
+    """Position of one lane in its documents.
 
-    def __init__(self, dataset, lane, document, offset):
+    Attributes:
+      document, offset: as in `Cursor`, of this lane.
+    """
+
+    def __init__(self, dataset: 'LaneDataset', lane: int, document: int, offset: int):
         self._dataset, self._lane = dataset, lane
         self.document, self.offset = document, offset
-        self._found, self._empty = None, 0
+        self._current: TokenizedDocument | None = None
+        self._empty = 0  # empty documents in a row
 
     def _open(self) -> bool:
-        """Brings a document with tokens left into `_found`; False at the end of the sequence."""
-        while self._found is None:
+        """Loads the current document, skipping empty ones; False at the end of the sequence."""
+        while self._current is None:
             index = self._dataset.index(self._lane, self.document)
             if index is None:
                 return False
-            found = self._dataset.corpus[index]
-            if len(found.tokens):
-                self._found, self._empty = found, 0
+            document = self._dataset.corpus[index]
+            if len(document.tokens):
+                self._current, self._empty = document, 0
                 return True
             self.document += 1
             self._empty += 1
@@ -83,38 +88,52 @@ class _Lane:
         return True
 
     def fill(self, batch: Batch, segment: int, row: int, begin: int) -> bool:
-        """Writes the next segment of this lane into the arrays; False where there is none."""
+        """Writes the next segment of this lane into a batch; False if there is none.
+
+        Args:
+          batch: numpy arrays; changed in place.
+          segment, row: where in the batch.
+          begin: the tokenizer's begin token.
+        """
         if not self._open():
             return False
-        length, at, found = batch.tokens.shape[2], self.offset, self._found
-        tokens = found.tokens
+        length, at, document = batch.tokens.shape[2], self.offset, self._current
+        tokens = document.tokens
         targets = tokens[at : at + length]
         size = len(targets)
         batch.targets[segment, row, :size] = targets
-        if found.inputs is not None:
-            batch.tokens[segment, row, :size] = found.inputs[at : at + size]
+        if document.inputs is not None:
+            batch.tokens[segment, row, :size] = document.inputs[at : at + size]
         else:
             batch.tokens[segment, row, 1:size] = targets[:-1]
             batch.tokens[segment, row, 0] = tokens[at - 1] if at else begin
-        scored = 1 if found.scored is None else found.scored[at : at + size]
+        scored = 1 if document.scored is None else document.scored[at : at + size]
         batch.scored[segment, row, :size] = scored
         batch.valid[segment, row, :size] = True
         batch.start[segment, row] = at == 0
-        batch.num_bytes[segment, row] = found.num_bytes * size / len(tokens)
+        batch.num_bytes[segment, row] = document.num_bytes * size / len(tokens)
         self.offset = at + size
         if self.offset == len(tokens):
-            self.document, self.offset, self._found = self.document + 1, 0, None
+            self.document, self.offset, self._current = self.document + 1, 0, None
         return True
 
 
 class LaneDataset(grain.IterDataset):
-    """Batches of some lanes; grain's iterator protocol, with the cursor as its state."""
+    """Batches of some lanes, as a grain dataset whose iterator state is the cursor."""
 
     def __init__(
-        self, corpus, lanes, num_lanes, segment_length, segments_per_batch, seed, shuffle,
-        num_epochs, cursor,
-    ):  # fmt: skip
-        """See `batches`."""
+        self,
+        corpus: Corpus,
+        lanes: range,
+        num_lanes: int,
+        segment_length: int,
+        segments_per_batch: int,
+        seed: int,
+        shuffle: bool,
+        num_epochs: int | None,
+        cursor: Cursor | None,
+    ):
+        """Reads nothing yet; arguments as in `batches`."""
         super().__init__()
         self.corpus, self.lanes, self.num_lanes = corpus, lanes, num_lanes
         self.segment_length, self.segments_per_batch = segment_length, segments_per_batch
@@ -123,28 +142,28 @@ class LaneDataset(grain.IterDataset):
         self._orders: dict[int, np.ndarray] = {}
 
     def index(self, lane: int, document: int) -> int | None:
-        """Index in the corpus of a lane's document; None behind the last epoch."""
-        epoch, place = divmod(lane + document * self.num_lanes, len(self.corpus))
+        """Index in the corpus of a lane's document; None after the last epoch."""
+        epoch, position = divmod(lane + document * self.num_lanes, len(self.corpus))
         if self.num_epochs is not None and epoch >= self.num_epochs:
             return None
         if not self.shuffle:
-            return place
+            return position
         if epoch not in self._orders:
-            # Lanes cross the border of an epoch at different times, so a few orders are kept.
-            while len(self._orders) >= KEPT_ORDERS:
+            # Lanes enter an epoch at different times, so a few orders are cached.
+            while len(self._orders) >= CACHED_ORDERS:
                 del self._orders[next(iter(self._orders))]
             random = np.random.default_rng([self.seed, epoch])
             self._orders[epoch] = random.permutation(len(self.corpus))
-        return int(self._orders[epoch][place])
+        return int(self._orders[epoch][position])
 
     def num_batches(self) -> int | None:
-        """Batches until every lane of every process has run out, for processes that share lanes.
+        """Batches until all lanes of all processes have run out, which all processes must agree on.
 
-        All lengths are needed, so every process tokenises the whole (evaluation) corpus once. None
-        where this process has all lanes, or the sequence is endless: no agreement is needed.
+        None if this process has all lanes or the sequence is endless: then there is nothing to agree
+        on. This needs all lengths, so every process tokenizes the whole (evaluation) corpus once.
 
         Raises:
-          ValueError: a cursor, which tells nothing of the other processes' lanes.
+          ValueError: a cursor, which does not cover the lanes of the other processes.
         """
         if self.num_epochs is None or len(self.lanes) == self.num_lanes:
             return None
@@ -169,12 +188,13 @@ class LaneIterator(grain.DatasetIterator):
         """Starts at the dataset's cursor."""
         super().__init__()
         self._dataset = dataset
-        self._left = dataset.num_batches()
+        self._batches_left = dataset.num_batches()
         cursor = dataset.cursor
         document, offset = (cursor.document, cursor.offset) if cursor is not None else (None, None)
-        self._place(document, offset)
+        self._seek(document, offset)
 
-    def _place(self, document, offset):
+    def _seek(self, document: Sequence[int] | None, offset: Sequence[int] | None) -> None:
+        """Moves every lane to a position; None = the beginning."""
         count = len(self._dataset.lanes)
         document = np.zeros((count,), np.int32) if document is None else np.asarray(document)
         offset = np.zeros((count,), np.int32) if offset is None else np.asarray(offset)
@@ -193,10 +213,10 @@ class LaneIterator(grain.DatasetIterator):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes to a position that `get_state` gave; `ValueError` where `num_batches` counts."""
-        if self._left is not None:
+        """Moves to a position from `get_state`; `ValueError` if `num_batches` is not None."""
+        if self._batches_left is not None:
             raise ValueError('processes that share the lanes of a finite epoch begin at its start')
-        self._place(state['document'], state['offset'])
+        self._seek(state['document'], state['offset'])
 
     def __next__(self) -> tuple[Batch, Cursor]:
         """The next batch and the position after it."""
@@ -211,18 +231,18 @@ class LaneIterator(grain.DatasetIterator):
             start=np.zeros(shape, bool),
             num_bytes=np.zeros(shape, np.float32),
         )
-        begin, any_left = dataset.corpus.tokenizer.begin, False
+        begin, any_filled = dataset.corpus.tokenizer.begin, False
         for segment in range(dataset.segments_per_batch):
             for row, lane in enumerate(self._lanes):
-                any_left |= lane.fill(batch, segment, row, begin)
-        if self._left is not None:
-            if self._left == 0:
+                any_filled |= lane.fill(batch, segment, row, begin)
+        if self._batches_left is not None:
+            if self._batches_left == 0:
                 raise StopIteration
-            self._left -= 1
-        elif not any_left:
+            self._batches_left -= 1
+        elif not any_filled:
             raise StopIteration
-        places = {name: np.asarray(value, np.int32) for name, value in self.get_state().items()}
-        return batch, Cursor(**places)
+        position = {name: np.asarray(value, np.int32) for name, value in self.get_state().items()}
+        return batch, Cursor(**position)
 
 
 def batches(
@@ -237,24 +257,26 @@ def batches(
     num_epochs: int | None,
     cursor: Cursor | None,
 ) -> Iterator[tuple[Batch, Cursor]]:
-    """Batches of segments, each with the position after it, prepared ahead in a thread.
+    """Batches of segments, each with the position after it, prefetched in a thread.
 
     Args:
-      corpus: tokenised documents.
+      corpus: tokenized documents.
       lanes: the lanes of this process.
-      num_lanes: lanes of all processes.
+      num_lanes: number of lanes of all processes.
       segment_length, segments_per_batch: shape of a batch.
       seed: of the order of documents.
-      shuffle: an order drawn anew for every epoch, or the corpus's own.
-      num_epochs: None = endless. Lanes that have run out are padding until all have.
-      cursor: where to go on, for these lanes; None = at the beginning.
+      shuffle: True = a new order for every epoch; False = the order of the corpus.
+      num_epochs: None = endless. Lanes that run out are padded until all have.
+      cursor: where to resume, for these lanes; None = at the beginning.
     """
     dataset = LaneDataset(
         corpus, lanes, num_lanes, segment_length, segments_per_batch, seed, shuffle, num_epochs,
         cursor,
     )  # fmt: skip
     return iter(
-        grain.experimental.ThreadPrefetchIterDataset(dataset, prefetch_buffer_size=PREFETCHED)
+        grain.experimental.ThreadPrefetchIterDataset(
+            dataset, prefetch_buffer_size=PREFETCHED_BATCHES
+        )
     )
 
 
@@ -267,7 +289,7 @@ def in_order(
     lanes: range | None = None,
     cursor: Cursor | None = None,
 ) -> Iterator[tuple[Batch, Cursor]]:
-    """Batches of a corpus read once in its own order, as `batches` has them; `lanes`: None = all."""
+    """Batches of a corpus read once, in its own order; arguments as in `batches`, `lanes` None = all."""
     return batches(
         corpus,
         lanes=range(num_lanes) if lanes is None else lanes,

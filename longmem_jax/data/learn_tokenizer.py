@@ -1,4 +1,4 @@
-"""Vocabularies learnt from a corpus: characters, words, BPE, sentencepiece."""
+"""Vocabularies learned from a corpus: characters, words, BPE, sentencepiece."""
 
 import collections
 import io
@@ -16,7 +16,7 @@ from longmem_jax.files import whole_file
 LEARNT = ('characters', 'words', 'bpe', 'sentencepiece')
 SUFFIX = {'characters': '.json', 'words': '.txt', 'bpe': '.json', 'sentencepiece': '.model'}
 LEAST_SIZE = 257
-SAMPLED_BYTES = 500_000_000  # of text that subword vocabularies are learnt from
+SAMPLED_BYTES = 500_000_000  # of text that subword vocabularies are learned from
 
 
 def _texts(source: Source) -> Iterator[str]:
@@ -25,11 +25,11 @@ def _texts(source: Source) -> Iterator[str]:
 
 
 def _sample(source: Source) -> Iterator[str]:
-    """Texts up to `SAMPLED_BYTES`, in lines of a size that trainers take."""
+    """About `SAMPLED_BYTES` of text, in lines that are short enough for the trainers."""
     seen = 0
     for text in _texts(source):
         for line in text.splitlines(keepends=True):
-            # sentencepiece leaves out what is longer than 4192 bytes.
+            # sentencepiece skips lines longer than 4192 bytes.
             yield from (line[at : at + 1000] for at in range(0, len(line), 1000))
             seen += len(line)
         if seen > SAMPLED_BYTES:
@@ -37,43 +37,77 @@ def _sample(source: Source) -> Iterator[str]:
 
 
 def _by_frequency(counts: collections.Counter[str]) -> list[str]:
+    """By falling frequency, then by code points: the same on every machine."""
     return sorted(counts, key=lambda item: (-counts[item], item))
 
 
+def _characters(source: Source, size: int) -> list[str]:
+    """The `size` most frequent characters; 0 = all."""
+    counts: collections.Counter[str] = collections.Counter()
+    for text in _texts(source):
+        counts.update(text)
+    return _by_frequency(counts)[: size or None]
+
+
+def _words(source: Source, size: int) -> list[str]:
+    """The `size` most frequent words, with `<eos>` and `<unk>`; 0 = all."""
+    counts: collections.Counter[str] = collections.Counter()
+    for text in _texts(source):
+        counts['<eos>'] += text.count('\n') or 1
+        counts.update(itertools.chain.from_iterable(map(str.split, text.split('\n'))))
+    ordered = _by_frequency(counts)
+    counts['<unk>'] += sum(counts[word] for word in ordered[size:]) if size else 0
+    ordered = _by_frequency(counts)
+    if not size:
+        return ordered
+    missing = [word for word in ('<eos>', '<unk>') if word not in ordered[:size]]
+    return ordered[: size - len(missing)] + missing
+
+
+def _sentencepiece(source: Source, size: int) -> bytes:
+    """A serialized sentencepiece model."""
+    import sentencepiece
+
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=_sample(source),
+            model_writer=model,
+            vocab_size=size,
+            byte_fallback=True,
+            # Texts are restored byte for byte, line ends and runs of blanks included.
+            normalization_rule_name='identity',
+            remove_extra_whitespaces=False,
+            add_dummy_prefix=False,
+            user_defined_symbols=['\n'],
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise UsageError(f'sentencepiece of {size} tokens: {error}') from error
+    return model.getvalue()
+
+
 def learn(kind: str, source: Source, size: int, output: Path) -> None:
-    """Learns a vocabulary and writes it; the file appears whole or not at all.
+    """Learns a vocabulary and writes it to a file, atomically.
 
     Args:
       kind: one of `LEARNT`.
       source: training documents.
-      size: tokens wanted; 0 = all that occur (characters and words).
+      size: number of tokens; 0 = all that occur (characters and words).
       output: file to write.
 
     Raises:
-      UsageError: a size that cannot be, or a text too small for it.
+      UsageError: an impossible size, or a text too small for it.
     """
     if kind in ('bpe', 'sentencepiece') and size < LEAST_SIZE:
         raise UsageError(
             f'config.data.tokenizer.size = {size}: a {kind} vocabulary needs {LEAST_SIZE} or more.'
         )
-    if kind in ('characters', 'words'):
-        counts: collections.Counter[str] = collections.Counter()
-        for text in _texts(source):
-            if kind == 'words':
-                counts['<eos>'] += text.count('\n') or 1
-                counts.update(itertools.chain.from_iterable(map(str.split, text.split('\n'))))
-            else:
-                counts.update(text)
-        # Falling frequency, then the order of the code points: the same on every machine.
-        ordered = _by_frequency(counts)
-        if kind == 'words':
-            counts['<unk>'] += sum(counts[word] for word in ordered[size:]) if size else 0
-            ordered = _by_frequency(counts)
-        if size:
-            special = ('<eos>', '<unk>') if kind == 'words' else ()
-            missing = [word for word in special if word not in ordered[:size]]
-            ordered = ordered[: size - len(missing)] + missing
-        content = (json.dumps(ordered) if kind == 'characters' else '\n'.join(ordered)).encode()
+    if kind == 'characters':
+        content = json.dumps(_characters(source, size)).encode()
+    elif kind == 'words':
+        content = '\n'.join(_words(source, size)).encode()
     elif kind == 'bpe':
         trainer = tokenizers.ByteLevelBPETokenizer()
         trainer.train_from_iterator(
@@ -81,26 +115,7 @@ def learn(kind: str, source: Source, size: int, output: Path) -> None:
         )
         content = trainer.to_str().encode()
     else:
-        import sentencepiece
-
-        model = io.BytesIO()
-        try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=_sample(source),
-                model_writer=model,
-                vocab_size=size,
-                byte_fallback=True,
-                # Text comes back byte for byte, line ends and runs of blanks included.
-                normalization_rule_name='identity',
-                remove_extra_whitespaces=False,
-                add_dummy_prefix=False,
-                user_defined_symbols=['\n'],
-                hard_vocab_limit=False,
-                minloglevel=2,
-            )
-        except RuntimeError as error:
-            raise UsageError(f'sentencepiece of {size} tokens: {error}') from error
-        content = model.getvalue()
+        content = _sentencepiece(source, size)
     try:
         with whole_file(output) as partial:
             partial.write_bytes(content)

@@ -1,4 +1,4 @@
-"""From `config.data` to tokenised documents."""
+"""From `config.data` to tokenized documents."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ def load_source(data: Any, split: str) -> Source:
       split: 'train', 'validation' or 'test'.
 
     Raises:
-      UsageError: an unknown source, or data that is not to be had, with the ways to give it.
+      UsageError: an unknown source, or missing data, with how to provide it.
     """
     if data.source == 'stdlib':
         source = StandardLibrary(split)
@@ -48,16 +48,16 @@ def load_source(data: Any, split: str) -> Source:
 
 
 def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
-    """The words of a task, or the tokenizer of `data.tokenizer`.
+    """The vocabulary of a task, or the tokenizer of `data.tokenizer`.
 
-    It is learnt from the training split where no file is named.
+    If no file is named, the vocabulary is learned from the training split.
 
     Args:
       data: `config.data`.
-      workdir: a learnt vocabulary is kept there and used again.
+      workdir: where a learned vocabulary is saved and reused.
 
     Raises:
-      UsageError: an unknown kind, a file that is not one, or no way to learn this kind.
+      UsageError: an unknown kind, a file of another kind, or a kind that cannot be learned.
     """
     if data.source in TASKS:
         return TASKS[data.source][2](data.task)
@@ -74,10 +74,10 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
         )
     if workdir is None:
         raise UsageError(
-            f"config.data.tokenizer.path = '': a learnt {settings.kind} vocabulary is kept in the "
-            'working folder; give --workdir= or the path.'
+            f"config.data.tokenizer.path = '': a learned {settings.kind} vocabulary is saved in the "
+            'workdir; give --workdir= or the path.'
         )
-    # Kind and size are in the name: another size is another vocabulary, not a reuse of the first.
+    # Kind and size are in the name, so that another size does not reuse this vocabulary.
     path = workdir / f'tokenizer.{settings.kind}.{settings.size}{SUFFIX[settings.kind]}'
     if not path.exists():
         learn(settings.kind, load_source(data, 'train'), settings.size, path)
@@ -85,7 +85,7 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
 
 
 def load(data: Any, split: str, tokenizer: Tokenizer) -> Corpus:
-    """The tokenised documents of a split, or those of a task; errors as in `load_source`."""
+    """The tokenized documents of a split or of a task; errors as in `load_source`."""
     if data.source in TASKS:
         return TASKS[data.source][0](data.task, split, data.seed)
     if data.source == 'parallel':

@@ -1,7 +1,7 @@
-"""Pairs of texts, such as sentences and their translations, as documents of one segment each.
+"""Pairs of texts, such as sentences and their translations; each is a document of one segment.
 
-Two files a split, line by line (`train.en`, `train.de`, ..., also .gz and .xz), or a TFDS set whose
-examples have a text per language, as the WMT sets have.
+Two files per split, aligned by lines (`train.en`, `train.de`, ..., also .gz and .xz), or a TFDS set
+whose examples have one text per language, such as the WMT sets.
 """
 
 import re
@@ -29,16 +29,17 @@ def _lines(root: Path, split: str, language: str) -> list[str]:
             if path.is_file():
                 lines = BREAK.split(read_whole(path).decode('utf-8', 'replace'))
                 return lines[:-1] if lines and not lines[-1] else lines
-    there = ', '.join(sorted(entry.name for entry in root.iterdir())[:8]) or 'nothing'
+    present = ', '.join(sorted(entry.name for entry in root.iterdir())[:8]) or 'nothing'
     raise UsageError(
-        f'config.data.path = {root}: no {NAMES[split][0]}.{language} (or .gz, .xz); there is {there}.'
+        f'config.data.path = {root}: no {NAMES[split][0]}.{language} (or .gz, .xz); it contains '
+        f'{present}.'
     )
 
 
 class _Examples:
     """Pairs of a TFDS set."""
 
-    def __init__(self, table, name, languages):
+    def __init__(self, table: Any, name: str, languages: tuple[str, ...]):
         self._table, self._name, self._languages = table, name, languages
 
     def __len__(self) -> int:
@@ -71,14 +72,16 @@ def load_pairs(data: Any, split: str) -> Any:
     if not data.path:
         if not data.name:
             raise UsageError(
-                "config.data.path = '': where are the pairs? Give --config.data.path=FOLDER with "
-                f'train.{languages[0]} train.{languages[1]} validation. and test. likewise, or '
-                '--config.data.name=wmt14_translate/de-en for a TFDS set.'
+                'config.data.path is empty: give --config.data.path=FOLDER with '
+                f'train.{languages[0]} and train.{languages[1]}, the same for validation and test, '
+                'or --config.data.name=wmt14_translate/de-en for a TFDS set.'
             )
         return _Examples(hubs.tfds_table(data.name, split), data.name, languages)
     root = Path(data.path).expanduser()
     if not root.is_dir():
-        raise UsageError(f'config.data.path = {data.path}: not a folder.')
+        raise UsageError(
+            f'config.data.path = {data.path}: must be a folder with train.{languages[0]} and so on.'
+        )
     source, target = (_lines(root, split, language) for language in languages)
     if len(source) != len(target):
         raise UsageError(
@@ -89,10 +92,10 @@ def load_pairs(data: Any, split: str) -> Any:
 
 
 class PairTexts:
-    """Both sides of all pairs as one text per pair: what a vocabulary is learnt from."""
+    """Both sides of every pair as one text, to learn a vocabulary from."""
 
     def __init__(self, pairs: Any):
-        """`pairs`: see `load_pairs`."""
+        """`pairs`: from `load_pairs`."""
         self._pairs = pairs
 
     def __len__(self) -> int:
@@ -104,66 +107,67 @@ class PairTexts:
 
 
 def source_places(tokens: np.ndarray, places: int) -> np.ndarray:
-    """The first `places` tokens, int32 [places], `NOTHING` behind them."""
-    row = np.full((places,), NOTHING, np.int32)
-    row[: min(len(tokens), places)] = tokens[:places]
-    return row
+    """The first `places` tokens, int32 [places], filled up with `NOTHING`."""
+    padded = np.full((places,), NOTHING, np.int32)
+    padded[: min(len(tokens), places)] = tokens[:places]
+    return padded
 
 
 class PairCorpus:
-    """Tokenised pairs; see `data.corpus.Corpus` and `models.seq2seq` for how one is laid out.
+    """Tokenized pairs, a corpus as `data.corpus.Corpus`; `models.seq2seq` describes the layout.
 
-    In training, pairs with a side too long for its places are left out; in evaluation they are cut.
-    A target ends with the tokenizer's begin token, which therefore also begins it.
+    Pairs with a side that is too long are left out in training and cut in evaluation. The tokenizer's
+    begin token also ends a target.
 
     Attributes:
-      tokenizer: what tokenised them.
-      pairs: the texts, by the index of the split.
+      tokenizer: the tokenizer of both sides.
+      pairs: all texts of the split, (source, target).
     """
 
     def __init__(self, data: Any, split: str, tokenizer: Tokenizer):
-        """Tokenises all pairs of a training split once, to know which are too long.
+        """Tokenizes all pairs of a training split once, to find those that are too long.
 
         Raises:
           UsageError: no pair that fits, or an empty split.
         """
         self.tokenizer, self.pairs = tokenizer, load_pairs(data, split)
         self._max_source, self._max_target = data.pairs.max_source, data.pairs.max_target
-        self._kept = np.arange(len(self.pairs))
+        self._indices = np.arange(len(self.pairs))
         if split == 'train':
-            self._kept = np.asarray([i for i in range(len(self.pairs)) if self._fits(i)], np.int64)
-        if not len(self._kept):
+            fitting = [i for i in range(len(self.pairs)) if self._fits(i)]
+            self._indices = np.asarray(fitting, np.int64)
+        if not len(self._indices):
             raise UsageError(
                 f'config.data: no pair of {split} has at most {self._max_source} and '
-                f'{self._max_target - 1} tokens (config.data.pairs).'
+                f'{self._max_target - 1} tokens; raise config.data.pairs.max_source and max_target.'
             )
 
     def sides(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of both sides of pair `index` of the split, without begin or end."""
+        """Tokens of both sides of pair `index`, int32 [n] each, without begin or end."""
         source, target = self.pairs[index]
         return self.tokenizer.encode(source.encode()), self.tokenizer.encode(target.encode())
 
-    def _fits(self, index):
+    def _fits(self, index: int) -> bool:
         source, target = self.sides(index)
         return 0 < len(source) <= self._max_source and 0 < len(target) < self._max_target
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._indices)
 
     def __getitem__(self, index: int) -> TokenizedDocument:
-        index = int(self._kept[index])
+        index = int(self._indices[index])
         source, target = self.sides(index)
         target, end = target[: self._max_target - 1], [self.tokenizer.begin]
-        places = self._max_source
-        silent = np.zeros((places,), np.int32)
-        scored = np.concatenate([silent, np.ones((len(target) + 1,), np.int32)]).astype(np.uint8)
+        unscored = np.zeros((self._max_source,), np.int32)
+        scored = np.concatenate([unscored, np.ones((len(target) + 1,), np.int32)]).astype(np.uint8)
+        source = source_places(source, self._max_source)
         return TokenizedDocument(
-            tokens=np.concatenate([silent, target, end]).astype(np.int32),
+            tokens=np.concatenate([unscored, target, end]).astype(np.int32),
             num_bytes=len(self.pairs[index][1].encode()),
-            inputs=np.concatenate([source_places(source, places), end, target]).astype(np.int32),
+            inputs=np.concatenate([source, end, target]).astype(np.int32),
             scored=scored,
         )
 
     def lengths(self) -> np.ndarray:
-        """Places of every document, int64 [documents]."""
+        """Positions of every document, int64 [documents]."""
         return np.asarray([len(self[i].tokens) for i in range(len(self))], np.int64)

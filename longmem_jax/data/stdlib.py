@@ -1,4 +1,4 @@
-"""The Python standard library's own source: long real documents that every installation has."""
+"""The source code of Python's standard library: long real documents that every installation has."""
 
 import sysconfig
 from pathlib import Path
@@ -7,7 +7,7 @@ from longmem_jax.data.documents import Document, split_seeded
 from longmem_jax.errors import UsageError
 
 SKIPPED = {'test', 'tests', 'idle_test', '__pycache__', 'site-packages', 'dist-packages'}
-LEAST_BYTES = 2000
+MIN_BYTES = 2000
 
 
 def _files(entry: Path) -> list[Path]:
@@ -32,7 +32,7 @@ class StandardLibrary:
         """Lists the library of the running Python.
 
         Raises:
-          UsageError: this Python comes without its source.
+          UsageError: this Python has no source of its library.
         """
         self._root = Path(sysconfig.get_path('stdlib'))
         entries = {}
@@ -40,11 +40,11 @@ class StandardLibrary:
             if entry.name in SKIPPED or entry.name.startswith(('.', '_sysconfigdata')):
                 continue
             files = _files(entry) if entry.is_dir() or entry.suffix == '.py' else []
-            if sum(path.stat().st_size for path in files) >= LEAST_BYTES:
+            if sum(path.stat().st_size for path in files) >= MIN_BYTES:
                 entries[entry.name] = files
         if len(entries) < 20:
             raise UsageError(
-                f'{self._root}: no source of the standard library there ({len(entries)} modules); '
+                f'{self._root}: the source of the standard library is missing ({len(entries)} modules); '
                 'use another Python, or --config.data.source=text --config.data.path=FOLDER.'
             )
         self._entries = entries

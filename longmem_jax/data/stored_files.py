@@ -1,7 +1,7 @@
-"""Bytes of files by position, so that one document is read without its neighbours.
+"""Bytes of files by position, so that one document can be read without the rest of its file.
 
-A plain file is read where it lies. A .gz or .xz cannot be entered in the middle: where a part of it
-is asked for, it is unpacked once into a temporary file that disappears with the process.
+A plain file is read directly. A .gz or .xz file has no random access: on the first read of a part it
+is unpacked once into a temporary file, which disappears with the process.
 """
 
 import gzip
@@ -39,17 +39,18 @@ def read_whole(path: Path) -> bytes:
 
 
 class StoredFiles:
-    """Parts of files; every method raises `UsageError` where a file cannot be read or unpacked."""
+    """Parts of files; every method raises `UsageError` if a file cannot be read or unpacked."""
 
     def __init__(self):
         """Opens nothing yet."""
         self._unpacked = None
-        self._places: dict[Path, tuple[int, int]] = {}  # start and size in the temporary file
+        self._ranges: dict[Path, tuple[int, int]] = {}  # start and size in the temporary file
         self._lock = threading.Lock()
 
     def _unpack(self, path: Path) -> tuple[int, int]:
+        """Start and size of a file in the temporary file, unpacked at the first call."""
         with self._lock:
-            if path not in self._places:
+            if path not in self._ranges:
                 if self._unpacked is None:
                     self._unpacked = tempfile.TemporaryFile(prefix='longmem_jax_')
                     weakref.finalize(self, self._unpacked.close)
@@ -58,8 +59,8 @@ class StoredFiles:
                     while chunk := file.read(CHUNK):
                         self._unpacked.write(chunk)
                 self._unpacked.flush()
-                self._places[path] = start, self._unpacked.tell() - start
-            return self._places[path]
+                self._ranges[path] = start, self._unpacked.tell() - start
+            return self._ranges[path]
 
     def size(self, path: Path) -> int:
         """Unpacked bytes of a file."""
@@ -80,19 +81,19 @@ class StoredFiles:
             raise _fault(path, error) from error
 
     @staticmethod
-    def _pread(number: int, start: int, size: int) -> bytes:
-        parts = []
-        while size and (part := os.pread(number, size, start)):  # one call gives 2 GiB at most
-            parts.append(part)
-            start, size = start + len(part), size - len(part)
-        return b''.join(parts)
+    def _pread(descriptor: int, start: int, size: int) -> bytes:
+        chunks = []
+        while size and (chunk := os.pread(descriptor, size, start)):  # at most 2 GiB per call
+            chunks.append(chunk)
+            start, size = start + len(chunk), size - len(chunk)
+        return b''.join(chunks)
 
     def lines(self, path: Path) -> Iterator[tuple[int, bytes]]:
-        """(start, line without its end) of every line, in the memory of the longest line."""
+        """(start, line without its end) of every line; holds one chunk and one line in memory."""
         rest, start, size = b'', 0, self.size(path)
         for at in range(0, size, CHUNK):
-            *whole, rest = (rest + self.read(path, at, min(at + CHUNK, size))).split(b'\n')
-            for line in whole:
+            *lines, rest = (rest + self.read(path, at, min(at + CHUNK, size))).split(b'\n')
+            for line in lines:
                 yield start, line
                 start += len(line) + 1
         if rest:

@@ -1,7 +1,7 @@
 """Folders and files of text: plain, JSON lines, gzip and xz.
 
-A folder holds `train/ validation/ test/` (as PG-19 does), or one file for each of them. A single
-file is cut by position. Validation may be called valid, val or dev.
+A folder contains `train/ validation/ test/` (as PG-19 does) or one file for each split. A single file
+is cut by position. Validation may be called valid, val or dev.
 """
 
 import itertools
@@ -24,7 +24,7 @@ NAMES = {
 SUFFIXES = ('.txt', '.jsonl', '.tokens', '.tex', '.py', '.md', '.raw', '')
 HEADING = re.compile(rb' = (?!=).*[^= ] = *\r?')  # of level 1
 WAYS = (
-    'Give the data in one of these ways:\n'
+    'Provide the data in one of these ways:\n'
     '  --config.data.path=FOLDER with train/ validation/ test/ of .txt, .jsonl, .gz or .xz files '
     '(the layout of PG-19 itself), or with train.txt validation.txt test.txt, or one FILE;\n'
     "  --config.data.source=tfds --config.data.name=pg19 (first: pip install -e '.[tfds]');\n"
@@ -33,7 +33,7 @@ WAYS = (
 
 
 def _kind(path: Path) -> str:
-    """The suffix below .gz or .xz."""
+    """The suffix before .gz or .xz."""
     return Path(path.stem).suffix if path.suffix in PACKED else path.suffix
 
 
@@ -46,30 +46,31 @@ def find_files(path: Path, split: str) -> list[Path]:
     for name in NAMES[split]:
         folder = path / name
         if folder.is_dir():
-            found = sorted(
+            files = sorted(
                 file
                 for file in folder.rglob('*')
                 if file.is_file()
-                and not any(part.startswith('.') for part in file.relative_to(folder).parts)
+                and not any(name.startswith('.') for name in file.relative_to(folder).parts)
                 and _kind(file) != '.csv'
             )
-            if not found:
-                raise UsageError(f'{folder}: no files there.')
-            return found
+            if not files:
+                raise UsageError(f'{folder}: has no files; put the texts of the split there.')
+            return files
         for suffix in SUFFIXES:
             for packed in ('', *PACKED):
                 file = path / f'{name}{suffix}{packed}'
                 if file.is_file():
                     return [file]
-    wanted = f'{"/, ".join(NAMES[split])}/ or {split}.txt, .jsonl, .gz, .xz'
+    expected = f'{"/, ".join(NAMES[split])}/ or {split}.txt, .jsonl, .gz, .xz'
     present = ', '.join(sorted(entry.name for entry in path.iterdir())[:8]) or 'nothing'
     raise UsageError(
-        f'config.data.path = {path}: no {split} split; wanted {wanted}; there is {present}.\n{WAYS}'
+        f'config.data.path = {path}: no {split} split; expected {expected}; it contains {present}.\n'
+        f'{WAYS}'
     )
 
 
 def _lines(files: StoredFiles, path: Path) -> Iterator[tuple[int, int]]:
-    """Borders of the lines that are not blank, line ends included."""
+    """(start, end) of the lines that are not blank, line ends included."""
     size = files.size(path)
     for start, line in files.lines(path):
         if line.strip():
@@ -77,7 +78,7 @@ def _lines(files: StoredFiles, path: Path) -> Iterator[tuple[int, int]]:
 
 
 def _articles(files: StoredFiles, path: Path) -> Iterator[tuple[int, int]]:
-    """Borders of the articles; what stands before the first heading is one, if it is not blank."""
+    """(start, end) of the articles; text before the first heading is one, if it is not blank."""
     begin, blank = 0, True
     for start, line in files.lines(path):
         if HEADING.fullmatch(line) and not blank:
@@ -95,7 +96,7 @@ class TextFiles:
       path: `config.data.path`.
       split: 'train', 'validation' or 'test'.
       documents: 'file', 'line' or 'wiki' (an article per level-1 heading); JSON lines are a
-        document per line whatever it says, from the field `text`.
+        document per line in any case, from the field `text`.
       fractions: where a single file is cut.
     """
 
@@ -106,26 +107,26 @@ class TextFiles:
           UsageError: no data, an unknown layout, or a file that cannot be read.
         """
         if not path:
-            raise UsageError(f"config.data.path = '': where is the data? {WAYS}")
+            raise UsageError(f'config.data.path is empty: set it to your data. {WAYS}')
         root = Path(path).expanduser()
         if not root.exists():
-            raise UsageError(f'config.data.path = {path}: not there. {WAYS}')
+            raise UsageError(f'config.data.path = {path} does not exist. {WAYS}')
         if documents not in ('file', 'line', 'wiki'):
             raise UsageError(
                 f'config.data.documents = {documents!r}: allowed are file, folder, line and wiki.'
             )
         self._files = StoredFiles()
-        # Per file the borders of its documents; None = the file is one document.
+        # (start, end) of the documents of every file; None = the file is one document.
         self._parts: list[tuple[Path, np.ndarray | None]] = []
         for file in [root] if root.is_file() else find_files(root, split):
             if _kind(file) == '.jsonl' or documents == 'line':
-                found = _lines(self._files, file)
+                ranges = _lines(self._files, file)
             elif documents == 'wiki':
-                found = _articles(self._files, file)
+                ranges = _articles(self._files, file)
             else:
                 self._parts.append((file, None))
                 continue
-            borders = np.fromiter(itertools.chain.from_iterable(found), np.int64).reshape(-1, 2)
+            borders = np.fromiter(itertools.chain.from_iterable(ranges), np.int64).reshape(-1, 2)
             self._parts.append((file, borders))
         if root.is_file():
             self._cut(root, split, fractions)
@@ -134,18 +135,18 @@ class TextFiles:
         if not sum(counts):
             raise UsageError(f'config.data.path = {path}: the {split} split is empty.')
 
-    def _cut(self, root, split, fractions):
-        """Keeps the part of one file that belongs to the split."""
+    def _cut(self, root: Path, split: str, fractions: tuple[float, ...]) -> None:
+        """Keeps only the part of a single file that belongs to the split."""
         if len(fractions) != 3 or min(fractions) <= 0 or sum(fractions) > 1 + 1e-6:
             raise UsageError(
-                f'config.data.fractions = {tuple(fractions)}: three positive numbers, the '
-                'training, validation and test part, with a sum of at most 1.'
+                f'config.data.fractions = {tuple(fractions)}: must be three positive numbers, the '
+                'training, validation and test parts, with a sum of at most 1.'
             )
-        number = SPLITS.index(split)
+        index = SPLITS.index(split)
         borders = self._parts[0][1]
         size = self._files.size(root) if borders is None else len(borders)
-        # Rounded: 0.7 + 0.2 is a little less than 0.9, and the last byte would be in no split.
-        low, high = (round(size * sum(fractions[:end])) for end in (number, number + 1))
+        # Rounded: 0.7 + 0.2 is a little less than 0.9, so the last byte would be in no split.
+        low, high = (round(size * sum(fractions[:end])) for end in (index, index + 1))
         if borders is None:
             borders = np.asarray([(low, high)][: high - low], np.int64).reshape(-1, 2)
         else:

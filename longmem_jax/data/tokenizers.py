@@ -20,8 +20,8 @@ class Tokenizer(Protocol):
     """Text to tokens and back.
 
     Attributes:
-      vocab_size: ids are below it.
-      begin: id that stands before the first token of a document; never a target on its account.
+      vocab_size: all ids are below it.
+      begin: id of the input before the first token of a document; not a target itself.
     """
 
     vocab_size: int
@@ -34,7 +34,7 @@ class Tokenizer(Protocol):
         """Text of tokens, int32 [n]; nothing for `begin`."""
 
     def fingerprint(self) -> str:
-        """Checksum of kind and vocabulary: a model belongs to one of them."""
+        """Checksum of kind and vocabulary; a model works with one fingerprint only."""
 
 
 def _checksum(kind: str, vocabulary: bytes) -> str:
@@ -42,7 +42,7 @@ def _checksum(kind: str, vocabulary: bytes) -> str:
 
 
 class Bytes:
-    """The 256 bytes, and one id more for the beginning."""
+    """The 256 bytes, and one more id for the beginning."""
 
     vocab_size = 257
     begin = 256
@@ -57,12 +57,12 @@ class Bytes:
         return tokens[tokens < 256].astype(np.uint8).tobytes()
 
     def fingerprint(self) -> str:
-        """All byte tokenizers are one."""
+        """The same for all byte tokenizers."""
         return _checksum('bytes', b'')
 
 
 class Characters:
-    """Unicode characters; what is not in the vocabulary becomes the replacement character."""
+    """Unicode characters; unknown ones become the replacement character."""
 
     UNKNOWN = '\ufffd'
 
@@ -79,15 +79,15 @@ class Characters:
     def encode(self, text: bytes) -> np.ndarray:
         """One token per character of UTF-8 text."""
         points = np.frombuffer(text.decode('utf-8', 'replace').encode('utf-32-le'), np.uint32)
-        unique, places = np.unique(points, return_inverse=True)
+        unique, inverse = np.unique(points, return_inverse=True)
         unknown = self._ids[self.UNKNOWN]
         ids = [self._ids.get(chr(point), unknown) for point in unique]
-        return np.asarray(ids, np.int32)[places] if len(points) else np.zeros((0,), np.int32)
+        return np.asarray(ids, np.int32)[inverse] if len(points) else np.zeros((0,), np.int32)
 
     def decode(self, tokens: np.ndarray) -> bytes:
         """UTF-8 of the characters."""
-        kept = (self._characters[t] for t in np.asarray(tokens) if t < len(self._characters))
-        return ''.join(kept).encode()
+        known = (self._characters[t] for t in np.asarray(tokens) if t < len(self._characters))
+        return ''.join(known).encode()
 
     def fingerprint(self) -> str:
         """Checksum of the characters."""
@@ -95,15 +95,15 @@ class Characters:
 
 
 class Words:
-    """Words between white space and `<eos>` at every line's end, as WikiText is read.
+    """Words separated by white space, with `<eos>` at every line end, as WikiText is read.
 
-    `<eos>` also stands before a document. Unknown words become `<unk>`.
+    `<eos>` is also the begin token. Unknown words become `<unk>`.
     """
 
     END, UNKNOWN = '<eos>', '<unk>'
 
     def __init__(self, vocabulary: list[str]):
-        """`vocabulary`: words by falling frequency, which adaptive softmax relies on."""
+        """`vocabulary`: words by falling frequency, as adaptive softmax needs them."""
         words = list(vocabulary)
         words += [special for special in (self.END, self.UNKNOWN) if special not in set(words)]
         self._words, self._ids = words, {word: i for i, word in enumerate(words)}
@@ -114,7 +114,7 @@ class Words:
         unknown, end, ids = self._ids[self.UNKNOWN], self.begin, []
         lines = text.decode('utf-8', 'replace').split('\n')
         if not lines[-1]:
-            lines.pop()  # nothing stands behind the last line end
+            lines.pop()  # there is no text after the last line end
         for line in lines:
             ids.extend(self._ids.get(word, unknown) for word in line.split())
             ids.append(end)
@@ -134,11 +134,11 @@ class FromJson:
     """Any tokenizer of the `tokenizers` library."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer):
-        """`tokenizer`: loaded or trained; its truncation and padding are switched off."""
+        """`tokenizer`: loaded or trained; its truncation and padding are turned off."""
         tokenizer.no_truncation()  # files made for classifiers cut every text at 512 tokens
         tokenizer.no_padding()
         self._tokenizer = tokenizer
-        # Ids may have gaps, so the number of tokens is not the bound.
+        # Ids may have gaps, so the number of tokens is not a bound.
         self._size = max(tokenizer.get_vocab().values(), default=-1) + 1
         known = (tokenizer.token_to_id(name) for name in BEGIN_NAMES)
         begin = next((i for i in known if i is not None), None)
@@ -149,10 +149,10 @@ class FromJson:
         return np.asarray(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
     def _border(self, text: str, start: int) -> int:
-        """End of the part of `text` that begins at `start`: behind a line, or before a blank.
+        """End of the part of `text` that begins at `start`: after a line, or before a blank.
 
-        Only where the surroundings give the same ids cut and whole. Tokenizers that put something
-        before every text may have no such place, and a long text stays whole.
+        A cut must not change the ids around it. Tokenizers that prepend something to every text may
+        allow no cut; then a long text is not split.
         """
         end = start + ENCODED_CHARACTERS
         for _ in range(32):
@@ -161,27 +161,27 @@ class FromJson:
             if not 0 < end < len(text):
                 break
             left, right = text[max(end - 200, start) : end], text[end : end + 200]
-            parts = np.concatenate([self._ids(left), self._ids(right)])
-            if np.array_equal(parts, self._ids(left + right)):
+            cut_ids = np.concatenate([self._ids(left), self._ids(right)])
+            if np.array_equal(cut_ids, self._ids(left + right)):
                 return end
         return len(text)
 
     def encode(self, text: bytes) -> np.ndarray:
         """Ids of UTF-8 text, without special tokens; long texts in parts, to bound the memory."""
-        whole, parts, start = text.decode('utf-8', 'replace'), [np.zeros((0,), np.int32)], 0
-        while start < len(whole):
-            end = self._border(whole, start)
-            parts.append(self._ids(whole[start:end]))
+        characters, ids, start = text.decode('utf-8', 'replace'), [np.zeros((0,), np.int32)], 0
+        while start < len(characters):
+            end = self._border(characters, start)
+            ids.append(self._ids(characters[start:end]))
             start = end
-        return np.concatenate(parts)
+        return np.concatenate(ids)
 
     def decode(self, tokens: np.ndarray) -> bytes:
         """UTF-8 text of ids."""
-        kept = [int(t) for t in np.asarray(tokens) if t != self.begin and t < self._size]
-        return self._tokenizer.decode(kept).encode()
+        ids = [int(t) for t in np.asarray(tokens) if t != self.begin and t < self._size]
+        return self._tokenizer.decode(ids).encode()
 
     def fingerprint(self) -> str:
-        """Checksum of vocabulary, merges and rules: equal vocabularies can cut differently."""
+        """Checksum of vocabulary, merges and rules: equal vocabularies can split text differently."""
         return _checksum('tokenizers', self._tokenizer.to_str().encode())
 
 
@@ -189,7 +189,7 @@ class SentencePiece:
     """A sentencepiece model."""
 
     def __init__(self, model: bytes):
-        """`model`: the serialised model."""
+        """`model`: the serialized model."""
         import sentencepiece
 
         self._model = model
@@ -199,14 +199,14 @@ class SentencePiece:
         self.vocab_size = max(size, self.begin + 1)
 
     def encode(self, text: bytes) -> np.ndarray:
-        """Ids of UTF-8 text; line ends are kept as far as the model knows them."""
+        """Ids of UTF-8 text; line ends are kept if the model knows them."""
         return np.asarray(self._pieces.encode(text.decode('utf-8', 'replace')), np.int32)
 
     def decode(self, tokens: np.ndarray) -> bytes:
         """UTF-8 text of ids."""
         size = self._pieces.vocab_size()
-        kept = [int(t) for t in np.asarray(tokens) if t != self.begin and t < size]
-        return self._pieces.decode(kept).encode()
+        ids = [int(t) for t in np.asarray(tokens) if t != self.begin and t < size]
+        return self._pieces.decode(ids).encode()
 
     def fingerprint(self) -> str:
         """Checksum of the model."""
@@ -226,7 +226,7 @@ def load_tokenizer(kind: str, path: Path) -> Tokenizer:
     """A tokenizer from its file.
 
     Args:
-      kind: one of `KINDS` but 'bytes'.
+      kind: one of `KINDS` except 'bytes'.
       path: characters: a JSON list; words: a word per line; bpe, tokenizers: JSON, or a folder with
         GPT-2's vocab.json and merges.txt; sentencepiece: a model.
 
@@ -237,7 +237,7 @@ def load_tokenizer(kind: str, path: Path) -> Tokenizer:
         if kind == 'characters':
             vocabulary = json.loads(_read(path))
             if not isinstance(vocabulary, list) or not all(len(c) == 1 for c in vocabulary):
-                raise ValueError('wanted a JSON list of characters')
+                raise ValueError('a JSON list of characters is expected')
             return Characters(vocabulary)
         if kind == 'words':
             return Words(_read(path).decode().splitlines())

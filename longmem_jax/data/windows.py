@@ -1,4 +1,4 @@
-"""Windows that overlap: every token is scored once, with so much context before it."""
+"""Overlapping windows: every token is scored once, with a given number of tokens before it."""
 
 import numpy as np
 
@@ -6,22 +6,28 @@ from longmem_jax.data.corpus import Corpus, TokenizedDocument
 
 
 class Windows:
-    """A corpus whose documents are windows of another's, each read by itself.
+    """A corpus whose documents are windows over those of another; each window is read by itself.
 
-    A window is `length` tokens; those that the window before has scored are its context and are not
-    scored again. The first window of a document scores all of its tokens. This is the sliding
-    protocol that models without a memory are compared by (MemSizer: the last 256 of 512 tokens).
+    A window has `length` tokens; those already scored in the previous window are its context. The first
+    window of a document scores all its tokens. This is the sliding-window protocol for models without a
+    memory (MemSizer: the last 256 of 512 tokens).
 
     Attributes:
-      tokenizer: the corpus's.
+      tokenizer: that of the corpus.
     """
 
     def __init__(self, corpus: Corpus, length: int, context: int):
-        """`context` tokens, at most, of a window of `length` are not scored; tokenises everything."""
+        """Tokenizes everything once.
+
+        Args:
+          corpus: the documents.
+          length: tokens of a window.
+          context: tokens of a window that are not scored, except in the first of a document.
+        """
         self.tokenizer, self._corpus = corpus.tokenizer, corpus
         self._length, self._context = length, context
         step = length - context
-        self._places = [
+        self._windows = [
             (document, start)
             for document, size in enumerate(corpus.lengths())
             for start in range(0, max(int(size) - context, 1), step)
@@ -29,26 +35,26 @@ class Windows:
         ]
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._windows)
 
     def __getitem__(self, index: int) -> TokenizedDocument:
-        document, start = self._places[index]
-        found = self._corpus[document]
-        part = slice(start, start + self._length)
-        tokens = found.tokens[part]
-        inputs = found.inputs
+        number, start = self._windows[index]
+        document = self._corpus[number]
+        window = slice(start, start + self._length)
+        tokens, inputs, scored = document.tokens[window], document.inputs, document.scored
         if inputs is None:
             first = [self.tokenizer.begin]
-            inputs = np.concatenate([first, found.tokens[:-1]]).astype(np.int32)
-        scored = np.ones((len(found.tokens),), np.uint8) if found.scored is None else found.scored
-        scored = scored[part].copy()
+            inputs = np.concatenate([first, document.tokens[:-1]]).astype(np.int32)
+        if scored is None:
+            scored = np.ones((len(document.tokens),), np.uint8)
+        scored = scored[window].copy()
         if start:
             scored[: self._context] = 0
         new = len(tokens) - (self._context if start else 0)
-        share = new / len(found.tokens)
-        return TokenizedDocument(tokens, found.num_bytes * share, inputs[part], scored)
+        share = new / len(document.tokens)
+        return TokenizedDocument(tokens, document.num_bytes * share, inputs[window], scored)
 
     def lengths(self) -> np.ndarray:
         """Tokens of every window, int64 [windows]."""
         sizes = self._corpus.lengths()
-        return np.asarray([min(self._length, sizes[d] - s) for d, s in self._places], np.int64)
+        return np.asarray([min(self._length, sizes[d] - s) for d, s in self._windows], np.int64)

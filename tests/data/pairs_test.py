@@ -73,7 +73,7 @@ def test_bad_pairs_are_one_clear_error(tmp_path, make, message):
 
 
 def test_pairs_without_a_place_are_an_error():
-    with pytest.raises(UsageError, match='where are the pairs'):
+    with pytest.raises(UsageError, match='config.data.path is empty: give'):
         load(settings(''), 'train', Bytes())
 
 

@@ -320,7 +320,7 @@ def test_distances_are_checked():
     for changes, message in (
         (dict(distances=(100, 40)), 'rising numbers'),
         (dict(distances=()), 'rising numbers'),
-        (dict(distances='far'), 'whole numbers'),
+        (dict(distances='far'), 'must be a tuple of ints'),
         (dict(num_pairs=20), '20 keys need 95 tokens'),
         (dict(kind='haystack'), "kind = 'haystack'"),
     ):

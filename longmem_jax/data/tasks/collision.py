@@ -1,12 +1,12 @@
 """Object collision: where did particles of these two colours last meet? (Sukhbaatar et al., 2021).
 
-Two particles move on a grid, bounce, and change colour now and then. Every step asks for an ordered
-pair of colours; the answer is the quadrant of their last collision, which may lie tens of thousands
-of tokens back. Rules and defaults are those of the released generator; all documents of a split are
-simulated together, one document per lane.
+Two particles move on a grid, bounce, and sometimes change colour. Every step asks for an ordered pair of
+colours; the answer is the quadrant of their last collision, which may be tens of thousands of tokens
+ago. Rules and defaults are those of the released generator; all documents of a split are simulated
+together, one document per lane.
 
-Two easier versions ask for the quadrant of the last collision, or those of the last three, and show
-no colours.
+Two easier versions ask for the quadrant of the last collision, or of the last three, and show no
+colours.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ FIELDS = dict(
     eval_documents=(1, 10**6),
     eval_steps=(1, 10**8),
     question=QUESTIONS,
-    easy_question=EASY,  # the released code asks for 'present' colours, the paper for the last
+    easy_question=EASY,  # 'present' colours in the released code, 'last_collision' in the paper
     easy_share=(0.0, 1.0),  # of questions
     size=(4, 64),  # cells per side
     num_colours=(1, 32),
@@ -37,12 +37,12 @@ CHUNK = 256  # steps whose random numbers are drawn together
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.data.task`; `FIELDS` says what is allowed."""
+    """Faults of `config.data.task`; `FIELDS` lists what is allowed."""
     return of_section(settings, FIELDS)
 
 
 def vocabulary(settings: Any) -> Vocabulary:
-    """Words of the stream; ids 0 .. 4 (or 0 .. 63) are labels too, as in the released data."""
+    """Words of the stream; ids 0 .. 4 (or 0 .. 63) are also labels, as in the released data."""
     size, colours = settings['size'], settings['num_colours']
     words = [f'row{i}' for i in range(size)] + [f'column{i}' for i in range(size)]
     if settings['question'] == 'colours':
@@ -55,9 +55,14 @@ def vocabulary(settings: Any) -> Vocabulary:
 
 
 class _World:
-    """Two particles in each of `count` simulations."""
+    """Two particles in each of `count` simulations.
 
-    def __init__(self, random, count, settings):
+    Attributes:
+      position, velocity: float64 [2, count, 2], particles first, cells and cells per step.
+      colour: int64 [2, count].
+    """
+
+    def __init__(self, random: np.random.Generator, count: int, settings: Any):
         self.random, self.count = random, count
         self.limit = settings['size'] - 1
         self.speed, self.recolour = settings['speed'], settings['recolour']
@@ -66,12 +71,21 @@ class _World:
         self.velocity = random.normal(0, self.speed, (2, count, 2))
         self.colour = random.integers(0, self.num_colours, (2, count))
 
-    def _outside(self, particle):
+    def _outside(self, particle: int) -> tuple[np.ndarray, np.ndarray]:
+        """Next positions of a particle, [count, 2], and which are outside of the grid, bool [count]."""
         ahead = self.position[particle] + self.velocity[particle]
         return ahead, ~((ahead > 0) & (ahead < self.limit)).all(axis=1)
 
-    def step(self, changes, colours):
-        """Moves both; `changes` bool and `colours` int, [2, count], are drawn beforehand."""
+    def step(self, changes: np.ndarray, colours: np.ndarray) -> np.ndarray:
+        """Moves both particles and repaints some.
+
+        Args:
+          changes: bool [2, count], which particles change colour.
+          colours: int [2, count], their new colours.
+
+        Returns:
+          The cells of the particles, int64 [2, count, 2].
+        """
         for particle in (0, 1):
             ahead, outside = self._outside(particle)
             while outside.any():
@@ -84,17 +98,19 @@ class _World:
         return np.rint(self.position).astype(np.int64)
 
 
-def simulate(settings: Any, count: int, steps: int, random: np.random.Generator):
-    """Runs `count` simulations side by side.
+def simulate(
+    settings: Any, count: int, steps: int, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Runs `count` simulations in parallel.
 
     Args:
       settings: `config.data.task`.
       count, steps: simulations, and steps of each.
-      random: draws everything.
+      random: source of all random numbers.
 
     Returns:
-      frames uint8 [count, steps, tokens], with the question last, and labels uint8 [count, steps];
-      0 = no answer for 'colours', 255 = none for the easier versions.
+      Frames, uint8 [count, steps, tokens], with the question last, and labels, uint8 [count, steps];
+      no answer is 0 for 'colours', 255 for the easier versions.
     """
     size, colours = settings['size'], settings['num_colours']
     asks_colours = settings['question'] == 'colours'
@@ -108,12 +124,12 @@ def simulate(settings: Any, count: int, steps: int, random: np.random.Generator)
     labels = np.zeros((count, steps), np.uint8)
     half = size // 2
     for begin in range(0, steps, CHUNK):
-        number = min(CHUNK, steps - begin)
-        changes = random.random((number, 2, count)) < settings['recolour']
-        painted = random.integers(0, colours, (number, 2, count))
-        easy = random.random((number, count)) < settings['easy_share']
-        asked = random.integers(0, colours, (number, 2, count))
-        for k in range(number):
+        chunk = min(CHUNK, steps - begin)
+        changes = random.random((chunk, 2, count)) < settings['recolour']
+        painted = random.integers(0, colours, (chunk, 2, count))
+        easy = random.random((chunk, count)) < settings['easy_share']
+        asked = random.integers(0, colours, (chunk, 2, count))
+        for k in range(chunk):
             cells = world.step(changes[k], painted[k])
             met = np.flatnonzero((cells[0] == cells[1]).all(axis=1))
             if len(met):
@@ -125,8 +141,8 @@ def simulate(settings: Any, count: int, steps: int, random: np.random.Generator)
                 quadrants[:, met] = np.stack([quadrants[1, met], quadrants[2, met], quadrant])
             frame = frames[:, begin + k]
             if asks_colours:
-                # The released code remembers the pair as a view of the colours, so it asks for
-                # those of the moment, once there has been a collision.
+                # The released code stores the pair as a view of the colours, so after the first
+                # collision it asks for the present colours.
                 simple = np.where(last < 0, -1, world.colour) if present else last
                 question = np.where(easy[k], simple, asked[k])
                 for particle in (0, 1):

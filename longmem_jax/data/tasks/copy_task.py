@@ -1,8 +1,8 @@
-"""Copy over an extremely long gap: how many A's stood at the beginning? (Sukhbaatar et al., 2021).
+"""Copy over an extremely long gap: how many A's were at the beginning? (Sukhbaatar et al., 2021).
 
-A document is a run of A's, up to `span` B's, a question, and as many A's again, then an end. Only the
-answer is scored, and it is right when all of it is. The paper releases neither counts nor lengths:
-runs of 1 to 4 and gaps of all lengths alike are a reading of its numbers.
+A document is a run of A's, up to `span` B's, a question mark, the same number of A's, and an end token.
+Only the answer is scored, and it counts as right if all of it is right. The paper gives neither counts
+nor lengths: runs of 1 to 4 and uniformly distributed gaps are our reading of its numbers.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ WORDS = ('<begin>', 'A', 'B', '?', '<end>')
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.data.task`; `FIELDS` says what is allowed."""
+    """Faults of `config.data.task`; `FIELDS` lists what is allowed."""
     return of_section(settings, FIELDS)
 
 
@@ -46,7 +46,8 @@ class Copy:
         self._count = settings['documents' if split == 'train' else 'eval_documents']
         self.tokenizer = vocabulary(settings)
 
-    def _draw(self, index):
+    def _draw(self, index: int) -> tuple[int, int]:
+        """Number of A's and length of the gap of a document."""
         random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
         count = int(random.integers(1, self._settings['max_count'], endpoint=True))
         return count, int(random.integers(1, self._settings['span'], endpoint=True))
@@ -65,5 +66,5 @@ class Copy:
 
     def lengths(self) -> np.ndarray:
         """Tokens of every document, int64 [documents]."""
-        drawn = (self._draw(index) for index in range(self._count))
-        return np.asarray([2 * count + gap + 2 for count, gap in drawn], np.int64)
+        sizes = (self._draw(index) for index in range(self._count))
+        return np.asarray([2 * count + gap + 2 for count, gap in sizes], np.int64)

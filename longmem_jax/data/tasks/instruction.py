@@ -1,12 +1,13 @@
 """Instructions among distractor text: tell X, when you meet them, that Y wants to see them.
 
 After the instruction task of Sukhbaatar et al. (2021), whose text (LIGHT) is not released with the
-paper: a walk through generated places, word by word. Now and then somebody asks to tell the X that
-the Y wants to see them; about `mean_gap` words later X is met, and the very next line must be the
-execution. Several instructions may wait at a time. The model learns from all of the text and is
-scored on executions only, each right when all of its words are.
+paper: a walk through generated locations, word by word. Sometimes a character asks to tell the X that
+the Y wants to see them; about `mean_gap` words later X appears, and the next line must execute the
+instruction. Several instructions may be pending. The model learns from all of the text and is scored on
+executions only; one is right if all its words are right.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,13 +49,13 @@ FIELDS = dict(
     locations=(1, 10**6),  # visited per document
     num_characters=(4, len(CHARACTERS)),
     mean_gap=(1.0, 1e8),  # words from an instruction to its execution
-    instruction_share=(0.0, 1.0),  # of locations in which somebody gives one
-    train_on_text=bool,  # learn from all of the text, or from executions alone
+    instruction_share=(0.0, 1.0),  # of locations in which an instruction is given
+    train_on_text=bool,  # learn from all of the text, or from executions only
 )
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.data.task`; `FIELDS` says what is allowed."""
+    """Faults of `config.data.task`; `FIELDS` lists what is allowed."""
     return of_section(settings, FIELDS)
 
 
@@ -65,73 +66,78 @@ def vocabulary(settings: Any) -> Vocabulary:
 
 
 class _Walk:
-    """One document being written: lines, and which of them are executions."""
+    """Writes one document.
 
-    def __init__(self, random, settings):
+    Attributes:
+      lines: (line, whether it executes an instruction).
+    """
+
+    def __init__(self, random: np.random.Generator, settings: Any):
         self._random, self._settings = random, settings
         self._names = CHARACTERS[: settings['num_characters']]
-        self._waiting: dict[str, tuple[str, int]] = {}  # X -> Y, number of words when X is due
+        self._pending: dict[str, tuple[str, int]] = {}  # X -> Y, number of words when X is due
         self.lines: list[tuple[str, bool]] = []
-        self._words = 0
+        self._num_words = 0
 
-    def _say(self, line, executes=False):
+    def _add(self, line: str, executes: bool = False) -> None:
         self.lines.append((line, executes))
-        self._words += len(line.split())
+        self._num_words += len(line.split())
 
-    def _pick(self, words):
+    def _pick(self, words: Sequence[str]) -> str:
         return words[int(self._random.integers(len(words)))]
 
-    def _distract(self):
-        """A line of no consequence; none begins as an execution does."""
+    def _distract(self) -> None:
+        """Adds a distractor; none begins like an execution."""
         kind = int(self._random.integers(5))
         thing, other = self._pick(THINGS), self._pick(THINGS)
         if kind == 0:
-            self._say(f'There is a {self._pick(ADJECTIVES)} {thing} near the {other} .')
+            self._add(f'There is a {self._pick(ADJECTIVES)} {thing} near the {other} .')
         elif kind == 1:
-            self._say(f'it smells like {thing} and {other} .')
+            self._add(f'it smells like {thing} and {other} .')
         elif kind == 2:
-            self._say(f'The {self._pick(self._names)} says : " I have lost my {thing} . "')
+            self._add(f'The {self._pick(self._names)} says : " I have lost my {thing} . "')
         elif kind == 3:
-            self._say(f'The {self._pick(self._names)} says : " did you find any {thing} ? "')
+            self._add(f'The {self._pick(self._names)} says : " did you find any {thing} ? "')
         else:
-            self._say(f'Nobody knows why the {self._pick(self._names)} {self._pick(ACTIONS)} .')
+            self._add(f'Nobody knows why the {self._pick(self._names)} {self._pick(ACTIONS)} .')
 
-    def _meet(self):
-        """Those whose time has come, and then somebody for whom there is no word."""
-        due = [name for name, (_, at) in self._waiting.items() if at <= self._words]
+    def _meet(self) -> None:
+        """Meets the characters that are due, or else one without an instruction."""
+        due = [name for name, (_, at) in self._pending.items() if at <= self._num_words]
         for name in due:
-            self._say(f'The {name} is here .')
-            sender, _ = self._waiting.pop(name)
-            self._say(f'You tell the {name} " {sender} wants to see you ! "', executes=True)
-        others = [name for name in self._names if name not in self._waiting]
+            self._add(f'The {name} is here .')
+            sender, _ = self._pending.pop(name)
+            self._add(f'You tell the {name} " {sender} wants to see you ! "', executes=True)
+        others = [name for name in self._names if name not in self._pending]
         if others and not due:
             name = self._pick(others)
-            self._say(f'The {name} is here .')
-            self._say(f'The {name} {self._pick(ACTIONS)} .')
+            self._add(f'The {name} is here .')
+            self._add(f'The {name} {self._pick(ACTIONS)} .')
 
-    def _instruct(self):
-        free = [name for name in self._names if name not in self._waiting]
-        # Two are left over, one to speak and one to be met.
+    def _instruct(self) -> None:
+        """Sometimes adds an instruction."""
+        free = [name for name in self._names if name not in self._pending]
+        # Two characters remain, one to speak and one to meet.
         if len(free) < 3 or self._random.random() >= self._settings['instruction_share']:
             return
         speaker, target, sender = (str(n) for n in self._random.permutation(free)[:3])
-        self._say(
+        self._add(
             f'The {speaker} says : " can you tell the {target} that the {sender} wants to see them ? "'
         )
         gap = int(self._random.geometric(1.0 / self._settings['mean_gap']))
-        self._waiting[target] = (sender, self._words + gap)
+        self._pending[target] = (sender, self._num_words + gap)
 
-    def visit(self):
-        """One location."""
+    def visit(self) -> None:
+        """Adds the lines of one location."""
         first, second = self._pick(ADJECTIVES), self._pick(PLACES)
-        self._say(f'You are in the {first} {second} .')
+        self._add(f'You are in the {first} {second} .')
         self._meet()
         for _ in range(int(self._random.integers(1, 4))):
             self._distract()
         self._instruct()
         for _ in range(int(self._random.integers(0, 3))):
             self._distract()
-        self._say(f'You go {self._pick(DIRECTIONS)} .')
+        self._add(f'You go {self._pick(DIRECTIONS)} .')
 
 
 class Instruction:
@@ -142,7 +148,7 @@ class Instruction:
     """
 
     def __init__(self, settings: Any, split: str, seed: int):
-        """Writes nothing yet; `settings` is `config.data.task`."""
+        """Generates nothing yet; `settings` is `config.data.task`."""
         self._settings, self._seed, self._split = settings, seed, split
         self._count = settings['documents' if split == 'train' else 'eval_documents']
         self.tokenizer = vocabulary(settings)
@@ -167,5 +173,5 @@ class Instruction:
         )
 
     def lengths(self) -> np.ndarray:
-        """Tokens of every document, int64 [documents]; writes all of them."""
+        """Tokens of every document, int64 [documents]; generates all of them."""
         return np.asarray([len(self[i].tokens) for i in range(self._count)], np.int64)

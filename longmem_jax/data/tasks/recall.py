@@ -1,10 +1,10 @@
-"""Is it remembered? Passkey, needles, associative recall and copy, at a distance that is chosen.
+"""Recall tasks: passkey, needles, associative recall and copy, at chosen distances.
 
-A document tells something, goes on with filler, and asks; only the answer is scored. The distance is
-the number of tokens between the end of what is asked for and the question:
+A document gives one or more keys, continues with filler, and asks for one of them; only the answer is
+scored. The distance is the number of tokens between the end of that key and the question:
 - passkey: one key of several digits in filler (Mohtashami and Jaggi, 2023, without their prose);
 - needles: several named keys in the filler, one is asked for (Kamradt, 2023; Hsieh et al., 2024);
-- associative: named values one after the other, then filler, one is asked for (Arora et al., 2024);
+- associative: named values one after another, then filler, one is asked for (Arora et al., 2024);
 - copy: a string, filler, the string again.
 """
 
@@ -22,36 +22,36 @@ FIELDS = dict(
     kind=KINDS,
     documents=(1, 10**9),
     eval_documents=(1, 10**9),
-    num_pairs=(1, 10_000),  # keys told; one is asked for
-    answer_length=(1, 1000),  # tokens of it
-    num_fillers=(1, 10_000),  # kinds of filler
-    before=(0, 10**8),  # most tokens of filler before anything is told
+    num_pairs=(1, 10_000),  # keys per document; one is asked for
+    answer_length=(1, 1000),  # tokens of a key
+    num_fillers=(1, 10_000),  # different filler tokens
+    before=(0, 10**8),  # most tokens of filler before the first key
 )
 DIGITS = 10
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.data.task`; `distances` are the tokens of filler, rising."""
-    given = {name: settings[name] for name in settings if name != 'distances'}
-    found = of_section(given, FIELDS)
+    """Faults of `config.data.task`; `distances` must be in rising order."""
+    other_fields = {name: settings[name] for name in settings if name != 'distances'}
+    faults = of_section(other_fields, FIELDS)
     distances = settings.get('distances')
     where = f'distances = {distances}'
     try:
         numbers = tuple(int(number) for number in distances)
     except (TypeError, ValueError):
-        return [*found, f'{where}: whole numbers are needed, such as (64, 256, 1024)']
+        return [*faults, f'{where}: must be a tuple of ints, such as (64, 256, 1024)']
     if not numbers or min(numbers) < 0 or list(numbers) != sorted(set(numbers)):
-        found.append(f'{where}: rising numbers of at least 0 are needed')
-    if found:
-        return found
+        faults.append(f'{where}: must be rising numbers, all at least 0')
+    if faults:
+        return faults
     if settings['kind'] in ('needles', 'associative'):
         room = (settings['num_pairs'] - 1) * (settings['answer_length'] + 2)
         if room > numbers[0]:
-            found.append(
+            faults.append(
                 f'{where}: {settings["num_pairs"]} keys need {room} tokens; choose distances of at '
-                'least so many, or fewer keys'
+                f'least {room}, or fewer keys'
             )
-    return found
+    return faults
 
 
 def vocabulary(settings: Any) -> Vocabulary:
@@ -65,8 +65,8 @@ def vocabulary(settings: Any) -> Vocabulary:
 class Recall:
     """The documents of a split as a corpus; see `data.corpus.Corpus`.
 
-    Training draws distances between the least and the greatest evenly; evaluation takes those of the
-    list in turn.
+    Training draws distances uniformly between the smallest and the largest; evaluation cycles through
+    the list.
 
     Attributes:
       tokenizer: the words.
@@ -82,8 +82,8 @@ class Recall:
     def __len__(self) -> int:
         return self._count
 
-    def _draw(self, index):
-        """Random numbers of a document, its distance, and its filler before anything is told."""
+    def _draw(self, index: int) -> tuple[np.random.Generator, int, int]:
+        """Generator of a document, its distance, and its number of fillers before the first key."""
         random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
         low, high = self._distances[0], self._distances[-1]
         if self._split == 'train':
@@ -98,11 +98,11 @@ class Recall:
         random, distance, before = self._draw(index)
         first_filler = 3 + DIGITS + pairs
 
-        def filler(number):
-            kinds = random.integers(0, settings['num_fillers'], number)
+        def filler(count: int) -> np.ndarray:
+            kinds = random.integers(0, settings['num_fillers'], count)
             return (first_filler + kinds).astype(np.int32)
 
-        def told(name, answer):
+        def key(name: int, answer: np.ndarray) -> np.ndarray:
             """<key> name answer; copies and passkeys have no name."""
             names = [] if kind in ('passkey', 'copy') else [3 + DIGITS + name]
             return np.asarray([1, *names, *answer], np.int32)
@@ -113,21 +113,21 @@ class Recall:
             names, answers = names[:1], answers[:1]
         parts = [filler(before)]
         if kind == 'associative':
-            # The one asked for ends `distance` tokens before the question, wherever it stands.
+            # The key asked for ends `distance` tokens before the question, whatever its position.
             asked = int(random.integers(0, pairs))
             later = pairs - 1 - asked
-            parts += [told(name, answer) for name, answer in zip(names, answers, strict=True)]
+            parts += [key(name, answer) for name, answer in zip(names, answers, strict=True)]
             parts.append(filler(distance - later * (size + 2)))
         else:
             asked = 0
-            parts.append(told(names[0], answers[0]))
+            parts.append(key(names[0], answers[0]))
             others = list(zip(names[1:], answers[1:], strict=True))
             rest = filler(distance - len(others) * (size + 2))
-            places = np.sort(random.integers(0, len(rest), len(others), endpoint=True))
+            positions = np.sort(random.integers(0, len(rest), len(others), endpoint=True))
             at = 0
-            for place, (name, answer) in zip(places, others, strict=True):
-                parts += [rest[at:place], told(name, answer)]
-                at = place
+            for position, (name, answer) in zip(positions, others, strict=True):
+                parts += [rest[at:position], key(name, answer)]
+                at = position
             parts.append(rest[at:])
         question = [2] if kind in ('passkey', 'copy') else [2, 3 + DIGITS + names[asked]]
         tokens = np.concatenate([*parts, question, answers[asked]]).astype(np.int32)

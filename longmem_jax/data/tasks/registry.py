@@ -4,7 +4,7 @@ from typing import Any
 
 from longmem_jax.data.tasks import collision, copy_task, instruction, recall, sorting
 
-# name -> (corpus of a split, check of its fields, vocabulary)
+# name -> (corpus of a split, faults of its fields, vocabulary)
 TASKS: dict[str, tuple[Any, Any, Any]] = {
     'collision': (collision.Collision, collision.check, collision.vocabulary),
     'copy': (copy_task.Copy, copy_task.check, copy_task.vocabulary),

@@ -1,9 +1,9 @@
 """Sorting by frequency: which of 20 tokens came most often? (Martins et al., 2022, Sec. 4.1).
 
-A sequence is drawn from a mixture that drifts from one distribution to another, so early tokens
-matter as much as late ones; behind a separator stand the tokens by falling count. Only those are
-scored. Rules are those of the released generator: ties in order of first appearance, tokens that
-never came last and rising.
+A sequence is drawn from a mixture that drifts from one distribution to another, so early tokens matter
+as much as late ones. After a separator follow the tokens by falling count; only these are scored. The
+rules are those of the released generator: ties in order of first appearance, tokens that never occurred
+last, in rising order.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ FIELDS = dict(
 
 
 def check(settings: Any) -> list[str]:
-    """Faults of `config.data.task`; `FIELDS` says what is allowed."""
+    """Faults of `config.data.task`; `FIELDS` lists what is allowed."""
     return of_section(settings, FIELDS)
 
 
@@ -35,12 +35,17 @@ def vocabulary(settings: Any) -> Vocabulary:
 
 
 def by_frequency(tokens: np.ndarray, num_tokens: int) -> np.ndarray:
-    """All tokens by falling count, then by first appearance; those that never came last, rising."""
+    """All tokens by falling count, then by first appearance, then by number, int32 [num_tokens].
+
+    Args:
+      tokens: int [n], all below `num_tokens`.
+      num_tokens: number of different tokens.
+    """
     counts = np.bincount(tokens, minlength=num_tokens)
-    appeared = np.full((num_tokens,), len(tokens))
-    found, place = np.unique(tokens, return_index=True)
-    appeared[found] = place
-    return np.lexsort((np.arange(num_tokens), appeared, -counts)).astype(np.int32)
+    first_index = np.full((num_tokens,), len(tokens))
+    present, index = np.unique(tokens, return_index=True)
+    first_index[present] = index
+    return np.lexsort((np.arange(num_tokens), first_index, -counts)).astype(np.int32)
 
 
 class Sorting:
@@ -61,28 +66,31 @@ class Sorting:
 
     def __getitem__(self, index: int) -> TokenizedDocument:
         random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
-        number, length = self._settings['num_tokens'], self._settings['length']
-        first, last = (weights / weights.sum() for weights in random.integers(1, 10, (2, number)))
+        num_tokens, length = self._settings['num_tokens'], self._settings['length']
+        first, last = (
+            weights / weights.sum() for weights in random.integers(1, 10, (2, num_tokens))
+        )
         # Token j comes from the second distribution with probability j / length.
         late = random.random(length) < np.arange(1, length + 1) / length
-        drawn = random.random(length)
+        uniform = random.random(length)
         tokens = np.where(
             late,
-            np.searchsorted(np.cumsum(last), drawn, side='right'),
-            np.searchsorted(np.cumsum(first), drawn, side='right'),
+            np.searchsorted(np.cumsum(last), uniform, side='right'),
+            np.searchsorted(np.cumsum(first), uniform, side='right'),
         )
-        tokens = np.minimum(tokens, number - 1).astype(np.int32)
-        answer = by_frequency(tokens, number)
-        scored = np.zeros((length + 1 + number,), np.uint8)
-        scored[-number:] = 1
+        tokens = np.minimum(tokens, num_tokens - 1).astype(np.int32)
+        answer = by_frequency(tokens, num_tokens)
+        separator = num_tokens
+        scored = np.zeros((length + 1 + num_tokens,), np.uint8)
+        scored[-num_tokens:] = 1
         scored[-1] = 2
         return TokenizedDocument(
-            tokens=np.concatenate([tokens, [number], answer]).astype(np.int32),
+            tokens=np.concatenate([tokens, [separator], answer]).astype(np.int32),
             num_bytes=0,
             scored=scored,
         )
 
     def lengths(self) -> np.ndarray:
         """Tokens of every document, int64 [documents]."""
-        whole = self._settings['length'] + 1 + self._settings['num_tokens']
-        return np.full((self._count,), whole, np.int64)
+        length = self._settings['length'] + 1 + self._settings['num_tokens']
+        return np.full((self._count,), length, np.int64)

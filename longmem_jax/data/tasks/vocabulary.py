@@ -1,4 +1,4 @@
-"""A closed list of words as a tokenizer, for tasks whose text is generated."""
+"""A fixed list of words as a tokenizer, for tasks with generated text."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ from longmem_jax.files import checksum
 
 
 class Vocabulary:
-    """Words between blanks; every word that a task uses is in the list.
+    """Words separated by blanks; every word that a task uses is in the list.
 
     Attributes:
       words: the word of every id.
-      vocab_size: their number.
-      begin: id of the word that stands before a document.
+      vocab_size: number of words.
+      begin: id of the input before the first token of a document.
     """
 
     def __init__(self, words: Sequence[str], begin: str):
@@ -32,22 +32,22 @@ class Vocabulary:
         unknown = [word for word in text.split() if word not in self._ids]
         if unknown:
             raise UsageError(
-                f'{unknown[0]!r} is not a word of this task; there are {self.vocab_size}, such as '
-                f'{", ".join(self.words[:8])}.'
+                f'{unknown[0]!r} is not a word of this task; use one of its {self.vocab_size} words, '
+                f'such as {", ".join(self.words[:8])}.'
             )
         return [self._ids[word] for word in text.split()]
 
     def encode(self, text: bytes) -> np.ndarray:
-        """Tokens, int32 [n], of words between blanks; errors as in `ids`."""
+        """Tokens, int32 [n], of words separated by blanks; errors as in `ids`."""
         return np.asarray(self.ids(text.decode('utf-8', 'replace')), np.int32)
 
     def decode(self, tokens: np.ndarray) -> bytes:
-        """The words, each with a blank behind it; nothing for `begin`."""
+        """The words, each followed by a blank; nothing for `begin`."""
         tokens = np.asarray(tokens)
-        named = (self.words[token] for token in tokens[tokens != self.begin])
-        return ''.join(f'{word} ' for word in named).encode()
+        words = (self.words[token] for token in tokens[tokens != self.begin])
+        return ''.join(f'{word} ' for word in words).encode()
 
     def fingerprint(self) -> str:
         """Checksum of the list."""
-        listed = '\n'.join(self.words).encode()
-        return f'task-{checksum(listed)[:16]}'
+        words = '\n'.join(self.words).encode()
+        return f'task-{checksum(words)[:16]}'
