@@ -3,7 +3,7 @@
 python -m longmem_jax.analysis.expire_spans --config=configs/NAME.py[:variant] --workdir=DIR \
     --text=@FILE --output=spans.png [--layer=1] [--characters=1200]
 
-Reads the text from its beginning through the newest checkpoint of the workdir and draws its last
+Reads the text from its beginning with the newest checkpoint of the workdir and draws its last
 characters, each coloured by the span of its token, as in Figures 7 and 8 of Sukhbaatar et al. (2021).
 """
 
@@ -35,14 +35,16 @@ if __name__ == '__main__':
     _TEXT = flags.DEFINE_string('text', '', 'Text, or @FILE.')
     _OUTPUT = flags.DEFINE_string('output', 'expire_spans.png', 'PNG to write.')
     _LAYER = flags.DEFINE_integer('layer', -1, 'Expire-Span layer from 0; -1 = the most varied.')
-    _CHARACTERS = flags.DEFINE_integer('characters', 1200, 'Characters drawn, from the end.')
+    _CHARACTERS = flags.DEFINE_integer('characters', 1200, 'Number of last characters to draw.')
 
 
-def segment_spans(model: LanguageModel, params: Any, segment: Segment, state: Any):
+def segment_spans(
+    model: LanguageModel, params: Any, segment: Segment, state: Any
+) -> tuple[jax.Array, Any]:
     """Spans of a segment's tokens in every Expire-Span layer, and the memories after it.
 
     Returns:
-      float [layers, batch, length] in tokens, and the state.
+      Spans in tokens, float [layers, batch, length], and the state.
 
     Raises:
       UsageError: a model without Expire-Span.
@@ -51,13 +53,13 @@ def segment_spans(model: LanguageModel, params: Any, segment: Segment, state: An
     def spans(layer, x, state, segment):
         return layer.spans(x)
 
-    with capture(ExpireSpan, spans) as found:
+    with capture(ExpireSpan, spans) as captured:
         _, state, _ = model.apply({'params': params}, segment, state, train=False, method='hidden')
-    if not found:
+    if not captured:
         raise UsageError(
             f'config.model.attention = {tuple(model.config.attention)}: has no expire_span layer.'
         )
-    return jnp.stack(found), state
+    return jnp.stack(captured), state
 
 
 def text_spans(model: LanguageModel, params: Any, tokens: np.ndarray) -> np.ndarray:
@@ -69,23 +71,23 @@ def text_spans(model: LanguageModel, params: Any, tokens: np.ndarray) -> np.ndar
     """
     length, state = model.segment_length, fresh_state(model, params, 1)
     step = jax.jit(lambda segment, state: segment_spans(model, params, segment, state))
-    parts = []
+    all_spans = []
     for start in range(0, len(tokens), length):
-        part = tokens[start : start + length]
+        size = min(length, len(tokens) - start)
         padded = np.zeros((1, length), np.int32)
-        padded[0, : len(part)] = part
-        valid = np.arange(length)[None] < len(part)
+        padded[0, :size] = tokens[start : start + size]
+        valid = np.arange(length)[None] < size
         segment = Segment(jnp.asarray(padded), jnp.asarray(valid), jnp.zeros((1,), bool))
         spans, state = step(segment, state)
-        parts.append(np.asarray(spans, np.float32)[:, 0, : len(part)])
-    return np.concatenate(parts, axis=1)
+        all_spans.append(np.asarray(spans, np.float32)[:, 0, :size])
+    return np.concatenate(all_spans, axis=1)
 
 
-def by_character(tokenizer: Any, tokens: np.ndarray, spans: np.ndarray):
-    """The text of tokens as characters, and the span of the token that each comes from.
+def by_character(tokenizer: Any, tokens: np.ndarray, spans: np.ndarray) -> tuple[str, np.ndarray]:
+    """The text of tokens, and for every character the span of its token, float [characters].
 
     Args:
-      tokenizer: what made the tokens.
+      tokenizer: of the tokens.
       tokens: int32 [n].
       spans: float [n].
     """
@@ -100,12 +102,12 @@ def by_character(tokenizer: Any, tokens: np.ndarray, spans: np.ndarray):
 
 
 def draw(characters: str, values: np.ndarray, title: str) -> matplotlib.figure.Figure:
-    """Characters in lines of 80, each on the colour of its span; the scale is logarithmic.
+    """Draws lines of 80 characters, each on the colour of its span; the scale is logarithmic.
 
     Args:
-      characters: n of them; line ends show as an arrow.
-      values: float [n], spans in tokens.
-      title: above the figure.
+      characters: the text; line ends are drawn as arrows.
+      values: float [characters], spans in tokens.
+      title: of the figure.
     """
     rows = max(-(-len(characters) // COLUMNS), 1)
     grid = np.full((rows * COLUMNS,), np.nan)
@@ -117,11 +119,11 @@ def draw(characters: str, values: np.ndarray, title: str) -> matplotlib.figure.F
     image = axes.imshow(
         grid.reshape(rows, COLUMNS), norm=scale, cmap='YlOrRd', aspect='auto', alpha=0.85
     )
-    for place, character in enumerate(characters):
+    for position, character in enumerate(characters):
         shown = {'\n': '\u21b5', '\t': '\u2192', '$': r'\$'}.get(character, character)
         axes.text(
-            place % COLUMNS,
-            place // COLUMNS,
+            position % COLUMNS,
+            position // COLUMNS,
             shown,
             ha='center',
             va='center',
@@ -142,13 +144,13 @@ def expire_spans(
 
     Args:
       experiment: a trained experiment.
-      text: read whole from its beginning.
-      output: file to write.
-      layer: which Expire-Span layer, from 0; -1 = that whose spans vary most.
-      characters: drawn from the end of the text.
+      text: the text, read from its beginning.
+      output: PNG to write.
+      layer: number of the Expire-Span layer, from 0; -1 = the one whose spans vary most.
+      characters: number of last characters to draw.
 
     Returns:
-      Mean and greatest span by layer, such as 'layer 0, mean'.
+      Mean and longest span of every layer; keys such as 'layer 0, mean'.
 
     Raises:
       UsageError: no checkpoint, no Expire-Span layer, no such layer, or no text.
@@ -160,7 +162,7 @@ def expire_spans(
     tokens = np.concatenate([[tokenizer.begin], tokenizer.encode(text)]).astype(np.int32)
     spans = text_spans(experiment.evaluation_model, params, tokens)
     if not -1 <= layer < len(spans):
-        raise UsageError(f'--layer={layer}: there are Expire-Span layers 0 to {len(spans) - 1}.')
+        raise UsageError(f'--layer={layer}: the Expire-Span layers are 0 to {len(spans) - 1}.')
     if layer < 0:
         layer = int(spans.std(axis=1).argmax())
     shown, values = by_character(tokenizer, tokens[1:], spans[layer, 1:])
@@ -172,22 +174,22 @@ def expire_spans(
     )
     output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output)
-    named = {}
-    for number, row in enumerate(spans):
-        named[f'layer {number}, mean'] = float(row.mean())
-        named[f'layer {number}, longest'] = float(row.max())
-    return named
+    statistics = {}
+    for index, layer_spans in enumerate(spans):
+        statistics[f'layer {index}, mean'] = float(layer_spans.mean())
+        statistics[f'layer {index}, longest'] = float(layer_spans.max())
+    return statistics
 
 
-def _main(experiment):
-    named = expire_spans(
+def _main(experiment: Experiment) -> None:
+    statistics = expire_spans(
         experiment,
         read_prompt(_TEXT.value),
         Path(_OUTPUT.value),
         layer=_LAYER.value,
         characters=_CHARACTERS.value,
     )
-    for name, value in named.items():
+    for name, value in statistics.items():
         print(f'{name}: {value:,.1f} tokens')
     print(f'figure: {_OUTPUT.value}')
 

@@ -3,8 +3,8 @@
 python -m longmem_jax.analysis.slot_usage --config=configs/pkm_lm.py[:variant] --workdir=DIR \
     --split=test --output=usage.png
 
-Percentage used, divergence from even use by weights and by reads, and how many slots carry 50, 90
-and 99 % of the weight, for every memory layer, over a split (`config.evaluate.max_test_segments`).
+For every memory layer: percentage used, divergence from uniform use by weights and by reads, and how
+many slots carry 50, 90 and 99 % of the weight, over a split (`config.evaluate.max_test_segments`).
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from longmem_jax.analysis import slot_statistics as slot_usage
+from longmem_jax.analysis import slot_statistics
 from longmem_jax.commands import entry
 from longmem_jax.data.lanes import in_order
 from longmem_jax.errors import UsageError
@@ -32,7 +32,10 @@ if __name__ == '__main__':
 
 
 def accumulate(experiment: Experiment, split: str) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """Weights and reads of every slot by layer, float32 [slots] each.
+    """Sums the weights and counts the reads of every slot over a split.
+
+    Returns:
+      Layer to (weights, reads), float32 [slots] each.
 
     Raises:
       UsageError: a model without product-key memories, or no checkpoint.
@@ -50,54 +53,55 @@ def accumulate(experiment: Experiment, split: str) -> dict[int, tuple[np.ndarray
         def usage(layer, x, state, segment):
             return layer.slot_usage(x, segment.valid)
 
-        with capture(ProductKeyMemory, usage) as found:
+        with capture(ProductKeyMemory, usage) as captured:
             _, memory, _ = model.apply(
                 {'params': params}, Segment(tokens, valid, start), memory, train=False,
                 method='hidden',
             )  # fmt: skip
-        return memory, found
+        return memory, captured
 
-    memory, totals, read = fresh_state(model, params, config.num_lanes), None, 0
+    memory, totals = fresh_state(model, params, config.num_lanes), None
+    num_segments = 0
     for batch, _ in in_order(experiment.corpus(split), config.num_lanes, config.segment_length):
-        given = (jnp.asarray(part[0]) for part in (batch.tokens, batch.valid, batch.start))
-        memory, found = step(memory, *given)
-        totals = found if totals is None else jax.tree.map(jnp.add, totals, found)
-        read += 1
-        if config.max_test_segments and read >= config.max_test_segments:
+        arrays = (jnp.asarray(array[0]) for array in (batch.tokens, batch.valid, batch.start))
+        memory, usage = step(memory, *arrays)
+        totals = usage if totals is None else jax.tree.map(jnp.add, totals, usage)
+        num_segments += 1
+        if config.max_test_segments and num_segments >= config.max_test_segments:
             break
     return {
-        layer: tuple(np.asarray(part) for part in own)
-        for layer, own in zip(layers, totals, strict=True)
+        layer: tuple(np.asarray(array) for array in usage)
+        for layer, usage in zip(layers, totals, strict=True)
     }
 
 
 def slot_usage_of(experiment: Experiment, split: str, output: Path) -> list[dict[str, Any]]:
-    """Statistics of every memory layer, and their figure; errors as in `accumulate`."""
+    """Statistics of every memory layer, and a figure; errors as in `accumulate`."""
     rows, totals = [], accumulate(experiment, split)
     for layer, (weights, reads) in totals.items():
         row = {
             'layer': layer,
             'slots': len(weights),
-            'used': slot_usage.used(weights),
-            'kl_weights': slot_usage.divergence(weights),
-            'kl_reads': slot_usage.divergence(reads),
-            'gini': slot_usage.gini(weights),
+            'used': slot_statistics.used(weights),
+            'kl_weights': slot_statistics.divergence(weights),
+            'kl_reads': slot_statistics.divergence(reads),
+            'gini': slot_statistics.gini(weights),
         }
-        rows.append(row | {f'top{p}': slot_usage.top(weights, p / 100) for p in (50, 90, 99)})
+        rows.append(row | {f'top{p}': slot_statistics.top(weights, p / 100) for p in (50, 90, 99)})
     figure = figures.figure(7, 3.6)
-    own = figure.subplots()
+    axes = figure.subplots()
     for layer, (weights, _) in totals.items():
-        falling = np.sort(slot_usage.shares(weights))[::-1]
-        own.plot(np.arange(1, len(falling) + 1), np.cumsum(falling), label=f'layer {layer}')
-    own.set_xlabel('slots, most used first')
-    own.set_ylabel('share of the weight')
-    own.grid(alpha=0.3)
-    own.legend(fontsize=8)
+        falling = np.sort(slot_statistics.shares(weights))[::-1]
+        axes.plot(np.arange(1, len(falling) + 1), np.cumsum(falling), label=f'layer {layer}')
+    axes.set_xlabel('slots, most used first')
+    axes.set_ylabel('share of the weight')
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
     figure.savefig(output)
     return rows
 
 
-def _main(experiment):
+def _main(experiment: Experiment) -> None:
     for row in slot_usage_of(experiment, _SPLIT.value, Path(_OUTPUT.value)):
         numbers = (f'{k} {v:.3f}' if isinstance(v, float) else f'{k} {v}' for k, v in row.items())
         print(', '.join(numbers))

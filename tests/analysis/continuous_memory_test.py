@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from longmem_jax.analysis import continuous_figures, continuous_memory, memory_places
+from longmem_jax.analysis import continuous_figures, continuous_memory, memory_positions
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.infinity_former import continuous
@@ -44,7 +44,7 @@ def test_attention_begins_when_something_is_stored(tmp_path):
     assert mass[:, :2].max() == 0.0 and np.all(mass[:, 2:].sum(axis=2) > 0)
     assert not reading.gain[: 2 * LENGTH].any() and np.any(reading.gain[2 * LENGTH :] != 0)
     own = model.config.infinity_former
-    found = memory_places.follow(mass[1], own, LENGTH, False)
+    found = memory_positions.follow(mass[1], own, LENGTH, False)
     assert [len(owners) > 0 for owners, _ in found] == [False, False, True, True, True]
     continuous_figures.draw_attention(mass, [0.5, 0.25], tmp_path / 'attention.png')
     assert drawn(tmp_path / 'attention.png')
@@ -52,7 +52,7 @@ def test_attention_begins_when_something_is_stored(tmp_path):
 
 def test_tokens_are_followed_as_they_are_written():
     mass = np.zeros((6, 8))
-    found = memory_places.follow(mass, settings(memory_length=5), 10, False)
+    found = memory_positions.follow(mass, settings(memory_length=5), 10, False)
     assert not len(found[0][0]) and not len(found[1][0])
     owners, places = found[2]  # 15 tokens have left the short-term memory, 10 of them are written
     assert owners.tolist() == list(range(10))
@@ -60,10 +60,10 @@ def test_tokens_are_followed_as_they_are_written():
     owners, places = found[3]
     assert owners[40:].tolist() == list(range(10, 20)) and places[40] > 0.5
     assert np.array_equal(np.unique(owners[:40]), np.arange(10)) and np.all(np.diff(places) > 0)
-    fills = memory_places.follow(mass, settings(memory_threshold=30), 10, False)
+    fills = memory_positions.follow(mass, settings(memory_threshold=30), 10, False)
     assert [len(owners) for owners, _ in fills] == [0, 0, 0, 30, 50, 50]
     clears = settings(memory_threshold=20, threshold_kind='clear')
-    clears = memory_places.follow(mass, clears, 10, False)
+    clears = memory_positions.follow(mass, clears, 10, False)
     assert [len(owners) for owners, _ in clears] == [0, 10, 50, 10, 50, 10]
     assert clears[3][0].tolist() == list(range(20, 30))
 
@@ -73,8 +73,8 @@ def test_sticky_places_give_room_to_what_is_looked_at(tmp_path):
     mass[1, 2] = 1.0  # all look at the third tenth of the first ten tokens
     spaces = {}
     for name, sticky in (('even', False), ('sticky', True)):
-        owners, places = memory_places.follow(mass, settings(), 10, sticky)[-1]
-        spaces[name] = memory_places.spaces(owners, places, 30)
+        owners, places = memory_positions.follow(mass, settings(), 10, sticky)[-1]
+        spaces[name] = memory_positions.spaces(owners, places, 30)
         assert owners[40:].tolist() == list(range(10, 20))
         assert abs(spaces[name].sum() - 1) < 1e-9 and not spaces[name][20:].any()
     assert spaces['even'].max() < 0.1 < 0.4 < spaces['sticky'][2]
@@ -89,7 +89,7 @@ def test_a_prediction_is_shown_with_what_it_looked_at(tmp_path):
     gain = np.zeros((6 * LENGTH,), np.float32)
     number = 5 * LENGTH + 2
     gain[number], gain[0] = 3.0, 9.0  # the first had nothing to look at
-    owners, places = memory_places.follow(mass[0], own, LENGTH, False)[5]
+    owners, places = memory_positions.follow(mass[0], own, LENGTH, False)[5]
     at = int(places[-1] * continuous_memory.BINS)
     mass[0, number, min(at, continuous_memory.BINS - 1)] = 1.0
     reading = continuous_memory.Reading(mass, mass, gain)
