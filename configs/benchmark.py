@@ -1,10 +1,10 @@
-"""The shape that speeds are compared at: 4 layers of 256, segment 128, 4 lanes, float32.
+"""The model whose speed is compared: 4 layers of 256, segment 128, 4 lanes, float32.
 
 python -m longmem_jax.commands.bench --config=configs/benchmark.py
-Transformer-XL with a memory of 1,024, or any other: `:memory=adaptive_span`, `compressive` and
+Transformer-XL with a memory of 1,024, or any other memory: `:memory=adaptive_span`, `compressive` and
 `expire_span` have spans of 1,024 (`--fill=12` fills them first). `:alive=N` is Expire-Span with N
-memories alive in a capacity of 4,096 (`--fill=40`). `:fixed` is Adaptive-Span that sees all of its
-span. `:memorizing=N` keeps N memories in the third layer (0 = none; `--fill=70` fills 8,192).
+memories alive in a capacity of 4,096 (`--fill=40`). `:fixed` is Adaptive-Span that always sees its
+whole span. `:memorizing=N` keeps N memories in the third layer (0 = none; `--fill=70` fills 8,192).
 """
 
 from longmem_jax.config.base import base, size
@@ -12,6 +12,7 @@ from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant, whole_number
 
 CAPACITY, RAMP = 4096, 16
+MEMORY = 'transformer_xl'  # the memory, unless `:memory=` or a variant names another
 
 
 def get_config(arg=''):
@@ -31,11 +32,11 @@ def get_config(arg=''):
     )
 
     def tiny(config):
-        """A sixteenth of Transformer-XL's memory."""
+        """A memory of 64 for Transformer-XL."""
         memories['transformer_xl'].fields.update(memory_length=64)
 
     def alive(config, value):
-        """Expire-Span whose memories live for N tokens, the ramp included."""
+        """Expire-Span whose memories live for N tokens, including the ramp."""
         longest = CAPACITY - RAMP
         share = min(max(whole_number('alive', value) - RAMP, 1) / longest, 0.9999)
         memories[MEMORY] = given(
@@ -50,13 +51,13 @@ def get_config(arg=''):
         )
 
     def fixed(config):
-        """The fixed span of the Expire-Span paper's Transformer-XL."""
+        """A fixed span, like the Transformer-XL of the Expire-Span paper."""
         memories[MEMORY] = given(
             'adaptive_span', max_span=1024, ramp=32, per='none', num_sizes=1, loss_weights={}
         )
 
     def memorizing(config, value):
-        """A memory of N in the third layer, an XL cache of 128 in all; 0 = no memory."""
+        """A memory of N in the third layer, an XL cache of 128 in all layers; 0 = no memory."""
         local = dict(memory_length=128, scale_init=1.0)
         memories[MEMORY] = given('normalized_xl', **local)
         if value != '0':
@@ -65,6 +66,3 @@ def get_config(arg=''):
 
     changes = dict(tiny=tiny, alive=alive, fixed=fixed, memorizing=memorizing)
     return variant(config, arg, memory=MEMORY, memories=memories, **changes)
-
-
-MEMORY = 'transformer_xl'  # what stands there unless `:memory=` or a variant says otherwise

@@ -4,7 +4,7 @@ python -m longmem_jax.main --config=configs/collision.py --workdir=DIR
 `:span=32768` and `:span=65536` are the paper's longer models (the last with random shortening).
 Published error, 1 - accuracy: 52.2 %, 36.7 %, 26.7 %; Transformer-XL 1k 73.3 %, Compressive 8k 63.8
 %, Adaptive-Span 16k 59.8 %: `:memory=transformer_xl|compressive|adaptive_span`. `:easy` and
-`:easy_three` ask for the last collision and the last three. `:tiny` is a small world for two cores.
+`:easy_three` ask for the last collision and for the last three. `:tiny` is a small world for two cores.
 The data is generated.
 """
 
@@ -18,7 +18,7 @@ def get_config(arg=''):
 
     model = config.model
     size(config, layers=6, width=512, heads=4, feed_forward=1024)
-    model.vocab_size = 64  # 44 words, or as many as the 64 answers of `:easy_three`
+    model.vocab_size = 64  # 44 words; `:easy_three` has 64 answers
     model.scale_embedding = model.tie_weights = False
     model.dropout = model.attention_dropout = 0.1
     model.residual_dropout = model.embedding_dropout = 0.0
@@ -35,7 +35,7 @@ def get_config(arg=''):
         eval_documents=64,
         eval_steps=78_125,
         question='colours',
-        easy_question='present',  # what the released code, and so the paper's numbers, ask for
+        easy_question='present',  # as in the released code, and so in the paper's numbers
         easy_share=0.4,
         size=16,
         num_colours=5,
@@ -77,14 +77,17 @@ def get_config(arg=''):
         )  # fmt: skip
 
     def span(config, value):
+        """Another longest span; from 65,536 with random shortening."""
         span = whole_number('span', value)
         memories['expire_span'].fields.update(max_span=span, shorten=span >= 65_536)
         memories['adaptive_span'].fields.update(max_span=span)
 
     def easy(config):
+        """Asks for the last collision."""
         config.data.task.question = 'last'
 
     def easy_three(config):
+        """Asks for the last three collisions."""
         config.data.task.question = 'last_three'
 
     return variant(

@@ -1,10 +1,10 @@
-"""Every memory of the library in one language model of bytes: equal steps, nearly equal parameters.
+"""Every memory of the library in one byte-level language model: equal steps, nearly equal parameters.
 
 python -m longmem_jax.main --config=configs/comparison.py:memory=infini --config.data.path=FOLDER \
     --workdir=DIR
 `:memory=` is any memory of the library; 12 layers of 512, segments of 512.
-`:tiny` has 4 layers of 128, for two cores. Not an experiment of a paper: parameters and state are in
-`results.json`, so that numbers can be compared for what they cost.
+`:tiny` has 4 layers of 128, for two cores. This is not an experiment of a paper; `results.json` has
+parameters and bytes of state, so that results can be compared with their cost.
 """
 
 from longmem_jax.config.base import base, size, two_cores

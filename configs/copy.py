@@ -2,8 +2,8 @@
 
 python -m longmem_jax.main --config=configs/copy.py --workdir=DIR
 `:span=131072` is the paper's longest. Published accuracy: Transformer-XL with 2k 26.7 %, Expire-
-Span with 16k 29.4 %, with 128k 52.1 %, all on gaps of up to 128k: `:gap=131072`. Model and
-optimizer, which the paper does not give, are those of collision.
+Span with 16k 29.4 %, with 128k 52.1 %, all on gaps of up to 128k: `:gap=131072`. The paper does not
+give model and optimizer; these are those of collision.
 `:memory=transformer_xl|adaptive_span|compressive` are the baselines; `:tiny` has gaps of up to 192
 tokens, for two cores. The data is generated.
 """
@@ -60,9 +60,11 @@ def get_config(arg=''):
         )  # fmt: skip
 
     def gap(config, value):
+        """Another longest gap."""
         config.data.task.span = whole_number('gap', value)
 
     def span(config, value):
+        """Another longest span of the memories."""
         memories['expire_span'].fields['max_span'] = whole_number('span', value)
         memories['adaptive_span'].fields['max_span'] = whole_number('span', value)
 

@@ -1,7 +1,7 @@
 """Transformer-XL on enwik8, 12 layers (Dai et al., 2019, Table 2; authors' base script).
 
 python -m longmem_jax.main --config=configs/enwik8.py --config.data.path=enwik8 --workdir=DIR
-Published: 1.06 bits/byte. Data: the one file of 100 MB, cut by position 90/5/5.
+Published: 1.06 bits/byte. Data: the single file of 100 MB, cut by position 90/5/5.
 `:tiny` trains in minutes on two cores on any smaller file of the same kind.
 """
 
@@ -17,7 +17,7 @@ def get_config(arg=''):
     config.model.pre_norm = config.model.final_norm = False
     config.model.dropout = 0.1
     config.model.dtype = 'bfloat16'
-    # Evaluated at length 80 with 2,100 memories, distances clamped at 820, equal context lengths.
+    # Evaluation: segments of 80, a memory of 2,100, distances clamped at 820, equal context lengths.
     xl = given(
         memory_length=512, evaluate=dict(memory_length=2100, clamp_length=820, same_length=True)
     )
@@ -26,9 +26,9 @@ def get_config(arg=''):
     config.optimizer.learning_rate = 2.5e-4
     config.optimizer.schedule = 'cosine'
     config.optimizer.clip_norm = 0.25
-    config.data.pieces = 24  # one stream per lane, as the authors lay it
+    config.data.pieces = 24  # one stream per lane, as in the authors' code
     config.train.num_steps = 400_000
-    config.train.num_lanes = 24  # 22 in the script: a multiple of 8 divides over devices
+    config.train.num_lanes = 24  # 22 in the script; a multiple of 8 divides over devices
     config.train.segment_length = 512
     config.train.log_every = 200
     config.train.evaluate_every = 4000

@@ -2,7 +2,7 @@
 
 python -m longmem_jax.main --config=configs/expire_span_enwik8.py --config.data.path=enwik8 --workdir=DIR
 Published: 0.99 bits/byte (the last 10k of 110k updates at a tenth of the rate: run the first 100k, then
-with `--config.train.num_steps=110000 --config.optimizer.learning_rate=7e-5`).
+continue with `--config.train.num_steps=110000 --config.optimizer.learning_rate=7e-5`).
 `:large` is the model of 24 layers and 208 M parameters with spans up to 32k; published: 0.95.
 `:memory=transformer_xl|adaptive_span|compressive` are the baselines; `:tiny` is for two cores.
 """
@@ -40,7 +40,7 @@ def get_config(arg=''):
 
     def large(config):
         """24 layers of 768, Eq. 8, layer drop."""
-        size(config, layers=24, width=768, heads=8, feed_forward=4096)  # heads are not given
+        size(config, layers=24, width=768, heads=8, feed_forward=4096)  # heads: not in the paper
         model.dropout = model.attention_dropout = 0.5
         model.layer_drop = 0.2
         config.optimizer.learning_rate = 4e-4

@@ -1,7 +1,7 @@
 """Expire-Span on PG-19 by characters, spans up to 8k (Sukhbaatar et al., 2021, Sec. 5.2).
 
 python -m longmem_jax.main --config=configs/expire_span_pg19.py --config.data.path=PG19 --workdir=DIR
-12 layers of 512; `:span=16384` is the paper's longer model, which goes with
+12 layers of 512; `:span=16384` is the paper's longer model, used with
 `--config.train.loss_weights.expire_span=3e-7`. Published: 1.07 bits per character with every memory;
 `:memory=transformer_xl|adaptive_span|compressive` are the baselines; `:tiny` is for two cores.
 """
@@ -16,7 +16,7 @@ def get_config(arg=''):
 
     model = config.model
     size(config, layers=12, width=512, heads=8, feed_forward=2048)
-    model.vocab_size = 3520  # 3,506 characters; rounded up so that it divides over devices
+    model.vocab_size = 3520  # 3,506 characters, rounded up to divide over devices
     model.pre_norm = model.final_norm = False
     model.scale_embedding = model.tie_weights = False
     model.dropout = model.attention_dropout = 0.2
@@ -58,6 +58,7 @@ def get_config(arg=''):
         )  # fmt: skip
 
     def span(config, value):
+        """Another longest span."""
         memories['expire_span'].fields['max_span'] = whole_number('span', value)
         memories['adaptive_span'].fields['max_span'] = whole_number('span', value)
 

@@ -15,7 +15,7 @@ def get_config(arg=''):
 
     model = config.model  # 140 M parameters
     size(config, layers=8, width=1024, heads=8, feed_forward=4096)
-    model.vocab_size = 267_744  # 267,735 words; rounded up so that it divides over devices
+    model.vocab_size = 267_744  # 267,735 words, rounded up to divide over devices
     model.cutoffs = (20_000, 40_000, 200_000)
     model.div_val = 4
     model.tie_projections = (False, True, True, True)
@@ -65,6 +65,7 @@ def get_config(arg=''):
         )  # fmt: skip
 
     def span(config, value):
+        """Another longest span."""
         memories['expire_span'].fields['max_span'] = whole_number('span', value)
         memories['adaptive_span'].fields['max_span'] = whole_number('span', value)
 

@@ -2,9 +2,9 @@
 
 python -m longmem_jax.main --config=configs/infini_pg19.py --config.data.path=PG19 --workdir=DIR
 12 layers of 1,024, sequences of 32,768 tokens in 16 segments of 2,048 with gradients through the
-memories, delta rule; `:rule=linear`. Gates have an optimizer of their own (Adam, 0.01): at the
-rate of the model they hardly move. `:memory=transformer_xl` is the baseline; `:tiny` reads bytes on
-two cores. Published with another vocabulary: perplexity 9.67 per token, linear 9.65.
+memories, delta rule; `:rule=linear` is the linear rule. Gates have their own optimizer (Adam, 0.01):
+at the learning rate of the model they hardly move. `:memory=transformer_xl` is the baseline; `:tiny`
+reads bytes, for two cores. Published with another vocabulary: perplexity 9.67 per token, linear 9.65.
 """
 
 from longmem_jax.config.base import base, read_bytes, size, two_cores
@@ -46,7 +46,7 @@ def get_config(arg=''):
         size(config, layers=4, width=128, heads=4, feed_forward=512)
         two_cores(config, steps=600, lanes=8, segment=64)
         read_bytes(config)
-        memories['infini'].groups = None  # the recipe's: the same optimizer at five times the rate
+        memories['infini'].groups = None  # the recipe's: the same optimizer, five times the rate
         memories['transformer_xl'].fields.update(memory_length=64)
         config.train.segments_per_step = 4
         config.train.remat = False

@@ -1,10 +1,10 @@
 """Infinity-former on PG-19, from scratch (Martins et al., 2022).
 
 python -m longmem_jax.main --config=configs/infinity_former_pg19.py --config.data.path=PG19 --workdir=DIR
-The model of configs/pg19.py with 512 basis functions, 512 samples and tau 0.5 behind a short-term
-memory of 512. `:sticky=sampled` or `:sticky=quantile`; `:clear` empties the memory after 2,048
-vectors, as the released code does; `:memory=transformer_xl` is the baseline; `:tiny` reads bytes on
-two cores.
+The model of configs/pg19.py with 512 basis functions, 512 samples and tau 0.5 after a short-term
+memory of 512. `:sticky=sampled` or `:sticky=quantile` adds sticky memories; `:clear` resets the memory
+after 2,048 vectors, as the released code does; `:memory=transformer_xl` is the baseline; `:tiny` reads
+bytes, for two cores.
 """
 
 from longmem_jax.config.base import base, read_bytes, size, two_cores

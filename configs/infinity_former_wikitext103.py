@@ -3,8 +3,8 @@
 python -m longmem_jax.main --config=configs/infinity_former_wikitext103.py --config.data.path=WT103
 Short-term memory 150, 150 basis functions, a first fit of 900 vectors, tau 0.5. Published
 perplexity: Transformer-XL 24.52, Compressive 24.41, infinity-former 24.29, with sticky memories
-24.22. `:sticky=sampled` or `:sticky=quantile`; `:memory=transformer_xl` is the baseline; `:tiny` is
-for two cores.
+24.22. `:sticky=sampled` or `:sticky=quantile` adds sticky memories; `:memory=transformer_xl` is the
+baseline; `:tiny` is for two cores.
 """
 
 from longmem_jax.config.base import base, size, two_cores
@@ -17,7 +17,7 @@ def get_config(arg=''):
 
     model = config.model
     size(config, layers=16, width=410, heads=10, feed_forward=2100)
-    model.vocab_size = 267_744  # 267,735 words; rounded up so that it divides over devices
+    model.vocab_size = 267_744  # 267,735 words, rounded up to divide over devices
     model.pre_norm = model.final_norm = False
     model.cutoffs = (20_000, 40_000, 200_000)
     model.tie_projections = (False, True, True, True)

@@ -3,8 +3,8 @@
 python -m longmem_jax.main --config=configs/instruction.py --workdir=DIR
 6 layers of 512 with spans up to 16k. Published on another text (LIGHT): Compressive 71 %, Adaptive-
 Span 64 %, Expire-Span 74 % of instructions executed:
-`:memory=transformer_xl|adaptive_span|compressive`. A mean of 950 words lies between instruction and
-execution. `:tiny` has a mean of 60, for two cores.
+`:memory=transformer_xl|adaptive_span|compressive`. On average, 950 words lie between an instruction and
+its execution; `:tiny` has 60, for two cores.
 """
 
 from longmem_jax.config.base import base, size, two_cores
@@ -71,6 +71,7 @@ def get_config(arg=''):
         )  # fmt: skip
 
     def span(config, value):
+        """Another longest span."""
         memories['expire_span'].fields['max_span'] = whole_number('span', value)
         memories['adaptive_span'].fields['max_span'] = whole_number('span', value)
 

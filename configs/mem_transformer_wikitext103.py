@@ -3,8 +3,8 @@
 python -m longmem_jax.main --config=configs/mem_transformer_wikitext103.py \
     --config.data.path=wikitext-103 --workdir=DIR
 16 layers of 410, segments of 150 with a cache of 150, 20 memory tokens before every segment.
-`:recurrent` is the recurrent memory transformer (Bulatov et al., 2022): 10 tokens before and behind
-every segment, carried on, no cache, gradients through 4 segments; `:tokens=25` for another number.
+`:recurrent` is the recurrent memory transformer (Bulatov et al., 2022): 10 tokens before and after every
+segment, carried to the next, no cache, gradients through 4 segments. `:tokens=25` sets another number;
 `:tiny` is for two cores.
 """
 
@@ -41,7 +41,7 @@ def get_config(arg=''):
     config.generate.sample_length = 100
 
     def recurrent(config):
-        """Tokens are carried from segment to segment; no cache."""
+        """Memory tokens carried from segment to segment; no cache."""
         memory.fields.update(num_tokens=10, at_end=True, carry=True, memory_length=0)
         config.train.segments_per_step = 4
 
@@ -64,6 +64,7 @@ def get_config(arg=''):
         config.evaluate.max_segments = 0
 
     def tokens(config, number):
+        """Another number of memory tokens."""
         memory.fields.update(num_tokens=whole_number('tokens', number))
 
     return variant(

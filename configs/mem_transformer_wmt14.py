@@ -2,10 +2,10 @@
 
 python -m longmem_jax.main --config=configs/mem_transformer_wmt14.py --config.data.path=FOLDER \
     --workdir=DIR
-FOLDER holds train.de, train.en, and so on; or --config.data.name=wmt14_translate/de-en for TFDS.
+FOLDER contains train.de, train.en, and so on; or --config.data.name=wmt14_translate/de-en for TFDS.
 6 + 6 layers of 512 and 10 memory tokens; `:layers=4`, `:tokens=20`, `:variant=ctrl`,
-`:variant=bottleneck`, `:variant=none`, `:shared` (one set of encoder layers). The survey gives neither
-width nor optimizer: they are those of the base Transformer. `:tiny` is for two cores.
+`:variant=bottleneck`, `:variant=none`, `:shared` (all encoder layers share their parameters). The survey
+gives neither width nor optimizer: these are those of the base Transformer. `:tiny` is for two cores.
 """
 
 from configs.memsizer_wmt16 import tiny, translation
@@ -29,17 +29,20 @@ def get_config(arg=''):
     config.train.num_lanes = 768  # about 25,000 target tokens
 
     def kind(config, name):
+        """Another encoder: 'plain', 'ctrl', 'bottleneck' or 'none'."""
         model.seq2seq.encoder = name
         model.seq2seq.num_tokens = 0 if name == 'none' else model.seq2seq.num_tokens or 10
 
     def tokens(config, number):
+        """Another number of memory tokens."""
         model.seq2seq.num_tokens = whole_number('tokens', number)
 
     def layers(config, number):
+        """Another number of encoder and decoder layers."""
         model.num_layers = model.seq2seq.num_encoder_layers = whole_number('layers', number)
 
     def shared(config):
-        """All encoder layers have the same parameters."""
+        """All encoder layers share their parameters."""
         model.seq2seq.shared_layers = True
 
     changes = dict(tiny=tiny, variant=kind, tokens=tokens, layers=layers, shared=shared)

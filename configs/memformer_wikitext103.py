@@ -2,10 +2,10 @@
 
 python -m longmem_jax.main --config=configs/memformer_wikitext103.py \
     --config.data.path=wikitext-103 --workdir=DIR
-4 encoder and 16 decoder layers of 512, 1,024 slots, segments of 128; the gradient goes through 8
-segments, of which only the slots are kept (memory replay back-propagation). The paper's ablations:
-`:decoder=12`, `:slots=512`. `:joint` is the encoder released for MemBART. The survey gives no
-temperature, no vocabulary size and no number of summary tokens: 0.25, 32,000 and 8 are ours.
+4 encoder and 16 decoder layers of 512, 1,024 slots, segments of 128; gradients through 8 segments, of
+which only the slots are stored (memory replay back-propagation). The paper's ablations: `:decoder=12`,
+`:slots=512`. `:joint` is the encoder released for MemBART. The survey gives no temperature, vocabulary
+size or number of summary tokens: 0.25, 32,000 and 8 are our choices.
 `:tiny` is for two cores.
 """
 
@@ -58,13 +58,15 @@ def get_config(arg=''):
         config.generate.sample_length = 50
 
     def decoder(config, number):
+        """Another number of decoder layers."""
         memory.attention = ('local',) * whole_number('decoder', number)
 
     def slots(config, number):
+        """Another number of slots."""
         memory.fields.update(num_slots=whole_number('slots', number))
 
     def joint(config):
-        """The encoder of MemBART: post-norm, slots beside tokens in every layer, a gate."""
+        """The encoder of MemBART: post-norm, slots next to the tokens in every layer, a gate."""
         memory.fields.update(encoder='joint')
 
     memories = dict(memformer=memory)

@@ -1,9 +1,9 @@
 """Memorizing Transformer on LaTeX, one document per paper (Wu et al., 2022, Sec. 4.1: arXiv Math).
 
 python -m longmem_jax.main --config=configs/memorizing_latex.py --config.data.path=PAPERS --workdir=DIR
-`PAPERS/NAME/...` (divided into splits by name) or `PAPERS/train/NAME/...`; a file beside the folders is
+`PAPERS/NAME/...` (divided into splits by name) or `PAPERS/train/NAME/...`; a file next to the folders is
 a document of its own. The model and the variants are those of configs/memorizing_pg19.py. `:tiny`
-reads bytes on two cores. Published: perplexity 2.37 per token (8k memories), 2.67 without.
+reads bytes, for two cores. Published: perplexity 2.37 per token (8k memories), 2.67 without.
 """
 
 from configs import memorizing_pg19

@@ -1,12 +1,12 @@
 """Memorizing Transformer on PG-19 (Wu et al., 2022, Sec. 4).
 
 python -m longmem_jax.main --config=configs/memorizing_pg19.py --config.data.path=PG19 --workdir=DIR
-12 layers of 1,024, segments of 512 and as long an XL cache, 8,192 memories in layer 9, k = 32.
-`:size=65536` and `:size=262144` are the larger memories, `:size=0` is the model without one; a model
-trained with one size goes on with another (`:size=262144,from=WORKDIR`). Memories are bfloat16,
-8.6, 69 and 275 GB for all 256 lanes together, spread over the devices; `config.mesh.memory` spreads
-the rows of a lane as well. `:tiny` reads bytes on two cores. Published with another vocabulary,
-perplexity per token: 11.93 (8k), 11.62 (65k), 12.34 without.
+12 layers of 1,024, segments and an XL cache of 512, 8,192 memories in layer 9, k = 32. `:size=65536` and
+`:size=262144` are the larger memories, `:size=0` has none; `:size=262144,from=WORKDIR` continues the
+training of a run with another size. Memories are bfloat16, 8.6, 69 and 275 GB for all 256 lanes, split
+over the devices by lanes; `config.mesh.memory` also splits the entries of a lane. `:tiny` reads bytes,
+for two cores. Published with another vocabulary, perplexity per token: 11.93 (8k), 11.62 (65k), 12.34
+without.
 """
 
 from longmem_jax.config.base import base, read_bytes, size, two_cores
@@ -55,18 +55,21 @@ def get_config(arg=''):
         size(config, layers=4, width=128, heads=4, feed_forward=512)
         two_cores(config, steps=600, lanes=8, segment=128)
         read_bytes(config)
-        # Adam would take thousands of steps from a scale of 1 to one that tells keys apart.
+        # From a scale of 1, Adam would need thousands of steps before attention tells keys apart.
         local.update(memory_length=128, scale_init=8.0)
         memories['normalized_xl'].fields.update(local)
         memories['memorizing'].fields.update(local, memory_size=2048, cache_dtype='float32')
-        memories['memorizing'].attention = ()  # the recipe's: the last layer but one
+        memories[
+            'memorizing'
+        ].attention = ()  # the recipe's: the memory in the second-to-last layer
         config.evaluate.num_lanes = 2
         config.evaluate.max_segments = 100
         config.evaluate.max_test_segments = 500
 
     def memory_size(config, value):
+        """Another number of memories; 0 = none."""
         if not value.isdigit():
-            raise UsageError(f'size={value}: a whole number of memories is needed, 0 for none.')
+            raise UsageError(f'size={value}: must be an integer, the number of memories; 0 = none.')
         memories['memorizing'].fields.update(memory_size=int(value))
         if not int(value):
             memories['memorizing'] = given('normalized_xl', **local)

@@ -2,10 +2,10 @@
 
 python -m longmem_jax.main --config=configs/memsizer_wikitext103.py --config.data.path=wikitext-103 \
     --workdir=DIR
-32 layers of 1,024, 32 slots, segments of 512 that are read by themselves, as in the paper;
-`:carry` carries the slots from segment to segment. `:memory=linear` (ELU), `:memory=rfa` and
-`:memory=t2r` are the linear attentions that it is compared with. Windows overlap in evaluation:
-the last 256 of 512 tokens are scored. `:tiny` is for two cores.
+32 layers of 1,024, 32 slots, segments of 512 that are read independently, as in the paper; `:carry`
+carries the slots from segment to segment. The paper compares with the linear attentions
+`:memory=linear` (ELU), `:memory=rfa` and `:memory=t2r`. Evaluation windows overlap: the last 256 of 512
+tokens are scored. `:tiny` is for two cores.
 """
 
 from longmem_jax.config.base import base, size, two_cores
@@ -38,7 +38,7 @@ def get_config(arg=''):
 
     config.data.tokenizer.kind = 'words'
     config.data.pieces = 64
-    # The paper's Nesterov SGD with a cosine that begins anew is Adam with one cosine here.
+    # Adam with one cosine, instead of the paper's Nesterov SGD with restarts.
     config.optimizer.learning_rate = 2.5e-4
     config.optimizer.schedule = 'cosine'
     config.optimizer.warmup_steps = 16_000
@@ -68,7 +68,7 @@ def get_config(arg=''):
         config.evaluate.num_lanes = 1
 
     def carry(config):
-        """Sums and slots go on into the next segment; so windows need not overlap."""
+        """Carries sums and slots to the next segment, so windows need not overlap."""
         for memory in memories.values():
             memory.fields.update(carry=True)
         config.evaluate.context = 0

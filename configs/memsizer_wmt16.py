@@ -1,11 +1,11 @@
 """Translation, WMT16 English-German, with MemSizer in the decoder (Zhang and Cai, 2022; the script).
 
 python -m longmem_jax.main --config=configs/memsizer_wmt16.py --config.data.path=FOLDER --workdir=DIR
-FOLDER holds train.en, train.de, and so on; or --config.data.name=wmt16_translate/de-en for TFDS.
+FOLDER contains train.en, train.de, and so on; or --config.data.name=wmt16_translate/de-en for TFDS.
 6 layers of 1,024 with 16 heads; the decoder's self-attention has 4 slots, its cross-attention 32; the
-encoder is a Transformer's, as in the script. `:memory=local` (softmax), `:memory=linear` (ELU),
-`:memory=rfa` and `:memory=t2r` are what it is compared with. Beam 5, length penalty 1, as in the survey.
-`:tiny` is for two cores and for 29,000 pairs of captions.
+encoder is a plain Transformer, as in the script. The baselines are `:memory=local` (softmax),
+`:memory=linear` (ELU), `:memory=rfa` and `:memory=t2r`. Beam 5, length penalty 1, as in the survey.
+`:tiny` is for two cores, and for 29,000 pairs of captions.
 """
 
 from longmem_jax.config.base import base, size, two_cores
@@ -21,7 +21,7 @@ def get_config(arg=''):
         memories[name] = given(size=64, carry=False)
 
     def small(config):
-        """See `tiny`."""
+        """The tiny model, and memories to match."""
         tiny(config)
         memories['memsizer'].fields.update(chunk=40)
         for name in ('linear', 'rfa', 't2r'):
@@ -34,7 +34,7 @@ def get_config(arg=''):
 
 
 def translation():
-    """The model, the data and the optimizer of the script, without a decoder's attention."""
+    """Model, data and optimizer of the script; the decoder's attention is set by the memory."""
     config = base()
 
     model = config.model
@@ -76,7 +76,7 @@ def translation():
 
 
 def tiny(config):
-    """3 + 3 layers of 192, captions of at most 40 tokens, a quarter of an hour on two cores."""
+    """3 + 3 layers of 192, captions of at most 40 tokens, about 15 minutes on two cores."""
     model = config.model
     size(config, layers=3, width=192, heads=4, feed_forward=512)
     two_cores(config, steps=1500, lanes=64, segment=80)

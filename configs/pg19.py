@@ -2,7 +2,7 @@
 
 python -m longmem_jax.main --config=configs/pg19.py --config.data.path=PG19 --workdir=DIR
 12 layers of 1,024, segments of 512 tokens, a memory of 512, 2^17 tokens per update; the papers use a
-vocabulary of 32,000 pieces, here learnt from the training split unless `data.tokenizer.path` names one.
+vocabulary of 32,000 pieces, here learned from the training split unless `data.tokenizer.path` is set.
 Published with another vocabulary: perplexity 11.88 per token (Munkhdalai et al., 2024, Table 2).
 `:tiny` reads bytes and trains in minutes on two cores.
 """

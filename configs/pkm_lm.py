@@ -1,10 +1,10 @@
 """Product-key memories in a language model (Lample et al., 2019, Sec. 4).
 
 python -m longmem_jax.main --config=configs/pkm_lm.py --config.data.path=TEXTS --workdir=DIR
-16 layers of 1,024 with memories of 512 x 512 slots in place of the feed-forward of layers 6 and 12;
-`:layers=12` and `:layers=24` are the paper's others (memories in 6, and in 12), `:plain` has none.
-Values learn at four times the rate of the model. The paper's data, CC-News, is not public; any text
-will do. `:tiny` reads bytes on two cores.
+16 layers of 1,024 with memories of 512 x 512 slots instead of the feed-forward layers 6 and 12.
+`:layers=12` (memory in 6) and `:layers=24` (in 12) are the paper's other models; `:plain` has no memory.
+Values have four times the learning rate of the model. The paper's data, CC-News, is not public; any text
+will do. `:tiny` reads bytes, for two cores.
 """
 
 from longmem_jax.config.base import base, read_bytes, size, two_cores
@@ -12,7 +12,7 @@ from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant, whole_number
 from longmem_jax.errors import UsageError
 
-LAYERS = {12: (6,), 16: (6, 12), 24: (12,)}  # layers that hold a memory, counted from 1
+LAYERS = {12: (6,), 16: (6, 12), 24: (12,)}  # number of layers -> layers with a memory, from 1
 
 
 def get_config(arg=''):
@@ -34,12 +34,12 @@ def get_config(arg=''):
         groups=(('feed_forward/values$', 4.0, False),),
     )
 
-    def hold(number, held):
-        model.num_layers = number
-        names = ('product_key' if i + 1 in held else 'dense' for i in range(number))
+    def set_layers(num_layers, with_memory):
+        model.num_layers = num_layers
+        names = ('product_key' if i + 1 in with_memory else 'dense' for i in range(num_layers))
         memory.feed_forward = tuple(names)
 
-    hold(16, LAYERS[16])
+    set_layers(16, LAYERS[16])
 
     config.data.tokenizer.kind = 'bpe'
     config.data.tokenizer.size = 60_000
@@ -62,20 +62,21 @@ def get_config(arg=''):
         read_bytes(config)
         model.pre_norm = model.final_norm = True
         memory.fields.update(num_keys=64, top_k=16, query_dim=64, chunk=0)
-        hold(4, (3,))
+        set_layers(4, (3,))
         config.evaluate.num_lanes = 2
         config.evaluate.max_segments = 100
         config.evaluate.max_test_segments = 500
 
     def layers(config, value):
-        number = whole_number('layers', value)
-        if number not in LAYERS:
+        """The number of layers, one of the paper's."""
+        num_layers = whole_number('layers', value)
+        if num_layers not in LAYERS:
             raise UsageError(f'layers={value}: the paper has {", ".join(map(str, LAYERS))}.')
-        hold(number, LAYERS[number])
+        set_layers(num_layers, LAYERS[num_layers])
 
     def plain(config):
         """Without memories."""
-        hold(model.num_layers, ())
+        set_layers(model.num_layers, ())
         memory.groups = ()
 
     changes = dict(tiny=tiny, layers=layers, plain=plain)

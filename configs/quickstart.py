@@ -1,7 +1,7 @@
 """A byte-level Transformer-XL on the source of Python's standard library: no data, no network.
 
 python -m longmem_jax.main --config=configs/quickstart.py --workdir=/tmp/longmem
-Segments are short (32 bytes), so most of what helps to predict a byte is in the memory.
+Segments are short (32 bytes), so most of the useful context is in the memory.
 """
 
 from longmem_jax.config.base import base, size
@@ -32,7 +32,7 @@ def get_config(arg=''):
     config.checkpoint.every = 100
 
     def tiny(config):
-        """Seconds instead of minutes: shows that everything runs, learns little."""
+        """Seconds instead of minutes: checks that everything runs, but learns little."""
         size(config, layers=2, width=64, heads=2, feed_forward=128)
         memories['transformer_xl'].fields.update(memory_length=64)
         config.train.num_steps = 20

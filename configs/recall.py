@@ -1,11 +1,11 @@
 """Recall at a chosen distance: passkey, needles, associative recall, copy.
 
 python -m longmem_jax.main --config=configs/recall.py:kind=needles,memory=infini --workdir=DIR
-then the same with `--mode=evaluate`: accuracy by distance as a table, `recall.json` and `recall.png`;
-other distances with `--config.data.task.distances='(4096, 1000000)'`. `:memory=` is any memory
-of the library, such as transformer_xl, infini, memorizing, recurrent, memformer;
-`:tiny` has distances of 16 to 256, for two cores. No published numbers: the papers test large
-models. The data is generated.
+and the same with `--mode=evaluate` for accuracy by distance: a table, `recall.json` and `recall.png`;
+`--config.data.task.distances='(4096, 1000000)'` sets other distances. `:memory=` is any memory of the
+library, such as transformer_xl, infini, memorizing, recurrent, memformer; `:tiny` has distances of 16
+to 256, for two cores. There are no published numbers: the papers test large models. The data is
+generated.
 """
 
 from longmem_jax.config.base import base, size, two_cores
@@ -47,6 +47,7 @@ def get_config(arg=''):
     scale = dict(reach=2048, memories=65_536, basis=512, samples=512, widths=(0.01, 0.05))
 
     def kind(config, name):
+        """One of the recall tasks."""
         config.data.task.kind = one_of('kind', name, KINDS)
 
     def tiny(config):

@@ -2,10 +2,10 @@
 
 python -m longmem_jax.main --config=configs/sorting.py --workdir=DIR
 3 layers of 300. `:length=8000` and `:length=16000` are the paper's longer sequences.
-`:sticky=sampled` or `:sticky=quantile` adds sticky memories, which the paper's sorting has not. The
-memories of the paper's Figure 3: `:memory=transformer_xl` (2,048), `:memory=compressive` (1,024 +
-1,024), `:memory=infinity_former` (1,024 + continuous). `:tiny` counts 1,000 tokens of 6 kinds,
-for two cores. The data is generated.
+`:sticky=sampled` or `:sticky=quantile` adds sticky memories, which the paper's sorting does not have.
+The memories of the paper's Figure 3: `:memory=transformer_xl` (2,048), `:memory=compressive` (1,024 +
+1,024), `:memory=infinity_former` (1,024 + continuous). `:tiny` sorts 1,000 tokens of 6 kinds, for two
+cores. The data is generated.
 """
 
 from longmem_jax.config.base import base, size, two_cores
@@ -54,7 +54,7 @@ def get_config(arg=''):
     config.generate.sample_length = 0
 
     def compress():
-        """The least rate at which both memories reach over the whole sequence."""
+        """Sets the smallest rate at which both memories cover the whole sequence."""
         block = memories['compressive'].fields['memory_length']
         rate = max(2, -(-(config.data.task.length - block) // block))
         while block % rate:
@@ -87,6 +87,7 @@ def get_config(arg=''):
         continuous.fields.update(sticky=kind)
 
     def length(config, value):
+        """Another number of tokens to sort."""
         tokens = whole_number('length', value)
         config.data.task.length = tokens
         config.train.segments_per_step = -(-(tokens + 21) // config.train.segment_length)

@@ -1,8 +1,8 @@
 """Transformer-XL on WikiText-103, words, adaptive softmax (Dai et al., 2019, Table 1; base script).
 
 python -m longmem_jax.main --config=configs/wikitext103.py --config.data.path=wikitext-103 --workdir=DIR
-Published: perplexity 24.0. Data: a folder with train.txt validation.txt test.txt (or .tokens files
-renamed so). The vocabulary is learnt from the training split, by falling frequency.
+Published: perplexity 24.0. Data: a folder with train.txt, validation.txt and test.txt (or .tokens files
+with these names). The vocabulary is learned from the training split, by falling frequency.
 """
 
 from longmem_jax.config.base import base, size, two_cores
@@ -15,13 +15,13 @@ def get_config(arg=''):
 
     model = config.model  # 151 M parameters, 110 M of them the tied embedding
     size(config, layers=16, width=410, heads=10, feed_forward=2100)
-    model.vocab_size = 267_744  # 267,735 words; rounded up so that it divides over devices
+    model.vocab_size = 267_744  # 267,735 words, rounded up to divide over devices
     model.pre_norm = model.final_norm = False
     model.cutoffs = (20_000, 40_000, 200_000)
     model.tie_projections = (False, True, True, True)
     model.dropout = 0.1
     model.dtype = 'bfloat16'
-    # Evaluated at length 64 with 640 memories, distances clamped at 400, equal context lengths.
+    # Evaluation: segments of 64, a memory of 640, distances clamped at 400, equal context lengths.
     xl = given(
         memory_length=150, evaluate=dict(memory_length=640, clamp_length=400, same_length=True)
     )
@@ -33,7 +33,7 @@ def get_config(arg=''):
     config.optimizer.schedule = 'cosine'
     config.optimizer.clip_norm = 0.25
     config.train.num_steps = 200_000
-    config.train.num_lanes = 64  # 60 in the script: a multiple of 16 divides over devices
+    config.train.num_lanes = 64  # 60 in the script; a multiple of 16 divides over devices
     config.train.segment_length = 150
     config.train.log_every = 200
     config.train.evaluate_every = 4000
