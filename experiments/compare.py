@@ -3,11 +3,11 @@
 python -m experiments.compare --config=configs/NAME.py --output=DIR --seeds=3 \
     'LABEL: VARIANTS [--config.FIELD=VALUE ...]' 'LABEL: VARIANTS' ... [-- --config.FIELD=VALUE ...]
 
-Trains every run with every seed, one after the other; flags behind `--` go to all of them. What has
-finished is not run again. A row gives mean (least - greatest) over seeds on the test set; `reset`
-is with the memory reset before every segment; translations have BLEU instead. `--contexts=512,4096`
-adds tokens per second of generation behind so many tokens (experiments/generation.py).
-`--figure=FILE.png` draws validation by step, and generation by context where it was measured.
+Trains every run with every seed, one after another; flags after `--` apply to all of them. Finished runs
+are not repeated. A row shows mean (minimum - maximum) over seeds on the test set; `reset` is with the
+memory reset before every segment; translations show BLEU instead. `--contexts=512,4096` adds tokens per
+second of generation after contexts of these lengths (experiments/generation.py). `--figure=FILE.png`
+draws validation by step, and generation by context if it was measured.
 """
 
 import argparse
@@ -27,10 +27,10 @@ STYLES = ('-', '--', ':')
 
 
 def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -> dict:
-    """One training run; its numbers, also written to `numbers.json` in its folder."""
-    found = folder / 'numbers.json'
-    if found.exists():
-        return json.loads(found.read_text())
+    """Trains one run; returns its numbers, which are also saved as `numbers.json` in its folder."""
+    path = folder / 'numbers.json'
+    if path.exists():
+        return json.loads(path.read_text())
     folder.mkdir(parents=True, exist_ok=True)
     command = [
         sys.executable, '-m', 'longmem_jax.main', f'--config={config}:{variants}',
@@ -65,59 +65,59 @@ def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -
             if line['group'] == 'validation'
         ],
     }
-    found.write_text(json.dumps(numbers, indent=1))
+    path.write_text(json.dumps(numbers, indent=1))
     return numbers
 
 
 def without_memory(results: dict) -> dict | None:
-    """The result of `results.json` with the memory reset before every segment; None = not there."""
-    scored = [found for found in results.values() if isinstance(found, dict)]
-    return next((found for found in scored if found.get('memory') == 'reset'), None)
+    """The result in `results.json` with the memory reset before every segment, or None."""
+    scored = [result for result in results.values() if isinstance(result, dict)]
+    return next((result for result in scored if result.get('memory') == 'reset'), None)
 
 
 def generation(
     config: str, variants: str, flags: list[str], folder: Path, contexts: list[int]
 ) -> dict[str, float]:
-    """Tokens per second of a finished run by context, also written to `generation.json`."""
-    found = folder / 'generation.json'
-    wanted = [str(context) for context in contexts]
-    if found.exists():
-        speeds = json.loads(found.read_text())['tokens_per_s']
-        if list(speeds) == wanted:
+    """Tokens per second of a finished run by context, also saved as `generation.json`."""
+    path = folder / 'generation.json'
+    lengths = [str(context) for context in contexts]
+    if path.exists():
+        speeds = json.loads(path.read_text())['tokens_per_s']
+        if list(speeds) == lengths:
             return speeds
     command = [
         sys.executable, '-m', 'experiments.generation', f'--config={config}:{variants}',
-        f'--workdir={folder}', f'--contexts={",".join(wanted)}', f'--output={found}', *flags,
+        f'--workdir={folder}', f'--contexts={",".join(lengths)}', f'--output={path}', *flags,
     ]  # fmt: skip
     if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
         raise SystemExit(f'failed: {" ".join(command)}')
-    return json.loads(found.read_text())['tokens_per_s']
+    return json.loads(path.read_text())['tokens_per_s']
 
 
 def whole_numbers(text: str) -> list[int]:
-    """'512,4096' to numbers."""
-    parts = text.split(',')
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise argparse.ArgumentTypeError(f'{text!r}: whole numbers from 1 on, such as 512,4096')
-    return [int(part) for part in parts]
+    """'512,4096' as a list of numbers."""
+    items = text.split(',')
+    if not all(item.isdecimal() and int(item) for item in items):
+        raise argparse.ArgumentTypeError(f'{text!r}: must be integers above 0, such as 512,4096')
+    return [int(item) for item in items]
 
 
 def _metrics(result: dict) -> dict[str, str]:
-    """Which numbers of a result are shown, with their headings."""
+    """The metrics of a result to show, with their headings."""
     if result.get('answers'):
         return TASK
     return TEXT if result['num_bytes'] else WORDS
 
 
 def _span(values: list[float]) -> str:
-    """Mean (least - greatest)."""
+    """Mean (minimum - maximum)."""
     if len(values) == 1:
         return f'{values[0]:.3f}'
     return f'{statistics.mean(values):.3f} ({min(values):.3f} - {max(values):.3f})'
 
 
 def table(runs: dict[str, list[dict]]) -> str:
-    """Markdown; `runs` are the numbers of each label's seeds."""
+    """A Markdown table; `runs`: label to the numbers of its seeds."""
     first = next(iter(runs.values()))[0]
     shown = _metrics(first['test'])
     without = [f'{name}, reset' for name in shown.values()] if first['reset'] else ['BLEU']
@@ -150,42 +150,43 @@ def table(runs: dict[str, list[dict]]) -> str:
 
 
 def draw(runs: dict[str, list[dict]], path: Path) -> None:
-    """Validation by step, the mean over seeds and from the least to the greatest; and generation."""
+    """Draws validation by step (mean and range over seeds), and generation by context."""
     first = next(iter(runs.values()))[0]
     panels = 2 if 'tokens_per_s' in first else 1
     figure = figures.figure(6 * panels + 2, 4.5)
     (by_step,), *rest = figure.subplots(1, panels, squeeze=False).T
     name, heading = list(_metrics(first['test']).items())[-1]
     scale = 100 if name in TASK else 1
-    for number, (label, seeds) in enumerate(runs.items()):
+    for index, (label, seeds) in enumerate(runs.items()):
         steps = [line['step'] for line in seeds[0]['validation']]
         values = [[scale * line[name] for line in numbers['validation']] for numbers in seeds]
         columns = list(zip(*values, strict=True))
-        style = dict(color=f'C{number % 10}', linestyle=STYLES[number // 10 % len(STYLES)])
+        style = dict(color=f'C{index % 10}', linestyle=STYLES[index // 10 % len(STYLES)])
         by_step.plot(
             steps, [statistics.mean(column) for column in columns], marker='o', label=label, **style
         )
         least, greatest = ([f(column) for column in columns] for f in (min, max))
         by_step.fill_between(steps, least, greatest, color=style['color'], alpha=0.15)
-        for (own,) in rest:
+        for (axes,) in rest:
             speeds = seeds[0]['tokens_per_s']
-            own.semilogx([int(context) for context in speeds], speeds.values(), marker='o', **style)
-            own.set_xlabel('tokens of context')
-            own.set_ylabel('tokens per second')
-    for (own,) in rest:
-        own.set_ylim(bottom=0)  # last: it fixes the upper end, too
+            contexts = [int(context) for context in speeds]
+            axes.semilogx(contexts, speeds.values(), marker='o', **style)
+            axes.set_xlabel('tokens of context')
+            axes.set_ylabel('tokens per second')
+    for (axes,) in rest:
+        axes.set_ylim(bottom=0)  # last, because it also fixes the upper end
     by_step.set_xlabel('step')
     by_step.set_ylabel(f'validation {heading}')
-    for (own,) in ((by_step,), *rest):
-        own.grid(alpha=0.3)
+    for (axes,) in ((by_step,), *rest):
+        axes.grid(alpha=0.3)
     figure.legend(loc='outside right upper', fontsize=8)
     figure.savefig(path)
 
 
 def main() -> None:
-    """The command."""
-    given = sys.argv[1:]
-    cut = given.index('--') if '--' in given else len(given)
+    """Runs the command."""
+    arguments = sys.argv[1:]
+    cut = arguments.index('--') if '--' in arguments else len(arguments)
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -195,24 +196,24 @@ def main() -> None:
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--figure', type=Path)
     parser.add_argument('--contexts', type=whole_numbers)
-    options = parser.parse_args(given[:cut])
-    found = {}
+    options = parser.parse_args(arguments[:cut])
+    results = {}
     for text in options.runs:
         label, _, rest = text.partition(': ')
         variants, *flags = (rest or label).split()
         for seed in range(options.seeds):
             folder = options.output / label.replace(' ', '_').replace('/', '_') / str(seed)
-            every = flags + given[cut + 1 :]
-            numbers = run(options.config, variants, every, seed, folder)
+            all_flags = flags + arguments[cut + 1 :]
+            numbers = run(options.config, variants, all_flags, seed, folder)
             if options.contexts:
                 numbers['tokens_per_s'] = generation(
-                    options.config, variants, every, folder, options.contexts
+                    options.config, variants, all_flags, folder, options.contexts
                 )
-            found.setdefault(label, []).append(numbers)
+            results.setdefault(label, []).append(numbers)
             print(f'{label}, seed {seed}: {numbers["test"]["protocol"]}', flush=True)
-    print(table(found))
+    print(table(results))
     if options.figure:
-        draw(found, options.figure)
+        draw(results, options.figure)
 
 
 if __name__ == '__main__':

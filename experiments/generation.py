@@ -1,11 +1,11 @@
-"""Tokens per second of generation behind contexts of several lengths.
+"""Tokens per second of generation after contexts of several lengths.
 
 python -m experiments.generation --config=configs/comparison.py:memory=linear,tiny \
     --contexts=512,4096,32768 [--workdir=DIR] [--output=FILE.json]
 
-One lane; random tokens are read, then 128 more are drawn one by one. What is timed are the draws:
-median of three times 128, after one that compiles. With the parameters of `--workdir`, or new ones:
-where spans are learnt, they decide how much is looked at.
+One lane: reads random tokens, then generates 128 tokens one by one. Only generation is timed: the median
+of three runs, after one that compiles. The parameters are those of `--workdir`, or new ones; learned
+spans decide how much of the memory is read.
 """
 
 import json
@@ -27,22 +27,22 @@ from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.generation.reader import Reader, fresh_state
 
 if __name__ == '__main__':
-    _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of a trained run; none: new parameters.')
+    _WORKDIR = flags.DEFINE_string('workdir', '', "Folder of a trained run; '' = new parameters.")
     _CONTEXTS = flags.DEFINE_list('contexts', ['512', '4096', '32768'], 'Tokens read before.')
-    _OUTPUT = flags.DEFINE_string('output', '', 'A JSON file for the numbers.')
+    _OUTPUT = flags.DEFINE_string('output', '', 'JSON file for the results.')
 
-DRAWN, REPEATS = 128, 3
+GENERATED, REPEATS = 128, 3
 
 
 def speeds(experiment: Experiment, contexts: list[int]) -> dict[str, Any]:
-    """Tokens per second behind every context, and the bytes of the state."""
+    """Tokens per second after every context, and the bytes of the state."""
     model = experiment.evaluation_model
     if experiment.workdir is None:
         params = jax.jit(experiment.make_state)().params
     else:
         params, _ = experiment.restore_parameters()
     state = fresh_state(model, params, 1)
-    random, found = np.random.default_rng(0), {}
+    random, tokens_per_s = np.random.default_rng(0), {}
     for context in contexts:
         reader = Reader(model, params, state, np.zeros((1, 0), np.int32))
         tokens = random.integers(0, model.config.vocab_size, (1, context))
@@ -50,31 +50,35 @@ def speeds(experiment: Experiment, contexts: list[int]) -> dict[str, Any]:
         times = []
         for _ in range(REPEATS + 1):
             start = time.perf_counter()
-            drawn = reader.write(DRAWN, temperature=1.0, top_k=0, top_p=1.0, seed=0, chunk=DRAWN)
-            assert sum(part.shape[1] for part in drawn) == DRAWN
+            chunks = reader.write(
+                GENERATED, temperature=1.0, top_k=0, top_p=1.0, seed=0, chunk=GENERATED
+            )
+            assert sum(chunk.shape[1] for chunk in chunks) == GENERATED
             times.append(time.perf_counter() - start)
-        found[str(context)] = DRAWN / statistics.median(times[1:])
-    return {'state_bytes': state_bytes(state), 'tokens_per_s': found}
+        tokens_per_s[str(context)] = GENERATED / statistics.median(times[1:])
+    return {'state_bytes': state_bytes(state), 'tokens_per_s': tokens_per_s}
 
 
-def _main(config):
+def _main(config: Any) -> None:
     contexts = [int(text) for text in _CONTEXTS.value if text.isdecimal() and int(text)]
     if len(contexts) != len(_CONTEXTS.value):
         raise UsageError(
-            f'--contexts={",".join(_CONTEXTS.value)}: whole numbers from 1 on are needed.'
+            f'--contexts={",".join(_CONTEXTS.value)}: must be integers above 0, such as 512,4096.'
         )
     if config.model.kind == 'seq2seq':
-        raise UsageError("config.model.kind = 'seq2seq': pairs have no context to continue.")
+        raise UsageError(
+            "config.model.kind = 'seq2seq': seq2seq models do not support generation from a context."
+        )
     allocator.keep_pages()
     checks.require_runnable(config, jax.device_count())
     mesh = sharding.make_mesh(config.mesh.to_dict())
     workdir = prepare_workdir(_WORKDIR.value) if _WORKDIR.value else None
-    found = speeds(Experiment(config, workdir, mesh), contexts)
-    print(f'state: {found["state_bytes"]:,} bytes')
-    for context, speed in found['tokens_per_s'].items():
+    result = speeds(Experiment(config, workdir, mesh), contexts)
+    print(f'state: {result["state_bytes"]:,} bytes')
+    for context, speed in result['tokens_per_s'].items():
         print(f'after {int(context):,} tokens: {speed:,.0f} tokens/s')
     if _OUTPUT.value:
-        Path(_OUTPUT.value).write_text(json.dumps(found, indent=1) + '\n')
+        Path(_OUTPUT.value).write_text(json.dumps(result, indent=1) + '\n')
 
 
 if __name__ == '__main__':

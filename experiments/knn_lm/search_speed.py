@@ -1,10 +1,10 @@
-"""Queries per second and recall of the search for neighbours on the host.
+"""Queries per second and recall of the neighbour search on the host.
 
 python -m experiments.knn_lm.search_speed --output=DIR
 
-Writes a datastore of random keys near a curved surface of few dimensions (hidden vectors lie near
-one, too; in all dimensions alike nothing could be found without looking everywhere), searches it
-exactly and by FAISS, and prints a Markdown table.
+Writes a datastore of random keys near a curved surface of few dimensions (as hidden vectors are; with
+isotropic keys only an exhaustive search would find anything), searches it exactly and with FAISS, and
+prints a Markdown table.
 """
 
 import argparse
@@ -20,20 +20,22 @@ from longmem_jax.retrieval import datastore
 from longmem_jax.retrieval.index import make_index
 
 
-def random_keys(random, directions, number):
-    """Keys [number, width]: 12 random numbers each, mapped to the width, bent, a little noise."""
-    bent = np.tanh(random.normal(size=(number, len(directions))) @ directions)
-    return (bent + 0.05 * random.normal(size=bent.shape)).astype(np.float32)
+def random_keys(random: np.random.Generator, directions: np.ndarray, count: int) -> np.ndarray:
+    """Keys near a curved surface, float32 [count, width]; `directions` [dimensions, width]."""
+    curved = np.tanh(random.normal(size=(count, len(directions))) @ directions)
+    return (curved + 0.05 * random.normal(size=curved.shape)).astype(np.float32)
 
 
-def write_store(folder: Path, random, directions, number: int) -> None:
-    """A datastore of one shard."""
+def write_store(
+    folder: Path, random: np.random.Generator, directions: np.ndarray, count: int
+) -> None:
+    """Writes a datastore of one shard with `count` random keys."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {
-        'keys': random_keys(random, directions, number).astype(np.float16),
-        'values': np.zeros((number,), np.int32),
-        'documents': np.zeros((number,), np.int32),
-        'contexts': np.zeros((number, datastore.CONTEXT), np.int32),
+        'keys': random_keys(random, directions, count).astype(np.float16),
+        'values': np.zeros((count,), np.int32),
+        'documents': np.zeros((count,), np.int32),
+        'contexts': np.zeros((count, datastore.CONTEXT), np.int32),
     }
     for name, array in arrays.items():
         array.tofile(folder / f'{name}.00000.bin')
@@ -41,14 +43,14 @@ def write_store(folder: Path, random, directions, number: int) -> None:
         'format': datastore.FORMAT,
         'identity': {'width': directions.shape[1]},
         'dtype': 'float16',
-        'shards': [{'count': number, 'sha256': {}}],
+        'shards': [{'count': count, 'sha256': {}}],
         'complete': True,
     }
     (folder / 'manifest.json').write_text(json.dumps(manifest))
 
 
 def main() -> None:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--keys', type=int, default=1_000_000)
@@ -77,17 +79,17 @@ def main() -> None:
         settings.probe, settings.rerank = max(probe, 1), float(max(rerank, 1))
         start = time.perf_counter()
         index = make_index(settings, store, make_mesh(dict(data=-1)))
-        built = time.perf_counter() - start
-        index.search(queries[:64], options.k)  # compiled, pages read
+        seconds = time.perf_counter() - start
+        index.search(queries[:64], options.k)  # compiles, and reads the pages
         index.search(queries, options.k)
         start = time.perf_counter()
-        _, numbers = index.search(queries, options.k)
+        _, neighbours = index.search(queries, options.k)
         rate = len(queries) / (time.perf_counter() - start)
         if exact is None:
-            exact = numbers
-        pairs = zip(numbers, exact, strict=True)
+            exact = neighbours
+        pairs = zip(neighbours, exact, strict=True)
         recall = np.mean([len(np.intersect1d(a, b)) / options.k for a, b in pairs])
-        print(f'| {name} | {rate:,.0f} | {recall:.3f} | {built:.0f} |', flush=True)
+        print(f'| {name} | {rate:,.0f} | {recall:.3f} | {seconds:.0f} |', flush=True)
 
 
 if __name__ == '__main__':

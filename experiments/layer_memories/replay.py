@@ -3,8 +3,8 @@
 python -m experiments.layer_memories.replay
 
 A small Memformer (configs/memformer_wikitext103.py:tiny), one training step of T segments: bytes of
-temporaries by XLA's own account, milliseconds, and the largest difference of any gradient, relative to
-the largest of that parameter.
+temporaries as reported by XLA, milliseconds, and the largest difference of any gradient, relative to
+the largest gradient of its parameter.
 """
 
 import statistics
@@ -24,17 +24,17 @@ from longmem_jax.training.step import score_segment
 REPEATS = 5
 
 
-def batch_of(number: int, lanes: int, length: int, vocab: int) -> Batch:
-    """Random tokens, [number, lanes, length]."""
+def batch_of(segments: int, lanes: int, length: int, vocab: int) -> Batch:
+    """A batch of random tokens, [segments, lanes, length]."""
     random = np.random.default_rng(0)
-    tokens = random.integers(0, vocab, (number, lanes, length + 1)).astype(np.int32)
-    valid = np.ones((number, lanes, length), bool)
-    start = np.zeros((number, lanes), bool)
+    tokens = random.integers(0, vocab, (segments, lanes, length + 1)).astype(np.int32)
+    valid = np.ones((segments, lanes, length), bool)
+    start = np.zeros((segments, lanes), bool)
     start[0] = True
     return Batch(
         tokens=tokens[..., :-1], targets=tokens[..., 1:], valid=valid,
         scored=valid.astype(np.uint8), start=start,
-        num_bytes=np.ones((number, lanes), np.float32),
+        num_bytes=np.ones((segments, lanes), np.float32),
     )  # fmt: skip
 
 
@@ -61,8 +61,8 @@ def main() -> None:
     print(
         '| T | plain, MB | ms | replay, MB | ms | largest difference |\n|---|---|---|---|---|---|'
     )
-    for number in (2, 8, 32):
-        batch, cells, gradients = batch_of(number, lanes, length, config.model.vocab_size), [], []
+    for segments in (2, 8, 32):
+        batch, cells, gradients = batch_of(segments, lanes, length, config.model.vocab_size), [], []
         for remat in (False, True):
             gradient = jax.jit(jax.grad(lambda p, b, remat=remat: loss(p, b, remat)))
             compiled = gradient.lower(params, batch).compile()
@@ -78,7 +78,7 @@ def main() -> None:
             float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-30))
             for a, b in zip(*map(jax.tree.leaves, gradients), strict=True)
         )
-        print(f'| {number} | {" | ".join(cells)} | {worst:.1e} |', flush=True)
+        print(f'| {segments} | {" | ".join(cells)} | {worst:.1e} |', flush=True)
 
 
 if __name__ == '__main__':

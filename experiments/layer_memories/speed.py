@@ -2,14 +2,16 @@
 
 python -m experiments.layer_memories.speed
 
-Linear attention: batch 4, 2,048 tokens, 4 heads of 64, forward and backward, by the size of chunks,
-beside softmax attention. Product keys: 256 wide, 4 heads, k 32, 4 x 128 tokens, forward and backward;
-and Adam on the table of values from a dense gradient, or of the rows that were read alone.
+Linear attention: batch 4, 2,048 tokens, 4 heads of 64, forward and backward, by chunk size, next to
+softmax attention. Product keys: width 256, 4 heads, k 32, 4 x 128 tokens, forward and backward; and Adam
+on the table of values, with a dense gradient or only on the rows read.
 """
 
 import functools
 import statistics
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +27,8 @@ from longmem_jax.segment import Segment
 REPEATS = 9
 
 
-def timed(function, *arguments) -> str:
-    """Median (least) milliseconds of a compiled function."""
+def timed(function: Callable[..., Any], *arguments: Any) -> str:
+    """Median (minimum) milliseconds of a compiled function."""
     compiled = jax.jit(function).lower(*arguments).compile()
     jax.block_until_ready(compiled(*arguments))
     times = []
@@ -38,7 +40,7 @@ def timed(function, *arguments) -> str:
 
 
 def linear_attention() -> None:
-    """Chunks against softmax, then one token behind long contexts."""
+    """Linear attention by chunk size, and softmax attention."""
     keys = jax.random.split(jax.random.key(0), 3)
     queries, rows, values = (jax.random.normal(key, (4, 4, 2048, 64)) for key in keys)
 
@@ -68,7 +70,7 @@ def linear_attention() -> None:
 
 
 def product_keys() -> None:
-    """Two sizes of the table of values."""
+    """Three sizes of the table of values."""
     model_settings = ModelSettings(
         d_model=256, num_heads=4, head_dim=64, d_feed_forward=1024, num_layers=1,
         segment_length=128, dropout=0.0, attention_dropout=0.0, init_std=0.02,
@@ -102,39 +104,48 @@ def product_keys() -> None:
         print(f'| {number} x {number} | {timed(jax.grad(loss, (0, 1)), params, x)} |', flush=True)
 
 
-def adam(parts, gradient):
-    """One step; `parts` are values and both moments, like `gradient`."""
-    values, first, second = parts
+Tables = Sequence[jax.Array]  # values and both moments of Adam
+
+
+def adam(tables: Tables, gradient: jax.Array) -> tuple[jax.Array, ...]:
+    """One step of Adam; all arrays have the shape of `gradient`."""
+    values, first, second = tables
     first = 0.9 * first + 0.1 * gradient
     second = 0.999 * second + 0.001 * jnp.square(gradient)
     return values - 1e-3 * first / (jnp.sqrt(second) + 1e-8), first, second
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def dense_update(tables, slots, rows):
-    """Adam on whole tables [slots, width] from gradients `rows` [reads, width] of what was read."""
+def dense_update(tables: Tables, slots: jax.Array, rows: jax.Array) -> tuple[jax.Array, ...]:
+    """Adam on whole tables.
+
+    Args:
+      tables: [slots, width] each.
+      slots: int32 [reads], the slots that were read.
+      rows: [reads, width], their gradients.
+    """
     return adam(tables, jnp.zeros_like(tables[0]).at[slots].add(rows))
 
 
 @functools.partial(jax.jit, donate_argnums=0)
-def rows_update(tables, slots, rows):
-    """The same on the rows that were read alone, each once; other moments stand still."""
+def rows_update(tables: Tables, slots: jax.Array, rows: jax.Array) -> tuple[jax.Array, ...]:
+    """Adam only on the rows read, each once; the moments of other rows do not change."""
     order = jnp.argsort(slots)
     sorted_slots = slots[order]
     first = jnp.concatenate([jnp.ones((1,), bool), sorted_slots[1:] != sorted_slots[:-1]])
-    place = jnp.cumsum(first) - 1
-    gradient = jnp.zeros_like(rows).at[place].add(rows[order])
+    position = jnp.cumsum(first) - 1
+    gradient = jnp.zeros_like(rows).at[position].add(rows[order])
     outside = tables[0].shape[0]
-    own = jnp.full_like(slots, outside).at[place].set(sorted_slots)
-    new = adam([table.at[own].get(mode='clip') for table in tables], gradient)
+    unique = jnp.full_like(slots, outside).at[position].set(sorted_slots)
+    updated = adam([table.at[unique].get(mode='clip') for table in tables], gradient)
     return tuple(
-        table.at[own].set(part, mode='drop') for table, part in zip(tables, new, strict=True)
+        table.at[unique].set(new, mode='drop') for table, new in zip(tables, updated, strict=True)
     )
 
 
 def value_updates() -> None:
-    """Dense against scattered updates of the values."""
-    print('| slots | tokens read | dense, ms | rows alone, ms |\n|---|---|---|---|')
+    """Dense updates of the values against updates of rows."""
+    print('| slots | tokens read | dense, ms | rows only, ms |\n|---|---|---|---|')
     for number, tokens in ((512, 64), (512, 512), (512, 2048), (1024, 512)):
         slots = jax.random.randint(jax.random.key(0), (tokens * 4 * 32,), 0, number**2)
         rows = jax.random.normal(jax.random.key(1), (*slots.shape, 256))
@@ -151,7 +162,7 @@ def value_updates() -> None:
 
 
 def main() -> None:
-    """The command."""
+    """Runs the command."""
     allocator.keep_pages()
     linear_attention()
     product_keys()
