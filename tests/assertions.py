@@ -1,4 +1,4 @@
-"""Comparisons whose failures say what was promised, where it broke, by how much, and what to do."""
+"""Comparisons whose failures state the broken promise, where, by how much, and what to do."""
 
 from typing import Any
 

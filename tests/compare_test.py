@@ -1,4 +1,4 @@
-"""The table and the figure of runs side by side, and updates whose speed is compared."""
+"""The table and the figure of compared runs, and the updates whose speed is compared."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from longmem_jax.evaluation.result import Result
 
 
 def numbers(seed: int, **changes):
-    """What a run leaves behind."""
+    """The numbers of one run."""
     result = {'bits_per_byte': 2.0 + seed, 'perplexity': 4.0, 'num_bytes': 10.0, 'answers': 0.0}
     return {
         'test': result,
@@ -87,7 +87,7 @@ def test_contexts_are_refused_before_anything_runs(text, tmp_path, monkeypatch, 
 
 
 def test_updates_of_rows_are_those_of_the_table():
-    """Where nothing was read, moments and values stand still."""
+    """Moments and values of unread rows do not change."""
     random = np.random.default_rng(0)
     tables = [random.random((50, 4)).astype(np.float32) for _ in range(3)]
     slots = jnp.asarray(random.integers(0, 30, (40,)), jnp.int32)

@@ -52,13 +52,13 @@ STREAM = (
     params=[pytest.param(name, marks=pytest.mark.slow) if ':' in name else name for name in NAMES]
 )
 def entry(request):
-    """Every layer, and its variants `NAME:VARIANT`: for what its settings can change."""
+    """Every layer and its variants `NAME:VARIANT`, for promises that settings can break."""
     return request.param
 
 
 @pytest.fixture(params=[name for name in NAMES if ':' not in name])
 def base_entry(request):
-    """Every layer once: for what further settings of it cannot change."""
+    """Every layer once, for promises that its settings cannot break."""
     return request.param
 
 
@@ -158,7 +158,7 @@ def test_reset_is_a_fresh_state(base_entry):
 
 
 def pad(segments, places):
-    """The same tokens in longer segments with padding at `places`, and where tokens went."""
+    """The same tokens in longer segments padded at `places`, and their new positions."""
     length = LENGTH + len(places)
     kept = np.asarray([place for place in range(length) if place not in places])
     shape = (*segments.tokens.shape[:2], length)
@@ -209,13 +209,13 @@ def test_padded_row_keeps_its_state(entry):
 
 
 def loss_of(logits, valid):
-    """The part of a segment, or of several, in the losses of this file."""
+    """Contribution of one or more segments to the losses in this file."""
     return jnp.where(valid[..., None], jnp.square(jax.nn.log_softmax(logits)), 0.0).sum()
 
 
 @functools.cache
 def scan_gradient(name):
-    """Value and gradient of a scan, compiled once; segments are computed again on the way back."""
+    """Value and gradient of a scan, compiled once; segments are recomputed in the backward pass."""
     model, params = toy(name, layers=1)
 
     def loss(params, segments, used):
@@ -232,7 +232,7 @@ def scan_gradient(name):
 
 
 def test_scan_is_loop(base_entry):
-    """A scan that computes segments again on the way back, and a Python loop: values and gradients.
+    """A scan that recomputes segments in the backward pass, and a Python loop: values and gradients.
 
     The first is memory replay back-propagation (Memformer), the second plain.
     """
@@ -262,7 +262,7 @@ def test_scan_is_loop(base_entry):
 
 
 def assert_gradients_close(found, wanted, broken, fix):
-    """To 1e-5 of the largest."""
+    """Equal to 1e-5 of the largest value."""
     largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(wanted))
     assert_close(found, wanted, broken, fix, atol=1e-5 * largest)
 
@@ -314,7 +314,7 @@ def test_decode_is_forward(entry):
 
 
 def starts_inside(segments, places):
-    """The segments with a start in every row: in the second segment, at one place per row."""
+    """Segments with a document start in every row: in the second segment, at one position per row."""
     start = np.zeros(segments.tokens.shape, bool)
     start[0, :, 0] = True
     start[1, range(BATCH), places] = True
@@ -340,7 +340,7 @@ def apart(segments, places):
 
 
 def test_start_at_every_place(entry):
-    """A document that starts inside a segment: two documents read apart, whole and as a stream."""
+    """A document that starts inside a segment reads like two separate documents, whole and streamed."""
     model, params = toy(entry)
     segments = random_segments(segments=SEGMENTS - 1)
     for place in range(LENGTH):
@@ -371,7 +371,7 @@ def test_start_at_every_place(entry):
 
 
 def test_gradients_with_starts_inside(entry):
-    """They are finite, and pieces without tokens add nothing to them, skipped or read."""
+    """Gradients are finite, and pieces without tokens add nothing to them, skipped or read."""
     segments = starts_inside(random_segments(segments=2), (2, 0))
     pieces = split_at_starts(segments, 2)  # one piece is used by one row, one by none
     (_, skipped), (_, read) = (
@@ -430,7 +430,7 @@ def test_gradients_are_finite_and_right(entry):
     """Directional derivatives against float64 differences, through writes of several segments.
 
     The function differentiated is the loss of the last segment as a function of the parameters,
-    with the memories before it held fixed: what a paper detaches is so on both sides.
+    with the memories before it held fixed, so that what a paper detaches is detached on both sides.
     """
     _, params = toy(entry, layers=1)  # outside: it is kept for other tests, which want float32
     with jax.enable_x64(True):
@@ -483,7 +483,7 @@ def test_gradients_are_finite_and_right(entry):
 def test_bfloat16_keeps_states_and_stays_close(base_entry):
     _, params = toy(base_entry)
     nearest, changes = LAYERS[base_entry].nearest if base_entry in LAYERS else '', {}
-    if nearest:  # which entries are nearest is no matter of closeness: all are taken
+    if nearest:  # a change of dtype can change which entries are nearest: take all
         own = model_config(base_entry)[base_entry]
         changes[base_entry] = own.to_dict() | dict(top_k=own[nearest])
     model, half = (
@@ -554,7 +554,7 @@ def test_dropout_draws_anew_in_every_segment(base_entry):
 
 
 def test_the_whole_prompt_is_read(base_entry):
-    """Changing the first tokens of a long prompt changes what follows, where there is a memory."""
+    """Changing the first tokens of a long prompt changes what follows, if there is a memory."""
     model, params = toy(base_entry)
     state = fresh_state(model, params, 1)
     if not jax.tree.leaves(state):

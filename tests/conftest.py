@@ -24,13 +24,13 @@ jax.config.update('jax_compilation_cache_dir', CACHE)
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
 jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 
-# A slow machine is no fault of the code: no deadlines. The same examples in every run.
+# No deadlines: a slow machine is not an error. The same examples in every run.
 hypothesis.settings.register_profile('fixed', deadline=None, derandomize=True, max_examples=40)
 hypothesis.settings.load_profile('fixed')
 
 
 def work_unit(nodeid):
-    """Which tests one worker runs one after the other, as they share programs or fixtures."""
+    """The tests that one worker runs in sequence, because they share programs or fixtures."""
     file, _, test = nodeid.partition('::')
     if file.endswith('conformance_test.py'):
         layer = re.search(r'\[([\w:]+)', test)
@@ -42,7 +42,7 @@ def work_unit(nodeid):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Spreads the units over workers, those of many tests first."""
+    """Distributes the units over workers, those with many tests first."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByUnit(LoadScopeScheduling):
@@ -54,6 +54,6 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.fixture(autouse=True, scope='module')
 def _release():
-    """Lets go of the programs of a file: a process can map only so many, and crashes beyond."""
+    """Frees the programs of a file: a process can map only a limited number, and then crashes."""
     yield
     jax.clear_caches()

@@ -1,4 +1,4 @@
-"""The rules for fields: what is given, what is allowed, one line per fault."""
+"""The rules for fields: one line per fault, with the value given and the values allowed."""
 
 import pytest
 

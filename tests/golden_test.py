@@ -1,4 +1,4 @@
-"""Every golden beside the tests agrees with the authors' code to 1e-4 of its largest value."""
+"""All goldens agree with the authors' code to 1e-4 of the largest value."""
 
 from pathlib import Path
 

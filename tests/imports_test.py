@@ -1,4 +1,4 @@
-"""Imports run downward only: rooms of the package lie on floors, and no modules import in a circle."""
+"""Imports go downward only: the package's rooms are on floors, and no modules import in a circle."""
 
 import ast
 import functools
@@ -46,7 +46,7 @@ def modules():
 
 
 def imports(path):
-    """(line, module) of everything of ours that a file imports, also inside functions."""
+    """(line, module) of all imports of our modules in a file, also inside functions."""
     known, found = modules(), set()
     for node in ast.walk(ast.parse((ROOT / path).read_text())):
         names = []

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope='module', autouse=True)
 def compiled(tmp_path_factory):
-    """Processes of this file, one after the other, share what they compile."""
+    """The processes of this file run in sequence and share compiled programs."""
     PROCESS.update(environment(cache=tmp_path_factory.mktemp('compiled')))
 
 
@@ -147,7 +147,7 @@ def test_debug_shows_the_traceback(tmp_path):
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
-    """A trained `:tiny`; its output is the one a new user sees."""
+    """A trained `:tiny`, with the output that a new user sees."""
     workdir = tmp_path_factory.mktemp('trained')
     out, _ = run(TINY, f'--workdir={workdir}', '--profile')
     return workdir, out

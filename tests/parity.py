@@ -1,4 +1,4 @@
-"""Compares this library with what the authors' own code computed: `python -m tests.parity FILE.npz`.
+"""Compares this library with the results of the authors' code: `python -m tests.parity FILE.npz`.
 
 Prints one line per checked tensor, `name max_abs_err tolerance ok|FAIL`; exits 1 if any fails or if
 nothing was checked. The system is `config_json["system"]` or the name of the file's folder.

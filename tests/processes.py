@@ -1,4 +1,4 @@
-"""What programs of the tests are started with: they compile tiny programs, run once."""
+"""Settings of the tests' processes, which compile tiny programs and run them once."""
 
 import importlib.metadata
 import os
@@ -12,7 +12,7 @@ if importlib.metadata.version('jaxlib').startswith('0.10.'):
 
 
 def environment(devices: int = 1, cache: Any = None) -> dict[str, str]:
-    """Variables of a process with so many CPU devices.
+    """Environment variables of a process with virtual CPU devices.
 
     Args:
       devices: virtual CPU devices.

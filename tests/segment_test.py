@@ -1,4 +1,4 @@
-"""Cutting segments where documents start inside them, reading pieces that are used, and packing."""
+"""Cutting segments at document starts, reading only the pieces in use, and packing."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ def numbered(valid, start):
 
 
 def naive(valid, start, max_starts):
-    """Per lane the (reset, tokens) of its pieces in order, and how many starts found no room."""
+    """(reset, tokens) of the pieces of every lane in order, and the number of starts without room."""
     lanes = []
     for lane in range(BATCH):
         pieces, room, dropped = [], max_starts, 0

@@ -1,4 +1,4 @@
-"""Every memory as a layer of somebody else's model: linen, nnx, scanned, differentiated, padded."""
+"""Every memory as a layer of another model: linen, nnx, scanned, differentiated, padded."""
 
 import inspect
 import pickle
@@ -21,7 +21,7 @@ WIDTH, LENGTH, BATCH = 16, 4, 2
 
 
 def small(name, **changes):
-    """The entry's layer at the sizes of its toy, through the public door."""
+    """The entry's layer at the sizes of its toy, through the public interface."""
     entry = LAYERS[name]
     make = getattr(longmem_jax, module_of(entry).__name__)
     fields = dict(num_heads=2) | entry.toy | changes

@@ -1,4 +1,4 @@
-"""Small models and segments that the tests share: equal shapes, so that compilations are shared too."""
+"""Small models and segments shared by the tests, with equal shapes so that compilations are shared."""
 
 import copy
 import functools

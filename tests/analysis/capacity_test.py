@@ -1,4 +1,4 @@
-"""How many pairs a memory tells apart: what is known of it."""
+"""Capacity of associative memories: known results."""
 
 from longmem_jax.analysis import capacity
 

@@ -1,4 +1,4 @@
-"""Figures of the continuous memory: the numbers under them, and that they are drawn."""
+"""Figures of the continuous memory: their numbers, and that they are drawn."""
 
 import json
 

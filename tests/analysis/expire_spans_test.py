@@ -1,4 +1,4 @@
-"""The picture of expire-spans: the numbers under it, and that it is drawn."""
+"""The figure of expire-spans: its numbers, and that it is drawn."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from tests.toys import BATCH, LENGTH, random_segments, run, toy
 
 
 def test_spans_are_those_that_the_layer_uses():
-    """The window keeps what the layer read, so its spans can be worked out again."""
+    """The window keeps the layer's inputs, so the spans can be computed again."""
     model, params = toy('expire_span')
     segments = random_segments(segments=2, batch=1)
     tokens = np.asarray(segments.tokens).reshape(-1)

@@ -1,4 +1,4 @@
-"""A checkpoint of the authors, as a file, becomes ours and is evaluated and trained on."""
+"""A checkpoint of the authors is imported, evaluated and trained further."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ def imported(tmp_path):
         arrays = {name: file[name] for name in file.files}
     settings = json.loads(str(arrays['config_json']))
     theirs = {n[6:]: v for n, v in arrays.items() if n.startswith('param/')}
-    # What a state_dict holds besides: a buffer, and the tied copies.
+    # A state_dict also contains a buffer and the tied copies.
     theirs['pos_emb.inv_freq'] = np.ones((12,), np.float32)
     theirs['crit.out_layers.0.weight'] = theirs['word_emb.emb_layers.0.weight']
     save_file(theirs, tmp_path / 'weights')

@@ -27,7 +27,7 @@ def test_every_distance_is_scored_by_itself(tmp_path, capsys):
     evaluate_mode.evaluate(run, 'test')
     rows = json.loads((tmp_path / 'recall.json').read_text())
     assert [row['distance'] for row in rows] == [2, 40, 300]
-    # Attention inside segments of 32 tokens: nothing told before can be known.
+    # Attention inside segments of 32 tokens: earlier keys cannot be known.
     for row in rows:
         assert row['exact_match'] == row['accuracy']
     assert rows[1]['exact_match'] == rows[1]['exact_match_reset'] < 0.5

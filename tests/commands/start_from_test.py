@@ -1,4 +1,4 @@
-"""A run that begins with another's parameters: a memory added, or one of another size."""
+"""A run that starts from another run's parameters, with a new memory or another memory size."""
 
 import json
 import shutil
@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_said(texts, tmp_path, start):  # noqa: F811
 
 
 def test_a_run_of_an_earlier_version_is_refused_in_one_line(texts, tmp_path, start):  # noqa: F811
-    """Its config may lack fields and its checkpoint has no format; neither is a traceback."""
+    """An old config lacks fields and an old checkpoint has no format; neither gives a traceback."""
     old = shutil.copytree(start, tmp_path / 'old')
     config = json.loads((old / 'config.json').read_text())
     del config['model']['num_kv_heads']

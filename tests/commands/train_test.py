@@ -1,4 +1,4 @@
-"""Training as a user sees it: runs, ends, goes on, refuses; and what the step itself promises."""
+"""Training as a user sees it: runs, ends, resumes, refuses; and the promises of the step itself."""
 
 import json
 import signal
@@ -110,7 +110,7 @@ def test_a_finished_run_only_evaluates(finished, texts, capsys):
 
 @pytest.mark.slow
 def test_broken_checkpoint_falls_back_and_ends_bit_for_bit(finished, texts, tmp_path, capsys):
-    """The newest checkpoint loses bytes; the one before is used; the losses are the same ones."""
+    """The newest checkpoint loses bytes; the one before is used, with the same losses."""
     import shutil
 
     workdir, _, lines = finished
@@ -182,7 +182,7 @@ def until(process, wanted):
 
 @pytest.fixture(scope='module')
 def whole(texts, tmp_path_factory):
-    """(workdir, compiled programs) of a run that nothing disturbed."""
+    """(workdir, compiled programs) of an uninterrupted run."""
     workdir, cache = tmp_path_factory.mktemp('whole'), tmp_path_factory.mktemp('cache')
     process = start(command(workdir, texts), cache=cache)
     out = process.communicate()[0]
@@ -254,7 +254,7 @@ def test_two_processes_are_one(texts, tmp_path, start_two):
 
 @pytest.mark.slow
 def test_two_processes_stop_together_and_go_on(tmp_path, start_two):
-    """SIGTERM to one of two: both save the same step and end; both go on from it."""
+    """SIGTERM to one of two processes: both save the same step and end; both resume from it."""
     processes = start_two(tmp_path / 'run')
     until(processes[0], 'step 6/20')
     processes[1].send_signal(signal.SIGTERM)
@@ -401,7 +401,7 @@ def test_tokens_are_counted_beyond_float32():
 
 @pytest.mark.slow
 def test_operations_of_all_segments_are_counted(texts, tmp_path):
-    """XLA's own count has the body of the scan once."""
+    """XLA counts the body of the scan once."""
     flops = {}
     for segments in (2, 6):
         config = small_config(texts)

@@ -22,7 +22,7 @@ WORDS = {'one': 'eins', 'two': 'zwei', 'three': 'drei', 'four': 'vier'}
 
 @pytest.fixture(scope='module')
 def translated(tmp_path_factory):
-    """A small model that has learnt to translate four words, in place."""
+    """A small model trained to translate four words, word by word."""
     data = tmp_path_factory.mktemp('pairs')
     random = np.random.default_rng(0)
     for split, count in (('train', 200), ('validation', 8), ('test', 10)):

@@ -1,4 +1,4 @@
-"""Every config builds and is runnable, and every fault has one clear line."""
+"""Every config builds and can run, and every fault is one clear line."""
 
 import importlib
 import importlib.util
@@ -51,7 +51,7 @@ def test_config_is_runnable(path, argument):
 
 
 def num_parameters(config):
-    """Layers of the same kind are alike: one of each is made, and counted as often as it is there."""
+    """Builds one layer of each kind, and multiplies by their number."""
     model = config.model
     kinds = Counter(zip(model.attention, model.feed_forward, strict=True))
     model.num_layers, numbers = len(kinds), list(kinds.values())
@@ -200,7 +200,7 @@ def test_overrides_of_evaluation_are_checked():
 
 
 def with_memory(memory, **changes):
-    """A runnable configuration whose layers are of one memory, for segments of 128."""
+    """A runnable configuration with one memory in all layers, for segments of 128."""
     config = base()
     told = dict(
         expire_span=given(max_span=512, ramp=32, position_length=128, capacity=672),
@@ -265,7 +265,7 @@ PAIRS = ('memsizer_wmt16', 'mem_transformer_wmt14')
 
 @pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
 def test_every_memory_goes_into_every_config(path):
-    """At both sizes, and wherever `memory=` is typed; what a shape forbids is chosen and noted."""
+    """At both sizes, and wherever `memory=` is typed; deviations forced by a shape are noted."""
     module = load(path)
     for memory in recipes():
         if path.stem in PAIRS and 'kind' in recipes()[memory](SCALE).model:
@@ -339,7 +339,7 @@ def test_arguments_are_given_once_and_whole(argument, message):
 
 
 def test_lengths_follow_until_they_are_set():
-    """Evaluation reads segments as long as training's, checkpoints come with evaluations."""
+    """Evaluation uses the training segment length, and checkpoints follow evaluations."""
     config = base()
     config.train.segment_length, config.train.evaluate_every = 64, 30
     assert (config.evaluate.segment_length, config.checkpoint.every) == (64, 30)

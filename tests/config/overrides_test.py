@@ -1,4 +1,4 @@
-"""`--config.x.y=VALUE`: what is set, and one clear message for everything that cannot be."""
+"""`--config.x.y=VALUE`: the values set, and one clear message for every mistake."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Inputs on which text or tokens could be lost without a word."""
+"""Inputs for which text or tokens could be lost silently."""
 
 import gzip
 import json
@@ -56,7 +56,7 @@ def test_long_texts_give_the_same_tokens_in_parts(tmp_path, monkeypatch, text):
     monkeypatch.setattr(tokenizer, '_ids', lambda part: longest.append(len(part)) or encode(part))
     monkeypatch.setattr(kinds, 'ENCODED_CHARACTERS', 500)
     np.testing.assert_array_equal(tokenizer.encode(text.encode()), whole)
-    assert max(longest) < 1000 or ' ' not in text  # no place to cut: whole
+    assert max(longest) < 1000 or ' ' not in text  # no position to cut: not split
 
 
 def test_ids_with_gaps_are_inside_the_vocabulary():

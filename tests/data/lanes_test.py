@@ -1,4 +1,4 @@
-"""No token lost or repeated, padding only behind documents, any cursor goes on exactly."""
+"""No token lost or repeated, padding only after documents, and exact resumption from any cursor."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from longmem_jax.errors import UsageError
 
 
 class Listed:
-    """Documents from a list of lengths; byte j of document i tells i and j."""
+    """Documents from a list of lengths; byte j of document i encodes i and j."""
 
     def __init__(self, lengths):
         self._lengths = lengths
@@ -45,13 +45,13 @@ def read(*arguments, **settings):
 
 
 def lane_documents(found, row):
-    """The documents that a lane gave, from its flags, and checks of every segment."""
+    """The documents of a lane, restored from its flags; checks every segment."""
     documents, current = [], None
     for batch in found:
         for segment in range(batch.tokens.shape[0]):
             valid = batch.valid[segment, row]
             count = valid.sum()
-            assert valid[:count].all()  # padding only behind tokens
+            assert valid[:count].all()  # padding only after tokens
             if not count:
                 assert not batch.start[segment, row]
                 continue

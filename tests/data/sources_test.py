@@ -1,4 +1,4 @@
-"""Sources on small files of the real formats, and what they say about bad ones."""
+"""Sources on small files of the real formats, and their errors for bad files."""
 
 import gzip
 import json

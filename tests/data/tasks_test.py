@@ -1,4 +1,4 @@
-"""Tasks: every answer derived again from what the model reads, and generated the same for ever."""
+"""Tasks: every answer can be derived from the model's inputs, and generation is deterministic."""
 
 import collections
 

@@ -1,4 +1,4 @@
-"""Tokenizers give back what they were given, as far as their vocabulary goes."""
+"""Tokenizers restore their input, as far as the vocabulary allows."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Beam search against all sequences written out."""
+"""Beam search against an enumeration of all sequences."""
 
 import itertools
 

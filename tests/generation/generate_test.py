@@ -65,7 +65,7 @@ def test_reading_in_parts_is_reading_at_once(cuts):
 
 
 def test_written_tokens_are_read_too():
-    """What is generated is remembered: reading it again gives the same next logits."""
+    """Generated text is remembered: reading it again gives the same next logits."""
     model, params = toy('transformer_xl')
     prompt = np.asarray(random_segments(batch=1).tokens[0])
     reader = Reader(model, params, fresh_state(model, params, 1), NONE)

@@ -1,4 +1,4 @@
-"""The attention against an independent twin that loops over queries and keys' distances in numpy."""
+"""Attention against an independent implementation that loops over queries in numpy."""
 
 import itertools
 
@@ -146,7 +146,7 @@ def test_grouped_heads_have_the_gradients_of_repeated_ones(block, stream):
 
 @pytest.mark.parametrize('kv_heads', (1, 2))
 def test_grouped_heads_are_not_repeated_in_memory(kv_heads):
-    """No array of the program is as large as the repeated keys would be."""
+    """No array of the program is as large as repeated keys would be."""
     keys = jnp.zeros((B, kv_heads, 50 * M, D))
     program = jax.make_jaxpr(lambda q: attend(q, keys, keys, Rules(offset=50 * M - N)))(
         jnp.zeros((B, H, N, D))

@@ -1,4 +1,4 @@
-"""Feature maps: what they promise of lengths, zeros and dtypes."""
+"""Feature maps: their promises about norms, zeros and dtypes."""
 
 import jax
 import jax.numpy as jnp

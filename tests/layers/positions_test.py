@@ -41,7 +41,7 @@ def test_rotary_products_depend_on_the_distance_alone():
 
 
 def test_rotary_of_a_part_of_the_head_with_a_base_of_its_own():
-    """Pairs (i, i + 2) of the first 4 dimensions turn by position * 100^(-2i / 4)."""
+    """Pairs (i, i + 2) of the first 4 dimensions rotate by position * 100^(-2i / 4)."""
     x = np.random.default_rng(0).normal(size=(1, 1, 1, 8))
     width = positions.rotated_width(8, 0.5)
     assert width == 4 and positions.rotated_width(80, 0.25) == 20

@@ -1,4 +1,4 @@
-"""The settings that all attention layers share reach every one of them."""
+"""The shared model settings have an effect in every attention layer."""
 
 import flax.linen as nn
 import jax
@@ -27,7 +27,7 @@ def parameters(model):
 
 
 def changed(params, change):
-    """Parameters with `change(path, leaf)` in place of every leaf."""
+    """Parameters with every leaf replaced by `change(path, leaf)`."""
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: change(parameter_path(path), leaf), params
     )
@@ -41,7 +41,7 @@ def paths(model):
 
 @pytest.mark.parametrize('name', GROUPED)
 def test_shared_heads_are_repeated_heads(name):
-    """One head of keys and values for two of queries gives what two equal heads give."""
+    """One key and value head for two query heads equals two identical heads."""
     scaled = name in LINEAR_IN_QUERIES
     model = with_config(name, layers=1, num_kv_heads=1, scale_scores=not scaled)
     params = parameters(model)
@@ -63,7 +63,7 @@ def test_shared_heads_are_repeated_heads(name):
 
 @pytest.mark.parametrize('name', GROUPED)
 def test_streams_with_shared_heads(name):
-    """Token by token they give what whole segments give, and caches hold one head."""
+    """Token by token equals whole segments, and caches have one head."""
     model = with_config(name, layers=1, num_kv_heads=1)
     params = parameters(model)
     segments = random_segments(segments=3)

@@ -1,4 +1,4 @@
-"""Adaptive-Span: trimming changes nothing that can be seen."""
+"""Adaptive-Span: trimming does not change any output."""
 
 import chex
 import jax
@@ -70,7 +70,7 @@ def test_a_trimmed_memory_forgets_what_is_out_of_reach(monkeypatch):
 
 
 def test_a_fixed_span_sees_exactly_so_many_places():
-    """One layer: changing a token changes the logits of the `max_span` places behind it."""
+    """One layer: changing a token changes the logits of the next `max_span` positions."""
     model = with_config(
         'adaptive_span',
         num_layers=1,

@@ -1,4 +1,4 @@
-"""Compressive Transformer: what is evicted, compressed and learnt."""
+"""Compressive Transformer: eviction, compression and its training."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from tests.toys import BATCH, LENGTH, random_segments, run, toy, with_config
 
 @given(st.integers(2, 4), st.integers(1, 4), st.lists(st.integers(0, 5), min_size=1, max_size=9))
 def test_evict_loses_and_repeats_nothing(rate, groups, lengths):
-    """Segments of any length: memory, waiting and compressed vectors are all tokens, in order."""
+    """Segments of any length: memory, pending and compressed vectors contain all tokens, in order."""
     capacity = rate * groups
     spare = rate - 1
     state = CompressiveState(
@@ -32,7 +32,7 @@ def test_evict_loses_and_repeats_nothing(rate, groups, lengths):
     step = jax.jit(evict, static_argnums=4)
     seen, compressed, usage = 0, [], []
     for length in lengths:
-        # A vector's usage is to grow to its own number, whatever its place.
+        # A vector's usage grows to its own number, whatever its position.
         rows = np.zeros((1, 5, 1), np.float32)
         rows[0, :length, 0] = seen + 1 + np.arange(length)
         received = np.where(state.hidden[..., 0] > state.usage[:, spare:], state.hidden[..., 0], 0)

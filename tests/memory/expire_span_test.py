@@ -1,4 +1,4 @@
-"""Expire-Span: deletion changes nothing that can be seen, and what is deleted is gone."""
+"""Expire-Span: deletion does not change any output, and deleted memories are gone."""
 
 from unittest import mock
 
@@ -83,7 +83,7 @@ def test_expire_keeps_what_lives_longest(data):
     batch, number, room, ramp = 2, 7, data.draw(st.sampled_from([1, 4, 7, 9])), 3
     numbers = st.lists(st.integers(0, 30), min_size=batch * number, max_size=batch * number)
     distance = np.asarray(data.draw(numbers)).reshape(batch, number)
-    # Quarters and distinct places: no ties.
+    # Quarters and distinct positions: no ties.
     spans = np.asarray(data.draw(numbers)).reshape(batch, number) + np.arange(number) / 16
     filled = np.asarray(data.draw(numbers)).reshape(batch, number) % 3 > 0
     rows = np.arange(1.0, batch * number + 1).reshape(batch, number, 1)
@@ -228,7 +228,7 @@ def test_layer_drop_leaves_the_block_out_but_writes_its_memory():
 
 
 def test_every_device_switches_for_its_own_lanes():
-    """The conditional stands inside the part that runs per device, with no reduction across."""
+    """The conditional is inside the per-device part, without a reduction across devices."""
     model, params = toy('expire_span')
     segments = random_segments(batch=8)
     with jax.set_mesh(make_mesh(dict(data=8))):

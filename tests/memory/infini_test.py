@@ -1,4 +1,4 @@
-"""Associative memory and Infini-attention: recall, updates in a row, precision, gates."""
+"""Associative memory and Infini-attention: recall, repeated updates, precision, gates."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Continuous memory: closed forms against integrals, and that it stays finite for ever."""
+"""Continuous memory: closed forms against integrals, and values that stay finite."""
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +67,7 @@ def test_a_smooth_signal_is_kept():
 
 
 def test_contraction_keeps_the_old_signal_in_its_part():
-    """After an update the old signal stands in [0, tau]."""
+    """After an update the old signal occupies [0, tau]."""
     sizes = (64, 128, 0.75, 1e-3, 64, (0.02, 0.05))
     first, update = (jnp.asarray(m, jnp.float32) for m in continuous.fit_matrices(*sizes))
     centres, widths = continuous.gaussian_basis(64, (0.02, 0.05))
@@ -104,7 +104,7 @@ def test_places_are_drawn_as_often_as_looked_at():
 @pytest.mark.parametrize('sticky', [False, True])
 @pytest.mark.parametrize('constant', [False, True])
 def test_nothing_grows_over_ten_thousand_updates(sticky, constant):
-    """Widths of the spacing of the fitted vectors are the least that a config may have."""
+    """The smallest widths allowed in a config equal the spacing of the fitted vectors."""
     length, samples, tau = 8, 16, 0.5
     widths = (spacing(length, samples, tau), 0.15)
     _, update = continuous.fit_matrices(length, samples, tau, 0.5, 16, widths)
@@ -150,7 +150,7 @@ def stored(**fields):
 
 
 def test_thresholds():
-    """Segments of 5 leave a short memory of 3: 2, 7, 12, ... vectors wait or are written."""
+    """With segments of 5 and a short memory of 3, 2, 7, 12, ... vectors are pending or written."""
     assert stored() == [0, 0, 5, 10, 15, 20]
     # The first fit takes ten vectors at once.
     assert stored(memory_threshold=10) == [0, 0, 0, 10, 15, 20]

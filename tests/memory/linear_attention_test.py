@@ -22,7 +22,7 @@ def arrays(seed, number):
 
 
 def loop(pairs, queries, keys, values, decay):
-    """Token after token."""
+    """Computes the sums token by token."""
     matrix, total = np.asarray(pairs.matrix, np.float64), np.asarray(pairs.normalizer, np.float64)
     read, weight = [], []
     for t in range(queries.shape[2]):

@@ -1,4 +1,4 @@
-"""The nearest rows, the ring they are kept in, and models whose memory changes its size."""
+"""The nearest entries, the ring buffer, and models whose memory size changes."""
 
 import jax
 import jax.numpy as jnp
@@ -79,7 +79,7 @@ def test_small_types_hold_nearly_the_same(dtype, close):
 
 
 def test_recall_of_the_released_search():
-    """32 buckets find about 64 % of the true 32 nearest; the approximate one says what it finds."""
+    """32 buckets find about 64 % of the true 32 nearest; approximate search reports its recall."""
     keys, queries = rows(0, (1, 1, 8192, 16)), rows(1, (1, 1, 64, 16))
     ring = nearest.write(
         nearest.no_rows(1, 1, 8192, 16, 'float32'), keys, keys, jnp.asarray([8192])

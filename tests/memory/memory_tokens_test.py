@@ -1,4 +1,4 @@
-"""The attention layer of memory tokens: what sees what, and faults of its section."""
+"""The attention layer of memory tokens: visibility, and faults of its section."""
 
 import jax.numpy as jnp
 import numpy as np

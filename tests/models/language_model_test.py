@@ -1,4 +1,4 @@
-"""Every option of the backbone: parallel and token by token the same, and it does what it says."""
+"""Every option of the backbone: parallel equals token by token, and each option has its effect."""
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +70,7 @@ def test_token_by_token_is_parallel(name):
 
 
 def test_positions_of_a_table_of_its_own_count_on_through_the_document():
-    """From segment to segment, past padding, from 0 again in a new document, to the table's end."""
+    """Positions continue across segments, skip padding, restart in new documents, end with the table."""
     name = 'learned, on through the document'
     changes = OPTIONS[name] | dict(transformer_xl=xl(0, position='none'))
     model, (_, params) = with_config('transformer_xl', **changes), made(name)
@@ -160,7 +160,7 @@ def test_a_longer_memory_reads_further_with_the_same_parameters():
     segments = random_segments()
     short, _ = run(model, params, segments)
     far, _ = run(longer, params, segments)
-    np.testing.assert_allclose(short[:2], far[:2], atol=1e-5)  # six places hold one segment
+    np.testing.assert_allclose(short[:2], far[:2], atol=1e-5)  # six positions hold one segment
     assert np.abs(short[3] - far[3]).max() > 1e-4
 
 
@@ -180,7 +180,7 @@ def test_no_gradient_reaches_the_memory():
 
 
 def test_segment_order_is_given_back():
-    """Logits stand where their tokens stood, padding between them or not."""
+    """Logits are at the positions of their tokens, with or without padding between them."""
     model, params = made('rotary')
     valid = jnp.asarray([[True, False, True, True, False]] * BATCH)
     tokens = random_segments().tokens[0]

@@ -18,7 +18,7 @@ from tests.toys import run as read
 
 
 def test_slots_have_length_one_and_begin_where_they_end():
-    """Nothing said, again and again: slots drift to the learned directions, where they began."""
+    """Without writes, slots drift back to the learned directions they started from."""
     bias = jnp.asarray(np.random.default_rng(0).normal(size=(3, 8)), jnp.float32)
     begun = jnp.broadcast_to(unit(bias, 0.0), (2, 3, 8))
     np.testing.assert_allclose(jnp.linalg.norm(begun, axis=-1), 1.0, rtol=1e-6)
@@ -29,7 +29,7 @@ def test_slots_have_length_one_and_begin_where_they_end():
 
 
 def test_a_cold_writer_chooses():
-    """With a low temperature a slot takes the value of the one token that it likes best."""
+    """At a low temperature a slot takes the value of the token with the highest score."""
     random = np.random.default_rng(2)
     draw = lambda *shape: jnp.asarray(random.normal(size=shape), jnp.float32)  # noqa: E731
     memory, queries, own = draw(1, 2, 4), draw(1, 1, 2, 4), draw(1, 1, 2, 4)

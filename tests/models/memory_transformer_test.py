@@ -1,4 +1,4 @@
-"""Memory transformers: what is carried, and how far gradients go."""
+"""Memory transformers: the carried state, and the reach of gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +57,7 @@ def test_gradients_pass_carried_tokens_or_not(gradients):
 
 
 def test_leading_tokens_do_not_see_the_segment():
-    """Were it otherwise, a token could be told of those behind it."""
+    """Otherwise a token could receive information from later ones."""
 
     def written(model, params):
         read = jax.jit(
@@ -75,7 +75,7 @@ def test_leading_tokens_do_not_see_the_segment():
 
 
 def test_the_released_positions_differ_only_where_tokens_look_ahead():
-    """One memory token never looks ahead; of three, the authors' shift moves what they say."""
+    """One memory token never looks ahead; with three, the authors' shift changes the logits."""
     _, params = toy(KIND)
     segments = random_segments()
     for number, same in ((1, True), (3, False)):

@@ -1,4 +1,4 @@
-"""The encoder-decoder: what it may see, and token by token as at once."""
+"""The encoder-decoder: visibility, and token by token equals parallel."""
 
 import jax
 import jax.numpy as jnp
@@ -148,7 +148,7 @@ def test_losses_are_those_of_the_logits():
     ],
 )
 def test_what_only_language_models_can_is_refused(method, given):
-    """Pairs have no memories: such a method would run no block on the empty state, and say nothing."""
+    """Seq2seq models have no memory: such a method would silently run no block on the empty state."""
     model = make('transformer')
     options = dict(train=False) if method == 'hidden' else {}
     with pytest.raises(AttributeError, match=method):

@@ -10,7 +10,7 @@ from longmem_jax.retrieval import knn_lm, search
 
 
 class Store:
-    """Arrays in place of a datastore on disk."""
+    """Arrays instead of a datastore on disk."""
 
     folder = Path('arrays')
 

@@ -21,7 +21,7 @@ def _out(y, theirs, name):
 
 
 def _attend(features, values, valid, settings, chunk, guard, epsilon):
-    """Causal attention by the kernel, and the sums behind every segment."""
+    """Causal attention by the kernel, and the sums after every segment."""
     queries, keys = features
     keys = jnp.where(valid[:, None, :, None], keys, 0.0)
     batch, heads, number, width = keys.shape

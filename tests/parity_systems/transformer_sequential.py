@@ -38,7 +38,7 @@ def checker(system):
         train = bool(settings.get('training', False))
 
         def given(number):
-            """Tokens of a segment, its weight in the loss, and what the reference drew for it."""
+            """Tokens of a segment, its weight in the loss, and the reference's random numbers for it."""
             noise = arrays.get(f'in/block_span_noise_{number}', np.ones(()))
             skips = arrays.get(f'in/skip_layer_{number}', np.zeros(config.num_layers))
             tokens, weight = (arrays[f'in/{name}_{number}'] for name in ('tokens', 'loss_weight'))

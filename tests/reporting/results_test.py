@@ -1,4 +1,4 @@
-"""The closing table and `results.json`: what the memory is worth, by what a result says of itself."""
+"""The final table and `results.json`, with the gain from the memory."""
 
 import io
 import json

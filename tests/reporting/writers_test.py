@@ -1,4 +1,4 @@
-"""What a run leaves behind: exact numbers, the file of an uninterrupted run, readable figures."""
+"""Logs of a run: exact numbers, the same file as an uninterrupted run, readable figures."""
 
 import json
 import math

@@ -76,7 +76,7 @@ def test_a_datastore_holds_every_token_and_its_key(trained):
         read = np.concatenate([[corpus.tokenizer.begin], text[:-1]])
         assert np.array_equal(contexts[own][:, -1], read)
         assert np.array_equal(contexts[own][5, -6:], read[:6])
-    # A key is what the model computes there, whatever part it was read in.
+    # A key is the model's hidden vector, whichever part it was read in.
     part = next(iter(reading.Reader(experiment, params, 'train').parts()))
     first = part.keys[0, 0]
     at = np.flatnonzero(documents == 0)[: len(first)]

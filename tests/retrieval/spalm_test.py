@@ -1,4 +1,4 @@
-"""The gate of SPALM: training goes on bit for bit, and only with its own model and datastore."""
+"""The gate of SPALM: training resumes bit for bit, and only with its own model and datastore."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ def settings(config, frozen):
 
 
 def run(config, step, name, *folders, cache):
-    """Trains in a process of its own; returns its exit code and what it said."""
+    """Trains in a separate process; returns its exit code and output."""
     process = subprocess.run(
         [sys.executable, '-c', PROGRAM, config.to_json(), str(step), name, *map(str, folders)],
         cwd=ROOT, env=environment(cache=cache), text=True, stdout=subprocess.PIPE,
@@ -79,7 +79,7 @@ def test_killed_and_started_again_ends_bit_for_bit(
     kill_at,
     name,
 ):
-    """In the middle of a part and after its end, frozen or not."""
+    """Killed inside a part of the data and after its end, frozen or not."""
     config, workdir = trained
     config = settings(config, frozen)
     cut, whole = tmp_path / 'cut', tmp_path / 'whole'

@@ -1,4 +1,4 @@
-"""Checkpoints: what was saved comes back, on any mesh; what is broken is put aside and told."""
+"""Checkpoints: saved states are restored on any mesh; broken ones are set aside and reported."""
 
 import shutil
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def make_state(step, mesh, axis):
-    """A train state in small: sharded weights, counters, a typed key."""
+    """A small train state: sharded weights, counters, a typed key."""
     values = jnp.arange(64, dtype=jnp.float32).reshape(8, 8) + step
     return {
         'params': {'kernel': jax.device_put(values, NamedSharding(mesh, P(axis)))},
@@ -46,7 +46,7 @@ def mesh():
 
 @pytest.fixture
 def open_run(tmp_path):
-    """Opens the checkpoints of one run, again and again; the second value collects the reports."""
+    """Opens the checkpoints of one run repeatedly; the second value collects the reports."""
     opened = []
 
     def run(identity=IDENTITY, **options):
@@ -241,7 +241,7 @@ def test_tuples_of_a_config_equal_the_lists_of_json(open_run, mesh):
 
 
 def test_windows_of_no_vectors_come_back(mesh, open_run):
-    """Orbax refuses arrays without elements; a memory of length 0 has them."""
+    """Orbax cannot store empty arrays, which a memory of length 0 has."""
     state = make_state(2, mesh, 'data')
     empty = jnp.zeros((8, 0, 4), jnp.bfloat16)
     state['window'] = jax.device_put(empty, NamedSharding(mesh, P('data')))

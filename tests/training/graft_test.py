@@ -1,4 +1,4 @@
-"""Warm start: which parameters are taken over, and what does not fit."""
+"""Warm start: the parameters that are taken over, and those that do not fit."""
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def filled(name, value):
 
 
 def test_every_memory_begins_with_the_attention_of_a_transformer_xl():
-    """A table, since the paths of all memories must agree: one that differs loses silently."""
+    """The paths of all memories must agree: a memory that differs silently loses parameters."""
     start, table, wrong = filled('transformer_xl', 1.0), [], []
     for name in sorted(ATTENTION):
         params = graft(filled(name, 0.0), start, 'RUN', lambda line: None)

@@ -1,4 +1,4 @@
-"""The loop, with a task that is no language model: it goes on bit for bit, ends, stops, refuses."""
+"""The loop, with a task other than a language model: resumes bit for bit, ends, stops, refuses."""
 
 import json
 import os
@@ -84,7 +84,7 @@ def lines(folder, group='train'):
 
 @pytest.fixture(scope='module')
 def whole(tmp_path_factory):
-    """(folder, where it ended) of a walk that nothing disturbed."""
+    """(folder, end) of an uninterrupted walk."""
     folder = tmp_path_factory.mktemp('whole')
     task, ended = walk(folder)
     assert ended.finished and ended.step == 10
@@ -103,7 +103,7 @@ def test_what_is_seen_is_metered_by_its_name(whole):
 
 @pytest.mark.parametrize('kill_at', [1, 6, 7])
 def test_a_stopped_run_goes_on_bit_for_bit(whole, tmp_path, kill_at, capsys):
-    """SIGTERM while a batch is made: the step is taken and saved, the handlers are put back."""
+    """SIGTERM while a batch is made: the step is taken and saved, the handlers are restored."""
     before = signal.getsignal(signal.SIGTERM)
     task, ended = walk(tmp_path, kill_at=kill_at)
     assert not ended.finished and ended.step == kill_at + 1 and ended.result is None
