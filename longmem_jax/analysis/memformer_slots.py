@@ -51,7 +51,7 @@ def kept_shares(experiment: Experiment, split: str) -> tuple[np.ndarray, np.ndar
     params, _ = experiment.restore_parameters()
 
     @jax.jit
-    def step(state, tokens, valid, start):
+    def step(state: Any, tokens: jax.Array, valid: jax.Array, start: jax.Array) -> tuple[Any, Any]:
         def read(module, segment, state):
             _, _, kept = module.encode(state, train=False)
             return kept, module.hidden(segment, state, train=False)[1]

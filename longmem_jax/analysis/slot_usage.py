@@ -49,7 +49,7 @@ def accumulate(experiment: Experiment, split: str) -> dict[int, tuple[np.ndarray
     params, _ = experiment.restore_parameters()
 
     @jax.jit
-    def step(memory, tokens, valid, start):
+    def step(memory: Any, tokens: jax.Array, valid: jax.Array, start: jax.Array) -> tuple[Any, Any]:
         def usage(layer, x, state, segment):
             return layer.slot_usage(x, segment.valid)
 

@@ -90,7 +90,7 @@ def bench_train(experiment: Experiment, repeats: int, fill: int) -> dict[str, An
     inputs = to_devices(experiment, batch, Cursor(document=zeros, offset=zeros))
     holder, last = [state], {}
 
-    def call():
+    def call() -> Any:
         holder[0], metrics = compiled(holder[0], *inputs)
         last.update(metrics)
         return metrics
@@ -119,7 +119,7 @@ def bench_evaluation(
     holder = [jax.tree.map(jnp.copy, initial)]
     began = time.perf_counter()
 
-    def call():
+    def call() -> Any:
         holder[0], sums = evaluator.step(params, initial, holder[0], batch)
         return sums
 
@@ -145,7 +145,7 @@ def bench_generation(experiment: Experiment, params: Any, repeats: int) -> dict[
     )
     holder, token = [stream], jnp.zeros((1,), jnp.int32)
 
-    def call():
+    def call() -> Any:
         logits, holder[0] = step(params, token, holder[0])
         return logits
 
