@@ -231,8 +231,8 @@ def with_memory(memory, **changes):
         ('compressive', dict(rate=1), 'rate = 1: must be at least 2'),
         ('compressive', dict(memory_length=130), 'must divide the memory length 130'),
         ('compressive', dict(compression='sum'), 'convolution, mean, max, most_used'),
-        ('compressive', dict(compression='convolution'), "compresses by 'mean' or 'max'"),
-        ('compressive', dict(reading='segment', start='zeros'), "start = 'zeros': belongs"),
+        ('compressive', dict(compression='convolution'), "needs compression 'mean' or 'max'"),
+        ('compressive', dict(reading='segment', start='zeros'), "start = 'zeros': is for reading"),
     ],
 )
 def test_bad_memories_are_one_clear_error(memory, changes, message):
