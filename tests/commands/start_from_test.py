@@ -61,7 +61,7 @@ def test_what_does_not_fit_is_said(texts, tmp_path, start):  # noqa: F811
         train(experiment(config_of(texts, 0, start_from=str(tmp_path)), tmp_path / 'a'))
     wider = config_of(texts, 0, start_from=start)
     wider.model.d_feed_forward = 64
-    with pytest.raises(UsageError, match=r'is \(48, 32\), that of this model \(64, 32\)'):
+    with pytest.raises(UsageError, match=r"shape \(48, 32\), this model's has \(64, 32\)"):
         train(experiment(wider, tmp_path / 'b'))
     words = config_of(texts, 0, start_from=start)
     words.data.tokenizer.update(kind='words', size=20)
