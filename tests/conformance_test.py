@@ -231,6 +231,7 @@ def scan_gradient(name):
     return lambda segments, used: compiled(params, segments, used)
 
 
+@pytest.mark.slow
 def test_scan_is_loop(base_entry):
     """A scan that recomputes segments in the backward pass, and a Python loop: values and gradients.
 
@@ -529,6 +530,7 @@ def test_state_is_stable_under_strict_promotion(base_entry):
             )
 
 
+@pytest.mark.slow
 def test_dropout_draws_anew_in_every_segment(base_entry):
     model, params = toy(base_entry)
     noisy = with_config(base_entry, dropout=0.5, attention_dropout=0.5)
@@ -553,6 +555,7 @@ def test_dropout_draws_anew_in_every_segment(base_entry):
     assert_differs(first[0], first[1], 'two segments have the same dropout', fix)
 
 
+@pytest.mark.slow
 def test_the_whole_prompt_is_read(base_entry):
     """Changing the first tokens of a long prompt changes what follows, if there is a memory."""
     model, params = toy(base_entry)

@@ -55,6 +55,7 @@ def made(name):
     return model, unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', OPTIONS)
 def test_token_by_token_is_parallel(name):
     model, params = made(name)

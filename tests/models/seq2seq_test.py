@@ -12,6 +12,7 @@ from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import NOTHING, Segment
 from tests.toys import apply
 
+pytestmark = pytest.mark.slow  # four whole models
 SOURCE, TARGET, VOCAB, BATCH = 5, 6, 23, 3
 # encoder, memory tokens, shared layers, decoder's attention, cross-attention
 MODELS = {

@@ -68,6 +68,7 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp('cache')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'frozen, kill_at, name', [(True, 5, 'SIGKILL'), (True, 11, 'SIGTERM'), (False, 10, 'SIGKILL')]
 )
