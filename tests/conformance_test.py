@@ -481,6 +481,7 @@ def test_gradients_are_finite_and_right(entry):
         )
 
 
+@pytest.mark.slow
 def test_bfloat16_keeps_states_and_stays_close(base_entry):
     _, params = toy(base_entry)
     nearest, changes = LAYERS[base_entry].nearest if base_entry in LAYERS else '', {}

@@ -39,6 +39,7 @@ def paths(model):
     return {parameter_path(path): leaf.shape for path, leaf in flat}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', GROUPED)
 def test_shared_heads_are_repeated_heads(name):
     """One key and value head for two query heads equals two identical heads."""

@@ -149,6 +149,7 @@ def stored(**fields):
     return np.asarray(states[0].attention.long.stored[:, 0]).tolist()
 
 
+@pytest.mark.slow
 def test_thresholds():
     """With segments of 5 and a short memory of 3, 2, 7, 12, ... vectors are pending or written."""
     assert stored() == [0, 0, 5, 10, 15, 20]
