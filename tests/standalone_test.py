@@ -44,6 +44,7 @@ def test_the_example_of_the_readme():
     assert 'memory_size' in aux.metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name', LAYERS)
 def test_every_entry_is_a_layer(name):
     """Jitted, scanned over segments, and differentiated; the state keeps its structure."""
