@@ -214,7 +214,7 @@ def make_layer(
     """A memory of the registry as a linen module.
 
     Args:
-      memory: its name, such as 'infini'.
+      memory: its name in `config.model.attention` or `config.model.feed_forward`.
       d_model: width of `x`.
       num_heads: attention heads.
       segment_length: positions of a segment at most.

@@ -29,7 +29,8 @@ from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import read_prompt
 from longmem_jax.memory.infinity_former import continuous
-from longmem_jax.memory.infinity_former.layer import InfinityFormer, InfinityFormerState
+from longmem_jax.memory.infinity_former.layer import InfinityFormer
+from longmem_jax.memory.infinity_former.state import InfinityFormerState
 from longmem_jax.models.inspect import capture
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import Segment

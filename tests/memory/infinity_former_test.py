@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from longmem_jax.memory.infinity_former import continuous
-from longmem_jax.memory.infinity_former.layer import spacing
+from longmem_jax.memory.infinity_former.settings import spacing
 from longmem_jax.memory.registry import LAYERS
 from tests.toys import BATCH, LENGTH, random_segments, run, toy, with_config
 

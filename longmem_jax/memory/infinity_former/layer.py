@@ -10,133 +10,23 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
-from longmem_jax.faults import above, at_least, between, one_of
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import shared_biases
-from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
+from longmem_jax.layers.self_attention import SelfAttention, write_at
 from longmem_jax.layers.window import push
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
+from longmem_jax.memory.infinity_former.settings import check
+from longmem_jax.memory.infinity_former.state import (
+    InfinityFormerCache,
+    InfinityFormerState,
+    LongTermState,
+)
 from longmem_jax.segment import Aux, Segment, mean_count, per_lane, select_lanes
-
-THRESHOLDS = ('fill', 'clear')
-
-
-@flax.struct.dataclass
-class LongTermState:
-    """The continuous memory of one layer.
-
-    Attributes:
-      coefficients: B, float32 [batch, num_basis, d_model].
-      mass: float32 [batch, num_bins], attention of the last segment, for sticky memories.
-      pending: [batch, first_length + write_length, d_model], vectors that wait to be written; the
-        last `pending_count` (int32 [batch]) are filled, oldest first.
-      stored: int32 [batch], vectors written since the last reset; 0 = nothing to read.
-      writes: int32 [batch], writes in this document.
-    """
-
-    coefficients: jax.Array
-    mass: jax.Array
-    pending: jax.Array
-    pending_count: jax.Array
-    stored: jax.Array
-    writes: jax.Array
-
-
-@flax.struct.dataclass
-class InfinityFormerState:
-    """Memories of one layer.
-
-    Attributes:
-      hidden: [batch, memory_length, d_model], the short-term memory; None if there is none.
-      count: int32 [batch], its filled vectors, the last ones; None if there is none.
-      long: the continuous memory.
-    """
-
-    hidden: jax.Array | None
-    count: jax.Array | None
-    long: LongTermState
-
-
-@flax.struct.dataclass
-class InfinityFormerCache:
-    """What an open segment reads, and will write when it closes.
-
-    Attributes:
-      attention: keys and values of the short-term memory and of the tokens so far.
-      hidden: [batch, segment_length, d_model], inputs of this layer so far.
-      count: as in the state.
-      long: the continuous memory as this segment reads it, with the `mass` of the segment before.
-      keys, values: [batch, heads, num_basis, head_dim], projected coefficients.
-      mass: float32 [batch, num_bins], attention of this segment so far.
-    """
-
-    attention: KeyValues
-    hidden: jax.Array
-    count: jax.Array | None
-    long: LongTermState
-    keys: jax.Array
-    values: jax.Array
-    mass: jax.Array
-
-
-def spacing(length: int, num_samples: int, tau: float) -> float:
-    """Largest distance between neighbouring positions of an update."""
-    return max(tau / num_samples, (1 - tau) / length)
-
-
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """Checks that basis functions are wide enough for the samples, and that one write per segment
-    keeps up."""
-    widths = tuple(fields['widths'])
-    write_length = fields['write_length'] or segment_length
-    faults = at_least(fields, 1, 'num_basis', 'num_samples', 'num_bins')
-    faults += one_of(
-        fields,
-        sticky=continuous.STICKY,
-        density=continuous.DENSITIES,
-        kl=('none', *continuous.KL_KINDS),
-        threshold_kind=THRESHOLDS,
-    )
-    faults += between(fields, 0, 1, 'tau', ends='()')
-    faults += above(fields, 0, 'ridge', 'sigma_sq_min', 'sigma_0')
-    if not widths or min(widths) <= 0:
-        faults.append(f'widths = {widths}: must be numbers above 0')
-    elif fields['num_basis'] % len(widths) or fields['num_basis'] // len(widths) < 2:
-        faults.append(
-            f'num_basis = {fields["num_basis"]}: must be a multiple of the {len(widths)} widths, with '
-            'at least 2 centres'
-        )
-    if faults:
-        return faults
-    step = spacing(write_length, fields['num_samples'], fields['tau'])
-    if min(widths) < step:
-        faults.append(
-            f'widths = {widths}: the narrowest is below {step:.4f}, the distance between fitted '
-            'vectors, max(tau / num_samples, (1 - tau) / write_length); a basis function with no '
-            'vector near it grows without bound. Use wider functions or more samples'
-        )
-    if fields['num_samples'] > 8 * fields['num_basis']:
-        faults.append(
-            f'num_samples = {fields["num_samples"]}: more than 8 per basis function add nothing; '
-            f'use at most {8 * fields["num_basis"]}'
-        )
-    if segment_length > write_length:
-        faults.append(
-            f'write_length = {write_length}: must be at least the segment length '
-            f'{segment_length}, because there is one write per segment'
-        )
-    threshold = fields['memory_threshold']
-    if threshold and threshold < write_length:
-        faults.append(
-            f'memory_threshold = {threshold}: must be 0 (none) or at least write_length = {write_length}'
-        )
-    return faults
 
 
 class InfinityFormer(nn.Module):

@@ -1,0 +1,62 @@
+"""Checks of the fields of an infinity-former layer."""
+
+from typing import Any
+
+from longmem_jax.faults import above, at_least, between, one_of
+from longmem_jax.memory.infinity_former import continuous
+
+THRESHOLDS = ('fill', 'clear')
+
+
+def spacing(length: int, num_samples: int, tau: float) -> float:
+    """Largest distance between neighbouring positions of an update."""
+    return max(tau / num_samples, (1 - tau) / length)
+
+
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """Checks that basis functions are wide enough for the samples, and that one write per segment
+    keeps up."""
+    widths = tuple(fields['widths'])
+    write_length = fields['write_length'] or segment_length
+    faults = at_least(fields, 1, 'num_basis', 'num_samples', 'num_bins')
+    faults += one_of(
+        fields,
+        sticky=continuous.STICKY,
+        density=continuous.DENSITIES,
+        kl=('none', *continuous.KL_KINDS),
+        threshold_kind=THRESHOLDS,
+    )
+    faults += between(fields, 0, 1, 'tau', ends='()')
+    faults += above(fields, 0, 'ridge', 'sigma_sq_min', 'sigma_0')
+    if not widths or min(widths) <= 0:
+        faults.append(f'widths = {widths}: must be numbers above 0')
+    elif fields['num_basis'] % len(widths) or fields['num_basis'] // len(widths) < 2:
+        faults.append(
+            f'num_basis = {fields["num_basis"]}: must be a multiple of the {len(widths)} widths, with '
+            'at least 2 centres'
+        )
+    if faults:
+        return faults
+    step = spacing(write_length, fields['num_samples'], fields['tau'])
+    if min(widths) < step:
+        faults.append(
+            f'widths = {widths}: the narrowest is below {step:.4f}, the distance between fitted '
+            'vectors, max(tau / num_samples, (1 - tau) / write_length); a basis function with no '
+            'vector near it grows without bound. Use wider functions or more samples'
+        )
+    if fields['num_samples'] > 8 * fields['num_basis']:
+        faults.append(
+            f'num_samples = {fields["num_samples"]}: more than 8 per basis function add nothing; '
+            f'use at most {8 * fields["num_basis"]}'
+        )
+    if segment_length > write_length:
+        faults.append(
+            f'write_length = {write_length}: must be at least the segment length '
+            f'{segment_length}, because there is one write per segment'
+        )
+    threshold = fields['memory_threshold']
+    if threshold and threshold < write_length:
+        faults.append(
+            f'memory_threshold = {threshold}: must be 0 (none) or at least write_length = {write_length}'
+        )
+    return faults

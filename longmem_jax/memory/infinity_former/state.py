@@ -1,0 +1,64 @@
+"""What a layer of the infinity-former remembers, and what an open segment reads and will write."""
+
+import flax.struct
+import jax
+
+from longmem_jax.layers.self_attention import KeyValues
+
+
+@flax.struct.dataclass
+class LongTermState:
+    """The continuous memory of one layer.
+
+    Attributes:
+      coefficients: B, float32 [batch, num_basis, d_model].
+      mass: float32 [batch, num_bins], attention of the last segment, for sticky memories.
+      pending: [batch, first_length + write_length, d_model], vectors that wait to be written; the
+        last `pending_count` (int32 [batch]) are filled, oldest first.
+      stored: int32 [batch], vectors written since the last reset; 0 = nothing to read.
+      writes: int32 [batch], writes in this document.
+    """
+
+    coefficients: jax.Array
+    mass: jax.Array
+    pending: jax.Array
+    pending_count: jax.Array
+    stored: jax.Array
+    writes: jax.Array
+
+
+@flax.struct.dataclass
+class InfinityFormerState:
+    """Memories of one layer.
+
+    Attributes:
+      hidden: [batch, memory_length, d_model], the short-term memory; None if there is none.
+      count: int32 [batch], its filled vectors, the last ones; None if there is none.
+      long: the continuous memory.
+    """
+
+    hidden: jax.Array | None
+    count: jax.Array | None
+    long: LongTermState
+
+
+@flax.struct.dataclass
+class InfinityFormerCache:
+    """What an open segment reads, and will write when it closes.
+
+    Attributes:
+      attention: keys and values of the short-term memory and of the tokens so far.
+      hidden: [batch, segment_length, d_model], inputs of this layer so far.
+      count: as in the state.
+      long: the continuous memory as this segment reads it, with the `mass` of the segment before.
+      keys, values: [batch, heads, num_basis, head_dim], projected coefficients.
+      mass: float32 [batch, num_bins], attention of this segment so far.
+    """
+
+    attention: KeyValues
+    hidden: jax.Array
+    count: jax.Array | None
+    long: LongTermState
+    keys: jax.Array
+    values: jax.Array
+    mass: jax.Array
