@@ -4,11 +4,9 @@ python -m longmem_jax.commands.import_checkpoint --weights=model.safetensors --s
     --config=configs/wikitext103.py --config.model.vocab_size=267735 --workdir=DIR
 
 `args.json` holds the authors' arguments under their own names. The layers of the config decide which
-format is read: 'transformer_xl' is the authors' Transformer-XL (n_token, n_layer, n_head, d_model, ...);
-'expire_span', 'adaptive_span' and 'compressive' are models of transformer-sequential, the released code
-of Expire-Span (vocab_sz, nlayers, nheads, hid_sz, ...). To export their model, load it in PyTorch and
-call `safetensors.torch.save_file(tensors, FILE)` with `tensors = {name: tensor.clone() for name,
-tensor in model.state_dict().items()}`.
+format of `longmem_jax/pretrained/` is read; each module there names its layers and arguments. To
+export their model, load it in PyTorch and call `safetensors.torch.save_file(tensors, FILE)` with
+`tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}`.
 """
 
 import functools
@@ -31,7 +29,7 @@ from longmem_jax.training.optimizer import parameter_path
 
 # Layer type of the config -> (arguments to `config.model`, their tensors to our parameters).
 FORMATS = {
-    'transformer_xl': (transformer_xl.model_config, transformer_xl.import_parameters),
+    transformer_xl.LAYER: (transformer_xl.model_config, transformer_xl.import_parameters),
     **{
         ours: (
             functools.partial(transformer_sequential.model_config, system=system),
@@ -49,14 +47,8 @@ FREE = (
     'layer_drop',
     'dtype',
     'init_std',
-    'transformer_xl',
-    'expire_span.capacity',
-    'expire_span.initial_share',
-    'expire_span.num_sizes',
-    'expire_span.shorten',
-    'adaptive_span.initial_share',
-    'adaptive_span.num_sizes',
-    'adaptive_span.trim_memory',
+    *transformer_xl.FREE,
+    *transformer_sequential.FREE,
 )
 
 if __name__ == '__main__':

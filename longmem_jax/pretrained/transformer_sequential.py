@@ -82,6 +82,17 @@ def _compressive(settings: dict[str, Any]) -> dict[str, Any]:
     )
 
 
+# Fields that the weights do not depend on: the config may set them freely.
+FREE = (
+    'expire_span.capacity',
+    'expire_span.initial_share',
+    'expire_span.num_sizes',
+    'expire_span.shorten',
+    'adaptive_span.initial_share',
+    'adaptive_span.num_sizes',
+    'adaptive_span.trim_memory',
+)
+
 LAYERS = {
     'expire_span': ('expire_span', _expire_span),
     'adaptive_span': ('adaptive_span', _adaptive_span),

@@ -13,6 +13,10 @@ import numpy as np
 from longmem_jax.config.base import base
 from longmem_jax.errors import UsageError
 
+# Its layer type here, whose lengths and biases the weights fit or do not depend on.
+LAYER = 'transformer_xl'
+FREE = (LAYER,)
+
 
 def model_config(settings: Mapping[str, Any]) -> ml_collections.ConfigDict:
     """`config.model` for the authors' arguments.
