@@ -2,9 +2,7 @@
 
 import importlib
 import importlib.util
-import operator
 import re
-from collections import Counter
 from pathlib import Path
 
 import jax
@@ -17,9 +15,8 @@ from longmem_jax.config.recipes import given, recipes, scale_of, use
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
-from longmem_jax.models.kinds import make_model
-from longmem_jax.models.parameters import initial_parameters
 from longmem_jax.segment import Segment
+from tests.config.sizes import num_parameters
 
 FILES = sorted((Path(__file__).parents[2] / 'configs').glob('[a-z]*.py'))
 
@@ -48,38 +45,6 @@ def test_config_is_runnable(path, argument):
     # The model of evaluation differs by lengths only, and its faults are among those above.
     assert num_parameters(config) > 10_000
     assert set(config) == set(base())
-
-
-def num_parameters(config):
-    """Builds one layer of each kind, and multiplies by their number."""
-    model = config.model
-    kinds = Counter(zip(model.attention, model.feed_forward, strict=True))
-    model.num_layers, numbers = len(kinds), list(kinds.values())
-    model.attention, model.feed_forward = (tuple(names) for names in zip(*kinds, strict=True))
-    model = make_model(model, config.train.segment_length)
-    shapes = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
-    sizes = {name: sum(leaf.size for leaf in jax.tree.leaves(shapes[name])) for name in shapes}
-    blocks = [sizes.pop(f'block_{i}') for i in range(len(numbers))]
-    return sum(sizes.values()) + sum(map(operator.mul, blocks, numbers))
-
-
-def parameters(path, argument=''):
-    return num_parameters(get_config(path, argument))
-
-
-def test_sizes_are_the_papers():
-    """Published: Transformer-XL 41 M (enwik8) and 151 M (WikiText-103); Expire-Span 38 M, 208 M and
-    140 M; Adaptive-Span 39 M."""
-    names = ('enwik8', 'wikitext103', 'quickstart', 'expire_span_enwik8', 'expire_span_wikitext103')
-    sizes = {path.stem: parameters(path) for path in FILES if path.stem in names}
-    assert 40e6 < sizes['enwik8'] < 42e6
-    assert 150e6 < sizes['wikitext103'] < 153e6
-    assert 1e6 < sizes['quickstart'] < 2e6
-    assert 37.5e6 < sizes['expire_span_enwik8'] < 38.5e6
-    assert 135e6 < sizes['expire_span_wikitext103'] < 145e6
-    enwik8 = next(path for path in FILES if path.stem == 'expire_span_enwik8')
-    assert 207.5e6 < parameters(enwik8, 'large') < 208.5e6
-    assert 38.5e6 < parameters(enwik8, 'memory=adaptive_span') < 39.5e6
 
 
 def test_unknown_variant_lists_the_known():
