@@ -17,6 +17,7 @@ def get_config(arg=''):
     config.model.pre_norm = config.model.final_norm = False
     config.model.dropout = 0.1
     config.model.dtype = 'bfloat16'
+    config.model.init_std = 0.02
     # Evaluation: segments of 80, a memory of 2,100, distances clamped at 820, equal context lengths.
     xl = given(
         memory_length=512, evaluate=dict(memory_length=2100, clamp_length=820, same_length=True)

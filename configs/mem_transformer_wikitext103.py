@@ -24,6 +24,7 @@ def get_config(arg=''):
     model.tie_projections = (False, True, True, True)
     model.dropout = 0.1
     model.dtype = 'bfloat16'
+    model.init_std = 0.02
     memory = given(num_tokens=20, memory_length=150)
 
     config.data.tokenizer.kind = 'words'

@@ -21,6 +21,7 @@ def get_config(arg=''):
     model.tie_projections = (False, True, True, True)
     model.dropout = 0.1
     model.dtype = 'bfloat16'
+    model.init_std = 0.02
     # Evaluation: segments of 64, a memory of 640, distances clamped at 400, equal context lengths.
     xl = given(
         memory_length=150, evaluate=dict(memory_length=640, clamp_length=400, same_length=True)

@@ -18,6 +18,8 @@ from longmem_jax.segment import Aux, Segment, State
 Cache = Any
 # Which attention projections have biases: none; queries, keys and values; output; all.
 BIASES = ('none', 'qkv', 'out', 'all')
+# Initial values of kernels, see `layers.initializers`.
+INITS = ('normal', 'glorot_uniform', 'torch')
 # How a document may begin: with no memory, or with zero vectors that are attended to.
 STARTS = ('empty', 'zeros')
 
@@ -31,7 +33,7 @@ class ModelSettings:
       segment_length: largest number of tokens per segment, and the capacity of streaming caches.
       dropout: rate on activations, in training.
       attention_dropout: rate on attention weights, in training.
-      init_std: standard deviation of the normal initialisation of matrices.
+      init_std: standard deviation of kernels at the start, if `init` is 'normal', and of tables.
       dtype: dtype of activations ('float32', 'bfloat16', 'float64'); parameters stay float32.
       num_kv_heads: heads of keys and values, each shared by a group of query heads; 0 = num_heads.
       attention_bias: one of `BIASES`; layers whose papers have biases add their own.
@@ -39,6 +41,9 @@ class ModelSettings:
       norm_epsilon: added to the variance in the norms of the stack.
       rotary_base: base of the wavelengths of rotary positions.
       rotary_share: share of head_dim that is rotated, its first dimensions.
+      init: one of `INITS`, the scheme of kernels at the start.
+      scale_residual_init: kernels whose results are added to the residual stream, `out` of attention
+        and `down` of the feed-forward layer, are divided by sqrt(2 num_layers) at the start.
     """
 
     d_model: int
@@ -57,6 +62,8 @@ class ModelSettings:
     norm_epsilon: float = 1e-5
     rotary_base: float = 10000.0
     rotary_share: float = 1.0
+    init: str = 'normal'
+    scale_residual_init: bool = False
 
     @property
     def kv_heads(self) -> int:

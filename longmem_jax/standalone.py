@@ -196,7 +196,7 @@ SETTINGS = dict(
     d_feed_forward=None,  # 4 * d_model
     dropout=0.0,
     attention_dropout=0.0,
-    init_std=0.02,
+    init_std=0.0,  # d_model**-0.5
     dtype='float32',
 )
 
@@ -221,7 +221,8 @@ def make_layer(
       head_dim: width of a head; None = d_model / num_heads, which must be a whole number.
       name: of the module within the one that owns it, as in linen.
       **others: fields of the memory, by default the paper's values, and further attributes of
-        `ModelSettings`: dropout, attention_dropout, init_std, dtype, and so on.
+        `ModelSettings`: dropout, attention_dropout, init_std (0 = d_model**-0.5), dtype,
+        and so on.
 
     Raises:
       UsageError: an unknown name (the nearest one is suggested), or invalid values (all at once).
@@ -263,6 +264,7 @@ def _complete(settings):
     width, heads = settings['d_model'], settings['num_heads']
     if 'd_feed_forward' in follow:
         settings['d_feed_forward'] = 4 * width
+    settings['init_std'] = settings['init_std'] or max(width, 1) ** -0.5
     if 'head_dim' in follow:
         settings['head_dim'] = max(width // max(heads, 1), 1)
         if heads and width % heads:

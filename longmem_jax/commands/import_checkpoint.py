@@ -46,7 +46,10 @@ FREE = (
     'embedding_dropout',
     'layer_drop',
     'dtype',
+    'init',
     'init_std',
+    'embedding_std',
+    'scale_residual_init',
     *transformer_xl.FREE,
     *transformer_sequential.FREE,
 )

@@ -49,7 +49,10 @@ def base() -> ml_collections.ConfigDict:
         norm_epsilon=1e-5,
         rotary_base=10000.0,
         rotary_share=1.0,  # share of head_dim that rotary positions rotate
-        init_std=0.02,
+        init='normal',  # kernels at the start: 'normal', 'glorot_uniform', 'torch' (PyTorch's uniform)
+        init_std=0.0,  # standard deviation of 'normal' kernels, and of tables; 0 = d_model**-0.5
+        embedding_std=0.0,  # of token vectors, before they are scaled; 0 = init_std
+        scale_residual_init=False,  # divide kernels into the residual sum by sqrt(2 num_layers)
         dtype='float32',  # of activations; 'bfloat16' on accelerators
     )
     config.data = config_dict.create(
@@ -158,6 +161,9 @@ def size(config: Any, layers: int, width: int, heads: int, feed_forward: int) ->
 def two_cores(config: Any, *, steps: int, lanes: int, segment: int) -> None:
     """Settings common to all `tiny` variants: float32, no dropout, Adam, three evaluations.
 
+    Kernels start with a standard deviation of d_model**-0.5: a paper's .02 suits its width, and at the
+    width of a small model would make all positions larger than the tokens and all scores equal.
+
     Args:
       config: the whole configuration; changed in place.
       steps, lanes, segment: of training.
@@ -165,6 +171,7 @@ def two_cores(config: Any, *, steps: int, lanes: int, segment: int) -> None:
     model, train = config.model, config.train
     model.dtype = 'float32'
     model.dropout = model.attention_dropout = model.layer_drop = 0.0
+    model.init, model.init_std, model.scale_residual_init = 'normal', 0.0, False
     config.optimizer.name, config.optimizer.learning_rate = 'adam', 2e-3
     config.optimizer.schedule, config.optimizer.warmup_steps = 'cosine', 50
     train.num_steps, train.num_lanes, train.segment_length = steps, lanes, segment

@@ -14,7 +14,8 @@ from longmem_jax.models.kinds import KINDS
 
 def model_faults(model: Any, segment_length: int) -> list[str]:
     """Faults of `config.model`, for segments of `segment_length` tokens."""
-    faults = at_least(model, 1, 'vocab_size', 'd_embed') + size_faults(model)
+    faults = at_least(model, 1, 'vocab_size', 'd_embed') + at_least(model, 0, 'embedding_std')
+    faults += size_faults(model)
     faults += one_of(model, norm=norms.KINDS, position=embedding.ABSOLUTE)
     faults += _positions(model, segment_length) + between(model, 0, 1, 'layer_drop', ends='[)')
     for name in ('residual_dropout', 'embedding_dropout'):

@@ -4,15 +4,19 @@ Clusters are ranges of token ids in order of falling frequency: cluster 0 (the s
 first cutoff, and so on. With `div_val` > 1 cluster i has vectors of width d_embed / div_val**i and a
 projection to the model's width (Baevski and Auli, 2019; Grave et al., 2017). As in Transformer-XL's
 code, the logit of cluster i is the i-th entry from the end of the head's logits.
+
+At the start the vectors that leave the embedding have the same length in every cluster, and learned
+positions are as long as the tokens they are added to.
 """
 
 import itertools
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers import positions
+from longmem_jax.layers import initializers, positions
 
 ABSOLUTE = ('none', 'sinusoidal', 'learned')
 
@@ -30,7 +34,9 @@ class Embedding(nn.Module):
       scale: whether input vectors are multiplied by sqrt(d_model).
       position: absolute positions added to the input: 'none', 'sinusoidal' or 'learned'.
       num_positions: length of the position table: a segment, or the model's own limit.
-      init_std: standard deviation of the initialisation.
+      std: standard deviation of token vectors at the start, before they are scaled.
+      scheme, init_std: scheme of the output vectors at the start if they are not tied, and its
+        standard deviation; see `initializers.by_scheme`.
       dtype: dtype of activations; logits and losses are at least float32.
     """
 
@@ -44,22 +50,27 @@ class Embedding(nn.Module):
     scale: bool
     position: str
     num_positions: int
+    std: float
+    scheme: str
     init_std: float
     dtype: jnp.dtype
 
     def setup(self):
         axes = nn.with_logical_partitioning
-        init = nn.initializers.normal(self.init_std)
-        zeros = nn.initializers.zeros
+        normal, zeros = nn.initializers.normal, nn.initializers.zeros
+        out = initializers.by_scheme(self.scheme, self.init_std, inputs=(1,))
 
-        def table(name: str, entries: int, width: int) -> jax.Array:
+        def table(name: str, entries: int, width: int, init: Any) -> jax.Array:
             return self.param(name, axes(init, ('vocab', None)), (entries, width))
 
         def projection(name: str, width: int) -> jax.Array:
-            return self.param(name, axes(init, (None, 'embed')), (width, self.d_model))
+            init = axes(normal(width**-0.5), (None, 'embed'))
+            return self.param(name, init, (width, self.d_model))
 
         sizes, tables = self._sizes(), self._tables()
-        self.tables = [table(f'table_{i}', *size) for i, size in enumerate(tables)]
+        self.tables = [
+            table(f'table_{i}', *size, normal(self.std)) for i, size in enumerate(tables)
+        ]
         projected = self.div_val > 1 or self.d_embed != self.d_model
         self.projections = (
             [projection(f'projection_{i}', width) for i, (_, width) in enumerate(tables)]
@@ -69,7 +80,7 @@ class Embedding(nn.Module):
         if self.tie_weights:
             self.out_tables = self.tables
         else:
-            self.out_tables = [table(f'out_table_{i}', *size) for i, size in enumerate(tables)]
+            self.out_tables = [table(f'out_table_{i}', *size, out) for i, size in enumerate(tables)]
         self.out_biases = [
             self.param(f'out_bias_{i}', axes(zeros, ('vocab',)), (entries,))
             for i, (entries, _) in enumerate(tables)
@@ -85,6 +96,7 @@ class Embedding(nn.Module):
             self.cluster_table = self.param('cluster_table', axes(zeros, (None, None)), clusters)
             self.cluster_bias = self.param('cluster_bias', axes(zeros, (None,)), clusters[:1])
         if self.position == 'learned':
+            init = normal(self.std * (self.d_model**0.5 if self.scale else 1.0))
             self.places = self.param(
                 'places', axes(init, ('distance', 'embed')), (self.num_positions, self.d_model)
             )

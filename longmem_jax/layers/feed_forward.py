@@ -9,6 +9,7 @@ import jax
 
 from longmem_jax.contract import Entry, ModelSettings, NoState
 from longmem_jax.faults import one_of
+from longmem_jax.layers import initializers
 from longmem_jax.segment import Aux, Segment, no_aux
 
 # name -> (activation, gated): a gated layer multiplies the activation by a second projection.
@@ -42,21 +43,21 @@ class Dense(nn.Module):
 
     def setup(self):
         axes = nn.with_logical_partitioning
-        matrix = nn.initializers.normal(self.settings.init_std)
 
-        def linear(width: int, kernel_axes: tuple[str, str]) -> nn.Dense:
+        def linear(width: int, kernel_axes: tuple[str, str], residual: bool = False) -> nn.Dense:
+            init = initializers.kernel(self.settings, residual=residual)
             return nn.Dense(
                 width,
                 use_bias=self.bias,
                 dtype=self.settings.dtype,
-                kernel_init=axes(matrix, kernel_axes),
+                kernel_init=axes(init, kernel_axes),
                 bias_init=axes(nn.initializers.zeros, kernel_axes[1:]),
             )
 
         self.act, gated = ACTIVATIONS[self.activation]
         self.up = linear(self.settings.d_feed_forward, ('embed', 'mlp'))
         self.gate = linear(self.settings.d_feed_forward, ('embed', 'mlp')) if gated else None
-        self.down = linear(self.settings.d_model, ('mlp', 'embed'))
+        self.down = linear(self.settings.d_model, ('mlp', 'embed'), residual=True)
         self.drop = nn.Dropout(self.settings.dropout)
 
     def _apply(self, x: jax.Array, train: bool) -> jax.Array:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import initializers
 
 
 class HeadsIn(nn.Module):
@@ -95,17 +96,25 @@ class Projections(nn.Module):
 
     def setup(self):
         settings = self.settings
-        init = nn.initializers.normal(settings.init_std)
-        common = dict(dtype=settings.dtype, kernel_init=init)
         biased = self.bias or settings.attention_bias in ('qkv', 'all')
-        heads = dict(head_dim=settings.head_dim, bias=biased, **common)
+        heads = dict(
+            head_dim=settings.head_dim,
+            bias=biased,
+            dtype=settings.dtype,
+            kernel_init=initializers.kernel(settings),
+        )
         self.query = HeadsIn(num_heads=settings.num_heads, **heads)
         heads.update(
             num_heads=settings.kv_heads, axis='kv_heads' if settings.num_kv_heads else 'heads'
         )
         self.key, self.value = HeadsIn(**heads), HeadsIn(**heads)
         biased = self.bias or settings.attention_bias in ('out', 'all')
-        self.out = HeadsOut(d_model=settings.d_model, bias=biased, **common)
+        self.out = HeadsOut(
+            d_model=settings.d_model,
+            bias=biased,
+            dtype=settings.dtype,
+            kernel_init=initializers.kernel(settings, inputs=2, residual=True),
+        )
 
     def queries(self, x: jax.Array) -> jax.Array:
         """Queries of `x` [batch, length, d_model]: [batch, num_heads, length, head_dim]."""

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.contract import ModelSettings
-from longmem_jax.layers import positions
+from longmem_jax.layers import initializers, positions
 from longmem_jax.layers.attention_rules import RelativeTable
 from longmem_jax.layers.projections import HeadsIn
 
@@ -67,7 +67,7 @@ class RelativePosition(nn.Module):
                 num_heads=settings.num_heads,
                 head_dim=settings.head_dim,
                 dtype=settings.dtype,
-                kernel_init=nn.initializers.normal(settings.init_std),
+                kernel_init=initializers.kernel(settings),
             )
             self.drop = nn.Dropout(settings.dropout)
         if self.kind == 'learned_relative':

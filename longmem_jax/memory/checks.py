@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from longmem_jax.contract import BIASES, Entry
+from longmem_jax.contract import BIASES, INITS, Entry
 from longmem_jax.faults import above, at_least, between, of_section, one_of
 from longmem_jax.layers.positions import rotated_width
 from longmem_jax.layers.relative_position import POSITIONS
@@ -17,7 +17,8 @@ def size_faults(model: Any) -> list[str]:
       model: a mapping of them, such as `config.model`.
     """
     faults = at_least(model, 1, 'num_layers', 'd_model', 'num_heads', 'head_dim', 'd_feed_forward')
-    faults += one_of(model, attention_bias=BIASES, dtype=DTYPES) + above(model, 0, 'norm_epsilon')
+    faults += one_of(model, attention_bias=BIASES, dtype=DTYPES, init=INITS)
+    faults += above(model, 0, 'norm_epsilon') + at_least(model, 0, 'init_std')
     return (
         faults + _key_heads(model) + between(model, 0, 1, 'dropout', 'attention_dropout', ends='[)')
     )

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from longmem_jax.contract import Recipe, Scale
 from longmem_jax.memory.memory_tokens.around import LearnedTokens, surround, take
 from longmem_jax.models.block import BlockState
-from longmem_jax.models.stack import make_stack, with_key
+from longmem_jax.models.stack import make_stack, token_std, with_key
 from longmem_jax.segment import Aux, Segment, pack, select_lanes
 
 FIELDS = {'carry': bool, 'gradients': bool}
@@ -86,11 +86,10 @@ class MemoryTransformer(nn.Module):
         config = self.config
         num_tokens, at_end = self._sizes()
         self.stack = make_stack(config, self.segment_length, added=num_tokens * (1 + at_end))
-        scale = config.d_model**0.5 if config.scale_embedding else 1.0
         self.memory_tokens = LearnedTokens(
             num_tokens=num_tokens,
             d_model=config.d_model,
-            std=config.init_std * scale,  # as large as the embeddings around them
+            std=token_std(config),  # as large as the embeddings around them
             dtype=jnp.dtype(config.dtype),
         )
 

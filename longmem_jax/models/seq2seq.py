@@ -18,7 +18,7 @@ from longmem_jax.faults import at_least, one_of
 from longmem_jax.layers.cross_attention import CrossAttention
 from longmem_jax.memory.memsizer import CrossMemSizer
 from longmem_jax.models.encoders.memory_tokens import VARIANTS, MemoryEncoder
-from longmem_jax.models.stack import make_settings, make_stack, rate, with_key
+from longmem_jax.models.stack import make_settings, make_stack, rate, token_std, with_key
 from longmem_jax.segment import NOTHING, Aux, Segment
 
 CROSS = ('softmax', 'memsizer')
@@ -80,7 +80,6 @@ class Seq2Seq(nn.Module):
         if fields.cross == 'memsizer':
             cross = functools.partial(CrossMemSizer, num_slots=fields.cross_slots, bias=True)
         self.stack = make_stack(config, self.segment_length, cross=cross)
-        scale = config.d_model**0.5 if config.scale_embedding else 1.0
         self.encoder = MemoryEncoder(
             settings=make_settings(config, self.segment_length),
             norm=config.norm,
@@ -92,7 +91,7 @@ class Seq2Seq(nn.Module):
             num_layers=fields.num_encoder_layers,
             shared_layers=fields.shared_layers,
             final_norm=config.pre_norm,
-            std=config.init_std * scale,
+            std=token_std(config),
         )
 
     def initial_state(self, batch_size: int) -> tuple[()]:

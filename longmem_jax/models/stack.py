@@ -156,6 +156,17 @@ def rate(config: Any, name: str) -> float:
     return config.dropout if config[name] < 0 else config[name]
 
 
+def init_std(config: Any) -> float:
+    """Standard deviation of kernels at the start: `config.init_std`; where that is 0, d_model**-0.5."""
+    return config.init_std or config.d_model**-0.5
+
+
+def token_std(config: Any) -> float:
+    """Root mean square of the token vectors that enter the blocks, at the start."""
+    scale = config.d_model**0.5 if config.scale_embedding else 1.0
+    return (config.embedding_std or init_std(config)) * scale
+
+
 def make_settings(config: Any, segment_length: int) -> ModelSettings:
     """Model settings shared by all layers."""
     return ModelSettings(
@@ -167,7 +178,7 @@ def make_settings(config: Any, segment_length: int) -> ModelSettings:
         segment_length=segment_length,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
-        init_std=config.init_std,
+        init_std=init_std(config),
         dtype=jnp.dtype(config.dtype),
         num_kv_heads=config.num_kv_heads,
         attention_bias=config.attention_bias,
@@ -175,6 +186,8 @@ def make_settings(config: Any, segment_length: int) -> ModelSettings:
         norm_epsilon=config.norm_epsilon,
         rotary_base=config.rotary_base,
         rotary_share=config.rotary_share,
+        init=config.init,
+        scale_residual_init=config.scale_residual_init,
     )
 
 
@@ -189,7 +202,7 @@ def make_stack(config: Any, num_tokens: int, *, added: int = 0, cross: Any = Non
       cross: class of cross-attention for a decoder's blocks, with its own fields filled in.
     """
     return Stack(
-        embedding=_embedding(config, config.num_positions or num_tokens),
+        embedding=make_embedding(config, config.num_positions or num_tokens),
         blocks=tuple(_blocks(config, make_settings(config, num_tokens + added), cross)),
         final_norm=(
             Norm(config.norm, config.norm_epsilon, name='final_norm') if config.final_norm else None
@@ -198,7 +211,8 @@ def make_stack(config: Any, num_tokens: int, *, added: int = 0, cross: Any = Non
     )
 
 
-def _embedding(config: Any, num_positions: int) -> Embedding:
+def make_embedding(config: Any, num_positions: int) -> Embedding:
+    """The embedding of a model, with a table of `num_positions` absolute positions if it has any."""
     return Embedding(
         vocab_size=config.vocab_size,
         d_model=config.d_model,
@@ -210,7 +224,9 @@ def _embedding(config: Any, num_positions: int) -> Embedding:
         scale=config.scale_embedding,
         position=config.position,
         num_positions=num_positions,
-        init_std=config.init_std,
+        std=config.embedding_std or init_std(config),
+        scheme=config.init,
+        init_std=init_std(config),
         dtype=jnp.dtype(config.dtype),
         name='embedding',
     )

@@ -1,0 +1,56 @@
+"""Initial values of the linear maps of a model: one scheme for all kernels, `config.model.init`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer, variance_scaling
+
+from longmem_jax.contract import INITS, ModelSettings
+
+
+def by_scheme(scheme: str, std: float, inputs: Sequence[int]) -> Initializer:
+    """The initialiser of a linear map.
+
+    Args:
+      scheme: 'normal', N(0, std^2); 'glorot_uniform', U(-a, a) with a = sqrt(6 / (fan_in + fan_out))
+        (Glorot and Bengio, 2010); 'torch', U(-a, a) with a = fan_in**-0.5, PyTorch's for linear maps.
+      std: standard deviation of 'normal'; the other schemes follow from the shape.
+      inputs: axes of the kernel that are summed over; all others are outputs.
+    """
+
+    def initialize(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        axes = dict(in_axis=inputs, out_axis=[i for i in range(len(shape)) if i not in inputs])
+        initializer = {
+            'normal': jax.nn.initializers.normal(std),
+            'glorot_uniform': variance_scaling(1.0, 'fan_avg', 'uniform', **axes),
+            'torch': variance_scaling(1 / 3, 'fan_in', 'uniform', **axes),
+        }[scheme]
+        return initializer(key, shape, dtype)
+
+    assert scheme in INITS
+    return initialize
+
+
+def kernel(settings: ModelSettings, inputs: int = 1, *, residual: bool = False) -> Initializer:
+    """The initialiser of a kernel by the model's scheme.
+
+    Args:
+      settings: model settings shared by all layers.
+      inputs: number of leading axes that are summed over: 1 for [d_model, heads, head_dim], 2 for
+        [heads, head_dim, d_model].
+      residual: whether the result is added to the residual stream, so that
+        `settings.scale_residual_init` divides the kernel by sqrt(2 num_layers).
+    """
+    initializer = by_scheme(settings.init, settings.init_std, range(inputs))
+    if not (residual and settings.scale_residual_init):
+        return initializer
+    share = (2 * settings.num_layers) ** -0.5
+    return lambda key, shape, dtype=jnp.float32: share * initializer(key, shape, dtype)
+
+
+def xavier_uniform(gain: float, inputs: int = 1) -> Initializer:
+    """Glorot's uniform initialiser times `gain`, for maps that have one of their own; as `kernel`."""
+    uniform = by_scheme('glorot_uniform', 1.0, range(inputs))
+    return lambda key, shape, dtype=jnp.float32: gain * uniform(key, shape, dtype)

@@ -1,0 +1,92 @@
+"""Untrained models: positions do not drown tokens, and the loss is that of guessing."""
+
+import math
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.models.kinds import make_model
+from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.models.stack import init_std, make_embedding, token_std
+from longmem_jax.segment import Segment
+from tests.config.papers_test import get_config
+
+NAMES = sorted(path.stem for path in (Path(__file__).parents[2] / 'configs').glob('[a-z]*.py'))
+TINY = [f'{name}:tiny' for name in NAMES]
+MEMORIES = ('linear', 'rfa', 't2r', 'memsizer', 'memformer', 'product_key')
+LENGTH = 32
+WITH_POSITIONS = [
+    argument
+    for argument in (*TINY, *(f'comparison:tiny,memory={memory}' for memory in MEMORIES))
+    if get_config(argument).model.position != 'none'
+]
+
+
+@pytest.mark.parametrize('argument', WITH_POSITIONS)
+def test_positions_are_about_as_long_as_tokens(argument):
+    model = get_config(argument).model
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, model.vocab_size, (1, LENGTH)))
+    parts = []
+    for position in (model.position, 'none'):
+        with model.unlocked():
+            model.position = position
+        embedding = make_embedding(model, LENGTH)
+        first = jnp.zeros((1,), jnp.int32)
+        parts.append(
+            embedding.init_with_output(jax.random.key(0), tokens, first, method='encode')[0]
+        )
+    both, token = (np.asarray(part) for part in parts)
+    token_rms, position_rms = (float((part**2).mean() ** 0.5) for part in (token, both - token))
+    assert token_rms == pytest.approx(token_std(model), rel=0.1)
+    assert 1 / 1.5 < token_rms / position_rms < 1.5
+
+
+def guess(model, targets):
+    """The loss of equal logits: those of the head, and those of the target's cluster."""
+    if not model.cutoffs:
+        return math.log(model.vocab_size)
+    edges = (0, *model.cutoffs, model.vocab_size)
+    losses = math.log(model.cutoffs[0] + len(model.cutoffs)) * np.ones(targets.shape)
+    for low, high in zip(edges[1:], edges[2:], strict=False):
+        losses[(low <= targets) & (targets < high)] += math.log(high - low)
+    return losses.mean()
+
+
+FAST = ('quickstart:tiny', 'wikitext103:tiny', 'pkm_lm:tiny')
+ALL = [name for name in TINY if get_config(name).model.kind != 'seq2seq']
+
+
+@pytest.mark.parametrize(
+    'argument',
+    [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in ALL],
+)
+def test_the_first_loss_is_that_of_guessing(argument):
+    config = get_config(argument)
+    model = make_model(config.model, LENGTH)
+    tokens = np.random.default_rng(0).integers(0, config.model.vocab_size, (2, LENGTH + 1))
+    tokens = jnp.asarray(tokens, jnp.int32)
+    segment = Segment(tokens[:, :-1], jnp.ones((2, LENGTH), bool), jnp.ones((2,), bool))
+
+    @jax.jit
+    def first_loss(key):
+        params = {'params': unbox(initial_parameters(model, key))}
+        state = model.apply(params, 2, method='initial_state')
+        scores, _, _ = model.apply(params, segment, tokens[:, 1:], state, train=False, method='nll')
+        return scores[0].mean()
+
+    wanted = guess(config.model, np.asarray(tokens[:, 1:]))
+    # Vectors of length one give logits around 1, and the token itself a higher one: some tenths.
+    assert wanted - 0.3 < first_loss(jax.random.key(0)) < wanted + 1.3
+
+
+def test_the_width_of_the_model_sets_the_deviation_unless_the_config_does():
+    model = get_config('quickstart').model
+    assert init_std(model) == model.d_model**-0.5
+    model.d_model = 64
+    assert init_std(model) == 1 / 8
+    model.init_std = 0.02
+    assert init_std(model) == 0.02
+    assert token_std(model) == pytest.approx(0.02 * 8)
