@@ -309,7 +309,10 @@ class ProductKeyMemory(nn.Module):
 
 
 def recipe(scale: Scale) -> Recipe:
-    """Slots in place of the feed-forward layer in the middle of a Transformer-XL."""
+    """Slots in place of the feed-forward layer in the middle of a Transformer-XL.
+
+    Values have four times the learning rate and no weight decay, since few tokens read each of them.
+    """
     names = ['dense'] * scale.layers
     names[scale.layers // 2] = 'product_key'
     width = scale.d_model + scale.d_model % 2
@@ -318,6 +321,7 @@ def recipe(scale: Scale) -> Recipe:
         {'product_key': fields, 'transformer_xl': dict(memory_length=scale.reach)},
         attention=('transformer_xl',) * scale.layers,
         feed_forward=tuple(names),
+        groups=(('feed_forward/values$', 4.0, False),),
     )
 
 
@@ -332,6 +336,7 @@ def short_recipe(scale: Scale) -> Recipe:
         attention=('local',) * scale.layers,
         feed_forward=long.feed_forward,
         model=dict(position=position),
+        groups=long.groups,
         notes=notes,
     )
 

@@ -49,6 +49,22 @@ def make_schedule(settings: Any, num_steps: int) -> optax.Schedule:
     return optax.join_schedules([rise, decay], [warmup])
 
 
+def updates_made(state: Any) -> jax.Array:
+    """Optimizer updates so far, int32 scalar: what the schedule counts.
+
+    Steps that only accumulate gradients, or that are skipped, are not among them.
+
+    Args:
+      state: of an optimizer of `make_optimizer`.
+    """
+
+    def counts(node: Any) -> bool:
+        return isinstance(node, optax.ScaleByScheduleState)
+
+    # Every optimizer of a run has a schedule, and all of them count the same updates.
+    return next(node.count for node in jax.tree.leaves(state, is_leaf=counts) if counts(node))
+
+
 def parameter_path(path: Any) -> str:
     """A key path as text: 'block_0/attention/projections/query/kernel'."""
     return '/'.join(str(getattr(key, 'key', key)) for key in path)

@@ -21,7 +21,7 @@ from longmem_jax.devices.sharding import (
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Aux, Segment, read_segments
-from longmem_jax.training.optimizer import parameter_path
+from longmem_jax.training.optimizer import parameter_path, updates_made
 
 MOMENTUM = 0.1  # of running averages
 LN2 = math.log(2.0)
@@ -218,7 +218,7 @@ def make_train_step(
     Args:
       model: language model for segments of `config.train.segment_length`.
       optimizer: optax transformation.
-      schedule: learning rate by optimizer update.
+      schedule: learning rate by optimizer update, for the metrics: the optimizer has its own.
       config: the whole configuration.
 
     The cursor is the position after the batch. A step whose loss or gradient is not finite changes
@@ -256,7 +256,7 @@ def make_train_step(
         return new_state, metrics | {
             'grad_norm': norm,
             'skipped': new_state.skipped,
-            'learning_rate': schedule(state.step // config.optimizer.accumulate_steps),
+            'learning_rate': schedule(updates_made(state.optimizer)),
             'tokens_seen': new_state.tokens_seen[0] * 1e6 + new_state.tokens_seen[1],
         }
 

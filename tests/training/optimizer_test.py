@@ -11,8 +11,11 @@ import optax
 import pytest
 from ml_collections import config_dict
 
-from longmem_jax.config.base import base
+from longmem_jax.config.base import base, two_cores
+from longmem_jax.config.recipes import recipes, use
 from longmem_jax.errors import UsageError
+from longmem_jax.models.kinds import make_model
+from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.training import optimizer
 
 
@@ -223,3 +226,47 @@ def test_every_combination_is_compiled_and_keeps_its_state(name, accumulate, gro
 def test_faults_are_named(changes, message):
     with pytest.raises(UsageError, match=message):
         optimizer.make_optimizer(make_config(**changes), 10, make_params())
+
+
+@pytest.mark.parametrize('name', optimizer.NAMES)
+@pytest.mark.parametrize('groups', [(), (('head', 2.0, False, 'sgd'),)])
+def test_updates_are_counted_and_gradients_that_only_accumulate_are_not(name, groups):
+    params = make_params()
+    gradients = jax.tree.map(jnp.ones_like, params)
+    chain = optimizer.make_optimizer(
+        make_config(name=name, groups=groups, accumulate_steps=2), 10, params
+    )
+    state, counted = chain.init(params), []
+    for _ in range(5):
+        _, state = chain.update(gradients, state, params)
+        counted.append(int(optimizer.updates_made(state)))
+    assert counted == [0, 1, 1, 2, 2]
+
+
+def is_gate(path):
+    """Whether a parameter weighs a memory: its gate, the kernel or bias of one, or a beta."""
+    name = path.rpartition('/')[2]
+    return name in ('gate', 'beta', 'betas') or name.startswith('gate_')
+
+
+def test_gates_of_every_memory_have_their_own_rate_and_no_decay():
+    gated = set()
+    for memory in recipes():
+        config = base()
+        two_cores(config, steps=10, lanes=2, segment=16)
+        use(config, memory)
+        model = make_model(config.model, 16)
+        shapes = jax.eval_shape(
+            lambda model=model: unbox(initial_parameters(model, jax.random.key(0)))
+        )
+        groups = config.optimizer.groups
+        assigned, _ = jax.tree_util.tree_flatten_with_path(
+            optimizer.parameter_groups(groups, shapes)
+        )
+        for path, group in assigned:
+            name = optimizer.parameter_path(path)
+            if is_gate(name):
+                gated.add(memory)
+                assert group >= 0, f'{memory}: {name} has the rate of everything else'
+                assert groups[group][1] > 1 and not groups[group][2], name
+    assert gated >= {'infini', 'memorizing', 'infinity_former'}

@@ -292,7 +292,10 @@ class InfinityFormer(nn.Module):
 
 
 def recipe(scale: Scale) -> Recipe:
-    """A short-term memory of one segment and deterministic (quantile) sticky memories."""
+    """A short-term memory of one segment and deterministic (quantile) sticky memories.
+
+    The gate of what is written has a rate of its own, and no weight decay.
+    """
     fields = dict(
         memory_length=scale.segment,
         num_basis=scale.basis,
@@ -300,7 +303,8 @@ def recipe(scale: Scale) -> Recipe:
         num_samples=scale.samples,
         sticky='quantile',
     )
-    return Recipe({'infinity_former': fields}, loss_weights={'kl': 1e-6})
+    groups = (('attention/memory/gate_', 2.0, False),)
+    return Recipe({'infinity_former': fields}, loss_weights={'kl': 1e-6}, groups=groups)
 
 
 ENTRY = Entry(

@@ -210,7 +210,7 @@ def recipe(scale: Scale) -> Recipe:
     """A memory in the last layer but one, as in the paper; an XL cache of a segment in all layers.
 
     Scales of unit keys begin at 8, not 1: an optimizer with absolute steps, such as Adam, would need
-    thousands of steps to tell keys apart.
+    thousands of steps to tell keys apart. Gates get a higher learning rate; otherwise they hardly move.
     """
     local = dict(memory_length=scale.segment, scale_init=8.0)
     block_size = min(scale.memories, 8192)
@@ -224,7 +224,8 @@ def recipe(scale: Scale) -> Recipe:
     sections = {'memorizing': local | memory}
     if scale.layers > 1:
         sections['normalized_xl'] = local
-    return Recipe(sections, attention=tuple(names), notes=notes)
+    groups = (('attention/gate$', 5.0, False),)
+    return Recipe(sections, attention=tuple(names), groups=groups, notes=notes)
 
 
 ENTRY = Entry(
