@@ -18,8 +18,10 @@ from longmem_jax.memory.infinity_former import continuous
 class ContinuousMemory(nn.Module):
     """Writes vectors into coefficients `B` and reads them with a density per query.
 
-    All in float32 at least. No gradient flows into old coefficients or positions; gate and projections
-    learn from the segment that first reads the new vectors.
+    All in float32 at least. Products with B, G or psi have the highest precision; gate and output
+    projection follow the default of the device, as nothing amplifies their rounding. No gradient flows
+    into old coefficients or positions; gate and projections learn from the segment that first reads the
+    new vectors.
 
     Attributes:
       settings: sizes of the model.
@@ -57,7 +59,8 @@ class ContinuousMemory(nn.Module):
             dtype=self.float32,
             kernel_init=init,
         )
-        self.key, self.value = HeadsIn(**heads), HeadsIn(**heads)
+        exact = dict(precision=continuous.HIGHEST, **heads)
+        self.key, self.value = HeadsIn(**exact), HeadsIn(**exact)
         self.out = HeadsOut(d_model=width, dtype=self.float32, kernel_init=init)
         axes = nn.with_logical_partitioning
         bound = (3 * width) ** -0.5  # PyTorch's default, as in the released code
@@ -123,6 +126,10 @@ class ContinuousMemory(nn.Module):
         coefficients = coefficients.astype(self.float32)
         return self.key(coefficients), self.value(coefficients)
 
+    def _weigh(self, scores: jax.Array, kernel: jax.Array) -> jax.Array:
+        """`scores` [..., num_basis] weighted by `kernel` [num_basis]: [...]."""
+        return jnp.matmul(scores, kernel.astype(self.float32), precision=continuous.HIGHEST)
+
     def read(
         self, queries: jax.Array, keys: jax.Array, values: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
@@ -136,11 +143,11 @@ class ContinuousMemory(nn.Module):
           [batch, n, d_model]; mu and sigma_sq, [batch, heads, n]; scores [batch, heads, n, num_basis].
         """
         queries = queries.astype(self.float32)
-        scores = jnp.einsum('bhqd,bhkd->bhqk', queries, keys)
+        scores = jnp.einsum('bhqd,bhkd->bhqk', queries, keys, precision=continuous.HIGHEST)
         scores = scores * jnp.asarray(self.settings.head_dim**-0.5, self.float32)
-        mu = jax.nn.sigmoid(scores @ self.mu_kernel.astype(self.float32))
-        sigma_sq = jax.nn.softplus(scores @ self.sigma_kernel.astype(self.float32))
+        mu = jax.nn.sigmoid(self._weigh(scores, self.mu_kernel))
+        sigma_sq = jax.nn.softplus(self._weigh(scores, self.sigma_kernel))
         sigma_sq = jnp.maximum(sigma_sq, jnp.asarray(self.sigma_sq_min, self.float32))
         expected = continuous.expectation(mu, sigma_sq, self.centres, self.sizes, self.density)
-        read = jnp.einsum('bhqk,bhkd->bhqd', expected, values)
+        read = jnp.einsum('bhqk,bhkd->bhqd', expected, values, precision=continuous.HIGHEST)
         return self.out(read), mu, sigma_sq, scores
