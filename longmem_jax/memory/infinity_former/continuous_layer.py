@@ -4,11 +4,13 @@ Infinity-former (Martins et al., 2022), one memory of one layer: gate and fit (w
 the basis under the densities of the queries (read). Stateless: coefficients go in and come out.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
@@ -35,6 +37,11 @@ class ContinuousMemory(nn.Module):
       sigma_sq_min: smallest squared width of a query's density.
       density: 'gaussian' or 'parabola'.
       padding: pull the signal to zero outside of [0, 1], as the released code does.
+      biases: biases per head in Eqs. 9-10, which the paper calls affine; the released code has none.
+      first_width: with biases, the width of all densities at the start; 0 = biases begin at 0, and
+        densities sqrt(log 2) = .83 wide, as without biases.
+      first_places: with biases, where the densities of the first and the last head begin, those of
+        the others evenly between; () = all at .5.
     """
 
     settings: ModelSettings
@@ -48,6 +55,9 @@ class ContinuousMemory(nn.Module):
     sigma_sq_min: float
     density: str
     padding: bool
+    biases: bool = False
+    first_width: float = 0.0
+    first_places: tuple[float, ...] = ()
 
     def setup(self):
         settings, width = self.settings, self.settings.d_model
@@ -74,6 +84,14 @@ class ContinuousMemory(nn.Module):
         self.gate_bias = self.param('gate_bias', uniform, (width,))
         self.mu_kernel = self.param('mu_kernel', init, (self.num_basis,))
         self.sigma_kernel = self.param('sigma_kernel', init, (self.num_basis,))
+        if self.biases:
+            places = np.linspace(*(self.first_places or (0.5, 0.5)), settings.num_heads)
+            width = np.log(np.expm1(self.first_width**2)) if self.first_width else 0.0
+            first = dict(mu_bias=np.log(places / (1 - places)), sigma_bias=width)
+            self.offsets = tuple(
+                self.param(name, axes(self._starting(value), ('heads',)), (settings.num_heads,))
+                for name, value in first.items()
+            )
         sizes = (self.num_samples, self.tau, self.ridge, self.num_basis, tuple(self.widths))
         first, _ = continuous.fit_matrices(self.first_length, *sizes, self.padding)
         _, update = continuous.fit_matrices(self.write_length, *sizes, self.padding)
@@ -82,6 +100,11 @@ class ContinuousMemory(nn.Module):
             jnp.asarray(m, self.float32) for m in (first, update)
         )
         self.centres, self.sizes = (jnp.asarray(array, self.float32) for array in (centres, widths))
+
+    @staticmethod
+    def _starting(values: Any) -> Callable[..., jax.Array]:
+        """An initialiser that broadcasts `values`."""
+        return lambda key, shape, dtype=jnp.float32: jnp.broadcast_to(values, shape).astype(dtype)
 
     def gate(self, vectors: jax.Array) -> jax.Array:
         """Vectors times their gate (Eq. 18), a convolution over neighbours: [batch, n, d_model]."""
@@ -126,9 +149,14 @@ class ContinuousMemory(nn.Module):
         coefficients = coefficients.astype(self.float32)
         return self.key(coefficients), self.value(coefficients)
 
-    def _weigh(self, scores: jax.Array, kernel: jax.Array) -> jax.Array:
-        """`scores` [..., num_basis] weighted by `kernel` [num_basis]: [...]."""
-        return jnp.matmul(scores, kernel.astype(self.float32), precision=continuous.HIGHEST)
+    def _affine(self, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Eqs. 9-10 before sigmoid and softplus: two arrays [batch, heads, n]."""
+        kernels = (kernel.astype(self.float32) for kernel in (self.mu_kernel, self.sigma_kernel))
+        mu, width = (jnp.matmul(scores, k, precision=continuous.HIGHEST) for k in kernels)
+        if self.biases:
+            offsets = (offset.astype(self.float32)[None, :, None] for offset in self.offsets)
+            mu, width = (x + offset for x, offset in zip((mu, width), offsets, strict=True))
+        return mu, width
 
     def read(
         self, queries: jax.Array, keys: jax.Array, values: jax.Array
@@ -145,8 +173,8 @@ class ContinuousMemory(nn.Module):
         queries = queries.astype(self.float32)
         scores = jnp.einsum('bhqd,bhkd->bhqk', queries, keys, precision=continuous.HIGHEST)
         scores = scores * jnp.asarray(self.settings.head_dim**-0.5, self.float32)
-        mu = jax.nn.sigmoid(self._weigh(scores, self.mu_kernel))
-        sigma_sq = jax.nn.softplus(self._weigh(scores, self.sigma_kernel))
+        mu, width = self._affine(scores)
+        mu, sigma_sq = jax.nn.sigmoid(mu), jax.nn.softplus(width)
         sigma_sq = jnp.maximum(sigma_sq, jnp.asarray(self.sigma_sq_min, self.float32))
         expected = continuous.expectation(mu, sigma_sq, self.centres, self.sizes, self.density)
         read = jnp.einsum('bhqk,bhkd->bhqd', expected, values, precision=continuous.HIGHEST)
