@@ -66,12 +66,18 @@ class Aux:
     Attributes:
       losses: name to scalar, already averaged, not yet weighted (the weights are in the config).
       metrics: name to scalar worth plotting.
+      per_head: name to float32 [heads], numbers of one layer worth plotting head by head, such as gates;
+        a model adds the layer to the name: 'gate/block_3'.
+      counts: name of a loss or metric to the number of queries, float32 scalar, that it is the mean of,
+        where that differs between segments; the mean over segments is then weighted by it.
       statistics: path of a parameter that is a running average to its value in this segment; the
         training step averages it in.
     """
 
     losses: dict[str, jax.Array]
     metrics: dict[str, jax.Array]
+    per_head: dict[str, jax.Array] = flax.struct.field(default_factory=dict)
+    counts: dict[str, jax.Array] = flax.struct.field(default_factory=dict)
     statistics: dict[str, jax.Array] = flax.struct.field(default_factory=dict)
 
 
@@ -86,17 +92,48 @@ def mean_count(count: jax.Array) -> jax.Array:
 
 
 def merge_aux(reports: list[Aux]) -> Aux:
-    """Sums losses of the same name over layers and averages metrics of the same name."""
+    """Sums losses of the same name over layers; averages metrics and counts of the same name."""
     losses: dict[str, jax.Array] = {}
     metrics: dict[str, list[jax.Array]] = {}
+    counts: dict[str, list[jax.Array]] = {}
     for report in reports:
         for name, value in report.losses.items():
             losses[name] = losses[name] + value if name in losses else value
         for name, value in report.metrics.items():
             metrics.setdefault(name, []).append(value)
-    means = {name: sum(values) / len(values) for name, values in metrics.items()}
+        for name, value in report.counts.items():
+            counts.setdefault(name, []).append(value)
+    metrics, counts = (
+        {name: sum(values) / len(values) for name, values in found.items()}
+        for found in (metrics, counts)
+    )
+    per_head = {name: value for report in reports for name, value in report.per_head.items()}
     statistics = {path: value for report in reports for path, value in report.statistics.items()}
-    return Aux(losses, means, statistics)
+    return Aux(losses, metrics, per_head, counts, statistics)
+
+
+def mean_over_segments(aux: Aux) -> Aux:
+    """The means of the losses, metrics and `per_head` of several segments, weighted by `counts`.
+
+    Args:
+      aux: every leaf [segments, ...]; `counts` of 'gate' also weigh 'gate/block_3'.
+
+    Returns:
+      The same without the axis of segments, and without `counts`; `statistics` as they were.
+    """
+
+    def mean(name: str, values: jax.Array) -> jax.Array:
+        counts = aux.counts.get(name.partition('/')[0])
+        if counts is None:
+            return values.mean(axis=0)
+        weights = counts / jnp.maximum(counts.sum(), 1.0)
+        return (values * weights.reshape((-1,) + (1,) * (values.ndim - 1))).sum(axis=0)
+
+    losses, metrics, per_head = (
+        {name: mean(name, values) for name, values in found.items()}
+        for found in (aux.losses, aux.metrics, aux.per_head)
+    )
+    return Aux(losses, metrics, per_head, statistics=aux.statistics)
 
 
 def per_lane(flags: jax.Array, leaf: jax.Array) -> jax.Array:

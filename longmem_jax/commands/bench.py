@@ -98,7 +98,11 @@ def bench_train(experiment: Experiment, repeats: int, fill: int) -> dict[str, An
     tokens = batch.tokens.size
     return {
         **measure(call, repeats, tokens, fill),
-        **{name: float(last[name]) for name in last if name.startswith('memory/')},
+        **{
+            name: float(last[name])
+            for name in last
+            if name.startswith('memory/') and not last[name].ndim
+        },
         'tokens_per_step': tokens,
         'compile_s': seconds,
         'flops_per_device': step_flops(compiled, config.train.segments_per_step),

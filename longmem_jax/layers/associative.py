@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from longmem_jax.layers import feature_maps
 
 RULES = ('linear', 'delta', 'delta_sequential')
+HIGHEST = jax.lax.Precision.HIGHEST  # accelerators would round float32 to bfloat16 or TF32
 NORMALIZERS = ('sum', 'none')
 GUARDS = ('clamp', 'add', 'magnitude')
 
@@ -82,11 +83,11 @@ def read(
     Returns:
       [batch, heads, ..., n, d_value]; zeros where the memory is empty.
     """
-    retrieved = jnp.einsum('bh...nk,bhkv->bh...nv', features, pairs.matrix)
+    retrieved = jnp.einsum('bh...nk,bhkv->bh...nv', features, pairs.matrix, precision=HIGHEST)
     if normalizer == 'none':
         return retrieved
-    weight = jnp.einsum('bh...nk,bhk->bh...n', features, pairs.normalizer)[..., None]
-    return divide(retrieved, weight, guard, epsilon)
+    weight = jnp.einsum('bh...nk,bhk->bh...n', features, pairs.normalizer, precision=HIGHEST)
+    return divide(retrieved, weight[..., None], guard, epsilon)
 
 
 def write(
@@ -114,12 +115,13 @@ def write(
         values = values - read(pairs, features, normalizer, guard, epsilon)
     if rule == 'delta_sequential':
         # Token t must subtract what tokens before it added: (1 + strictly lower(K K^T)) U = V.
-        overlap = jnp.tril(jnp.einsum('bhik,bhjk->bhij', features, features), -1)
+        overlap = jnp.einsum('bhik,bhjk->bhij', features, features, precision=HIGHEST)
+        overlap = jnp.tril(overlap, -1)
         identity = jnp.eye(features.shape[2], dtype=features.dtype)[None, None]
         values = jax.lax.linalg.triangular_solve(
             overlap + identity, values, left_side=True, lower=True, unit_diagonal=True
         )
     return Pairs(
-        pairs.matrix + jnp.einsum('bhnk,bhnv->bhkv', features, values),
+        pairs.matrix + jnp.einsum('bhnk,bhnv->bhkv', features, values, precision=HIGHEST),
         pairs.normalizer + features.sum(axis=2),
     )

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.layers import associative
-from longmem_jax.layers.associative import Pairs
+from longmem_jax.layers.associative import HIGHEST, Pairs
 
 
 def _chunk(
@@ -23,14 +23,14 @@ def _chunk(
     log_decay: jax.Array | None,
 ) -> tuple[Pairs, tuple[jax.Array, jax.Array]]:
     """Reads and writes one chunk; arguments and results as in `causal`."""
-    scores = jnp.einsum('bhid,bhjd->bhij', queries, keys)
+    scores = jnp.einsum('bhid,bhjd->bhij', queries, keys, precision=HIGHEST)
     length = scores.shape[-1]
     causal = jnp.tril(jnp.ones((length, length), bool))[None, None]
     if log_decay is None:
         scores = jnp.where(causal, scores, jnp.zeros_like(scores))
         old, weight = (
-            jnp.einsum('bhid,bhdm->bhim', queries, pairs.matrix),
-            jnp.einsum('bhid,bhd->bhi', queries, pairs.normalizer),
+            jnp.einsum('bhid,bhdm->bhim', queries, pairs.matrix, precision=HIGHEST),
+            jnp.einsum('bhid,bhd->bhi', queries, pairs.normalizer, precision=HIGHEST),
         )
         new = associative.write(pairs, keys, values, 'linear', 'none', 'clamp', 1.0)
     else:
@@ -39,15 +39,19 @@ def _chunk(
         log_left = jnp.where(causal, total[..., :, None] - total[..., None, :], -jnp.inf)
         scores = scores * jnp.exp(log_left)
         decay = jnp.exp(total)
-        old = jnp.einsum('bhid,bhdm->bhim', queries, pairs.matrix) * decay[..., None]
-        weight = jnp.einsum('bhid,bhd->bhi', queries, pairs.normalizer) * decay
+        old = (
+            jnp.einsum('bhid,bhdm->bhim', queries, pairs.matrix, precision=HIGHEST)
+            * decay[..., None]
+        )
+        weight = jnp.einsum('bhid,bhd->bhi', queries, pairs.normalizer, precision=HIGHEST) * decay
         last = jnp.exp(total[..., -1])
         faded = Pairs(pairs.matrix * last[..., None, None], pairs.normalizer * last[..., None])
         left_at_end = jnp.exp(total[..., -1:] - total)
         new = associative.write(
             faded, keys * left_at_end[..., None], values, 'linear', 'none', 'clamp', 1.0
         )
-    return new, (old + jnp.einsum('bhij,bhjm->bhim', scores, values), weight + scores.sum(-1))
+    within = jnp.einsum('bhij,bhjm->bhim', scores, values, precision=HIGHEST)
+    return new, (old + within, weight + scores.sum(-1))
 
 
 def causal(

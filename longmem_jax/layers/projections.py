@@ -24,6 +24,7 @@ class HeadsIn(nn.Module):
       kernel_init: initialiser of the kernel.
       axis: logical axis of the heads; 'kv_heads' for keys and values shared by query heads.
       bias: adds a bias [heads, head_dim].
+      precision: of the product; None = the default of the device.
     """
 
     num_heads: int
@@ -32,6 +33,7 @@ class HeadsIn(nn.Module):
     kernel_init: Callable
     axis: str = 'heads'
     bias: bool = False
+    precision: Any = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -40,9 +42,8 @@ class HeadsIn(nn.Module):
         init = nn.with_logical_partitioning(self.kernel_init, ('embed', self.axis, 'head_dim'))
         kernel = self.param('kernel', init, (width, self.num_heads, self.head_dim))
         flat = kernel.astype(self.dtype).reshape(width, -1)
-        projected = (x.astype(self.dtype) @ flat).reshape(
-            *x.shape[:-1], self.num_heads, self.head_dim
-        )
+        projected = jnp.matmul(x.astype(self.dtype), flat, precision=self.precision)
+        projected = projected.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
         if self.bias:
             zeros = nn.with_logical_partitioning(nn.initializers.zeros, (self.axis, 'head_dim'))
             bias = self.param('bias', zeros, (self.num_heads, self.head_dim))

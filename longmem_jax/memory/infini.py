@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
-from longmem_jax.faults import above, one_of
+from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import associative, weight_dropout
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.attention_rules import Rules
@@ -63,7 +63,7 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
         normalizer=associative.NORMALIZERS,
         guard=associative.GUARDS,
     )
-    faults += above(fields, 0, 'epsilon')
+    faults += above(fields, 0, 'epsilon') + at_least(fields, 0, 'gate_std')
     if faults:
         return faults
     if fields['rotate_memory'] and fields['position'] != 'rotary':
@@ -88,7 +88,8 @@ class InfiniAttention(nn.Module):
       normalizer: 'sum' (the paper's `z`), or 'none'. With 'sum', a pair written twice by the delta
         rule reads back as half of its value.
       guard, epsilon: against division by zero, see `associative.read`.
-      gate_init: initial beta; the memory's weight is sigmoid(beta).
+      gate_init, gate_std: mean and standard deviation of the initial betas; the memory's weight is
+        sigmoid(beta). The thesis draws them from N(0, 1).
       skip_gate_when_empty: use local attention alone, not (1 - gate) of it, while nothing is stored.
       rotate_memory: keys and queries of the memory have positions, too.
       gradients: gradients flow through the memory from segment to segment.
@@ -104,6 +105,7 @@ class InfiniAttention(nn.Module):
     guard: str = 'clamp'
     epsilon: float = 1e-6
     gate_init: float = 0.0
+    gate_std: float = 0.0
     skip_gate_when_empty: bool = False
     rotate_memory: bool = False
     gradients: bool = True
@@ -118,10 +120,12 @@ class InfiniAttention(nn.Module):
             num_distances=settings.segment_length,
             clamp_length=0,
         )
-        constant = nn.with_logical_partitioning(
-            nn.initializers.constant(self.gate_init), ('heads',)
-        )
-        self.gate = self.param('gate', constant, (settings.num_heads,))
+
+        def betas(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+            return self.gate_init + self.gate_std * jax.random.normal(key, shape, dtype)
+
+        init = nn.with_logical_partitioning(betas, ('heads',))
+        self.gate = self.param('gate', init, (settings.num_heads,))
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         self.reading = (self.normalizer, self.guard, self.epsilon)
 
@@ -183,11 +187,9 @@ class InfiniAttention(nn.Module):
         keys = self.relation.apply_to_keys(plain, 0)
         y = self._attend(x, keys, values, state, 0, train)
         new = self._write(state, keys if self.rotate_memory else plain, values, segment.num_valid)
-        metrics = {
-            'memory_size': mean_count(state.count),
-            'gate': jax.nn.sigmoid(self.gate).mean(),
-        }
-        return y, new, Aux(losses={}, metrics=metrics)
+        gate = jax.nn.sigmoid(self.gate)
+        metrics = {'memory_size': mean_count(state.count), 'gate': gate.mean()}
+        return y, new, Aux(losses={}, metrics=metrics, per_head={'gate': gate})
 
     def open_segment(self, state: InfiniState, batch_size: int) -> InfiniCache:
         """Room for the keys and values of the segment."""

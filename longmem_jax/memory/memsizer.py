@@ -58,12 +58,13 @@ def fill(left: jax.Array, right: jax.Array, valid: jax.Array) -> jax.Array:
     """
     left = jnp.where(valid[..., None], left, jnp.zeros_like(left))
     length = jnp.maximum(valid.sum(axis=1), 1).astype(left.dtype)
-    return jnp.einsum('bsk,bsd->bkd', left, right) * (length**-0.5)[:, None, None]
+    filled = jnp.einsum('bsk,bsd->bkd', left, right, precision=associative.HIGHEST)
+    return filled * (length**-0.5)[:, None, None]
 
 
 def read(shares: jax.Array, slots: jax.Array) -> jax.Array:
     """Slots weighted by `shares` [batch, n, slots]: [batch, n, d_model]."""
-    return jnp.einsum('bnk,bkd->bnd', shares, slots)
+    return jnp.einsum('bnk,bkd->bnd', shares, slots, precision=associative.HIGHEST)
 
 
 class SlotProjections(nn.Module):

@@ -82,7 +82,8 @@ class Stack:
             with jax.named_scope(f'block_{i}'):
                 x, state, aux = block(x, state, segment, train=train, source=source)
             new_states.append(state)
-            auxes.append(aux)
+            by_layer = {f'{name}/block_{i}': values for name, values in aux.per_head.items()}
+            auxes.append(aux.replace(per_head=by_layer))
         return self._finish(x), tuple(new_states), merge_aux(auxes)
 
     def _finish(self, x: jax.Array) -> jax.Array:

@@ -4,6 +4,7 @@ import time
 from typing import Protocol
 
 import jax
+import numpy as np
 
 from longmem_jax.devices.hardware import peak_flops
 from longmem_jax.errors import UsageError
@@ -66,6 +67,17 @@ class _Meter:
         return rates
 
 
+def by_head(metrics: Metrics) -> dict[str, float]:
+    """Metrics as numbers: a vector 'memory/gate/block_3' becomes 'memory/gate/block_3/head_0', ..."""
+    numbers = {}
+    for name, value in metrics.items():
+        if np.ndim(value):
+            numbers |= {f'{name}/head_{i}': float(part) for i, part in enumerate(value)}
+        else:
+            numbers[name] = float(value)
+    return numbers
+
+
 class Record:
     """Writes metrics one step late, so that devices never wait for the host."""
 
@@ -85,7 +97,7 @@ class Record:
             return
         step, metrics = self._waiting
         self._waiting, plan = None, self._task.plan
-        metrics = {name: float(value) for name, value in metrics.items()}
+        metrics = by_head(jax.device_get(metrics))
         bad = int(metrics.get('skipped', 0))
         if bad >= plan.max_bad_steps:
             raise UsageError(

@@ -20,7 +20,7 @@ from longmem_jax.devices.sharding import (
 )
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
-from longmem_jax.segment import Aux, Segment, read_segments
+from longmem_jax.segment import Aux, Segment, mean_over_segments, read_segments
 from longmem_jax.training.optimizer import parameter_path, updates_made
 
 MOMENTUM = 0.1  # of running averages
@@ -187,7 +187,8 @@ def read_batch(
 
     memory, (sums, _, aux) = read_segments(read, memory, batch, key, remat=settings.remat)
     total = jax.tree.map(lambda values: values.sum(), sums)
-    losses = {name: values.mean() for name, values in aux.losses.items()}
+    aux = mean_over_segments(aux)
+    losses = aux.losses
     weights = settings.loss_weights.to_dict()
     missing = sorted(set(losses) - set(weights))
     if missing:
@@ -205,7 +206,7 @@ def read_batch(
         'accuracy': total['right'] / tokens,
         'tokens': total['tokens'],
         **{f'loss/{name}': layer_loss for name, layer_loss in losses.items()},
-        **{f'memory/{name}': values.mean() for name, values in aux.metrics.items()},
+        **{f'memory/{name}': value for name, value in (aux.metrics | aux.per_head).items()},
     }
     return objective, (memory, metrics, aux.statistics)
 

@@ -1,13 +1,19 @@
 """Continuous memory: closed forms against integrals, and values that stay finite."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax.contract import ModelSettings
 from longmem_jax.memory.infinity_former import continuous
-from longmem_jax.memory.infinity_former.settings import spacing
+from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
+from longmem_jax.memory.infinity_former.settings import check, spacing
 from longmem_jax.memory.registry import LAYERS
+from longmem_jax.models.parameters import unbox
+from longmem_jax.segment import mean_over_segments, read_segments
 from tests.toys import BATCH, LENGTH, random_segments, run, toy, with_config
 
 CENTRES, WIDTHS = continuous.gaussian_basis(8, (0.05, 0.2))
@@ -138,6 +144,160 @@ def test_kl_is_zero_at_sigma_0_and_as_written():
     np.testing.assert_allclose(printed[0], (4 - np.log(2) - 1) / 2, rtol=1e-6)
     released = continuous.kl_divergence(mu, sigma_sq, 0.05, 'as_released')
     np.testing.assert_allclose(released - true, (mu + 1) ** 2 / 0.005, rtol=1e-5)
+
+
+@pytest.mark.parametrize('sigma_sq', [0.3, 0.004])
+def test_kl_of_a_parabola_is_the_integral(sigma_sq):
+    mu, sigma_0 = 0.4, 0.1
+    reach = np.cbrt(1.5 * sigma_sq)
+    t = np.linspace(mu - reach, mu + reach, 200_001)[1:-1]
+    p = density(t, mu, sigma_sq, 'parabola')
+    prior = density(t, mu, sigma_0**2, 'gaussian')
+    # The prior is 0 in float64 where |t - mu| is large, its logarithm is not.
+    logarithm = -0.5 * (t - mu) ** 2 / sigma_0**2 - np.log(sigma_0 * np.sqrt(2 * np.pi))
+    assert np.allclose(np.exp(logarithm), prior)
+    wanted = np.trapezoid(p * (np.log(p) - logarithm), t)
+    given = jnp.asarray(mu), jnp.asarray(sigma_sq)
+    found = continuous.kl_divergence(*given, sigma_0, 'true', 'parabola')
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+    slope = jax.grad(lambda s: continuous.kl_divergence(given[0], s, sigma_0, 'true', 'parabola'))(
+        jnp.asarray(np.float32((5 * sigma_0**2) ** 1.5 / 1.5))
+    )  # a variance of sigma_0 ** 2
+    np.testing.assert_allclose(slope, 0.0, atol=1e-2)
+
+
+@pytest.mark.parametrize('kind', ['paper_eq21', 'as_released'])
+def test_formulas_for_gaussians_are_refused_for_parabolas(kind):
+    fields = LAYERS['infinity_former'].small() | dict(density='parabola', kl=kind)
+    (fault,) = check(fields, None, LENGTH)
+    assert fault.startswith(f"kl = '{kind}': a formula for Gaussian densities")
+    half = jnp.asarray(0.5)
+    with pytest.raises(ValueError, match="use 'true'"):
+        continuous.kl_divergence(half, half, 0.1, kind, 'parabola')
+
+
+@pytest.mark.parametrize('number', [3, 7])
+def test_kl_is_averaged_over_queries_that_have_a_memory(number):
+    """With equal densities it is the same for any length, with empty memories and padding."""
+    fields = dict(biases=True, kl='true', sigma_0=0.1)
+    fields = LAYERS['infinity_former'].small() | fields
+    model = with_config('infinity_former', infinity_former=fields)
+    params = jax.tree.map(lambda leaf: leaf, toy('infinity_former')[1])
+    for block in ('block_0', 'block_1'):
+        memory = params[block]['attention']['memory']
+        memory['mu_kernel'] = memory['sigma_kernel'] = jnp.zeros_like(memory['mu_kernel'])
+        memory['mu_bias'] = jnp.zeros((2,))
+        memory['sigma_bias'] = jnp.full((2,), np.log(np.expm1(0.09)))
+    segments = random_segments(segments=number)
+    valid = segments.valid.at[-1, 0, 2:].set(False)  # nothing is stored in the first two segments
+    segments = segments.replace(valid=valid)
+
+    def read(state, segment, key):
+        _, state, aux = model.apply({'params': params}, segment, state, train=False)
+        return state, aux
+
+    state = model.apply({'params': params}, BATCH, method='initial_state')
+    _, auxes = jax.jit(read_segments, static_argnums=0)(read, state, segments, jax.random.key(0))
+    aux = mean_over_segments(auxes)
+    one = continuous.kl_divergence(jnp.asarray(0.5), jnp.asarray(0.09), 0.1, 'true')
+    np.testing.assert_allclose(aux.losses['kl'], 2 * one, rtol=1e-5)  # the sum of two layers
+    np.testing.assert_allclose(aux.metrics['density_width'], 0.3, rtol=1e-5)
+    np.testing.assert_allclose(aux.per_head['density_width/block_1'], [0.3, 0.3], rtol=1e-5)
+    counted = [0.0, 0.0] + [float(BATCH * LENGTH)] * (number - 3) + [LENGTH + 2.0]
+    assert auxes.counts['kl'].tolist() == counted
+
+
+SETTINGS = ModelSettings(
+    d_model=16,
+    num_heads=4,
+    head_dim=4,
+    d_feed_forward=16,
+    num_layers=1,
+    segment_length=5,
+    dropout=0.0,
+    attention_dropout=0.0,
+    init_std=0.1,
+    dtype=jnp.dtype('float32'),
+)
+
+
+def memory_layer(**changes):
+    """Parameters of a `ContinuousMemory` of width 16, and a function from them to mu and sigma_sq."""
+    fields = dict(num_basis=8, widths=(0.15, 0.3), num_samples=8, tau=0.5, ridge=0.5)
+    fields |= dict(first_length=5, write_length=5, sigma_sq_min=1e-4, density='gaussian')
+    memory = ContinuousMemory(SETTINGS, padding=True, **fields, **changes)
+
+    def everything(module, vectors, queries):
+        return module.read(queries, *module.project(module.first(vectors)))
+
+    arrays = jnp.ones((1, 5, 16)), jnp.zeros((1, 4, 3, 4))
+    init = jax.jit(functools.partial(memory.init, method=everything))
+    params = unbox(init(jax.random.key(0), *arrays))
+
+    @jax.jit
+    def densities(params):
+        return memory.apply(params, *arrays, method=everything)[1:3]
+
+    return params, densities
+
+
+def test_biases_set_where_and_how_wide_densities_begin():
+    params, densities = memory_layer()
+    mu, sigma_sq = densities(params)
+    np.testing.assert_allclose(mu, 0.5, rtol=1e-6)
+    np.testing.assert_allclose(sigma_sq, np.log(2), rtol=1e-6)  # as released
+    assert not {'mu_bias', 'sigma_bias'} & set(params['params'])
+    with_biases = dict(biases=True, first_width=0.1, first_places=(0.2, 0.8))
+    params, densities = memory_layer(**with_biases)
+    mu, sigma_sq = densities(params)
+    np.testing.assert_allclose(mu[0, :, 0], [0.2, 0.4, 0.6, 0.8], rtol=1e-5)
+    np.testing.assert_allclose(np.sqrt(sigma_sq), 0.1, rtol=1e-5)
+
+    gradient = jax.grad(lambda params: sum(x.sum() for x in densities(params)))(params)['params']
+    assert np.all(gradient['mu_bias'] != 0) and np.all(gradient['sigma_bias'] != 0)
+
+
+def test_first_values_of_biases_need_biases():
+    small = LAYERS['infinity_former'].small()
+    for wrong in (dict(first_width=0.1), dict(first_places=(0.2, 0.8))):
+        (fault,) = check(small | wrong, None, LENGTH)
+        assert 'set biases = True' in fault
+    for wrong in (dict(first_places=(0.0, 0.5)), dict(first_places=(0.5,))):
+        (fault,) = check(small | wrong | dict(biases=True), None, LENGTH)
+        assert fault.startswith('first_places')
+    assert not check(
+        small | dict(biases=True, first_width=0.1, first_places=(0.2, 0.8)), None, LENGTH
+    )
+
+
+def test_places_are_drawn_inside_the_bins():
+    keys = jax.random.split(jax.random.key(0), 2)
+    bins = jnp.asarray([[3] * 2000 + [1] * 2000, [0] * 4000])
+    places = np.asarray(continuous.places_inside(keys, bins, 4))
+    assert np.all(np.diff(places) >= 0)
+    for low, drawn in ((0.25, places[0, :2000]), (0.75, places[0, 2000:]), (0.0, places[1])):
+        assert drawn.min() >= low and drawn.max() <= low + 0.25
+        np.testing.assert_allclose(drawn.mean(), low + 0.125, atol=0.01)
+        assert len(np.unique(drawn)) > 1000
+    assert not np.array_equal(places[0, :2000] - 0.25, places[0, 2000:] - 0.75)
+
+
+@pytest.mark.parametrize('normalized', [True, False])
+def test_what_is_written_does_not_depend_on_the_scale_of_the_residual_stream(normalized):
+    """In a pre-norm model; without `normalize_written` it does."""
+    fields = LAYERS['infinity_former'].small() | dict(normalize_written=normalized, sticky='none')
+    model = with_config('infinity_former', infinity_former=fields)
+    _, params = toy('infinity_former')
+    segments = random_segments(segments=3)
+
+    def written(scale):
+        scaled = jax.tree.map(lambda leaf: leaf, params)
+        scaled['embedding'] = jax.tree.map(lambda leaf: scale * leaf, params['embedding'])
+        _, states = run(model, scaled, segments)
+        return np.asarray(states[0].attention.long.coefficients[-1])
+
+    # Large enough that the epsilon of the norm does not count.
+    assert np.allclose(written(30.0), written(300.0), rtol=1e-3, atol=1e-4) == normalized
 
 
 def stored(**fields):

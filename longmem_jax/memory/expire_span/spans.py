@@ -48,8 +48,11 @@ def expire_spans(
       [batch, n].
     """
     dtype = float32_type(hidden)
-    logits = (hidden.astype(dtype) / pre_div) @ kernel.astype(dtype) + bias.astype(dtype)
-    return max_span * jax.nn.sigmoid(logits)
+    # A span of thousands of tokens needs more than the bfloat16 or TF32 that accelerators default to.
+    logits = jnp.matmul(
+        hidden.astype(dtype) / pre_div, kernel.astype(dtype), precision=jax.lax.Precision.HIGHEST
+    )
+    return max_span * jax.nn.sigmoid(logits + bias.astype(dtype))
 
 
 def ramp_mask(spans: jax.Array, distance: jax.Array, ramp: int) -> jax.Array:

@@ -13,8 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 DENSITIES = ('gaussian', 'parabola')
-STICKY = ('none', 'sampled', 'quantile')
+STICKY = ('none', 'sampled', 'sampled_inside', 'quantile')
 KL_KINDS = ('true', 'paper_eq21', 'as_released')
+# Products with B, G or psi: functions cancel each other, so rounding to bfloat16 or TF32, the default
+# of accelerators, would grow from update to update.
+HIGHEST = jax.lax.Precision.HIGHEST
 EDGE = 1e-6  # margin of the outermost bin edges beyond [0, 1]
 
 
@@ -118,12 +121,12 @@ def evaluate(coefficients: jax.Array, basis: jax.Array) -> jax.Array:
       [batch, positions, d_model].
     """
     spec = 'bpn,bnd->bpd' if basis.ndim == 3 else 'pn,bnd->bpd'
-    return jnp.einsum(spec, basis, coefficients)
+    return jnp.einsum(spec, basis, coefficients, precision=HIGHEST)
 
 
 def fit(matrix: jax.Array, vectors: jax.Array) -> jax.Array:
     """Coefficients `B = G^T X` (Eq. 5): [n, num_basis] and [batch, n, d] to [batch, num_basis, d]."""
-    return jnp.einsum('nk,bnd->bkd', matrix, vectors)
+    return jnp.einsum('nk,bnd->bkd', matrix, vectors, precision=HIGHEST)
 
 
 def expectation(
@@ -215,6 +218,20 @@ def sampled_places(bins: jax.Array, num_bins: int) -> jax.Array:
     return edges[jnp.sort(bins, axis=-1)]
 
 
+def places_inside(keys: jax.Array, bins: jax.Array, num_bins: int) -> jax.Array:
+    """Places drawn evenly inside the drawn bins, ascending: float32 [batch, num_samples].
+
+    With left edges only, functions narrower than a bin are never read between the edges.
+
+    Args:
+      keys: random keys, [batch].
+      bins: int32 [batch, num_samples], from `sampled_bins`.
+      num_bins: static.
+    """
+    draw = jax.vmap(lambda key: jax.random.uniform(key, bins.shape[1:], jnp.float32))
+    return jnp.sort((bins.astype(jnp.float32) + draw(keys)) / num_bins, axis=-1)
+
+
 def quantile_places(probabilities: jax.Array, num_samples: int) -> jax.Array:
     """Positions that split the attention into equal parts: float32 [batch, num_samples]."""
     quantiles = (jnp.arange(num_samples, dtype=jnp.float32) + 0.5) / num_samples
@@ -227,12 +244,25 @@ def quantile_places(probabilities: jax.Array, num_samples: int) -> jax.Array:
     return jax.vmap(lane)(probabilities.astype(jnp.float32))
 
 
-def kl_divergence(mu: jax.Array, sigma_sq: jax.Array, sigma_0: float, kind: str) -> jax.Array:
-    """KL of every query's density from a density of width sigma_0 (Eqs. 20-21), shaped like `mu`.
+def kl_divergence(
+    mu: jax.Array, sigma_sq: jax.Array, sigma_0: float, kind: str, density: str = 'gaussian'
+) -> jax.Array:
+    """KL of every query's density from a Gaussian of width sigma_0 (Eqs. 20-21), shaped like `mu`.
 
-    'true' is the KL of Gaussians with the same mean; 'paper_eq21' lacks the square in the logarithm, as
-    printed; 'as_released' adds the term for a mean of -1 that the released settings switch on.
+    'true' is the KL from a Gaussian with the same mean; 'paper_eq21' lacks the square in the logarithm,
+    as printed; 'as_released' adds the term for a mean of -1 that the released settings switch on. A
+    truncated parabola has its own 'true' KL, least (.046) where its variance is sigma_0^2.
+
+    Raises:
+      ValueError: a parabola with another kind: those are formulas for Gaussians.
     """
+    if density == 'parabola':
+        if kind != 'true':
+            raise ValueError(f"kl = {kind!r}: a formula for Gaussian densities; use 'true'")
+        # Entropy log(reach) + 5/3 - log 3, variance reach^2 / 5.
+        reach = jnp.cbrt(1.5 * sigma_sq)
+        entropy = jnp.log(reach) + (5 / 3 - math.log(3))
+        return math.log(sigma_0 * math.sqrt(2 * math.pi)) + reach**2 / (10 * sigma_0**2) - entropy
     ratio = sigma_sq / sigma_0**2
     logarithm = jnp.log(ratio)
     if kind == 'paper_eq21':

@@ -4,11 +4,13 @@ Infinity-former (Martins et al., 2022), one memory of one layer: gate and fit (w
 the basis under the densities of the queries (read). Stateless: coefficients go in and come out.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
@@ -18,8 +20,10 @@ from longmem_jax.memory.infinity_former import continuous
 class ContinuousMemory(nn.Module):
     """Writes vectors into coefficients `B` and reads them with a density per query.
 
-    All in float32 at least. No gradient flows into old coefficients or positions; gate and projections
-    learn from the segment that first reads the new vectors.
+    All in float32 at least. Products with B, G or psi have the highest precision; gate and output
+    projection follow the default of the device, as nothing amplifies their rounding. No gradient flows
+    into old coefficients or positions; gate and projections learn from the segment that first reads the
+    new vectors.
 
     Attributes:
       settings: sizes of the model.
@@ -33,6 +37,11 @@ class ContinuousMemory(nn.Module):
       sigma_sq_min: smallest squared width of a query's density.
       density: 'gaussian' or 'parabola'.
       padding: pull the signal to zero outside of [0, 1], as the released code does.
+      biases: biases per head in Eqs. 9-10, which the paper calls affine; the released code has none.
+      first_width: with biases, the width of all densities at the start; 0 = biases begin at 0, and
+        densities sqrt(log 2) = .83 wide, as without biases.
+      first_places: with biases, where the densities of the first and the last head begin, those of
+        the others evenly between; () = all at .5.
     """
 
     settings: ModelSettings
@@ -46,6 +55,9 @@ class ContinuousMemory(nn.Module):
     sigma_sq_min: float
     density: str
     padding: bool
+    biases: bool = False
+    first_width: float = 0.0
+    first_places: tuple[float, ...] = ()
 
     def setup(self):
         settings, width = self.settings, self.settings.d_model
@@ -57,7 +69,8 @@ class ContinuousMemory(nn.Module):
             dtype=self.float32,
             kernel_init=init,
         )
-        self.key, self.value = HeadsIn(**heads), HeadsIn(**heads)
+        exact = dict(precision=continuous.HIGHEST, **heads)
+        self.key, self.value = HeadsIn(**exact), HeadsIn(**exact)
         self.out = HeadsOut(d_model=width, dtype=self.float32, kernel_init=init)
         axes = nn.with_logical_partitioning
         bound = (3 * width) ** -0.5  # PyTorch's default, as in the released code
@@ -71,6 +84,14 @@ class ContinuousMemory(nn.Module):
         self.gate_bias = self.param('gate_bias', uniform, (width,))
         self.mu_kernel = self.param('mu_kernel', init, (self.num_basis,))
         self.sigma_kernel = self.param('sigma_kernel', init, (self.num_basis,))
+        if self.biases:
+            places = np.linspace(*(self.first_places or (0.5, 0.5)), settings.num_heads)
+            width = np.log(np.expm1(self.first_width**2)) if self.first_width else 0.0
+            first = dict(mu_bias=np.log(places / (1 - places)), sigma_bias=width)
+            self.offsets = tuple(
+                self.param(name, axes(self._starting(value), ('heads',)), (settings.num_heads,))
+                for name, value in first.items()
+            )
         sizes = (self.num_samples, self.tau, self.ridge, self.num_basis, tuple(self.widths))
         first, _ = continuous.fit_matrices(self.first_length, *sizes, self.padding)
         _, update = continuous.fit_matrices(self.write_length, *sizes, self.padding)
@@ -79,6 +100,11 @@ class ContinuousMemory(nn.Module):
             jnp.asarray(m, self.float32) for m in (first, update)
         )
         self.centres, self.sizes = (jnp.asarray(array, self.float32) for array in (centres, widths))
+
+    @staticmethod
+    def _starting(values: Any) -> Callable[..., jax.Array]:
+        """An initialiser that broadcasts `values`."""
+        return lambda key, shape, dtype=jnp.float32: jnp.broadcast_to(values, shape).astype(dtype)
 
     def gate(self, vectors: jax.Array) -> jax.Array:
         """Vectors times their gate (Eq. 18), a convolution over neighbours: [batch, n, d_model]."""
@@ -123,6 +149,15 @@ class ContinuousMemory(nn.Module):
         coefficients = coefficients.astype(self.float32)
         return self.key(coefficients), self.value(coefficients)
 
+    def _affine(self, scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Eqs. 9-10 before sigmoid and softplus: two arrays [batch, heads, n]."""
+        kernels = (kernel.astype(self.float32) for kernel in (self.mu_kernel, self.sigma_kernel))
+        mu, width = (jnp.matmul(scores, k, precision=continuous.HIGHEST) for k in kernels)
+        if self.biases:
+            offsets = (offset.astype(self.float32)[None, :, None] for offset in self.offsets)
+            mu, width = (x + offset for x, offset in zip((mu, width), offsets, strict=True))
+        return mu, width
+
     def read(
         self, queries: jax.Array, keys: jax.Array, values: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
@@ -136,11 +171,11 @@ class ContinuousMemory(nn.Module):
           [batch, n, d_model]; mu and sigma_sq, [batch, heads, n]; scores [batch, heads, n, num_basis].
         """
         queries = queries.astype(self.float32)
-        scores = jnp.einsum('bhqd,bhkd->bhqk', queries, keys)
+        scores = jnp.einsum('bhqd,bhkd->bhqk', queries, keys, precision=continuous.HIGHEST)
         scores = scores * jnp.asarray(self.settings.head_dim**-0.5, self.float32)
-        mu = jax.nn.sigmoid(scores @ self.mu_kernel.astype(self.float32))
-        sigma_sq = jax.nn.softplus(scores @ self.sigma_kernel.astype(self.float32))
+        mu, width = self._affine(scores)
+        mu, sigma_sq = jax.nn.sigmoid(mu), jax.nn.softplus(width)
         sigma_sq = jnp.maximum(sigma_sq, jnp.asarray(self.sigma_sq_min, self.float32))
         expected = continuous.expectation(mu, sigma_sq, self.centres, self.sizes, self.density)
-        read = jnp.einsum('bhqk,bhkd->bhqd', expected, values)
+        read = jnp.einsum('bhqk,bhkd->bhqd', expected, values, precision=continuous.HIGHEST)
         return self.out(read), mu, sigma_sq, scores

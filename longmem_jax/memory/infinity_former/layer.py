@@ -29,24 +29,35 @@ from longmem_jax.memory.infinity_former.state import (
 from longmem_jax.segment import Aux, Segment, mean_count, per_lane, select_lanes
 
 
+def _mean_by_head(values: jax.Array, counted: jax.Array) -> jax.Array:
+    """Means over counted queries, bool [batch, n], of `values` [batch, heads, n]: [heads], or zeros."""
+    counted = counted[:, None]
+    total = jnp.where(counted, values, jnp.zeros_like(values)).sum(axis=(0, 2))
+    return total / jnp.maximum(counted.sum(), 1).astype(values.dtype)
+
+
 class InfinityFormer(nn.Module):
     """Short-term attention plus the expectation of the continuous memory.
 
-    `Aux.losses['kl']` is the KL term, averaged over lanes, heads and queries.
+    `Aux.losses['kl']` is the KL term, averaged over heads and over the queries that have a memory to
+    read; their number is in `Aux.counts`.
 
     Attributes:
       memory_length: short-term memory of hidden vectors, as in Transformer-XL; 0 = none.
       position: position scheme of the short-term attention.
-      num_basis, widths, num_samples, tau, ridge, sigma_sq_min, density, padding: as in
-        `ContinuousMemory`.
+      num_basis, widths, num_samples, tau, ridge, sigma_sq_min, density, padding, biases,
+        first_width, first_places: as in `ContinuousMemory`.
       write_length: vectors per write, at least a segment; 0 = a segment.
       memory_threshold: 0 = none. With 'fill', the first fit waits for this number of vectors; with
         'clear', the memory is reset when they have been written, as in the released GPT-2 code.
       threshold_kind: 'fill' or 'clear'.
-      sticky: 'none', 'sampled' positions as in the paper, or deterministic 'quantile' positions.
+      sticky: 'none'; 'sampled' positions as in the paper, left edges of bins; 'sampled_inside', evenly
+        inside the drawn bins; or deterministic 'quantile' positions.
       num_bins: bins of the histogram of attention.
       kl: 'true', 'paper_eq21', 'as_released' or 'none'.
       sigma_0: width that the KL term pulls densities to.
+      normalize_written: in a pre-norm model, fit normalised vectors, as the short-term memory and the
+        released dialogue code do; False = vectors of the residual stream, as the released GPT-2 code.
     """
 
     settings: ModelSettings
@@ -69,6 +80,10 @@ class InfinityFormer(nn.Module):
     num_bins: int = 128
     kl: str = 'true'
     sigma_0: float = 0.05
+    normalize_written: bool = True
+    biases: bool = False
+    first_width: float = 0.0
+    first_places: tuple = ()
 
     def setup(self):
         self.projections = Projections(self.settings)
@@ -95,6 +110,9 @@ class InfinityFormer(nn.Module):
             sigma_sq_min=self.sigma_sq_min,
             density=self.density,
             padding=self.padding,
+            biases=self.biases,
+            first_width=self.first_width,
+            first_places=tuple(self.first_places),
         )
 
     def initial_state(self, batch_size: int) -> InfinityFormerState:
@@ -128,6 +146,9 @@ class InfinityFormer(nn.Module):
         keys = jax.vmap(lambda lane: jax.random.fold_in(key, lane))(lanes)
         keys = jax.vmap(jax.random.fold_in)(keys, long.writes)
         bins = continuous.sampled_bins(keys, probabilities, self.num_samples)
+        if self.sticky == 'sampled_inside':
+            keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
+            return continuous.places_inside(keys, bins, self.num_bins)
         return continuous.sampled_places(bins, self.num_bins)
 
     def _write(self, long: LongTermState, key: jax.Array | None) -> LongTermState:
@@ -141,7 +162,8 @@ class InfinityFormer(nn.Module):
 
         def oldest(number: int) -> jax.Array:
             take = jax.vmap(lambda lane, at: jax.lax.dynamic_slice_in_dim(lane, at, number))
-            return jax.lax.stop_gradient(take(long.pending, start))
+            vectors = jax.lax.stop_gradient(take(long.pending, start))
+            return self.normalize(vectors) if self.normalize_written else vectors
 
         first = self.memory.first(oldest(self.first_length))
         later = self.memory.update(
@@ -224,17 +246,20 @@ class InfinityFormer(nn.Module):
         recent = (state.hidden, state.count) if self.memory_length else ()
         y = self.attention(x, *recent, train=train)
         read, mass, mu, sigma_sq = self._read(x, keys, values, long.stored, segment.valid)
-        losses = {}
+        counted = segment.valid & (long.stored > 0)[:, None]
+        losses, number = {}, counted.sum().astype(jnp.float32)
         if self.kl != 'none':
-            divergence = continuous.kl_divergence(mu, sigma_sq, self.sigma_0, self.kl)
-            counts = (segment.valid & (long.stored > 0)[:, None])[:, None]
-            losses['kl'] = jnp.where(counts, divergence, jnp.zeros_like(divergence)).mean()
-        metrics = {
-            'memory_size': mean_count(long.stored),
-            'density_width': jnp.sqrt(sigma_sq).mean().astype(jnp.float32),
-        }
-        new = self._remember(state, long, mass, x, segment.num_valid)
-        return y + read, new, Aux(losses=losses, metrics=metrics)
+            divergence = continuous.kl_divergence(mu, sigma_sq, self.sigma_0, self.kl, self.density)
+            losses['kl'] = _mean_by_head(divergence, counted).mean()
+        width = _mean_by_head(jnp.sqrt(sigma_sq), counted).astype(jnp.float32)
+        metrics = {'memory_size': mean_count(long.stored), 'density_width': width.mean()}
+        aux = Aux(
+            losses=losses,
+            metrics=metrics,
+            per_head={'density_width': width},
+            counts={name: number for name in (*losses, 'density_width')},
+        )
+        return y + read, self._remember(state, long, mass, x, segment.num_valid), aux
 
     def attention_to_memory(
         self, x: jax.Array, state: InfinityFormerState, segment: Segment, num_bins: int

@@ -13,6 +13,23 @@ def spacing(length: int, num_samples: int, tau: float) -> float:
     return max(tau / num_samples, (1 - tau) / length)
 
 
+def _check_biases(fields: Any) -> list[str]:
+    """Faults of the biases of Eqs. 9-10 and their first values."""
+    places, faults = tuple(fields['first_places']), at_least(fields, 0, 'first_width')
+    if faults:
+        return faults
+    if places and (len(places) != 2 or not all(0 < place < 1 for place in places)):
+        return [
+            f'first_places = {places}: must be () or two places between 0 and 1, such as (.2, .8)'
+        ]
+    if not fields['biases'] and (places or fields['first_width']):
+        return [
+            'biases = False: first_places and first_width set the first biases; set biases = True, or '
+            'leave them at () and 0.0'
+        ]
+    return []
+
+
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     """Checks that basis functions are wide enough for the samples, and that one write per segment
     keeps up."""
@@ -28,6 +45,12 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     )
     faults += between(fields, 0, 1, 'tau', ends='()')
     faults += above(fields, 0, 'ridge', 'sigma_sq_min', 'sigma_0')
+    if fields['density'] == 'parabola' and fields['kl'] not in ('none', 'true'):
+        faults.append(
+            f"kl = {fields['kl']!r}: a formula for Gaussian densities; with density = 'parabola' use "
+            "'true' or 'none'"
+        )
+    faults += _check_biases(fields)
     if not widths or min(widths) <= 0:
         faults.append(f'widths = {widths}: must be numbers above 0')
     elif fields['num_basis'] % len(widths) or fields['num_basis'] // len(widths) < 2:
