@@ -71,7 +71,7 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
         faults.append(
             f'epsilon = {fields["epsilon"]}: with a gate the normaliser of {fields["size"]} random '
             f'features is at most {largest:.3g}, so the guard would always act and nothing would be '
-            "normalised; use guard='magnitude' with epsilon=1e-3"
+            "normalised; use guard='magnitude' with epsilon=1e-4"
         )
     return faults
 
@@ -92,7 +92,7 @@ class LinearAttention(Recurrent):
       gate: forget by a gate per head and token (RFA-Gate, never released); `g = sigmoid(x w + b)`.
       guard, epsilon: against division by zero, see `associative.divide`. RFA's released code clamps
         at 1 in its kernel and takes the magnitude, at least 1e-3, in its masked form. With a gate
-        the similarity never reaches 1: use the magnitude.
+        the similarity never reaches 1: use the magnitude, at least 1e-4.
       shift: a view of the tokens just before, see `token_shift.TokenShift`; none in the papers.
       bias: biases of the four projections; False = as `settings.attention_bias`.
       chunk: tokens processed at once.
@@ -222,7 +222,7 @@ ENTRY = Entry(
     toy=dict(size=6, random='normal', chunk=3),
     variants=dict(
         rfa_gate=dict(
-            features='rfa', random='orthogonal', gate=True, guard='magnitude', epsilon=1e-3
+            features='rfa', random='orthogonal', gate=True, guard='magnitude', epsilon=1e-4
         ),
         rfa_redraw=dict(features='rfa', guard='clamp', epsilon=1.0, redraw=True, carry=False),
         t2r=dict(features='t2r', guard='clamp', epsilon=0.01, chunk=16, gradients=False),
