@@ -210,6 +210,9 @@ class Entry:
       standalone: module class to use outside of this library's models, if `layer` depends on them;
         None = `layer`.
       bounded: names of parameters that the optimizer keeps in [0, 1].
+      cross: `(its sub-config, slots) -> module class` of cross-attention for encoder-decoders, a
+        function of `settings` and `normalize` with the methods of `layers.cross_attention`; None =
+        it has none.
       nearest: field with the number of entries from which the `top_k` nearest are chosen; ties in
         bfloat16 may change the choice. '' = there is no such choice.
     """
@@ -225,6 +228,7 @@ class Entry:
     lengths: dict[str, str] = dataclasses.field(default_factory=dict)
     standalone: type | None = None
     bounded: tuple[str, ...] = ()
+    cross: Callable[[dict[str, Any], int], Callable[..., Any]] | None = None
     nearest: str = ''
 
     def fields(self) -> dict[str, Any]:

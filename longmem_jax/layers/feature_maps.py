@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 RANDOM = ('normal', 'orthogonal')
+FOURIER_SCALE = 0.1  # of the random features of RFA's released code
 
 
 def unit(x: jax.Array, epsilon: float) -> jax.Array:
@@ -44,6 +45,27 @@ def random_matrices(seed: int, heads: int, size: int, head_dim: int, kind: str) 
     return (directions * lengths).astype(np.float32)
 
 
+def draw_matrices(key: jax.Array, shape: tuple[int, int, int], kind: str) -> jax.Array:
+    """Random directions as of `random_matrices`, drawn on the device.
+
+    Args:
+      key: random key.
+      shape: heads, size, head_dim.
+      kind: one of `RANDOM`.
+
+    Returns:
+      float32 [heads, size, head_dim].
+    """
+    key, of_lengths = jax.random.split(key)
+    if kind == 'normal':
+        return jax.random.normal(key, shape, jnp.float32)
+    heads, size, head_dim = shape
+    bases = jax.random.orthogonal(key, head_dim, (heads, -(-size // head_dim)))
+    directions = bases.astype(jnp.float32).reshape(heads, -1, head_dim)[:, :size]
+    like = jax.random.normal(of_lengths, shape, jnp.float32)
+    return directions * jnp.linalg.norm(like, axis=-1, keepdims=True)
+
+
 def random_fourier(x: jax.Array, matrices: jax.Array, tau: float) -> jax.Array:
     """0.1 [sin(W u), cos(W u)] of unit vectors u (Peng et al., 2021, as released).
 
@@ -58,7 +80,7 @@ def random_fourier(x: jax.Array, matrices: jax.Array, tau: float) -> jax.Array:
     length = jnp.sqrt(jnp.sum(x * x, axis=-1, keepdims=True) + jnp.asarray(1e-30, x.dtype))
     unit = x / (length + jnp.asarray(1e-3, x.dtype))
     angles = jnp.einsum('bhnd,hkd->bhnk', unit, matrices.astype(x.dtype) / tau)
-    return 0.1 * jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+    return FOURIER_SCALE * jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
 def learned(x: jax.Array, matrices: jax.Array, bias: jax.Array, tau: float) -> jax.Array:

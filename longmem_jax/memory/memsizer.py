@@ -5,6 +5,7 @@ projections of the tokens, `LN(W_l x)` and `LN(W_r x)`, shared by the heads.
 As released: softmaxes averaged over heads, sums over the square root of the tokens so far, biases.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,11 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
-from longmem_jax.faults import at_least
+from longmem_jax.faults import at_least, one_of
 from longmem_jax.layers import associative, linear_kernel
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn
+from longmem_jax.layers.token_shift import EARLIER, TokenShift
 from longmem_jax.memory.recurrent import Recurrent
 from longmem_jax.segment import Aux, Segment
 
@@ -29,15 +31,18 @@ class MemSizerState:
     Attributes:
       pairs: the matrix is [batch, 1, slots, d_model], float32, not scaled.
       count: int32 [batch], tokens in it.
+      recent: [batch, 1 or 3, d_model], the last normalised vectors, for `shift`; None without it.
     """
 
     pairs: associative.Pairs
     count: jax.Array
+    recent: jax.Array | None = None
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     """Checks that `num_slots` and `chunk` are positive, and that heads do not share keys."""
-    faults = at_least(fields, 1, 'num_slots', 'chunk')
+    faults = at_least(fields, 1, 'num_slots', 'chunk') + one_of(fields, shift=EARLIER)
+    faults += at_least(fields, 0, 'query_scale', 'write_scale')
     if model.num_kv_heads:
         faults.append(
             'num_slots: keys are learned per head and cannot be shared by groups of heads; set '
@@ -67,6 +72,19 @@ def read(shares: jax.Array, slots: jax.Array) -> jax.Array:
     return jnp.einsum('bnk,bkd->bnd', shares, slots, precision=associative.HIGHEST)
 
 
+def initializer(settings: ModelSettings, scale: float) -> Callable[..., jax.Array]:
+    """Initial kernels: Xavier's uniform ones with a gain of `scale ** -0.5`; 0 = as other kernels."""
+    if not scale:
+        return nn.initializers.normal(settings.init_std)
+
+    def initialize(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        axes = dict(in_axis=0, out_axis=tuple(range(1, len(shape))))
+        xavier = nn.initializers.variance_scaling(1 / scale, 'fan_avg', 'uniform', **axes)
+        return xavier(key, shape, dtype)
+
+    return initialize
+
+
 class SlotProjections(nn.Module):
     """The three maps of MemSizer.
 
@@ -77,21 +95,24 @@ class SlotProjections(nn.Module):
       settings: sizes of the model; memory keys have its number of heads.
       num_slots: k.
       bias: biases of the three maps; `settings.attention_bias` is ignored.
+      query_scale, write_scale: see `MemSizer`.
     """
 
     settings: ModelSettings
     num_slots: int
     bias: bool
+    query_scale: float = 0.0
+    write_scale: float = 0.0
 
     def setup(self):
         settings, axes = self.settings, nn.with_logical_partitioning
-        init = nn.initializers.normal(settings.init_std)
+        init = initializer(settings, self.write_scale)
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         self.query = HeadsIn(
             num_heads=settings.num_heads,
             head_dim=self.num_slots,
             dtype=settings.dtype,
-            kernel_init=init,
+            kernel_init=initializer(settings, self.query_scale),
             bias=self.bias,
         )
         dense = dict(dtype=settings.dtype, use_bias=self.bias)
@@ -119,6 +140,10 @@ class MemSizer(Recurrent):
     Attributes:
       num_slots: k, memory keys per head.
       bias: biases of the maps, as released; the paper has none.
+      query_scale, write_scale: the maps of queries, and those of what is written, begin with Xavier's
+        uniform values and a gain of `scale ** -0.5`, as released: 32 and 1 in language models, 8 and 8
+        in translation. 0 = as other kernels.
+      shift: a view of the tokens just before, see `token_shift.TokenShift`; none in the paper.
       chunk: tokens processed at once.
       carry: the slots carry over to the next segment.
       gradients: gradients flow through the slots from segment to segment.
@@ -129,12 +154,17 @@ class MemSizer(Recurrent):
     shared: Any
     num_slots: int = 32
     bias: bool = True
+    query_scale: float = 32.0
+    write_scale: float = 1.0
+    shift: str = 'none'
     chunk: int = 64
     carry: bool = False
     gradients: bool = True
 
     def setup(self):
-        self.maps = SlotProjections(self.settings, self.num_slots, self.bias)
+        scales = (self.query_scale, self.write_scale)
+        self.maps = SlotProjections(self.settings, self.num_slots, self.bias, *scales)
+        self.mix = TokenShift(self.settings, self.shift)
         self.float32 = jnp.promote_types(self.settings.dtype, jnp.float32)
 
     def initial_state(self, batch_size: int) -> MemSizerState:
@@ -142,7 +172,8 @@ class MemSizer(Recurrent):
         pairs = associative.empty(
             batch_size, 1, self.num_slots, self.settings.d_model, self.float32
         )
-        return MemSizerState(pairs, jnp.zeros((batch_size,), jnp.int32))
+        recent = self.mix.initial_state(batch_size)
+        return MemSizerState(pairs, jnp.zeros((batch_size,), jnp.int32), recent)
 
     def read(
         self,
@@ -151,9 +182,10 @@ class MemSizer(Recurrent):
         counted: jax.Array,
         *,
         train: bool = False,
-        key: jax.Array | None = None,
     ) -> tuple[jax.Array, MemSizerState]:
         """Reads the slots by learned shares, writes them; see `Recurrent.read`."""
+        count = counted.sum(axis=1, dtype=jnp.int32)
+        x, recent = self.mix(x, state.recent, count)
         left, right = self.maps.written(x)
         left = jnp.where(counted[..., None], left, jnp.zeros_like(left))
         shares = self.maps.shares(x, train)
@@ -163,7 +195,7 @@ class MemSizer(Recurrent):
         seen = state.count[:, None] + jnp.cumsum(counted, axis=1, dtype=jnp.int32)
         seen = jnp.maximum(seen, 1).astype(self.float32)
         y = read[:, 0] * jax.lax.rsqrt(seen)[..., None]
-        new = MemSizerState(pairs, state.count + counted.sum(axis=1, dtype=jnp.int32))
+        new = MemSizerState(pairs, state.count + count, recent)
         return y.astype(self.settings.dtype), new
 
     def __call__(
@@ -185,16 +217,19 @@ class CrossMemSizer(nn.Module):
       settings: sizes of the model.
       normalize: norm of a pre-norm model, used on the queries' side only.
       num_slots: k.
-      bias: biases of the maps.
+      bias, query_scale, write_scale: of the maps, see `MemSizer`.
     """
 
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     num_slots: int
     bias: bool
+    query_scale: float
+    write_scale: float
 
     def setup(self):
-        self.maps = SlotProjections(self.settings, self.num_slots, self.bias)
+        scales = (self.query_scale, self.write_scale)
+        self.maps = SlotProjections(self.settings, self.num_slots, self.bias, *scales)
 
     def source(self, vectors: jax.Array, valid: jax.Array) -> jax.Array:
         """Slots of `vectors` [batch, n, d_model] where `valid`: [batch, num_slots, d_model]."""
@@ -206,9 +241,20 @@ class CrossMemSizer(nn.Module):
         return y.astype(self.settings.dtype)
 
 
+def cross(fields: dict[str, Any], num_slots: int) -> Callable[..., CrossMemSizer]:
+    """Cross-attention with slots of its own and the other fields of the decoder's self-attention."""
+    own = {name: fields[name] for name in ('bias', 'query_scale', 'write_scale')}
+    return functools.partial(CrossMemSizer, num_slots=num_slots, **own)
+
+
 def recipe(scale: Scale) -> Recipe:
-    """Slots of one segment only: sums divided by the root of the length grow on long documents."""
+    """Slots of one segment only: sums divided by the root of the length grow on long documents.
+
+    Maps begin as other kernels: the gain of the release leaves the shares of all slots equal, and what
+    is written adds up to zero over the slots.
+    """
     fields = dict(num_slots=scale.slots, chunk=min(scale.segment, 64))
+    fields |= dict(query_scale=0.0, write_scale=0.0)
     return Recipe({'memsizer': fields}, model=dict(position='sinusoidal'))
 
 
@@ -218,6 +264,11 @@ ENTRY = Entry(
     check=check,
     lengths={'num_slots': '+ slots '},
     recipes={'memsizer': recipe},
-    toy=dict(num_slots=4, chunk=3, carry=True),
-    variants=dict(paper=dict(bias=False, chunk=8, gradients=False)),
+    cross=cross,
+    toy=dict(num_slots=4, chunk=3, carry=True, query_scale=0.0, write_scale=0.0),
+    variants=dict(
+        paper=dict(bias=False, chunk=8, gradients=False, query_scale=32.0, write_scale=1.0),
+        shifted=dict(shift='half'),
+        convolved=dict(shift='convolution'),
+    ),
 )

@@ -26,7 +26,6 @@ class Recurrent(nn.Module):
         counted: jax.Array,
         *,
         train: bool = False,
-        key: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
         """Reads and writes token by token.
 
@@ -34,8 +33,7 @@ class Recurrent(nn.Module):
           x: [batch, n, d_model], normalised.
           state: the state before the first token.
           counted: bool [batch, n]; False = padding, not written.
-          train: turns dropout on.
-          key: random key of the segment in training; None otherwise.
+          train: turns dropout and random draws on.
 
         Returns:
           y like `x`, and the state after the last token.

@@ -11,7 +11,6 @@ from longmem_jax.layers import feed_forward
 from longmem_jax.memory import (
     adaptive_span,
     infini,
-    linear_attention,
     local,
     memsizer,
     product_key,
@@ -20,6 +19,7 @@ from longmem_jax.memory import (
 from longmem_jax.memory.compressive import layer as compressive
 from longmem_jax.memory.expire_span import layer as expire_span
 from longmem_jax.memory.infinity_former import layer as infinity_former
+from longmem_jax.memory.linear_attention import layer as linear_attention
 from longmem_jax.memory.memorizing import layer as memorizing
 from longmem_jax.memory.memorizing import without_memory
 from longmem_jax.memory.memory_tokens import around as memory_tokens

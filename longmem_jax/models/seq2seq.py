@@ -3,8 +3,9 @@
 A pair is one segment: its first `max_source` positions hold the source, padded with `NOTHING`; after
 them the target, read from its begin token on and scored up to its end token. The encoder may have memory
 tokens (`models/encoders/memory_tokens.py`); the decoder is `config.attention` and
-`config.feed_forward`, so any memory of the library can be its self-attention, with cross-attention
-by softmax or MemSizer.
+`config.feed_forward`, so any memory of the library can be its self-attention. Cross-attention is
+softmax attention, or that of the same memory, if it has one (`Entry.cross`); the encoder is always a
+softmax Transformer.
 """
 
 import functools
@@ -16,12 +17,12 @@ import jax.numpy as jnp
 
 from longmem_jax.faults import at_least, one_of
 from longmem_jax.layers.cross_attention import CrossAttention
-from longmem_jax.memory.memsizer import CrossMemSizer
+from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.encoders.memory_tokens import VARIANTS, MemoryEncoder
 from longmem_jax.models.stack import make_settings, make_stack, rate, token_std, with_key
 from longmem_jax.segment import NOTHING, Aux, Segment
 
-CROSS = ('softmax', 'memsizer')
+CROSS = ('softmax', *sorted(name for name, entry in LAYERS.items() if entry.cross))
 FIELDS = {
     'max_source': int,
     'encoder': str,
@@ -48,8 +49,14 @@ def faults(model: Any, segment_length: int) -> list[str]:
         problems.append(
             f"num_tokens = {fields.num_tokens}: must be 0 for encoder = 'none', else at least 1"
         )
-    if fields.cross == 'memsizer':
-        problems += at_least(fields, 1, 'cross_slots')
+    if fields.cross in CROSS[1:]:
+        if 'num_slots' in LAYERS[fields.cross].fields():
+            problems += at_least(fields, 1, 'cross_slots')
+        if fields.cross not in model:
+            problems.append(
+                f"cross = '{fields.cross}': it has the fields of the decoder's self-attention; use "
+                f"'{fields.cross}' in config.model.attention, or cross = 'softmax'"
+            )
     if len(model.cutoffs):
         problems.append('encoder: clusters (config.model.cutoffs) are for language models')
     if 'dense' not in model:
@@ -77,8 +84,8 @@ class Seq2Seq(nn.Module):
     def setup(self):
         config, fields = self.config, self.config.seq2seq
         cross = functools.partial(CrossAttention, bias=True)
-        if fields.cross == 'memsizer':
-            cross = functools.partial(CrossMemSizer, num_slots=fields.cross_slots, bias=True)
+        if fields.cross != 'softmax':
+            cross = LAYERS[fields.cross].cross(dict(config[fields.cross]), fields.cross_slots)
         self.stack = make_stack(config, self.segment_length, cross=cross)
         self.encoder = MemoryEncoder(
             settings=make_settings(config, self.segment_length),

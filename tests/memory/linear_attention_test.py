@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import longmem_jax
+from longmem_jax.errors import UsageError
 from longmem_jax.layers import associative, feature_maps, linear_kernel
+from longmem_jax.memory.linear_attention import layer as linear
+from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.training.graft import graft
+from longmem_jax.training.optimizer import parameter_groups, parameter_path
 from tests.toys import random_segments, run, toy, with_config
 
 
@@ -97,15 +103,115 @@ def test_random_features_approximate_the_gaussian_kernel():
         assert np.abs(found - wanted).max() < 0.06
 
 
+def redrawn(**changes):
+    """A toy of RFA that draws directions in training, and its parameters."""
+    own = dict(toy('linear:rfa_redraw')[0].config.linear.to_dict()) | changes
+    return with_config('linear:rfa_redraw', linear=own), toy('linear:rfa_redraw')[1]
+
+
 def test_new_directions_in_every_step_only_where_asked():
-    own = dict(toy('linear:rfa_gate')[0].config.linear.to_dict(), redraw=True, carry=False)
-    model, params = with_config('linear:rfa_gate', linear=own), toy('linear:rfa_gate')[1]
+    model, params = redrawn()
     segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
     state = model.apply({'params': params}, 2, method='initial_state')
 
-    def logits(seed, train):
+    def logits(seed, train, model=model):
         rngs = {'memory': jax.random.key(seed)}
         return model.apply({'params': params}, segment, state, train=train, rngs=rngs)[0]
 
     assert np.abs(logits(0, True) - logits(1, True)).max() > 1e-4
     np.testing.assert_array_equal(logits(0, False), logits(1, False))
+    kept, _ = redrawn(redraw=False)
+    np.testing.assert_array_equal(logits(0, True, kept), logits(1, True, kept))
+
+
+def drawn_directions(random, size=6):
+    """Directions of the two layers of a toy in one training step, [heads, size, head_dim] each."""
+    model, params = redrawn(random=random, size=size)
+
+    def draw(model):
+        return [block.attention.feature_map.draw(True) for block in model.stack.blocks]
+
+    rngs = {'memory': jax.random.key(0)}
+    return model.apply({'params': params}, method=draw, rngs=rngs)
+
+
+def test_every_layer_draws_its_own_directions():
+    first, second = drawn_directions('normal')
+    assert first.shape == (2, 6, 8) and np.abs(first - second).max() > 0.1
+    assert np.abs(first[0] - first[1]).max() > 0.1
+
+
+def test_drawn_directions_are_orthogonal_where_asked():
+    for random, largest in (('orthogonal', 1e-5), ('normal', None)):
+        for directions in drawn_directions(random, size=12):
+            unit = directions / np.linalg.norm(directions, axis=-1, keepdims=True)
+            block = np.abs(np.einsum('hid,hjd->hij', unit[:, :8], unit[:, :8]) - np.eye(8)).max()
+            assert block < largest if largest else block > 0.1
+    lengths = np.linalg.norm(
+        feature_maps.draw_matrices(jax.random.key(0), (4, 4096, 8), 'orthogonal'), axis=-1
+    )
+    np.testing.assert_allclose(np.square(lengths).mean(), 8, rtol=0.03)  # chi-square, 8 degrees
+    np.testing.assert_allclose(np.square(lengths).var(), 16, rtol=0.1)
+
+
+def gated(**fields):
+    """RFA-Gate as a layer, with the paper's number of directions."""
+    sizes = dict(d_model=16, num_heads=2, segment_length=16, size=64)
+    return longmem_jax.LinearAttention(features='rfa', gate=True, init_std=0.3, **sizes, **fields)
+
+
+def test_the_gate_is_normalised():
+    """A read is a weighted mean: values that are all equal are read as they are, at every token."""
+    layer = gated(guard='magnitude', epsilon=1e-4)
+    x, state = jax.random.normal(jax.random.key(0), (1, 16, 16)), layer.start(1)
+    params = layer.init(jax.random.key(1), x, state)['params']
+    maps = params['inner']['projections']
+    maps['value'] = {'kernel': jnp.zeros((16, 2, 8)), 'bias': jnp.ones((2, 8))}
+    maps['out'] = {'kernel': jnp.eye(16).reshape(2, 8, 16), 'bias': jnp.zeros((16,))}
+    y, _, _ = layer.apply({'params': params}, x, state)
+    np.testing.assert_allclose(y, 1.0, atol=1e-4)
+
+
+def test_a_guard_that_always_acts_is_refused():
+    with pytest.raises(UsageError, match='the guard would always act'):
+        gated(guard='clamp', epsilon=1.0)
+
+
+def test_a_softmax_model_becomes_t2r():
+    """Its projections are taken over, with biases or without, and only the feature map is new."""
+    for attention_bias, bias in (('all', True), ('none', False)):
+        common = dict(attention_bias=attention_bias, position='sinusoidal')
+        softmax = with_config('local', **common, local=dict(position='none'))
+        segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
+        params = unbox(initial_parameters(softmax, jax.random.key(0)))
+
+        @jax.jit
+        def step(params, softmax=softmax, segment=segment):
+            def loss(params):
+                state = softmax.apply({'params': params}, 2, method='initial_state')
+                given = (segment, jnp.roll(segment.tokens, -1, 1), state)
+                return softmax.apply({'params': params}, *given, train=False, method='nll')[0][
+                    0
+                ].mean()
+
+            return jax.tree.map(lambda p, g: p - 0.3 * g, params, jax.grad(loss)(params))
+
+        trained = step(step(params))
+        own = dict(toy('linear:t2r')[0].config.linear.to_dict(), bias=bias)
+        t2r = with_config('linear:t2r', **common, linear=own)
+        said = []
+        grafted = graft(
+            unbox(initial_parameters(t2r, jax.random.key(7))), trained, 'RUN', said.append
+        )
+        for block in ('block_0', 'block_1'):
+            ours, theirs = (tree[block]['attention'] for tree in (grafted, trained))
+            jax.tree.map(np.testing.assert_array_equal, ours['projections'], theirs['projections'])
+            assert set(ours) == {'projections', 'feature_map'}
+        new = said[0].partition('new: ')[2].rstrip('.').split(', ')
+        assert len(new) == 6 and all('/attention/feature_map/' in name for name in new)
+        groups = parameter_groups(linear.ATTENTION_ONLY, grafted)
+        named = jax.tree_util.tree_leaves_with_path(groups)
+        learned = {parameter_path(path) for path, group in named if group == 0}
+        assert {path.split('/')[2] for path in learned} == {'projections', 'feature_map'}
+        assert not any('/out/' in path for path in learned)
+        assert len(learned) == 2 * (3 + 3 + 3 * bias)

@@ -2,7 +2,11 @@
 
 Katharopoulos et al. (2020), Peng et al. (2021), Kasai et al. (2021). The sums `S` and `z` are the
 memory. Carried from segment to segment they cover the whole document at constant cost; the models of
-the papers see one segment at a time.
+the papers see one segment at a time. The code of ELU, RFA and T2R is released; RFA-Gate is not, so the
+gate here follows the paper alone.
+
+T2R begins with a trained softmax Transformer (`config.train.start_from`): the projections have the same
+paths, and `feature_map` is all that is new. Train the projections and the map (`ATTENTION_ONLY`).
 """
 
 import functools
@@ -18,10 +22,17 @@ from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import associative, feature_maps, linear_kernel
 from longmem_jax.layers.projections import Projections, repeat_heads
+from longmem_jax.layers.token_shift import EARLIER, TokenShift
+from longmem_jax.memory.linear_attention.cross import cross
+from longmem_jax.memory.linear_attention.feature_map import FEATURES, FeatureMap
 from longmem_jax.memory.recurrent import Recurrent
 from longmem_jax.segment import Aux, Segment, mean_count
 
-FEATURES = ('elu', 'rfa', 't2r')
+# For `config.optimizer.groups`: T2R's conversion trains queries, keys, values and the map, nothing else.
+ATTENTION_ONLY = (
+    (r'^block_\d+/(attention|across)/(projections/(query|key|value)|feature_map)/', 1.0, True),
+    ('', 0.0, False),
+)
 
 
 @flax.struct.dataclass
@@ -31,20 +42,36 @@ class LinearState:
     Attributes:
       pairs: S and z, float32, [batch, heads, d_key, head_dim] and [batch, heads, d_key].
       count: int32 [batch], tokens in them.
+      recent: [batch, 1 or 3, d_model], the last normalised vectors, for `shift`; None without it.
     """
 
     pairs: associative.Pairs
     count: jax.Array
+    recent: jax.Array | None = None
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     """Checks that sizes and constants are positive, and that `redraw` does not carry sums."""
-    faults = one_of(fields, features=FEATURES, random=feature_maps.RANDOM, guard=associative.GUARDS)
+    faults = one_of(
+        fields,
+        features=FEATURES,
+        random=feature_maps.RANDOM,
+        guard=associative.GUARDS,
+        shift=EARLIER,
+    )
     faults += at_least(fields, 1, 'size', 'chunk') + above(fields, 0, 'tau', 'epsilon')
     if fields['redraw'] and (fields['features'] != 'rfa' or fields['carry']):
         faults.append(
             "redraw = True: new random directions in every step need features='rfa' and carry=False; "
             'sums of old directions cannot be read with new ones'
+        )
+    # Features of RFA have the squared length 0.01 size, and gated sums are at most a weighted mean.
+    largest = feature_maps.FOURIER_SCALE**2 * fields['size']
+    if fields['gate'] and fields['features'] == 'rfa' and fields['epsilon'] >= largest:
+        faults.append(
+            f'epsilon = {fields["epsilon"]}: with a gate the normaliser of {fields["size"]} random '
+            f'features is at most {largest:.3g}, so the guard would always act and nothing would be '
+            "normalised; use guard='magnitude' with epsilon=1e-4"
         )
     return faults
 
@@ -57,12 +84,16 @@ class LinearAttention(Recurrent):
       size: random or learned directions per head; RFA has a sine and a cosine of each.
       tau: temperature of the directions.
       random: 'normal' or 'orthogonal' directions of RFA.
-      redraw: draw new directions in every training step, as the released code does.
+      redraw: draw new directions in every training step and segment, for every layer its own. (The
+        release draws from 500 stored matrices per step; its evaluation, like ours, has the same
+        directions in all layers.)
       seed: seed of the directions, in evaluation or without `redraw`.
       learned_scale: a learned sigma of the directions, per head and dimension.
-      gate: forget by a gate per head and token (RFA-Gate); `g = sigmoid(x w + b)`.
+      gate: forget by a gate per head and token (RFA-Gate, never released); `g = sigmoid(x w + b)`.
       guard, epsilon: against division by zero, see `associative.divide`. RFA's released code clamps
-        at 1 in its kernel and takes the magnitude, at least 1e-3, in its masked form.
+        at 1 in its kernel and takes the magnitude, at least 1e-3, in its masked form. With a gate
+        the similarity never reaches 1: use the magnitude, at least 1e-4.
+      shift: a view of the tokens just before, see `token_shift.TokenShift`; none in the papers.
       bias: biases of the four projections; False = as `settings.attention_bias`.
       chunk: tokens processed at once.
       carry: the sums carry over to the next segment.
@@ -82,28 +113,27 @@ class LinearAttention(Recurrent):
     gate: bool = False
     guard: str = 'add'
     epsilon: float = 1e-6
+    shift: str = 'none'
     bias: bool = True
     chunk: int = 64
     carry: bool = True
     gradients: bool = True
 
     def setup(self):
-        settings = self.settings
+        settings, axes = self.settings, nn.with_logical_partitioning
         init = nn.initializers.normal(settings.init_std)
         self.projections = Projections(settings, bias=self.bias)
+        self.feature_map = FeatureMap(
+            settings=settings,
+            features=self.features,
+            size=self.size,
+            tau=self.tau,
+            random=self.random,
+            seed=self.seed,
+            learned_scale=self.learned_scale,
+        )
+        self.mix = TokenShift(settings, self.shift)
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
-        axes = nn.with_logical_partitioning
-        shape = (settings.num_heads, self.size, settings.head_dim)
-        if self.features == 'rfa':
-            self.directions = feature_maps.random_matrices(self.seed, *shape, self.random)
-        if self.features == 't2r':
-            spread = nn.initializers.normal(settings.head_dim**-0.5)
-            self.matrices = self.param('matrices', axes(spread, ('heads', None, 'head_dim')), shape)
-            zeros = axes(nn.initializers.zeros, ('heads', None))
-            self.offsets = self.param('offsets', zeros, shape[:2])
-        if self.learned_scale and self.features != 'elu':
-            ones = axes(nn.initializers.ones, ('heads', 'head_dim'))
-            self.sigma = self.param('sigma', ones, (settings.num_heads, settings.head_dim))
         if self.gate:
             kernel = axes(init, ('embed', 'heads'))
             self.gate_kernel = self.param(
@@ -113,37 +143,14 @@ class LinearAttention(Recurrent):
             bias = axes(nn.initializers.constant(3.0), ('heads',))
             self.gate_bias = self.param('gate_bias', bias, (settings.num_heads,))
 
-    def _width(self) -> int:
-        """Number of features per head."""
-        return {'elu': self.settings.head_dim, 'rfa': 2 * self.size, 't2r': self.size}[
-            self.features
-        ]
-
     def initial_state(self, batch_size: int) -> LinearState:
         """Empty sums."""
         settings = self.settings
         pairs = associative.empty(
-            batch_size, settings.num_heads, self._width(), settings.head_dim, self.float32
+            batch_size, settings.num_heads, self.feature_map.width, settings.head_dim, self.float32
         )
-        return LinearState(pairs, jnp.zeros((batch_size,), jnp.int32))
-
-    def _map(self, x: jax.Array, key: jax.Array | None) -> jax.Array:
-        """Features of queries or keys, in float32 at least."""
-        x = x.astype(self.float32)
-        if self.features == 'elu':
-            return feature_maps.elu(x)
-        if self.features == 't2r':
-            matrices = self.matrices
-        elif key is not None:
-            shape = self.directions.shape
-            matrices = jax.random.normal(key, shape, jnp.float32)
-        else:
-            matrices = jnp.asarray(self.directions, jnp.float32)
-        if self.learned_scale:
-            matrices = matrices * self.sigma[:, None]
-        if self.features == 't2r':
-            return feature_maps.learned(x, matrices, self.offsets, self.tau)
-        return feature_maps.random_fourier(x, matrices, self.tau)
+        recent = self.mix.initial_state(batch_size)
+        return LinearState(pairs, jnp.zeros((batch_size,), jnp.int32), recent)
 
     def read(
         self,
@@ -152,15 +159,15 @@ class LinearAttention(Recurrent):
         counted: jax.Array,
         *,
         train: bool = False,
-        key: jax.Array | None = None,
     ) -> tuple[jax.Array, LinearState]:
         """Reads with features of queries, writes with features of keys; see `Recurrent.read`."""
         maps, heads = self.projections, self.settings.num_heads
-        queries = maps.queries(x)
+        count = counted.sum(axis=1, dtype=jnp.int32)
+        x, recent = self.mix(x, state.recent, count)
         keys, values = (repeat_heads(project(x), heads) for project in (maps.keys, maps.values))
-        if self.features == 't2r':
-            queries = queries * jnp.asarray(self.settings.score_scale, queries.dtype)
-        queries, keys = self._map(queries, key), self._map(keys, key)
+        drawn = self.feature_map.draw(train) if self.redraw else None
+        queries = self.feature_map.queries(maps.queries(x), drawn)
+        keys = self.feature_map.keys(keys, drawn)
         decay = None
         if self.gate:
             logits = x.astype(self.float32) @ self.gate_kernel.astype(self.float32)
@@ -175,7 +182,7 @@ class LinearAttention(Recurrent):
         )
         read = associative.divide(read, weight[..., None], self.guard, self.epsilon)
         y = maps.out(read.astype(self.settings.dtype))
-        return y, LinearState(pairs, state.count + counted.sum(axis=1, dtype=jnp.int32))
+        return y, LinearState(pairs, state.count + count, recent)
 
     def __call__(
         self, x: jax.Array, state: LinearState, segment: Segment, *, train: bool
@@ -183,9 +190,8 @@ class LinearAttention(Recurrent):
         """Reads and writes token by token; x, y are [batch, length, d_model]."""
         if not self.gradients:
             state = jax.lax.stop_gradient(state)
-        key = segment.key if train and self.redraw else None
         begin = self.begin(state, x.shape[0])
-        y, new = self.read(self.normalize(x), begin, segment.valid, train=train, key=key)
+        y, new = self.read(self.normalize(x), begin, segment.valid, train=train)
         metrics = {'memory_size': mean_count(state.count)}
         return y, new if self.carry else state, Aux(losses={}, metrics=metrics)
 
@@ -207,6 +213,7 @@ ENTRY = Entry(
     name='linear',
     layer=LinearAttention,
     check=check,
+    cross=cross,
     recipes={
         'linear': recipe,
         'rfa': functools.partial(recipe, kind='rfa'),
@@ -214,7 +221,13 @@ ENTRY = Entry(
     },
     toy=dict(size=6, random='normal', chunk=3),
     variants=dict(
-        rfa_gate=dict(features='rfa', random='orthogonal', gate=True, guard='clamp', epsilon=1.0),
+        rfa_gate=dict(
+            features='rfa', random='orthogonal', gate=True, guard='magnitude', epsilon=1e-4
+        ),
+        rfa_redraw=dict(features='rfa', guard='clamp', epsilon=1.0, redraw=True, carry=False),
         t2r=dict(features='t2r', guard='clamp', epsilon=0.01, chunk=16, gradients=False),
+        t2r_plain=dict(features='t2r', guard='clamp', epsilon=0.01, learned_scale=False),
+        shifted=dict(shift='half'),
+        convolved=dict(features='t2r', guard='clamp', epsilon=0.01, shift='convolution'),
     ),
 )
