@@ -1,15 +1,15 @@
 """Adaptive-Span on enwik8, 12 layers of 512, spans up to 8k (Sukhbaatar et al., 2019; released scripts).
 
-python -m longmem_jax.main --config=configs/adaptive_span_enwik8.py --config.data.path=enwik8 --workdir=DIR
+python -m longmem_jax.main --config=configs/adaptive_span_enwik8.py --config.data.path=FILE --workdir=DIR
 Its own recipe: Adagrad, with the gradient of every parameter clipped by itself. The comparison with
-Expire-Span, with Adam, is `configs/expire_span_enwik8.py:memory=adaptive_span`. Published: 1.02 bits/byte (39 M
-parameters). `:large` is the model of 24 layers of 768 and 150k updates; published: 0.98, after 20k more at a
-tenth of the rate (`--config.train.num_steps=170000 --config.optimizer.learning_rate=7e-3`).
-`:tiny` is for two cores.
+Expire-Span, with Adam, is `configs/expire_span_enwik8.py:memory=adaptive_span`. Published: 1.02
+bits/byte (39 M parameters). `:large` is the model of 24 layers of 768 and 150k updates; published:
+0.98, after 20k more at a tenth of the rate (`--config.train.num_steps=170000
+--config.optimizer.learning_rate=7e-3`). `:tiny` is for two cores.
 
-Not the paper's: `trim_memory`, off: the scripts also shorten the cache, which changes no result unless a span
-grows by more than 64 tokens in a segment; here space is reserved in any case. `num_heads` 8 is the Expire-Span
-paper's, for models of the same sizes.
+Not the paper's: `trim_memory`, off: the scripts also shorten the cache, which changes no result
+unless a span grows by more than 64 tokens in a segment; here space is reserved in any case.
+`num_heads` 8 is the Expire-Span paper's, for models of the same sizes.
 """
 
 from longmem_jax.config.base import base, size, two_cores

@@ -1,17 +1,18 @@
 """Copy over a gap of up to 16k tokens (Sukhbaatar et al., 2021, Sec. 5.1).
 
 python -m longmem_jax.main --config=configs/copy.py --workdir=DIR
-`:span=131072` is the paper's longest. Published accuracy: Transformer-XL with 2k 26.7 %, Expire-
-Span with 16k 29.4 %, with 128k 52.1 %, all on gaps of up to 128k: `:gap=131072`.
-`:memory=transformer_xl|adaptive_span|compressive` are baselines on the same backbone, of which the paper has
-the first; `transformer_xl_dai` is that of Dai et al. `:tiny` has gaps of up to 192 tokens, for two cores.
-The data is generated.
+`:span=131072` is the paper's longest. Published accuracy: Transformer-XL with 2k 26.7 %,
+Expire-Span with 16k 29.4 %, with 128k 52.1 %, all on gaps of up to 128k: `:gap=131072`.
+`:memory=transformer_xl|adaptive_span|compressive` are baselines on the same backbone, of which the
+paper has the first; `transformer_xl_dai` is that of Dai et al. `:tiny` has gaps of up to 192
+tokens, for two cores. The data is generated.
 
-Not the paper's: it gives nothing but the spans. Model, optimizer and memories are those of collision:
-`num_layers`, `d_model`, `num_heads`, `d_feed_forward`, `attention_dropout`, `pre_norm`, `learning_rate`,
-`warmup_steps`, `clip_norm`, `num_lanes`, `segment_length`, `num_steps`, `ramp`, `initial_share` and
-`train.loss_weights.expire_span`. `capacity`: the paper reserves nothing in advance; 4,096 memories per
-layer and lane, for a few A's. `max_count` 4: with four answers, guessing is as good as the published 26.7 %.
+Not the paper's: it gives nothing but the spans. Model, optimizer and memories are those of
+collision: `num_layers`, `d_model`, `num_heads`, `d_feed_forward`, `attention_dropout`, `pre_norm`,
+`learning_rate`, `warmup_steps`, `clip_norm`, `num_lanes`, `segment_length`, `num_steps`, `ramp`,
+`initial_share` and `train.loss_weights.expire_span`. `capacity`: the paper reserves nothing in
+advance; 4,096 memories per layer and lane, for a few A's. `max_count` 4: with four answers,
+guessing is as good as the published 26.7 %.
 """
 
 from longmem_jax.config.base import base, size, two_cores

@@ -93,4 +93,3 @@ def set_reach(
         memories['compressive'].fields.update(
             memory_length=compressed // 2, compressed_length=compressed // 8, rate=4
         )
-
