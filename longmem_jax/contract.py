@@ -203,6 +203,11 @@ class Entry:
       recipes: NAME of `:memory=NAME` to `(scale) -> Recipe`.
       check: `(fields, config.model, segment_length) -> problems` of a sub-config; None = nothing to
         check.
+      check_training: like `check`: what would keep a layer of these fields from learning; None =
+        nothing to check. Not for evaluation, whose segments and fields may differ.
+      trained: fields that parameters are trained for though no shape depends on them, with advice:
+        evaluation must not override them.
+      warnings: name of one of its `Aux.metrics` to what is said in training when it is above 0.
       losses: `fields -> names` of its `Aux.losses`, each with a weight in
         `config.train.loss_weights`.
       shared: `fields -> module class` of parameters shared by all layers of this type, or None.
@@ -223,6 +228,9 @@ class Entry:
     variants: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     recipes: dict[str, Callable[[Scale], Recipe]] = dataclasses.field(default_factory=dict)
     check: Callable[[Any, Any, int], list[str]] | None = None
+    check_training: Callable[[Any, Any, int], list[str]] | None = None
+    trained: dict[str, str] = dataclasses.field(default_factory=dict)
+    warnings: dict[str, str] = dataclasses.field(default_factory=dict)
     losses: Callable[[Any], tuple[str, ...]] = lambda fields: ()
     shared: Callable[[Any], Any] | None = None
     lengths: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -16,6 +16,7 @@ from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import sample_text
+from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import in_short, show, write_results
@@ -92,6 +93,7 @@ class LanguageModelTask:
             max_bad_steps=train.max_bad_steps,
             remedy='lower config.optimizer.learning_rate, add warm-up or clipping, or use '
             "config.model.dtype='float32'",
+            warnings=_warnings(experiment.config.model),
         )
         self.abstract_state = experiment.abstract_state
 
@@ -212,6 +214,15 @@ class LanguageModelTask:
         sample = sample_text(experiment.evaluation_model, params, tokenizer, config.generate)
         self._writer.text('sample', sample, step)
         return sample, {}
+
+
+def _warnings(model: Any) -> dict[str, str]:
+    """`Plan.warnings` of the layers of `config.model`."""
+    return {
+        f'memory/{metric}': f'config.model.{name}: {text}'
+        for name in sorted({*model.attention, *model.feed_forward})
+        for metric, text in LAYERS[name].warnings.items()
+    }
 
 
 def _local_lanes(leaf: jax.Array) -> np.ndarray:

@@ -70,7 +70,7 @@ def base() -> ml_collections.ConfigDict:
         task=config_dict.create(),  # fields of a task
     )
     config.optimizer = config_dict.create(
-        name='adam',
+        name='adam',  # 'adam', 'adamw', 'adagrad', 'adafactor', 'sgd'
         learning_rate=2.5e-4,
         b1=0.9,
         b2=0.999,
@@ -80,7 +80,8 @@ def base() -> ml_collections.ConfigDict:
         schedule='cosine',
         warmup_steps=0,
         final_fraction=0.0,  # last learning rate / highest
-        clip_norm=0.25,
+        clip_norm=0.25,  # largest norm of the gradient; 0 = no limit
+        clip_each=False,  # clip_norm is for every parameter by itself, not for all together
         accumulate_steps=1,
         # Parameter groups: (path pattern, rate multiplier, weight decay[, another optimizer]).
         groups=(),

@@ -10,7 +10,7 @@ from typing import Any
 import ml_collections
 
 from longmem_jax.config import retrieval
-from longmem_jax.config.model_checks import model_faults
+from longmem_jax.config.model_checks import model_faults, training_faults
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, nearest, unknown
@@ -22,6 +22,8 @@ from longmem_jax.models.kinds import KINDS
 def find_faults(config: Any, num_devices: int) -> list[str]:
     """Every fault of a configuration on `num_devices` devices, one line each."""
     faults = model_faults(config.model, config.train.segment_length)
+    if not faults:  # it reads the fields, which must be sound
+        faults = training_faults(config.model, config.train.segment_length)
     try:
         evaluated = model_faults(evaluation_model(config), config.evaluate.segment_length)
         faults += [f'in evaluation, {fault}' for fault in evaluated if fault not in faults]
@@ -59,7 +61,7 @@ def evaluation_model(config: Any) -> Any:
     """`config.model` with the overrides of `config.evaluate.model` applied.
 
     Raises:
-      UsageError: an override of a field that does not exist.
+      UsageError: an override of a field that does not exist, or that parameters are trained for.
     """
     model = config.model.copy_and_resolve_references()
     for name, value in config.evaluate.model.items():
@@ -75,6 +77,12 @@ def evaluation_model(config: Any) -> Any:
         for field, new in value.items():
             if field not in model[name]:
                 raise UsageError(unknown(f'a field of {where}', field, sorted(model[name])))
+            trained = LAYERS[name].trained if name in LAYERS else {}
+            if field in trained and new != model[name][field]:
+                raise UsageError(
+                    f'{where}.{field} = {new}: must be {model[name][field]}, as in training: '
+                    f'{trained[field]}'
+                )
             model[name][field] = new
     return model
 
@@ -121,16 +129,19 @@ def _loss_weights(config: Any) -> list[str]:
     """Faults of auxiliary losses without a weight, and of weights without a loss."""
     model, faults = config.model, []
     used = {*model.attention, *model.feed_forward} & set(LAYERS) & set(model)
-    names = set()
+    names, switched_off = set(), set()
     for layer in used:
-        if set(LAYERS[layer].fields()) <= set(model[layer]):
-            names.update(LAYERS[layer].losses(model[layer]))
+        entry = LAYERS[layer]
+        if set(entry.fields()) <= set(model[layer]):
+            names.update(entry.losses(model[layer]))
+            # A field of the layer says that it has no such loss; the weight may stay.
+            switched_off.update(entry.losses(entry.defaults()))
     if model.kind in KINDS:
         names.update(KINDS[model.kind].losses)
     weighted = set(config.train.loss_weights)
     for name in sorted(names - weighted):
         faults.append(f'config.train.loss_weights.{name} is missing: a weight for this loss')
-    for name in sorted(weighted - names):
+    for name in sorted(weighted - names - switched_off):
         allowed = f'its losses are {", ".join(sorted(names))}' if names else 'it has none'
         faults.append(
             f'config.train.loss_weights.{name} = {config.train.loss_weights[name]}: not a loss of this '
@@ -142,13 +153,17 @@ def _loss_weights(config: Any) -> list[str]:
 def _optimizer(config: Any) -> list[str]:
     """Faults of settings that the chosen optimizer would ignore."""
     settings, faults = config.optimizer, []
-    if settings.weight_decay and settings.name in ('adam', 'sgd'):
+    if settings.weight_decay and settings.name in ('adam', 'adagrad', 'sgd'):
         faults.append(
             f'config.optimizer.weight_decay = {settings.weight_decay}: {settings.name!r} has none; '
             "use 'adamw'"
         )
     if settings.momentum and settings.name != 'sgd':
         faults.append(f"config.optimizer.momentum = {settings.momentum}: belongs to 'sgd' only")
+    if settings.clip_each and not settings.clip_norm:
+        faults.append(
+            'config.optimizer.clip_each = True: needs a limit above 0, config.optimizer.clip_norm'
+        )
     return faults
 
 

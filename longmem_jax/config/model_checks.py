@@ -34,6 +34,16 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
     return faults + _clusters(model)
 
 
+def training_faults(model: Any, segment_length: int) -> list[str]:
+    """What would keep the layers of a faultless `config.model` from learning, in such segments."""
+    return [
+        fault
+        for name in sorted({*model.attention, *model.feed_forward})
+        if (check := LAYERS[name].check_training) is not None
+        for fault in under(f'config.model.{name}', check(model[name], model, segment_length))
+    ]
+
+
 def _stack(model: Any, name: str, registry: Mapping[str, Any]) -> list[str]:
     """Faults of `attention` or `feed_forward`, the names of the layers."""
     layers = tuple(model[name])

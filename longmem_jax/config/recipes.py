@@ -24,6 +24,7 @@ class Given:
       attention, feed_forward: names per layer; () = as in the recipe.
       evaluate: fields with other values in evaluation, such as longer memories.
       loss_weights, groups: replace the recipe's; None = the recipe's.
+      notes: added to the recipe's: what a reader of the config should know.
     """
 
     recipe: str = ''
@@ -33,6 +34,7 @@ class Given:
     evaluate: dict[str, Any] = dataclasses.field(default_factory=dict)
     loss_weights: dict[str, float] | None = None
     groups: tuple[tuple, ...] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def given(
@@ -43,10 +45,12 @@ def given(
     evaluate: dict[str, Any] | None = None,
     loss_weights: dict[str, float] | None = None,
     groups: tuple[tuple, ...] | None = None,
+    notes: tuple[str, ...] = (),
     **fields: Any,
 ) -> Given:
     """A `Given` whose `fields` are keywords: `given(memory_length=512)`."""
-    return Given(recipe, fields, attention, feed_forward, evaluate or {}, loss_weights, groups)
+    evaluate = evaluate or {}
+    return Given(recipe, fields, attention, feed_forward, evaluate, loss_weights, groups, notes)
 
 
 def recipes() -> dict[str, Callable[[Scale], Recipe]]:
@@ -111,7 +115,7 @@ def use(config: Any, name: str, changes: Given | Recipe | None = None, **sizes: 
 
     Args:
       config: the whole configuration; changed in place.
-      name: one of `recipes()`.
+      name: one of `recipes()`, or any name for `changes` that name their recipe.
       changes: changes to the recipe, or another recipe to use instead.
       **sizes: see `scale_of`.
 
@@ -119,12 +123,13 @@ def use(config: Any, name: str, changes: Given | Recipe | None = None, **sizes: 
       UsageError: an unknown name, with the nearest; a field that the memory does not have.
     """
     known, changes = recipes(), changes or Given()
-    if name not in known:
-        raise UsageError(unknown('memory', name, sorted(known)))
     if isinstance(changes, Recipe):
         recipe, changes = changes, Given()
     else:
-        recipe = known[changes.recipe or name](scale_of(config, **sizes))
+        source = changes.recipe or name
+        if source not in known:
+            raise UsageError(unknown('memory', source, sorted(known)))
+        recipe = known[source](scale_of(config, **sizes))
     model = config.model
     _set_model(model, name, recipe)
     _set_layers(model, recipe, changes)
@@ -138,7 +143,7 @@ def use(config: Any, name: str, changes: Given | Recipe | None = None, **sizes: 
     weights = recipe.loss_weights if changes.loss_weights is None else changes.loss_weights
     config.train.loss_weights = kind_weights | weights
     config.optimizer.groups = recipe.groups if changes.groups is None else changes.groups
-    config.notes = tuple(f'{name}: {note}' for note in recipe.notes)
+    config.notes = tuple(f'{name}: {note}' for note in (*recipe.notes, *changes.notes))
 
 
 def _set_model(model: Any, name: str, recipe: Recipe) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from longmem_jax.config.recipes import Given, use
+from longmem_jax.config.recipes import Given, recipes, use
 from longmem_jax.contract import Recipe
 from longmem_jax.errors import UsageError, unknown
 
@@ -43,7 +43,8 @@ def variant(
       argument: names separated by commas; `name` or `name=value`, each once. Besides `variants`,
         `memory=NAME`: any memory of the library, or one of `memories`.
       memory: the config's default; None = the config accepts no `memory=`.
-      memories: by name, changes to the recipe of a memory, or a recipe of the experiment's own.
+      memories: by name, changes to the recipe of a memory, or a recipe of the experiment's own; a
+        new name is for another version of a memory.
       scale: sizes for recipes that should not follow from the segment, see `recipes.scale_of`.
       **variants: name to a function that changes the config: `f(config)` or `f(config, value)`.
 
@@ -61,8 +62,9 @@ def variant(
     if memory:
         if 'memory' in typed and not typed['memory']:
             raise UsageError('memory: a value is needed, such as memory=infini.')
-        name = typed.get('memory', memory)
-        use(config, name, (memories or {}).get(name), **(scale or {}))
+        memories = memories or {}
+        name = one_of('memory', typed.get('memory', memory), sorted({*recipes(), *memories}))
+        use(config, name, memories.get(name), **(scale or {}))
     return config
 
 

@@ -6,6 +6,7 @@ scores is ever transposed. Reverse-mode derivatives only (`jax.custom_vjp`).
 
 from typing import Any
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -135,3 +136,54 @@ def _mix_backward(residuals: Any, gradient: jax.Array) -> tuple[jax.Array | None
 
 
 mix.defvjp(_mix_forward, _mix_backward)
+
+
+@flax.struct.dataclass
+class RunningMix:
+    """`mix` over keys that come in blocks, with a running maximum (Milakov and Gimelshein, 2018).
+
+    Attributes:
+      highest: [batch, heads, queries, 1], the highest score so far, detached.
+      total: [batch, heads, queries, 1], sum of the softly masked exponentials.
+      exponentials: [batch, heads, queries, 1], their sum without the soft mask.
+      mixed: [batch, heads, queries, head_dim], sum of the weighted values.
+    """
+
+    highest: jax.Array
+    total: jax.Array
+    exponentials: jax.Array
+    mixed: jax.Array
+
+    def add(
+        self, scores: jax.Array, values: jax.Array, soft: jax.Array, dropout: jax.Array | None
+    ) -> 'RunningMix':
+        """The sums with one more block of keys; the arguments are those of `mix`."""
+        scores = jnp.where(soft > 0, scores, jnp.asarray(NEVER, scores.dtype))
+        highest = jnp.maximum(self.highest, scores.max(axis=-1, keepdims=True))
+        highest = jax.lax.stop_gradient(highest)  # the result does not depend on it
+        decay = jnp.exp(self.highest - highest)
+        exponentials = jnp.exp(scores - highest)
+        weights = exponentials * soft
+        added = _product('bhqk,bhkd->bhqd', _times(weights, dropout), values)
+        return RunningMix(
+            highest,
+            self.total * decay + weights.sum(axis=-1, keepdims=True),
+            self.exponentials * decay + exponentials.sum(axis=-1, keepdims=True),
+            self.mixed * decay + added,
+        )
+
+    def result(self, dtype: jnp.dtype) -> jax.Array:
+        """What `mix` returns for all keys at once, [batch, heads, queries, head_dim] in `dtype`."""
+        total = self.total + EPSILON * jax.lax.stop_gradient(self.exponentials)
+        nothing = total == 0
+        out = self.mixed / jnp.where(nothing, jnp.ones_like(total), total)
+        return jnp.where(nothing, jnp.zeros_like(out), out).astype(dtype)
+
+
+def empty_mix(queries: jax.Array) -> RunningMix:
+    """`RunningMix` of no keys, for queries [batch, heads, queries, head_dim]."""
+    dtype = float32_type(queries)
+    zeros = jnp.zeros((*queries.shape[:3], 1), dtype)
+    return RunningMix(
+        jnp.full_like(zeros, NEVER / 2), zeros, zeros, jnp.zeros(queries.shape, dtype)
+    )

@@ -65,7 +65,7 @@ def factor_by_column(
     """Dropout of weights as a factor, 0 or 1 / (1 - rate); every size gives a column the same factor.
 
     Drawn per lane and in chunks of columns, so that numbers depend neither on how lanes are
-    sharded nor on the size that a device chooses.
+    sharded nor on the size that a device chooses, nor on whether columns are read in blocks.
 
     Args:
       rate: share of weights dropped.
@@ -78,18 +78,47 @@ def factor_by_column(
     Returns:
       Shape and dtype of `scores`.
     """
-    _, heads, queries, columns = scores.shape
+    memory = memory_factor(rate, keys, scores[..., :size], chunk)
+    memory = memory[..., ::-1] if newest_first else memory
+    rest = rest_factor(rate, keys, scores[..., size:])
+    return jnp.concatenate([memory, rest], axis=-1)
 
-    def draw_columns(key: jax.Array, width: int) -> jax.Array:
-        return jax.random.bernoulli(key, 1 - rate, (heads, queries, width))
+
+def memory_factor(
+    rate: float, keys: jax.Array, scores: jax.Array, chunk: int, first: int | jax.Array = 0
+) -> jax.Array:
+    """The factor of `factor_by_column` for columns of the memory, from chunk `first` on.
+
+    Args:
+      rate, keys, chunk: as there.
+      scores: [batch, heads, queries, columns] of these columns.
+      first: number of the chunk that begins with the first column, int or int32 scalar.
+
+    Returns:
+      Shape and dtype of `scores`.
+    """
+    heads, queries, columns = scores.shape[1:]
+    numbers = jnp.arange(-(-columns // chunk), dtype=jnp.uint32) + jnp.asarray(first, jnp.uint32)
 
     def draw_lane(key: jax.Array) -> jax.Array:
-        memory, rest = jax.random.split(key)
-        numbers = jnp.arange(-(-size // chunk), dtype=jnp.uint32)
+        memory, _ = jax.random.split(key)
         chunks = jax.vmap(lambda number: jax.random.fold_in(memory, number))(numbers)
-        kept = jax.vmap(lambda key: draw_columns(key, chunk))(chunks)
-        kept = jnp.moveaxis(kept, 0, 2).reshape(heads, queries, -1)[..., :size]
-        kept = kept[..., ::-1] if newest_first else kept
-        return jnp.concatenate([kept, draw_columns(rest, columns - size)], axis=-1)
+        kept = jax.vmap(lambda key: _draw(key, rate, (heads, queries, chunk)))(chunks)
+        return jnp.moveaxis(kept, 0, 2).reshape(heads, queries, -1)[..., :columns]
 
     return as_factor(jax.vmap(draw_lane)(keys), rate, scores.dtype)
+
+
+def rest_factor(rate: float, keys: jax.Array, scores: jax.Array) -> jax.Array:
+    """The factor of `factor_by_column` for the other columns, shaped and typed like their `scores`."""
+
+    def draw_lane(key: jax.Array) -> jax.Array:
+        _, rest = jax.random.split(key)
+        return _draw(rest, rate, scores.shape[1:])
+
+    return as_factor(jax.vmap(draw_lane)(keys), rate, scores.dtype)
+
+
+def _draw(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
+    """bool `shape`: which weights are kept."""
+    return jax.random.bernoulli(key, 1 - rate, shape)

@@ -11,7 +11,7 @@ import optax
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.memory.registry import LAYERS
 
-NAMES = ('adam', 'adamw', 'adafactor', 'sgd')
+NAMES = ('adam', 'adamw', 'adagrad', 'adafactor', 'sgd')
 SCHEDULES = ('cosine', 'linear', 'inverse_sqrt', 'constant')
 
 
@@ -133,9 +133,24 @@ def _make_base(
             optax.add_decayed_weights(-settings.weight_decay, mask=decayed),
             optax.scale_by_schedule(schedule),
         )
+    if name == 'adagrad':  # sums begin at 0, so that the first update has the size of the rate
+        return optax.chain(
+            optax.scale_by_rss(initial_accumulator_value=0.0, eps=settings.eps**2),
+            optax.scale_by_learning_rate(schedule),
+        )
     if name == 'sgd':
         return optax.sgd(schedule, momentum=settings.momentum or None)
     raise UsageError(unknown('config.optimizer.name', name, NAMES))
+
+
+def clip_each(limit: float) -> optax.GradientTransformation:
+    """Scales the gradient of every parameter whose own norm is above `limit` down to it."""
+
+    def clip(update: jax.Array) -> jax.Array:
+        norm = jnp.sqrt(jnp.square(update).sum())
+        return update * jnp.where(norm > limit, limit / jnp.where(norm > limit, norm, 1.0), 1.0)
+
+    return optax.stateless(lambda updates, _: jax.tree.map(clip, updates))
 
 
 def keep_bounded(names: Collection[str]) -> optax.GradientTransformation:
@@ -200,7 +215,8 @@ def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.Gradient
     else:
         transforms = [bases[settings.name]]
     if settings.clip_norm:
-        transforms.insert(0, optax.clip_by_global_norm(settings.clip_norm))
+        clip = clip_each if settings.clip_each else optax.clip_by_global_norm
+        transforms.insert(0, clip(settings.clip_norm))
     if groups:
         # Adam's step does not depend on the size of gradients, so the update is what is scaled.
         rates = jax.tree.map(lambda group: 1.0 if group < 0 else float(groups[group][1]), assigned)

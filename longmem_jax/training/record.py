@@ -85,6 +85,7 @@ class Record:
         self._task, self._writer, self._progress = task, writer, progress
         self._meter, self._speed = _Meter(flops), ''
         self._waiting: tuple[int, Metrics] | None = None
+        self._warnings = dict(task.plan.warnings)
 
     def add(self, step: int, metrics: Metrics) -> None:
         """Keeps the metrics of a step on the devices and writes those of the previous step."""
@@ -104,6 +105,7 @@ class Record:
                 f'{bad} steps in a row were not finite (config.train.max_bad_steps = '
                 f'{plan.max_bad_steps}); {plan.remedy}. Nothing of these steps was kept.'
             )
+        self._warn(step, metrics)
         if step % plan.log_every == 0 or step == plan.num_steps:
             self._writer.scalars(step, 'train', metrics)
             rates = self._meter.read(step, metrics)
@@ -112,6 +114,15 @@ class Record:
             self._speed = _speed(rates) or self._speed
         text = f'{self._task.in_short(metrics)}{self._speed}'
         self._progress.update(step, f'{text}, {bad} bad steps' if bad else text)
+
+    def _warn(self, step: int, metrics: dict[str, float]) -> None:
+        """Says once in a run what it means that a metric is above 0."""
+        for name in [name for name in self._warnings if metrics.get(name, 0.0) > 0]:
+            text = self._warnings.pop(name)
+            self._progress.say(
+                f'Warning: step {step:,}: {name} = {metrics[name]:.3g}, {text}. This is said once; '
+                f'watch {name} in the metrics.'
+            )
 
 
 def _speed(rates: dict[str, float]) -> str:

@@ -18,6 +18,7 @@ class Plan:
       evaluate_every: steps between evaluations; 0 = only at the end.
       max_bad_steps: consecutive non-finite steps after which the run stops.
       remedy: what the user can do then.
+      warnings: name of a metric to what is said the first time that it is above 0.
     """
 
     num_steps: int
@@ -25,6 +26,7 @@ class Plan:
     evaluate_every: int
     max_bad_steps: int
     remedy: str
+    warnings: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -168,7 +168,9 @@ def with_memory(memory, **changes):
     """A runnable configuration with one memory in all layers, for segments of 128."""
     config = base()
     told = dict(
-        expire_span=given(max_span=512, ramp=32, position_length=128, capacity=672),
+        expire_span=given(
+            max_span=512, ramp=32, position_length=128, capacity=672, initial_share=0.2
+        ),
         adaptive_span=given(max_span=512, ramp=32),
         compressive=given('compressive_sliding', memory_length=256, compressed_length=64),
     )
@@ -184,7 +186,8 @@ def with_memory(memory, **changes):
     [
         ('expire_span', dict(capacity=100, max_span=50, position_length=60), 'the segment length'),
         ('expire_span', dict(ramp=0), 'ramp = 0: must be at least 1'),
-        ('expire_span', dict(max_span=5000), 'max_span = 5000: beyond capacity = 672'),
+        ('expire_span', dict(max_span=64), 'initial_share = 0.2: .* less than a segment of 128'),
+        ('expire_span', dict(max_span=4000), 'capacity = 672: memories are alive for .* = 832'),
         ('expire_span', dict(position_length=672), 'position_length = 672: must be below'),
         ('expire_span', dict(initial_share=0.0), 'must lie between 0 and 1'),
         ('expire_span', dict(pre_div=0.0), 'pre_div = 0.0: must be above 0'),
@@ -243,7 +246,9 @@ def test_every_memory_goes_into_every_config(path):
             assert found == [], f'{path.stem}:{argument}: mend the recipe of {memory}\n{found}'
             used = {config.model.kind, *config.model.attention, *config.model.feed_forward}
             own = next(iter(recipes()[memory](SCALE).sections))
-            assert own in used, f'{path.stem}:{argument}: {own} is not in {used}'
+            # Where a paper has a version of its own, a note says so.
+            other = [note for note in config.notes if note.startswith(f'{memory}: the ')]
+            assert own in used or other, f'{path.stem}:{argument}: {own} is not in {used}'
             assert set(config) == set(base())
         typed = module.get_config(f'memory={memory},tiny')
         assert typed.to_dict() == config.to_dict(), 'variants apply as declared, not as typed'
@@ -373,6 +378,54 @@ def test_bad_memories_of_pairs_and_rows_are_said():
             config.model[stem.split('_')[0]][field] = value
             found = checks.find_faults(config, 1)
             assert any(f'{field} = {value!r}' in fault for fault in found), (field, found)
+
+
+def test_the_transformer_xl_of_expire_spans_configs_is_the_papers():
+    """The base model with a fixed span: the same parameters but for spans; Dai et al.'s is another."""
+    path = next(path for path in FILES if path.stem == 'expire_span_enwik8')
+    fixed, adaptive, dai = (
+        get_config(path, f'memory={name}')
+        for name in ('transformer_xl', 'adaptive_span', 'transformer_xl_dai')
+    )
+    assert set(fixed.model.attention) == {'adaptive_span'}
+    assert fixed.model.adaptive_span.per == 'none' and not fixed.train.loss_weights
+    assert adaptive.model.adaptive_span.per == 'head'
+    assert set(dai.model.attention) == {'transformer_xl'}
+    for config in (fixed, adaptive, dai):
+        assert checks.find_faults(config, 1) == []
+    with pytest.raises(UsageError, match='transformer_xl_dai'):
+        get_config(path, 'memory=transformer_xl_day')
+
+
+def test_a_loss_may_be_switched_off_by_a_field_of_its_layer():
+    config = with_memory('adaptive_span', per='none')
+    assert 'adaptive_span' in config.train.loss_weights
+    assert checks.find_faults(config, 1) == []
+
+
+def test_evaluation_cuts_spans_and_never_rescales_them():
+    config = with_memory('expire_span')
+    config.evaluate.model = dict(expire_span=dict(limit=100, capacity=300, max_span=512))
+    assert checks.find_faults(config, 1) == []
+    for field, value in (('max_span', 100), ('pre_div', 2.0)):
+        config.evaluate.model = dict(expire_span={field: value})
+        (fault,) = checks.find_faults(config, 1)
+        assert f'config.evaluate.model.expire_span.{field} = {value}: must be' in fault
+    config.evaluate.model = dict(expire_span=dict(max_span=100))
+    assert 'set limit' in checks.find_faults(config, 1)[0]
+
+
+def test_what_keeps_spans_from_learning_is_no_fault_of_evaluation():
+    config = with_memory('expire_span')
+    config.evaluate.segment_length = 600
+    assert checks.find_faults(config, 1) == []
+
+
+def test_spans_bring_what_follows_from_them():
+    path = next(path for path in FILES if path.stem == 'collision')
+    short, long = (get_config(path, f'span={span}').model.expire_span for span in (1024, 65_536))
+    assert short.capacity == 1024 + 128 + 256 and short.initial_share == 0.75
+    assert long.capacity == 4096 and long.initial_share == 0.01
 
 
 def test_spans_and_gaps_are_numbers():

@@ -19,8 +19,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import STARTS, Entry, ModelSettings, Recipe, Scale
-from longmem_jax.faults import above, at_least, between, one_of
+from longmem_jax.contract import Entry, ModelSettings
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import Projections, repeat_heads
@@ -33,10 +32,18 @@ from longmem_jax.layers.switching import (
     switch,
 )
 from longmem_jax.memory.expire_span.reading import read_segment
+from longmem_jax.memory.expire_span.settings import (
+    check,
+    check_training,
+    full_capacity,
+    recipe,
+)
 from longmem_jax.memory.expire_span.spans import (
     ExpireSpanState,
     expire_spans,
+    filled_columns,
     masks,
+    memory_size,
     write,
 )
 from longmem_jax.segment import Aux, Segment, mean_count
@@ -76,35 +83,6 @@ def draw_shortening(key: jax.Array | None) -> jax.Array:
     return jax.random.uniform(key)
 
 
-def full_capacity(fields: Any) -> int:
-    """The smallest capacity with which a layer with these fields never drops a live memory."""
-    return fields['max_span'] + fields['ramp'] + fields['position_length']
-
-
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """Checks that the buffer holds the segment, the window and the longest span."""
-    capacity = fields['capacity'] or full_capacity(fields)
-    faults = at_least(fields, 1, 'max_span', 'ramp', 'position_length', 'num_sizes')
-    faults += between(fields, 0, 1, 'initial_share', ends='()') + above(fields, 0, 'pre_div')
-    faults += one_of(fields, start=STARTS)
-    if capacity < segment_length:
-        faults.append(
-            f'capacity = {capacity}: must be at least the segment length {segment_length}; the last '
-            'segment is always kept'
-        )
-    if fields['position_length'] >= capacity:
-        faults.append(
-            f'position_length = {fields["position_length"]}: must be below capacity = {capacity}, '
-            'which holds that window and the memories before it'
-        )
-    if fields['max_span'] > capacity:
-        faults.append(
-            f'max_span = {fields["max_span"]}: beyond capacity = {capacity}; raise the capacity '
-            '(max_span + ramp never overflows) or lower the span'
-        )
-    return faults
-
-
 class ExpireSpan(nn.Module):
     """Attention to memories that have not expired.
 
@@ -115,8 +93,10 @@ class ExpireSpan(nn.Module):
     Attributes:
       max_span: L, the longest span.
       ramp: R, tokens over which the mask falls.
-      capacity: largest number of memories per layer and lane, including those of the window;
-        0 = max_span + ramp + position_length, which never overflows.
+      capacity: largest number of memories per layer and lane, including those of the window, for
+        which space is reserved. It may be far below max_span: only memories that are alive need it.
+        If it is full, those that would expire first are dropped, and counted in the metric
+        `dropped`. 0 = max_span + ramp + position_length, which never overflows.
       position_length: distances with a position term; tokens this recent are kept whatever their span.
       pre_div: divisor of the hidden vector in Eq. 8; 1 gives Eq. 3.
       initial_share: initial span, as a share of max_span.
@@ -124,6 +104,9 @@ class ExpireSpan(nn.Module):
       start: a document begins with 'empty' memory, or with `position_length` 'zeros' vectors that
         are attended to, as in the authors' code.
       num_sizes: number of buffer sizes (branches), each half of the next.
+      block_size: most entries of the buffer that are read at a time, to save space; the results are
+        the same. 0 = all at once.
+      limit: cuts longer spans to this many tokens, such as in evaluation (Fig. 9); 0 = no limit.
     """
 
     settings: ModelSettings
@@ -138,6 +121,8 @@ class ExpireSpan(nn.Module):
     shorten: bool = False
     start: str = 'empty'
     num_sizes: int = 6
+    block_size: int = 1024
+    limit: int = 0
 
     def setup(self):
         settings = self.settings
@@ -149,13 +134,20 @@ class ExpireSpan(nn.Module):
         )
         bias = -math.log(1 / self.initial_share - 1)
         self.span_bias = self.param('span_bias', nn.initializers.constant(bias), ())
-        fields = dict(max_span=self.max_span, ramp=self.ramp, position_length=self.position_length)
+        names = ('max_span', 'ramp', 'position_length', 'limit')
+        fields = {name: getattr(self, name) for name in names}
         self.room = (self.capacity or full_capacity(fields)) - self.position_length
         self.sizes = sizes_below(self.room, self.num_sizes)
 
     def _spans(self, hidden: jax.Array) -> jax.Array:
         """Spans of normalised vectors [batch, n, d_model], float [batch, n]."""
-        return expire_spans(hidden, self.span_kernel, self.span_bias, self.max_span, self.pre_div)
+        return self._cut(
+            expire_spans(hidden, self.span_kernel, self.span_bias, self.max_span, self.pre_div)
+        )
+
+    def _cut(self, spans: jax.Array) -> jax.Array:
+        """Spans, none longer than `limit`."""
+        return jnp.minimum(spans, self.limit) if self.limit else spans
 
     def spans(self, x: jax.Array) -> jax.Array:
         """Spans of the layer's inputs [batch, n, d_model] in tokens, float32 [batch, n]."""
@@ -197,9 +189,9 @@ class ExpireSpan(nn.Module):
         settings, batch = self.settings, x.shape[0]
         normal = self.normalize(x)
         rate = settings.attention_dropout if train else 0.0
-        limit = jnp.ones((), jnp.float32)
+        limit = jnp.asarray(self.limit or self.max_span, jnp.float32)
         if train and self.shorten:
-            limit = draw_shortening(segment.key)
+            limit = jnp.minimum(limit, draw_shortening(segment.key) * self.max_span)
         inputs = dict(
             queries=self.projections.queries(normal)
             * jnp.asarray(settings.score_scale, settings.dtype),
@@ -210,7 +202,7 @@ class ExpireSpan(nn.Module):
         constants = dict(
             state=jax.lax.stop_gradient(state),
             num_valid=segment.num_valid,
-            limit=jnp.full((batch,), limit * self.max_span),
+            limit=jnp.full((batch,), limit),
         )
         if rate:
             constants['dropout'] = jax.random.split(self.make_rng('dropout'), batch)
@@ -226,12 +218,14 @@ class ExpireSpan(nn.Module):
             max_span=self.max_span,
             pre_div=self.pre_div,
             ramp=self.ramp,
+            block_size=self.block_size,
             dropout_rate=rate,
-            dropout_chunk=self.sizes[0],
+            dropout_chunk=min(self.sizes[0], self.block_size or self.sizes[0]),
         )
         out, loss, (buffer_spans, window_spans) = read_memory(
             read, self.sizes, state.count, params, inputs, constants
         )
+        buffer_spans, window_spans = self._cut(buffer_spans), self._cut(window_spans)
         segment_spans = jax.lax.stop_gradient(inputs['spans'])
         new = self._write(
             constants['state'],
@@ -243,7 +237,9 @@ class ExpireSpan(nn.Module):
         valid = segment.valid.astype(jnp.float32)
         segment_spans = segment_spans.astype(jnp.float32) * valid
         metrics = {
-            'memory_size': mean_count(state.count + state.window_count),
+            'memory_size': mean_count(
+                memory_size(constants['state'], buffer_spans, window_spans, self.ramp)
+            ),
             'span_mean': segment_spans.sum() / jnp.maximum(valid.sum(), 1.0),
             'span_max': segment_spans.max(),
             'dropped': mean_count(new.dropped - state.dropped),
@@ -273,6 +269,7 @@ class ExpireSpan(nn.Module):
             normal, keys, values = project(variables, buffer[:, :size])
             padding = [(0, 0), (0, room - size)]
             spans = expire_spans(normal, kernel, bias, self.max_span, self.pre_div)
+            spans = self._cut(spans)
             return (
                 jnp.pad(keys, [(0, 0), *padding, (0, 0)]),
                 jnp.pad(values, [(0, 0), *padding, (0, 0)]),
@@ -318,7 +315,8 @@ class ExpireSpan(nn.Module):
         position = (index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None])[..., None]
         recent = width + position - jnp.arange(cache.keys.shape[2], dtype=jnp.int32)[None, None]
         near = near_positions.at_distances(queries, self.shared(), recent)
-        all_queries = jnp.full(index.shape, cache.keys.shape[2] - width, jnp.int32)
+        length = cache.keys.shape[2] - width
+        all_queries = jnp.full(index.shape, length, jnp.int32)
 
         def read(size: int, operands: Any, _: tuple[()]) -> jax.Array:
             cache, queries, near, recent, position = operands
@@ -331,10 +329,7 @@ class ExpireSpan(nn.Module):
             soft, _ = masks(
                 jnp.concatenate([cache.distance[:, None, :size] + position, recent], axis=2),
                 jnp.concatenate([cache.old_spans[:, :size], cache.spans], axis=1),
-                size,
-                width,
-                cache.count,
-                cache.window_count,
+                filled_columns(size, cache.count, width, cache.window_count, length),
                 all_queries,
                 self.ramp,
             )
@@ -355,22 +350,26 @@ class ExpireSpan(nn.Module):
         )
 
 
-def recipe(scale: Scale) -> Recipe:
-    """Spans of `scale.reach`, a window of one segment, a capacity that never overflows."""
-    fields = dict(
-        max_span=scale.reach, ramp=max(scale.segment // 4, 1), position_length=scale.segment
-    )
-    return Recipe({'expire_span': fields}, loss_weights={'expire_span': 1e-6})
-
-
 ENTRY = Entry(
     name='expire_span',
     layer=ExpireSpan,
     check=check,
+    check_training=check_training,
+    trained={
+        'max_span': 'spans are learned as shares of it, so that another one changes all of them; to '
+        'cut long spans in evaluation, set limit',
+        'pre_div': 'the spans are learned with it',
+    },
+    warnings={
+        'dropped': 'the buffer is full, and memories are dropped before their span is over; raise '
+        'capacity, or loss_weights.expire_span to shorten spans'
+    },
     shared=lambda fields: near_positions.shared_table(fields, 'position_length'),
     losses=lambda fields: ('expire_span',),
     lengths={'max_span': 'span '},
     recipes={'expire_span': recipe},
     toy=dict(max_span=12, ramp=3, capacity=14, position_length=4, initial_share=0.4, num_sizes=2),
-    variants=dict(zeros=dict(start='zeros', capacity=12, pre_div=2.0)),
+    variants=dict(
+        zeros=dict(start='zeros', capacity=12, pre_div=2.0), blocks=dict(block_size=3, limit=9)
+    ),
 )

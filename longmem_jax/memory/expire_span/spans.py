@@ -96,42 +96,85 @@ def ramp_loss(
     return remaining.sum(axis=(1, 2)) / (ramp * length)
 
 
+def filled_columns(
+    size: int, count: jax.Array, width: int, window_count: jax.Array, length: int
+) -> jax.Array:
+    """Which keys are filled, of `size` buffer entries, the window and `length` tokens of a segment.
+
+    Args:
+      size: entries of the buffer; the first `count` (int32 [batch]) of them are filled.
+      count: int32 [batch].
+      width: entries of the window; the last `window_count` (int32 [batch]) of them are filled.
+      window_count: int32 [batch].
+      length: tokens of the segment, all filled.
+
+    Returns:
+      bool [batch, size + width + length].
+    """
+    column = jnp.arange(size + width + length, dtype=jnp.int32)[None]
+    return jnp.where(
+        column < size, column < count[:, None], column - size >= width - window_count[:, None]
+    )
+
+
 def masks(
     distance: jax.Array,
     spans: jax.Array,
-    size: int,
-    width: int,
-    count: jax.Array,
-    window_count: jax.Array,
+    filled: jax.Array,
     num_queries: jax.Array,
     ramp: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Soft mask (Eq. 5) and loss (Sec. 4.2) of a segment's queries over all keys.
-
-    Keys are the first `size` entries of the buffer, the window of `width`, and the segment.
+    """Soft mask (Eq. 5) and loss (Sec. 4.2) of a segment's queries over some keys.
 
     Args:
-      distance: int32 [batch, queries, size + width + segment], from each query back to each key.
-      spans: float [batch, size + width + segment], spans of the keys.
-      size: entries of the buffer that are read; the first `count` of them are filled.
-      width: entries of the window; the last `window_count` of them are filled.
-      count, window_count: int32 [batch].
+      distance: int32 [batch, queries, keys], from each query back to each key.
+      spans: float [batch, keys], spans of the keys.
+      filled: bool [batch, keys].
       num_queries: int32 [batch], queries that are not padding; others contribute nothing to the loss.
       ramp: R of Eq. 5.
 
     Returns:
-      float [batch, queries, keys] in [0, 1], 0 where nothing is seen, and float [batch].
+      float [batch, queries, keys] in [0, 1], 0 where nothing is seen; and float [batch], the part of
+      the loss that these keys have.
     """
-    column = jnp.arange(distance.shape[2], dtype=jnp.int32)[None]
-    filled = jnp.where(
-        column < size, column < count[:, None], column - size >= width - window_count[:, None]
-    )
     visible = filled[:, None] & (distance >= 1)
     soft = ramp_mask(spans[:, None], distance, ramp)
     soft = jnp.where(visible, soft, jnp.zeros_like(soft))
     length = distance.shape[1]
     is_query = jnp.arange(length, dtype=jnp.int32)[None, :, None] < num_queries[:, None, None]
     return soft, ramp_loss(spans[:, None], distance, soft, visible & is_query, ramp, length)
+
+
+def alive(spans: jax.Array, distance: jax.Array, filled: jax.Array, ramp: int) -> jax.Array:
+    """Which memories a query still sees, m > 0 in Eq. 5: bool [batch, n].
+
+    Args:
+      spans: float [batch, n].
+      distance: int32 [batch | 1, n], to the query.
+      filled: bool [batch, n].
+      ramp: R of Eq. 5.
+    """
+    return filled & (spans + ramp - distance.astype(spans.dtype) > 0)
+
+
+def memory_size(
+    state: ExpireSpanState, old_spans: jax.Array, spans: jax.Array, ramp: int
+) -> jax.Array:
+    """|C_t| of Eq. 6 for the first query after `state`: memories that are alive, int32 [batch].
+
+    Args:
+      state: memories before the segment.
+      old_spans: float [batch, capacity - position_length], spans of the buffer.
+      spans: float [batch, position_length], spans of the window.
+      ramp: R of Eq. 5.
+    """
+    room, width = state.buffer.shape[1], state.window.shape[1]
+    filled = filled_columns(room, state.count, width, state.window_count, 0)
+    recent = width - jnp.arange(width, dtype=jnp.int32)[None]
+    old = alive(old_spans, state.distance, filled[:, :room], ramp)
+    return old.sum(axis=1, dtype=jnp.int32) + alive(spans, recent, filled[:, room:], ramp).sum(
+        axis=1, dtype=jnp.int32
+    )
 
 
 def expire(
@@ -144,7 +187,9 @@ def expire(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Keeps memories that can still be seen, in front and in order; for others Eq. 5 stays 0.
 
-    If there are more live memories than `room`, those that would expire last are kept.
+    If there are more live memories than `room`, those that would expire first are dropped, of equal
+    ones the newest: what is lost is the least that can be, the sum of the queries that would still
+    have seen a memory.
 
     Args:
       vectors: [batch, n, d_model].
@@ -159,14 +204,14 @@ def expire(
       kept, and dropped, int32 [batch] each.
     """
     remaining = spans + ramp - distance.astype(spans.dtype)
-    alive = filled & (remaining > 0)
-    total = alive.sum(axis=1, dtype=jnp.int32)
+    kept = alive(spans, distance, filled, ramp)
+    total = kept.sum(axis=1, dtype=jnp.int32)
     if vectors.shape[1] > room:
-        by_remaining = jnp.where(alive, -remaining, jnp.asarray(jnp.inf, remaining.dtype))
+        by_remaining = jnp.where(kept, -remaining, jnp.asarray(jnp.inf, remaining.dtype))
         rank = jnp.argsort(jnp.argsort(by_remaining, axis=1, stable=True), axis=1)
-        alive = alive & (rank < room)
-    count = alive.sum(axis=1, dtype=jnp.int32)
-    order = jnp.argsort(~alive, axis=1, stable=True)[:, : min(vectors.shape[1], room)]
+        kept = kept & (rank < room)
+    count = kept.sum(axis=1, dtype=jnp.int32)
+    order = jnp.argsort(~kept, axis=1, stable=True)[:, : min(vectors.shape[1], room)]
     filled = jnp.arange(order.shape[1], dtype=jnp.int32)[None] < count[:, None]
     vectors = jnp.take_along_axis(vectors, order[..., None], axis=1)
     distance = jnp.take_along_axis(distance, order, axis=1)

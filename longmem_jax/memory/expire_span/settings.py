@@ -1,0 +1,74 @@
+"""The settings of Expire-Span: their rules, and how they follow from the sizes of a model."""
+
+from typing import Any
+
+from longmem_jax.contract import STARTS, Recipe, Scale
+from longmem_jax.faults import above, at_least, between, one_of
+
+CAPACITY = 4096  # at most, in recipes: four times what the paper reports to be alive (Sec. 5.2)
+
+
+def full_capacity(fields: Any) -> int:
+    """The smallest capacity with which a layer with these fields never drops a live memory."""
+    longest = min(fields['max_span'], fields['limit'] or fields['max_span'])
+    return longest + fields['ramp'] + fields['position_length']
+
+
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """Checks that the capacity holds the segment and the window, and the values of all fields."""
+    capacity = fields['capacity'] or full_capacity(fields)
+    faults = at_least(fields, 1, 'max_span', 'ramp', 'position_length', 'num_sizes')
+    faults += between(fields, 0, 1, 'initial_share', ends='()') + above(fields, 0, 'pre_div')
+    faults += one_of(fields, start=STARTS)
+    if capacity < segment_length:
+        faults.append(
+            f'capacity = {capacity}: must be at least the segment length {segment_length}; the last '
+            'segment is always kept'
+        )
+    if fields['position_length'] >= capacity:
+        faults.append(
+            f'position_length = {fields["position_length"]}: must be below capacity = {capacity}, '
+            'which holds that window and the memories before it'
+        )
+    return faults
+
+
+def check_training(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """Checks that spans can be learned: that the first ones reach old memories, which all find room.
+
+    A span has a gradient only while its memory expires in front of a query. Where no memory lives for
+    more than a segment, none of them is ever old enough to be missed.
+    """
+    reach = fields['initial_share'] * fields['max_span'] + fields['ramp']
+    initial = f'initial_share * max_span + ramp = {reach:g}'
+    if reach < segment_length:
+        return [
+            f'initial_share = {fields["initial_share"]}: memories are seen for {initial} tokens at '
+            f'first, less than a segment of {segment_length}, and spans that never reach beyond it do '
+            f'not grow; use {min(0.75, 3 * segment_length / fields["max_span"]):.2g}, or a larger '
+            'max_span or ramp'
+        ]
+    if fields['capacity'] and fields['capacity'] < min(reach, full_capacity(fields)):
+        return [
+            f'capacity = {fields["capacity"]}: memories are alive for {initial} tokens at first, so '
+            'some would be dropped from the beginning; raise the capacity or lower initial_share'
+        ]
+    return []
+
+
+def recipe(scale: Scale) -> Recipe:
+    """Spans of `scale.reach`, a window of one segment, and spans that begin at three segments.
+
+    The released settings begin at 3.2 segments, with a ramp of a quarter to half of one. Adam needs
+    tens of tokens to cross, so short segments get a ramp of two.
+    """
+    segment = scale.segment
+    fields = dict(
+        max_span=scale.reach,
+        ramp=max(segment // 4, min(64, 2 * segment), 1),
+        position_length=segment,
+        initial_share=min(0.75, 3 * segment / scale.reach),
+    )
+    if full_capacity(fields | {'limit': 0}) > CAPACITY:
+        fields['capacity'] = max(CAPACITY, 2 * segment)
+    return Recipe({'expire_span': fields}, loss_weights={'expire_span': 1e-6})
