@@ -51,7 +51,13 @@ def speeds(experiment: Experiment, contexts: list[int]) -> dict[str, Any]:
         for _ in range(REPEATS + 1):
             start = time.perf_counter()
             chunks = reader.write(
-                GENERATED, temperature=1.0, top_k=0, top_p=1.0, seed=0, chunk=GENERATED
+                GENERATED,
+                vocab_size=model.config.vocab_size,
+                temperature=1.0,
+                top_k=0,
+                top_p=1.0,
+                seed=0,
+                chunk=GENERATED,
             )
             assert sum(chunk.shape[1] for chunk in chunks) == GENERATED
             times.append(time.perf_counter() - start)

@@ -80,6 +80,12 @@ BAD = [
     ([TINY, '--workdir={tmp}', '--mode=generate', '--save_state=/proc/memory'],
      '--save_state=/proc/memory: cannot be written'),
     ([TINY, 'train'], 'unknown arguments'),
+    (['--config=configs/__init__.py'], 'configs/__init__.py has no function get_config'),
+    (['--config=README.md'], 'README.md has no function get_config'),
+    ([TINY, '--workdir={tmp}', '--config.data.tokenizer.path=words.txt'],
+     "config.data.tokenizer.path = 'words.txt': would be ignored"),
+    (['--config=configs/copy.py:tiny', '--config.data.tokenizer.kind=words', '--workdir={tmp}'],
+     "config.data.tokenizer.kind = 'words': the task 'copy' has its own words"),
 ]  # fmt: skip
 
 # Starting Python with JAX is nearly all of the time: one process does it, a fork of it per command.

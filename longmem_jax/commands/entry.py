@@ -1,5 +1,6 @@
 """Shared by every command: the flags --config and --debug, overrides, and one-line errors."""
 
+import ast
 import re
 import sys
 import traceback
@@ -8,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
 from longmem_jax.config import checks, overrides
+from longmem_jax.config.base import base
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, nearest
 from longmem_jax.experiment import Experiment, prepare_workdir
@@ -91,7 +94,7 @@ def fail(error: BaseException) -> int:
 
 
 def _require_file(argv: list[str]) -> None:
-    """Raises `UsageError` if the file of `--config=` is missing, with the nearest that exists."""
+    """Raises `UsageError` if the file of `--config=` is missing or makes no config."""
     for argument in argv:
         match = re.fullmatch(r'--?config=([^:]*)(:.*)?', argument, re.DOTALL)
         if match and not (path := Path(match[1])).is_file():
@@ -100,6 +103,34 @@ def _require_file(argv: list[str]) -> None:
                 f'{argument}: there is no file {path}; {nearest(path, existing)}a config is a file '
                 'such as configs/quickstart.py'
             )
+        if match and not _defines_get_config(path):
+            raise UsageError(
+                f'{argument}: {path} has no function get_config; a config is a Python file with one, '
+                'such as configs/quickstart.py'
+            )
+
+
+def _defines_get_config(path: Path) -> bool:
+    """Whether a file is Python that defines or imports the name `get_config`."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        # A mistake in a config is shown where Python finds it.
+        return path.suffix == '.py'
+    names = {
+        getattr(node, field, None) for node in ast.walk(tree) for field in ('name', 'asname', 'id')
+    }
+    return not names.isdisjoint({'get_config', '*'})
+
+
+def _require_sections(config: Any) -> None:
+    """Raises `UsageError` if a file made something other than a whole configuration."""
+    needed = 'get_config must return what longmem_jax.config.base.base() makes, with its own values'
+    if not isinstance(config, ml_collections.ConfigDict):
+        raise UsageError(f'--config: get_config returned {config!r}; {needed}.')
+    missing = [section for section in base() if section not in config]
+    if missing:
+        raise UsageError(f'--config: the config has no {", ".join(missing)}; {needed}.')
 
 
 def _parse(argv: list[str]) -> list[str]:
@@ -111,7 +142,7 @@ def _parse(argv: list[str]) -> list[str]:
         rest = flags.FLAGS(argv)
         config = flags.FLAGS['config'].value if 'config' in flags.FLAGS else None
         if config is not None:
-            config.model  # noqa: B018  (a file that could not be loaded raises only here)
+            _require_sections(config)  # a file that could not be loaded raises only here
             overrides.apply(config, config_overrides)
         elif config_overrides:
             raise UsageError(MISSING)

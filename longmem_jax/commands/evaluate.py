@@ -82,7 +82,7 @@ def evaluate(
         by_distance(experiment, evaluator, params, split, progress)
         paths = {'by distance': experiment.workdir / 'recall.png'}
     progress.close()
-    show(progress, results, '', paths)
+    show(progress, results, paths)
     return results
 
 

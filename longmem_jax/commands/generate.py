@@ -71,6 +71,7 @@ def generate(
 
     for tokens in reader.write(
         settings['length'],
+        vocab_size=tokenizer.vocab_size,
         temperature=settings['temperature'],
         top_k=settings['top_k'],
         top_p=settings['top_p'],

@@ -160,27 +160,38 @@ class LanguageModelTask:
         self._progress.say(f'step {step:,}: validation {in_short(result)} ({result.protocol})')
 
     def finish(self, state: TrainState, step: int) -> Summary:
-        """Test with and without memory, a sample, the learning curve and the final table."""
-        experiment, progress = self._experiment, self._progress
+        """Test with and without memory, the learning curve, the final table, and a sample."""
+        experiment = self._experiment
         results = self._test(state.params, step)
-        sample, translation = self._sample(state.params, step)
         paths = {
             'checkpoint': experiment.workdir / 'checkpoints' / str(step),
             'TensorBoard events': experiment.workdir / 'tensorboard',
             'metrics': experiment.workdir / 'metrics.jsonl',
             'learning curve': experiment.workdir / 'learning_curve.png',
         }
+        self._write_results(state.params, step, results)
         if jax.process_index() == 0:
             figure = learning_curve(paths['metrics'], paths['learning curve'])
             self._writer.figure('learning_curve', figure, step)
-            one_lane = jax.eval_shape(
-                lambda params: fresh_state(experiment.evaluation_model, params, 1), state.params
-            )
-            path = experiment.workdir / 'results.json'
-            write_results(path, step, state.params, one_lane, results | translation)
-        progress.close()
-        show(progress, results, sample, paths)
+        self._progress.close()
+        show(self._progress, results, paths)
+        # Results first: generation may fail, and testing takes long.
+        sample = ''
+        if jax.process_count() == 1 and experiment.config.model.kind == 'seq2seq':
+            translation = translate_split(experiment, state.params, 'test', self._progress)
+            self._writer.scalars(step, 'test', {'bleu': translation['bleu']})
+            self._write_results(state.params, step, results | translation)
+        elif jax.process_count() == 1 and experiment.config.generate.sample_length:
+            sample = self._sample(state.params, step)
         return Summary(step, True, results, sample)
+
+    def _write_results(self, params: Any, step: int, results: dict[str, Any]) -> None:
+        """Writes results.json."""
+        if jax.process_index() != 0:
+            return
+        model = self._experiment.evaluation_model
+        one_lane = jax.eval_shape(lambda params: fresh_state(model, params, 1), params)
+        write_results(self._experiment.workdir / 'results.json', step, params, one_lane, results)
 
     def _test(self, params: Any, step: int) -> dict[str, Result]:
         """The test split with memory and with the memory reset; seq2seq models have no memory."""
@@ -199,21 +210,15 @@ class LanguageModelTask:
             self._writer.scalars(step, tag, results[name].scalars())
         return results
 
-    def _sample(self, params: Any, step: int) -> tuple[str, dict[str, Any]]:
-        """A generated text, or BLEU and its settings for a seq2seq model."""
-        experiment, config = self._experiment, self._experiment.config
-        if jax.process_count() > 1:
-            return '', {}
-        if config.model.kind == 'seq2seq':
-            translation = translate_split(experiment, params, 'test', self._progress)
-            self._writer.scalars(step, 'test', {'bleu': translation['bleu']})
-            return '', translation
-        if not config.generate.sample_length:
-            return '', {}
-        tokenizer = self._corpora['test'].tokenizer
-        sample = sample_text(experiment.evaluation_model, params, tokenizer, config.generate)
+    def _sample(self, params: Any, step: int) -> str:
+        """A generated text, printed and logged."""
+        experiment = self._experiment
+        sample = sample_text(
+            experiment.evaluation_model, params, experiment.tokenizer, experiment.config.generate
+        )
         self._writer.text('sample', sample, step)
-        return sample, {}
+        self._progress.say('Sample:\n' + sample)
+        return sample
 
 
 def _warnings(model: Any) -> dict[str, str]:

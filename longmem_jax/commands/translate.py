@@ -84,7 +84,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:
     )
     translation = translate_split(experiment, params, split, progress)
     progress.close()
-    show(progress, {split: result}, '', {'translations': _output_path(experiment, split)})
+    show(progress, {split: result}, {'translations': _output_path(experiment, split)})
     return {split: result, **translation}
 
 

@@ -33,7 +33,7 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
         faults += under('config.data.task', TASKS[config.data.source][1](config.data.task))
     faults += _positive(config) + _optimizer(config) + _loss_weights(config) + _pairs(config)
     faults += under('config.retrieval', retrieval.check(config.retrieval)) + _context(config)
-    faults += _generate(config)
+    faults += _generate(config) + _tokenizer(config.data)
     if config.train.segment_length != config.evaluate.segment_length and (
         config.model.position == 'learned' and not config.model.num_positions
     ):
@@ -201,6 +201,19 @@ def _pairs(config: Any) -> list[str]:
             f"config.retrieval.kind = {config.retrieval.kind!r}: must be 'none' for 'seq2seq' models"
         )
     return faults
+
+
+def _tokenizer(data: Any) -> list[str]:
+    """Faults of settings that the chosen tokenizer would ignore."""
+    settings, faults = data.tokenizer, []
+    if data.source in TASKS and settings.kind != 'bytes':
+        faults.append(f'kind = {settings.kind!r}: the task {data.source!r} has its own words')
+    if settings.path and (data.source in TASKS or settings.kind == 'bytes'):
+        faults.append(
+            f'path = {settings.path!r}: would be ignored; a file is only read for texts, and with '
+            "another kind than 'bytes'"
+        )
+    return under('config.data.tokenizer', faults)
 
 
 def _generate(config: Any) -> list[str]:

@@ -52,7 +52,8 @@ def apply(config: ml_collections.ConfigDict, overrides: Sequence[tuple[str, str]
 
     Args:
       config: the whole configuration.
-      overrides: path, such as `train.num_steps`, and text; the last one wins.
+      overrides: path, such as `train.num_steps`, and text; the last one wins. Notes of the config
+        whose `NAME = VALUE` they make untrue are removed.
 
     Raises:
       UsageError: no such field, or a text of the wrong type.
@@ -60,6 +61,17 @@ def apply(config: ml_collections.ConfigDict, overrides: Sequence[tuple[str, str]
     with config.unlocked():
         for path, text in overrides:
             _set(config, tuple(path.split('.')), text)
+        if overrides:
+            config.notes = tuple(note for note in config.notes if _holds(note, config))
+
+
+def _holds(note: str, config: ml_collections.ConfigDict) -> bool:
+    """Whether a section has each `NAME = VALUE` of a note: "infini: position = 't5': ..."."""
+    model = config.model
+    layers = [fields for fields in model.values() if isinstance(fields, ml_collections.ConfigDict)]
+    sections = [config.train, config.evaluate, model, *layers]
+    named = re.findall(r"(\w+) = ('\w*'|[\w.]+)", note)
+    return all(any(repr(fields.get(name)) == value for fields in sections) for name, value in named)
 
 
 def _set(config: ml_collections.ConfigDict, path: tuple[str, ...], text: str) -> None:

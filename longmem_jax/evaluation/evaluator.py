@@ -100,7 +100,7 @@ class Evaluator:
           split: its name.
           reset: reset the memory before every segment, to measure what it contributes.
           initial: memories at the start of every document, [lanes, ...]; None = the model's.
-          max_segments: stop after this many segments per lane, rounded up to a batch; 0 = read all.
+          max_segments: stop after this many segments per lane; 0 = read all.
           report: called with (segments read per lane, tokens scored) after every step.
 
         Returns:
@@ -116,24 +116,24 @@ class Evaluator:
         wrong = jnp.zeros((config.num_lanes,), jnp.int32, device=lanes_sharding(self.mesh))
         total = dict.fromkeys(SUMS, 0.0)
         segments, complete = 0, True
-        per_step = min(SEGMENTS_PER_STEP, max_segments) if max_segments else SEGMENTS_PER_STEP
-        for batch, _ in in_order(
-            corpus, config.num_lanes, config.segment_length, per_step, lanes=lanes
-        ):
+        # A divisor, so that a batch ends with the last of them.
+        per_step = max(n for n in range(1, SEGMENTS_PER_STEP + 1) if max_segments % n == 0)
+        batches = in_order(corpus, config.num_lanes, config.segment_length, per_step, lanes=lanes)
+        for batch, _ in batches:
             batch = from_processes(self.mesh, batch, 1)
             memory, wrong, sums = self._step(params, initial, memory, wrong, batch, reset=reset)
             total = {name: total[name] + float(sums[name]) for name in SUMS}
             segments += per_step
             if report is not None:
                 report(segments, int(total['scored']))
-            if max_segments and segments >= max_segments:
-                complete = False
+            if segments == max_segments:
+                complete = next(batches, None) is None
                 break
         context = f' after {config.context} tokens of context' if config.context else ''
         protocol = (
             f'segment {config.segment_length}{context}, memory {memory_lengths(self.model.config)}'
             f'{" reset before every segment" if reset else ""}, {config.num_lanes} lanes, '
-            f'{"all" if complete else "the first"} {scored_text(total)} of {split} scored'
+            f'{scored_text(total, split, None if complete else segments)}'
         )
         return Result(
             split,

@@ -13,6 +13,8 @@ from longmem_jax.training.step import LN2
 class Result:
     """Sums over the tokens that were scored, and how they were scored.
 
+    Numbers per token are nan if no token was scored, those per answer if there was no answer.
+
     Attributes:
       split: 'train', 'validation' or 'test'.
       nll: sum of the negative log-likelihoods, in nats.
@@ -36,30 +38,34 @@ class Result:
     @property
     def loss(self) -> float:
         """Nats per token."""
-        return self.nll / max(self.tokens, 1)
+        return _mean(self.nll, self.tokens)
 
     @property
     def bits_per_byte(self) -> float:
         """Bits per byte of the source text, whatever the tokenizer; 0 for a task without bytes."""
-        return self.nll / LN2 / max(self.num_bytes, 1.0) if self.num_bytes else 0.0
+        if self.tokens and not self.num_bytes:
+            return 0.0
+        return _mean(self.nll / LN2, self.num_bytes if self.tokens else 0)
 
     @property
     def perplexity(self) -> float:
         """Perplexity per token (infinite beyond the range of floats)."""
-        return math.exp(self.loss) if self.loss < 700 else math.inf
+        return math.inf if self.loss >= 700 else math.exp(self.loss)
 
     @property
     def accuracy(self) -> float:
         """Share of scored tokens that were the most likely."""
-        return self.right / max(self.tokens, 1)
+        return _mean(self.right, self.tokens)
 
     @property
     def exact_match(self) -> float:
         """Share of answers that greedy decoding reproduces exactly."""
-        return self.exact / max(self.answers, 1)
+        return _mean(self.exact, self.answers)
 
     def scalars(self) -> dict[str, float]:
-        """The numbers to log."""
+        """The numbers to log; without those per token if no token was scored."""
+        if not self.tokens:
+            return {'tokens': 0.0, 'num_bytes': self.num_bytes}
         answers = {'exact_match': self.exact_match, 'answers': float(self.answers)}
         return {
             **(answers if self.answers else {}),
@@ -76,6 +82,11 @@ class Result:
         return {**self.scalars(), 'protocol': self.protocol, 'memory': self.memory}
 
 
+def _mean(total: float, count: float) -> float:
+    """The share of each of `count`; nan of none."""
+    return total / count if count else math.nan
+
+
 def memory_lengths(model: Any) -> str:
     """Memory lengths of a model by kind and layer type, as text: 'transformer_xl 512'."""
     kinds = [] if model.kind == 'language_model' else [model.kind]
@@ -89,9 +100,24 @@ def memory_lengths(model: Any) -> str:
     return ', '.join(texts)
 
 
-def scored_text(total: dict[str, float]) -> str:
-    """What was scored, as text: '1,000 tokens (1,000 bytes)', '8 answers (24 of 900 tokens)'."""
+def scored_text(total: dict[str, float], split: str, first: int | None) -> str:
+    """What was scored, as text: 'all 8 answers (24 of 900 tokens) of test scored'.
+
+    Args:
+      total: sums over what was read: 'scored' and all 'tokens', 'num_bytes', 'answers'.
+      split: its name.
+      first: segments of every lane that were read; None = the whole split.
+    """
     tokens = f'{int(total["scored"]):,}'
+    if not total['scored'] and first is None:
+        return f'nothing of {split} is to be scored'
+    if not total['scored']:
+        return (
+            f'nothing is to be scored in the first {first:,} segments of every lane of {split}; raise '
+            'config.evaluate.max_segments or max_test_segments'
+        )
     if total['answers']:
-        return f'{int(total["answers"]):,} answers ({tokens} of {int(total["tokens"]):,} tokens)'
-    return f'{tokens} tokens ({int(round(total["num_bytes"])):,} bytes)'
+        scored = f'{int(total["answers"]):,} answers ({tokens} of {int(total["tokens"]):,} tokens)'
+    else:
+        scored = f'{tokens} tokens ({int(round(total["num_bytes"])):,} bytes)'
+    return f'{"all" if first is None else "the first"} {scored} of {split} scored'

@@ -43,7 +43,7 @@ def _open(
     return jax.lax.fori_loop(0, count, body, (logits, stream))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5, 6), donate_argnums=3)
+@functools.partial(jax.jit, static_argnums=(0, 5, 6, 7), donate_argnums=3)
 def _continue(
     model: LanguageModel,
     params: Any,
@@ -51,9 +51,10 @@ def _continue(
     stream: Stream,
     key: jax.Array,
     length: int,
+    vocab_size: int,
     sampling: tuple[float, int, float],
 ) -> tuple[jax.Array, jax.Array, Stream]:
-    """Draws and reads `length` tokens with `sampling` = (temperature, top_k, top_p).
+    """Draws and reads `length` tokens below `vocab_size`; `sampling`: temperature, top_k, top_p.
 
     Returns:
       The tokens, int32 [batch, length], the last logits, and the stream.
@@ -61,7 +62,8 @@ def _continue(
 
     def body(carry, key):
         logits, stream = carry
-        token = sample(logits, key, *sampling)
+        # A model may have more ids than its tokenizer: they mean nothing.
+        token = sample(logits[:, :vocab_size], key, *sampling)
         logits, stream = read_token(model, params, token, stream)
         return (logits.astype(jnp.float32), stream), token
 
@@ -121,6 +123,7 @@ class Reader:
         self,
         length: int,
         *,
+        vocab_size: int,
         temperature: float,
         top_k: int,
         top_p: float,
@@ -129,7 +132,8 @@ class Reader:
     ) -> Iterator[np.ndarray]:
         """Continues the text by `length` tokens; yields them in chunks, int32 [batch, <= chunk].
 
-        The tokens drawn depend on the seed and on `chunk`, not on `length`.
+        All are below `vocab_size`, that of the tokenizer: the model's may be larger. The tokens
+        drawn depend on the seed and on `chunk`, not on `length`.
         """
         key = jax.random.key(seed)
         sampling = (float(temperature), int(top_k), float(top_p))
@@ -142,6 +146,7 @@ class Reader:
                 self._stream,
                 jax.random.fold_in(key, start),
                 size,
+                vocab_size,
                 sampling,
             )
             tokens = np.asarray(tokens)

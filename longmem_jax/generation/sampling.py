@@ -23,6 +23,7 @@ def filter_logits(logits: jax.Array, top_k: int, top_p: float) -> jax.Array:
         sorted_logits = -jnp.sort(-logits, axis=-1)
         cumulative = jnp.cumsum(jax.nn.softmax(sorted_logits, axis=-1), axis=-1)
         inside = cumulative - jax.nn.softmax(sorted_logits, axis=-1) < top_p
+        inside = inside.at[:, 0].set(True)
         threshold = jnp.min(jnp.where(inside, sorted_logits, jnp.inf), axis=-1, keepdims=True)
         logits = jnp.where(logits < threshold, -jnp.inf, logits)
     return logits

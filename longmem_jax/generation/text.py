@@ -52,6 +52,7 @@ def sample_text(model: LanguageModel, params: Any, tokenizer: Any, settings: Any
     stream = TextStream(tokenizer)
     chunks = reader.write(
         settings.sample_length,
+        vocab_size=tokenizer.vocab_size,
         temperature=settings.temperature,
         top_k=settings.top_k,
         top_p=settings.top_p,

@@ -26,7 +26,9 @@ class Translator:
         """Compiles nothing yet."""
         self.model, self.tokenizer = model, tokenizer
         self.settings, self.max_target = settings, max_target
-        search = functools.partial(_search, model, tokenizer.begin, max_target)
+        search = functools.partial(
+            _search, model, tokenizer.begin, tokenizer.vocab_size, max_target
+        )
         self._search = jax.jit(search, static_argnums=(2, 3))
 
     def __call__(self, params: Any, texts: Iterable[str]) -> list[str]:
@@ -55,6 +57,7 @@ class Translator:
 def _search(
     model: Any,
     begin: int,
+    vocab_size: int,
     max_target: int,
     params: Any,
     source: jax.Array,
@@ -68,7 +71,8 @@ def _search(
     def step(tokens: jax.Array, cache: Any, position: jax.Array) -> tuple[jax.Array, Any]:
         index = jnp.broadcast_to(position, tokens.shape).astype(jnp.int32)
         logits, cache = model.apply(variables, tokens[:, None], cache, index, method='extend')
-        return logits[:, 0], cache
+        # A model may have more ids than its tokenizer: they mean nothing.
+        return logits[:, 0, :vocab_size], cache
 
     tokens, _ = beam_search(
         step,

@@ -10,6 +10,8 @@ import jax
 from longmem_jax.evaluation.result import Result
 from longmem_jax.reporting.progress import Progress
 
+NOTHING = 'nothing scored'
+
 
 def write_results(
     path: Path, step: int, params: Any, one_lane: Any, results: dict[str, Any]
@@ -36,44 +38,46 @@ def write_results(
 
 def in_short(result: Result) -> str:
     """The most important one or two numbers of a result, as text."""
+    if not result.tokens:
+        return NOTHING
     if result.answers:
         return f'exact match {result.exact_match:.2%}, accuracy {result.accuracy:.2%}'
     return f'{result.bits_per_byte:.4f} bits/byte, perplexity {result.perplexity:,.2f}'
 
 
-def show(
-    progress: Progress, results: dict[str, Result], sample: str, paths: dict[str, Any]
-) -> None:
-    """Prints the results with their protocol, a sample, and the paths of files."""
+def show(progress: Progress, results: dict[str, Result], paths: dict[str, Any]) -> None:
+    """Prints the results with their protocol, and the paths of files."""
     if any(result.answers for result in results.values()):
+        columns = ('exact match', 'accuracy', 'nats/token')
         rows = [
-            (name, f'{r.exact_match:.2%}', f'{r.accuracy:.2%}', f'{r.loss:.4f}')
+            _row(name, r, f'{r.exact_match:.2%}', f'{r.accuracy:.2%}', f'{r.loss:.4f}')
             for name, r in results.items()
         ]
-        progress.table('Results', ('evaluation', 'exact match', 'accuracy', 'nats/token'), rows)
-        _show_details(progress, results, sample, paths)
-        return
-    rows = [
-        (name, f'{r.bits_per_byte:.4f}', f'{r.loss:.4f}', f'{r.perplexity:,.2f}')
-        for name, r in results.items()
-    ]
-    if len(results) == 2:
-        # With retrieval no memory is reset; there the model alone comes first.
-        pair = sorted(results.values(), key=lambda result: result.memory == 'kept')
-        without, kept = (result.bits_per_byte for result in pair)
-        share = (without - kept) / without if without and math.isfinite(without) else 0.0
-        rows.append(('gain by memory', f'{without - kept:.4f}', f'{share:.1%}', ''))
-    progress.table('Results', ('evaluation', 'bits/byte', 'nats/token', 'perplexity'), rows)
-    _show_details(progress, results, sample, paths)
-
-
-def _show_details(
-    progress: Progress, results: dict[str, Result], sample: str, paths: dict[str, Any]
-) -> None:
-    """Prints the lines below the table."""
+    else:
+        columns = ('bits/byte', 'nats/token', 'perplexity')
+        rows = [
+            _row(name, r, f'{r.bits_per_byte:.4f}', f'{r.loss:.4f}', f'{r.perplexity:,.2f}')
+            for name, r in results.items()
+        ]
+        rows += _gain(results)
+    progress.table('Results', ('evaluation', *columns), rows)
     for name, result in results.items():
         progress.say(f'{name}: {result.protocol}')
-    if sample:
-        progress.say('Sample:\n' + sample)
     for name, path in paths.items():
         progress.say(f'{name}: {path}')
+
+
+def _row(name: str, result: Result, *numbers: str) -> tuple[str, ...]:
+    """A row of the table; without numbers if there are none."""
+    return (name, *(numbers if result.tokens else (NOTHING, *[''] * (len(numbers) - 1))))
+
+
+def _gain(results: dict[str, Result]) -> list[tuple[str, ...]]:
+    """The row that compares two results with and without memory; no row if there is nothing to."""
+    if len(results) != 2 or not all(result.tokens for result in results.values()):
+        return []
+    # With retrieval no memory is reset; there the model alone comes first.
+    pair = sorted(results.values(), key=lambda result: result.memory == 'kept')
+    without, kept = (result.bits_per_byte for result in pair)
+    share = (without - kept) / without if without and math.isfinite(without) else 0.0
+    return [('gain by memory', f'{without - kept:.4f}', f'{share:.1%}', '')]

@@ -59,9 +59,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / 'manifest.json'
     if not path.exists():
+        given = f'{folder}: no datastore there' if folder.parts else "'': a folder is needed"
         raise UsageError(
-            f'config.retrieval.datastore = {folder}: no datastore there; make one with '
-            '--mode=build_datastore.'
+            f'config.retrieval.datastore = {given}; make one with --mode=build_datastore.'
         )
     try:
         manifest = json.loads(path.read_text())

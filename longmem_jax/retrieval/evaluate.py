@@ -243,7 +243,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     if store is not None and settings.report_tokens:
         paths |= gains.write(store, experiment.tokenizer, experiment.workdir)
     progress.close()
-    show(progress, results, '', paths)
+    show(progress, results, paths)
     return results
 
 

@@ -142,5 +142,5 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
         for name, nll in names.items()
     }
     progress.close()
-    show(progress, results, '', {})
+    show(progress, results, {})
     return results

@@ -1,6 +1,7 @@
 """Training as a user sees it: runs, ends, resumes, refuses; and the promises of the step itself."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -108,11 +109,29 @@ def test_a_finished_run_only_evaluates(finished, texts, capsys):
     assert again.results['test'].nll == summary.results['test'].nll
 
 
+def test_a_sample_that_fails_loses_no_result(finished, texts, tmp_path, capsys, monkeypatch):
+    workdir = tmp_path / 'copy'
+    shutil.copytree(finished[0], workdir)
+    for name in ('results.json', 'learning_curve.png'):
+        (workdir / name).unlink()
+    config = small_config(texts)
+    config.generate.sample_length = 5
+
+    def fail(*arguments):
+        raise RuntimeError('no sample today')
+
+    monkeypatch.setattr('longmem_jax.commands.train.sample_text', fail)
+    with pytest.raises(RuntimeError, match='no sample today'):
+        train(experiment(config, workdir))
+    written = json.loads((workdir / 'results.json').read_text())
+    assert written['test']['bits_per_byte'] == finished[1].results['test'].bits_per_byte
+    assert (workdir / 'learning_curve.png').exists()
+    assert 'test, memory reset' in capsys.readouterr().out.partition('Results')[2]
+
+
 @pytest.mark.slow
 def test_broken_checkpoint_falls_back_and_ends_bit_for_bit(finished, texts, tmp_path, capsys):
     """The newest checkpoint loses bytes; the one before is used, with the same losses."""
-    import shutil
-
     workdir, _, lines = finished
     copy = tmp_path / 'copy'
     shutil.copytree(workdir, copy)
@@ -129,8 +148,6 @@ def test_broken_checkpoint_falls_back_and_ends_bit_for_bit(finished, texts, tmp_
 
 @pytest.mark.slow
 def test_all_broken_is_an_error(finished, texts, tmp_path):
-    import shutil
-
     copy = tmp_path / 'copy'
     shutil.copytree(finished[0], copy)
     for folder in (copy / 'checkpoints').iterdir():

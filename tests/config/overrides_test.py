@@ -81,6 +81,31 @@ def test_a_loss_weight_that_the_config_lacks_can_be_set():
     assert 'config.train.loss_weights.expire_span = 1e-06: not a loss of this model' in fault
 
 
+def test_notes_end_with_what_they_explain():
+    def notes(*arguments):
+        config = quickstart.get_config('tiny')
+        config.notes = (
+            "infini: position = 't5': 'rotary' rotates pairs, and head_dim = 41 is odd",
+            'compressive: rate = 2: 4 does not divide segment_length = 30',
+            'a word without values',
+        )
+        config.model.head_dim, config.train.segment_length = 41, 30
+        config.model.infini = dict(position='t5')
+        config.model.compressive = dict(rate=2)
+        overrides.apply(config, overrides.split_arguments(arguments)[1])
+        return [note.partition(':')[0] for note in config.notes]
+
+    everything = ['infini', 'compressive', 'a word without values']
+    assert notes() == notes('--config.train.num_steps=3') == everything
+    for argument in ('--config.model.head_dim=40', '--config.model.infini.position=rotary'):
+        assert notes(argument) == everything[1:], argument
+    for argument in (
+        '--config.model.compressive.rate=4',
+        '--config.train.segment_length=32',
+    ):
+        assert notes(argument) == [everything[0], everything[2]], argument
+
+
 @pytest.mark.parametrize(
     'argument, parts',
     [

@@ -5,15 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax.config.base import base
+from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.data.tokenizers import Bytes, Words
 from longmem_jax.errors import UsageError
 from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.sampling import filter_logits, sample
-from longmem_jax.generation.text import TextStream
-from tests.toys import LENGTH, random_segments, run, toy
+from longmem_jax.generation.text import TextStream, sample_text
+from longmem_jax.models.kinds import KINDS
+from tests.toys import LENGTH, VOCAB, random_segments, run, toy
 
 NONE = np.zeros((1, 0), np.int32)
+MEMORY_KINDS = [name for name, kind in KINDS.items() if kind.toy is not None]
 
 
 def kept(logits):
@@ -27,6 +31,7 @@ def test_top_k_and_top_p():
     assert kept(filter_logits(logits, 0, 0.81)) == [[True, True, True, False]]
     assert kept(filter_logits(logits, 0, 0.01)) == [[True, False, False, False]]
     assert kept(filter_logits(logits, 99, 1.0)) == [[True] * 4]
+    assert kept(filter_logits(logits, 0, 0.0)) == [[True, False, False, False]]
 
 
 def test_sampling_follows_temperature_and_key():
@@ -70,7 +75,7 @@ def test_written_tokens_are_read_too():
     prompt = np.asarray(random_segments(batch=1).tokens[0])
     reader = Reader(model, params, fresh_state(model, params, 1), NONE)
     reader.read(prompt)
-    options = dict(temperature=1.0, top_k=0, top_p=1.0, seed=4)
+    options = dict(vocab_size=VOCAB, temperature=1.0, top_k=0, top_p=1.0, seed=4)
     parts = list(reader.write(23, chunk=8, **options))
     assert [part.shape[1] for part in parts] == [8, 8, 7]
     again = Reader(model, params, fresh_state(model, params, 1), NONE)
@@ -79,6 +84,31 @@ def test_written_tokens_are_read_too():
     np.testing.assert_array_equal(reader.pending, again.pending)
     for a, b in zip(jax.tree.leaves(reader.state), jax.tree.leaves(again.state), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5)
+
+
+@pytest.mark.parametrize('temperature', [0.0, 1.0])
+@pytest.mark.parametrize(
+    'name',
+    ['transformer_xl', *(pytest.param(kind, marks=pytest.mark.slow) for kind in MEMORY_KINDS)],
+)
+def test_ids_that_the_tokenizer_lacks_are_never_drawn(name, temperature):
+    """A model may have more ids than its tokenizer, and here prefers all of those."""
+    model, params = toy(name)
+    reader = Reader(model, params, fresh_state(model, params, 1), NONE)
+    reader.read(np.zeros((1, 1), np.int32))
+    reader.logits = jnp.where(jnp.arange(VOCAB) < 3, reader.logits, 100.0)
+    options = dict(vocab_size=3, temperature=temperature, top_k=0, top_p=0.9, seed=4)
+    tokens = np.concatenate(list(reader.write(24, chunk=12, **options)), axis=1)
+    assert tokens.shape == (1, 24) and tokens.max() < 3
+
+
+def test_a_sample_of_a_task_has_only_its_words():
+    model, params = toy('transformer_xl')
+    words = Vocabulary(['begin', 'a', 'b'], 'begin')
+    settings = base().generate
+    settings.sample_length, settings.top_p = 30, 1.0
+    text = sample_text(model, params, words, settings)
+    assert {*text.split()} == {'a', 'b'}
 
 
 def test_state_file_gives_the_same_logits_bit_for_bit(tmp_path):

@@ -25,7 +25,7 @@ def result(bits, memory='kept'):
 )
 def test_the_gain_is_that_over_no_memory_whatever_the_names(results):
     out = io.StringIO()
-    show(Progress(0, log_every=0, out=out), results, '', {})
+    show(Progress(0, log_every=0, out=out), results, {})
     (line,) = (line for line in out.getvalue().splitlines() if 'gain by memory' in line)
     assert line.split()[-2:] == ['0.5000', '20.0%']
 

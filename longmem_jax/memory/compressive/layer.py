@@ -338,8 +338,9 @@ def _lengths(scale: Scale) -> tuple[dict[str, int], tuple[str, ...]]:
     half = max(scale.reach // 2 // rate, 1) * rate
     notes = ()
     if rate != 4:
-        segments = ' and '.join(map(str, sorted({scale.segment, scale.evaluated})))
-        notes = (f'rate = {rate}: 4 does not divide segments of {segments}',)
+        lengths = sorted({scale.segment, scale.evaluated})
+        segments = ' and '.join(f'segment_length = {length}' for length in lengths)
+        notes = (f'rate = {rate}: 4 does not divide {segments}',)
     return dict(memory_length=half, compressed_length=half, rate=rate), notes
 
 

@@ -1,0 +1,42 @@
+"""Files that are not configs."""
+
+import pytest
+
+from configs import quickstart
+from longmem_jax.commands import entry
+from longmem_jax.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        'def get_config(): ...',
+        'from configs.quickstart import get_config',
+        'from configs.quickstart import *',
+        'from configs.quickstart import other as get_config',
+        'get_config = other',
+        'def get_config(:  # Python tells where',
+    ],
+)
+def test_a_file_may_come_by_get_config_in_any_way(tmp_path, text):
+    path = tmp_path / 'config.py'
+    path.write_text(text)
+    entry._require_file([f'--config={path}:tiny'])
+
+
+@pytest.mark.parametrize('name, text', [('a.py', 'x = 3'), ('config.json', '{"a": '), ('b.py', '')])
+def test_a_file_without_get_config_says_what_a_config_is(tmp_path, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(UsageError, match='has no function get_config; a config is a Python file'):
+        entry._require_file([f'--config={path}'])
+
+
+def test_a_config_is_whole():
+    config = quickstart.get_config('tiny')
+    entry._require_sections(config)
+    del config.mesh
+    with pytest.raises(UsageError, match=r'the config has no mesh; .*config.base.base\(\) makes'):
+        entry._require_sections(config)
+    with pytest.raises(UsageError, match='get_config returned 3; get_config must return'):
+        entry._require_sections(3)
