@@ -5,12 +5,76 @@
 
 from typing import Any
 
+import flax.linen as nn
+import flax.struct
 import jax
 import jax.numpy as jnp
 
 from longmem_jax.errors import UsageError
+from longmem_jax.layers import weight_dropout
 from longmem_jax.layers.attention_rules import NEVER, Rules
 from longmem_jax.layers.weight_dropout import WeightDropout
+
+INSPECTED = 'intermediates'  # the collection that holds a `Look` per attention while it is mutable
+
+
+@flax.struct.dataclass
+class Look:
+    """What one attention of a layer looked at; see `models.inspect.looks`.
+
+    Attributes:
+      weights: [batch, heads, queries, keys], float32 at least, without dropout; 0 where masked.
+      values: [batch, kv_heads, keys, head_dim]; None if every query has keys of its own (`entries`).
+      out: [batch, heads, queries, head_dim], the values mixed by the weights.
+      entries: int32 [batch, heads, queries, keys], the memory entry that is key j of each query; None
+        if all queries have the same keys.
+      parts: what the keys are, in order: names with the number of keys.
+    """
+
+    weights: jax.Array
+    values: jax.Array | None
+    out: jax.Array
+    entries: jax.Array | None = None
+    parts: tuple[tuple[str, int], ...] = flax.struct.field(pytree_node=False, default=())
+
+
+def is_inspected(module: nn.Module) -> bool:
+    """Whether looks are recorded: never in training, evaluation or `init`."""
+    return module.is_mutable_collection(INSPECTED)
+
+
+def record(module: nn.Module, look: Look) -> None:
+    """Adds a look to those of `module`; call it only if `is_inspected(module)`."""
+    module.sow(INSPECTED, 'look', look)
+
+
+def attend_in(
+    module: nn.Module,
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    rules: Rules,
+    *,
+    train: bool,
+    parts: tuple[tuple[str, int], ...],
+    block_size: int = 0,
+) -> jax.Array:
+    """`attend` as the attention of a module: with its dropout, and open to inspection.
+
+    Args:
+      module: bound, with `settings`.
+      queries, keys, values, rules, block_size: as in `attend`.
+      train: turns dropout on.
+      parts: see `Look`.
+    """
+    dropout = weight_dropout.draw(module, train)
+    out = attend(queries, keys, values, rules, dropout, block_size)
+    if is_inspected(module):
+        scaled, prepared = rules.prepared(queries, keys.shape[2])
+        weights, seen = _weights(scaled, keys, prepared)
+        weights = jnp.where(seen, weights, jnp.zeros_like(weights))
+        record(module, Look(weights, values, out, parts=parts))
+    return out
 
 
 def attend(
@@ -47,8 +111,7 @@ def attend(
     if block_size and block_size < num_keys:
         return _attend_blocks(queries, keys, values, rules, dropout, block_size)
     scaled, rules = rules.prepared(queries, num_keys)
-    scores, seen = rules.scores(scaled, keys, 0, num_keys)
-    weights = jax.nn.softmax(jnp.where(seen, scores, jnp.asarray(NEVER, scores.dtype)), axis=-1)
+    weights, seen = _weights(scaled, keys, rules)
     if dropout is not None:
         weights = dropout.apply(weights)
     out = _mix(weights.astype(values.dtype), values, values.dtype)
@@ -59,6 +122,13 @@ def attend(
     else:
         return out
     return jnp.where(has_visible_key[..., None], out, jnp.zeros_like(out))
+
+
+def _weights(scaled: jax.Array, keys: jax.Array, rules: Rules) -> tuple[jax.Array, jax.Array]:
+    """Softmax over all keys, and which are seen; `scaled` queries and `rules` are prepared."""
+    scores, seen = rules.scores(scaled, keys, 0, keys.shape[2])
+    scores = jnp.where(seen, scores, jnp.asarray(NEVER, scores.dtype))
+    return jax.nn.softmax(scores, axis=-1), seen
 
 
 def _mix(weights: jax.Array, values: jax.Array, dtype: jnp.dtype) -> jax.Array:

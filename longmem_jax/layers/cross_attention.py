@@ -7,8 +7,7 @@ import flax.struct
 import jax
 
 from longmem_jax.contract import ModelSettings
-from longmem_jax.layers import weight_dropout
-from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention import attend_in
 from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
 
@@ -56,5 +55,6 @@ class CrossAttention(nn.Module):
             mask=source.valid[:, None, None, :],
             scale=self.settings.score_scale,
         )
-        dropout = weight_dropout.draw(self, train)
-        return self.projections.out(attend(queries, source.keys, source.values, rules, dropout))
+        parts = (('source', source.valid.shape[1]),)
+        out = attend_in(self, queries, source.keys, source.values, rules, train=train, parts=parts)
+        return self.projections.out(out)

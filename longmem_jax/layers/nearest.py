@@ -224,7 +224,7 @@ def _search(
 
 def nearest(
     ring: Rows, queries: jax.Array, k: int, method: str, recall: float, block_size: int
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """The k entries with the largest inner product with every query.
 
     Args:
@@ -238,7 +238,8 @@ def nearest(
 
     Returns:
       keys, values: [batch, heads, n, k, width] in the dtype of the queries, zeros where fewer entries
-      are filled; bool [batch, heads, n, k], which were found.
+      are filled; bool [batch, heads, n, k], which were found; int32 [batch, heads, n, k], their
+      positions in the ring, undefined where not found.
     """
     ring, queries = jax.lax.stop_gradient((ring, queries))
 
@@ -253,6 +254,7 @@ def nearest(
             scores, best = jax.lax.top_k(scores, k)
             index = jnp.take_along_axis(index, best, axis=-1)
         found = scores > NEVER / 2
+        entries = index
         here = found & (index >= base) & (index < base + size)
         index = jnp.where(here, index - base, 0)
         gather = jax.vmap(jax.vmap(lambda entries, index: entries[index]))
@@ -268,6 +270,7 @@ def nearest(
             read(ring.rows_keys, ring.rows_key_scale),
             read(ring.rows_values, ring.rows_value_scale),
             found,
+            entries,
         )
 
     return jax.lax.stop_gradient(_on_devices(find, ring, queries, False))

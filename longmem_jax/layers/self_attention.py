@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
-from longmem_jax.layers import weight_dropout
-from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention import attend, attend_in
 from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
@@ -73,6 +72,7 @@ class SelfAttention(nn.Module):
       clamp_length: larger distances are encoded as this one; 0 = no limit.
       window: only distances below it are seen; 0 = no limit.
       block_size: keys per block of the online softmax; 0 = all keys at once.
+      parts: what the vectors of the memory are, for inspection; see `Look`. () = one cache.
     """
 
     settings: ModelSettings
@@ -84,6 +84,7 @@ class SelfAttention(nn.Module):
     clamp_length: int = 0
     window: int = 0
     block_size: int = 0
+    parts: tuple[tuple[str, int], ...] = ()
 
     def setup(self):
         self.relation = RelativePosition(
@@ -115,8 +116,12 @@ class SelfAttention(nn.Module):
             scale=self.settings.score_scale,
             **by_distance,
         )
-        dropout = weight_dropout.draw(self, train)
-        return self.projections.out(attend(queries, keys, values, rules, dropout, self.block_size))
+        parts = self.parts or (('cache', self.memory_length),)
+        parts = (*parts, ('segment', keys.shape[2] - self.memory_length))
+        out = attend_in(
+            self, queries, keys, values, rules, train=train, parts=parts, block_size=self.block_size
+        )
+        return self.projections.out(out)
 
     def __call__(
         self,

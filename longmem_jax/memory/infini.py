@@ -15,8 +15,8 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
-from longmem_jax.layers import associative, weight_dropout
-from longmem_jax.layers.attention import attend
+from longmem_jax.layers import associative
+from longmem_jax.layers.attention import attend_in
 from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
@@ -154,7 +154,8 @@ class InfiniAttention(nn.Module):
             plain, offset, keys.shape[2], train=train
         )
         rules = Rules(offset=offset, scale=self.settings.score_scale, **by_distance)
-        local = attend(queries, keys, values, rules, weight_dropout.draw(self, train))
+        parts = (('segment', keys.shape[2]),)
+        local = attend_in(self, queries, keys, values, rules, train=train, parts=parts)
         features = self._features(queries if self.rotate_memory else plain)
         batch, heads, length, width = features.shape
         features = features.reshape(batch, self.settings.kv_heads, -1, length, width)

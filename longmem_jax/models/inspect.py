@@ -5,6 +5,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.linen as nn
+import flax.traverse_util
+
+from longmem_jax.layers.attention import INSPECTED, Look
+from longmem_jax.segment import Segment
 
 
 @contextlib.contextmanager
@@ -33,3 +37,31 @@ def capture(
 
     with nn.intercept_methods(record):
         yield values
+
+
+def looks(model: nn.Module, params: Any, segment: Segment, state: Any) -> tuple[Any, ...]:
+    """Reads a segment and returns what every softmax attention of the model looked at.
+
+    Under `jax.jit`, return only the looks that you need: the others are then not computed.
+
+    Args:
+      model, params: a model of any kind.
+      segment: full segments; `Look.parts` does not hold for shorter ones with trailing memory tokens.
+      state: memories before the segment.
+
+    Returns:
+      The state after the segment, the logits, and a dictionary from the path of a module to its
+      `Look`, such as 'block_1/attention/attention'. A module that is called several times has
+      'PATH, call 1', 'PATH, call 2', ... Attention without softmax weights, such as linear attention,
+      and attention within learned spans are not in it.
+    """
+    (logits, state, _), recorded = model.apply(
+        {'params': params}, segment, state, train=False, mutable=[INSPECTED]
+    )
+    found: dict[str, Look] = {}
+    tree = flax.traverse_util.flatten_dict(recorded.get(INSPECTED, {}))
+    for (*path, _), calls in tree.items():
+        name = '/'.join(path)
+        for number, look in enumerate(calls):
+            found[name if len(calls) == 1 else f'{name}, call {number + 1}'] = look
+    return state, logits, found

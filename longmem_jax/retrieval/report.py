@@ -1,13 +1,12 @@
 """The neighbours of the tokens whose probability rose most: a text file and an HTML page."""
 
 import heapq
-import html
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from longmem_jax.reporting.gained import Gained, Read, shown_text, write
 from longmem_jax.retrieval.knn_lm import log_weights
 from longmem_jax.retrieval.reading import Part
 
@@ -59,43 +58,22 @@ class Gains:
     def write(self, store: Any, tokenizer: Any, folder: Path) -> dict[str, Path]:
         """Writes `retrieval.txt` and `retrieval.html`; returns their paths."""
 
-        def text(tokens: Iterable[int]) -> str:
-            known = np.asarray([token for token in tokens if 0 <= token < tokenizer.vocab_size])
-            known = known[known != tokenizer.begin] if len(known) else known.astype(np.int32)
-            return tokenizer.decode(known).decode('utf-8', 'replace').replace('\n', ' ')
-
-        lines, sections = [], []
-        for gain, _, (before, target, alone, mixed, numbers, weights) in sorted(
+        reported = []
+        for _, _, (before, target, alone, mixed, numbers, weights) in sorted(
             self._heap, reverse=True
         ):
-            lines.append(
-                f'{text(before)} [{text([target])}]  p {np.exp(alone):.4f} -> {np.exp(mixed):.4f}, '
-                f'gain {gain:.2f} nats'
-            )
-            table_rows = []
-            contexts, values = store.rows('contexts', numbers), store.rows('values', numbers)
-            documents = store.rows('documents', numbers)
-            for context, value, document, weight in zip(
-                contexts, values, documents, weights, strict=True
-            ):
-                neighbour = f'{text(context)} [{text([value])}]'
-                lines.append(f'    {weight:.3f}  document {document}: {neighbour}')
-                mark = ' class="right"' if value == target else ''
-                table_rows.append(
-                    f'<tr{mark}><td>{weight:.3f}</td><td>{document}</td>'
-                    f'<td>{html.escape(neighbour)}</td></tr>'
+            rows = (store.rows(name, numbers) for name in ('contexts', 'values', 'documents'))
+            reads = [
+                Read(
+                    float(weight),
+                    f'document {document}',
+                    shown_text(tokenizer, context),
+                    shown_text(tokenizer, [value]),
+                    value == target,
                 )
-            sections.append(
-                f'<h3>{html.escape(text(before))} <mark>{html.escape(text([target]))}</mark></h3>'
-                f'<p>p {np.exp(alone):.4f} &rarr; {np.exp(mixed):.4f}, gain {gain:.2f} nats</p>'
-                '<table><tr><th>weight</th><th>document</th><th>context [token]</th></tr>'
-                f'{"".join(table_rows)}</table>'
-            )
-        paths = {'neighbours': folder / 'retrieval.txt', 'the same': folder / 'retrieval.html'}
-        paths['neighbours'].write_text('\n'.join(lines) + '\n', encoding='utf-8')
-        style = 'body{font-family:monospace} td{padding:0 1em} .right{background:#dfd}'
-        page = (
-            f'<!doctype html><meta charset="utf-8"><title>Neighbours</title><style>{style}</style>'
-        )
-        paths['the same'].write_text(page + ''.join(sections), encoding='utf-8')
-        return paths
+                for weight, context, value, document in zip(weights, *rows, strict=True)
+            ]
+            before, token = shown_text(tokenizer, before), shown_text(tokenizer, [target])
+            reported.append(Gained(before, token, alone, mixed, reads))
+        text, page = write(reported, folder, 'retrieval', 'Neighbours')
+        return {'neighbours': text, 'the same': page}

@@ -11,7 +11,7 @@ import pytest
 
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
-from longmem_jax.config.recipes import given, recipes, scale_of, use
+from longmem_jax.config.recipes import given, recipes, scale_of, section, use
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
@@ -116,7 +116,7 @@ def test_faults_say_what_is_allowed(path, value, message):
 def test_settings_of_attention_are_checked(changes, message):
     config = base()
     config.model.transformer_xl.position = 'rotary'
-    config.model.memsizer = dict(num_slots=4, bias=True, chunk=3, carry=True, gradients=True)
+    config.model.memsizer = section('memsizer', num_slots=4, chunk=3)
     config.model.update(dict(rotary_share=0.25, num_kv_heads=2))
     assert checks.find_faults(config, 1) == []
     config.model.update(changes)
@@ -454,7 +454,7 @@ def test_a_task_is_checked_with_the_rest():
         (dict(num_samples=5000), 'add nothing'),
         (dict(widths=(0.001, 0.05)), 'grows without bound'),
         (dict(widths=(0.0, 0.05)), 'numbers above 0'),
-        (dict(sticky='always'), 'none, sampled, quantile'),
+        (dict(sticky='always'), 'none, sampled, sampled_inside, quantile'),
         (dict(density='uniform'), 'gaussian, parabola'),
         (dict(kl='mean'), 'true, paper_eq21, as_released'),
         (dict(write_length=64), 'at least the segment length 128'),

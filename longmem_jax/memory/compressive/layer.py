@@ -129,6 +129,7 @@ class SegmentReading(nn.Module):
             shared=self.shared,
             position=self.position,
             memory_length=self.compressed_length + self.memory_length,
+            parts=(('slots', self.compressed_length), ('cache', self.memory_length)),
         )
         self.compress = Compressor(
             kind=self.compression,

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, between, one_of
+from longmem_jax.layers.attention import Look, is_inspected, record
 from longmem_jax.layers.attention_rules import NEVER
 from longmem_jax.layers.nearest import (
     DTYPES,
@@ -146,7 +147,7 @@ class Memorizing(nn.Module):
         shape = queries.shape
         queries = queries.reshape(shape[0], self.settings.kv_heads, -1, shape[3])
         # The scale is positive, so it does not change the order.
-        keys, values, found = nearest(
+        keys, values, found, entries = nearest(
             rows, queries, self.top_k, self.search, self.recall_target, self.block_size
         )
         score_dtype = jnp.promote_types(queries.dtype, jnp.float32)
@@ -154,8 +155,14 @@ class Memorizing(nn.Module):
         counted = found if self.unwritten == 'masked' else jnp.ones_like(found)
         scores = jnp.where(counted, scores, jnp.asarray(NEVER, score_dtype))
         weights = jax.nn.softmax(scores, axis=-1)
-        weights = jnp.where(counted, weights, jnp.zeros_like(weights)).astype(values.dtype)
-        return jnp.einsum('bhnk,bhnkd->bhnd', weights, values).reshape(shape)
+        weights = jnp.where(counted, weights, jnp.zeros_like(weights))
+        out = jnp.einsum('bhnk,bhnkd->bhnd', weights.astype(values.dtype), values).reshape(shape)
+        if is_inspected(self):
+            by_query = (*shape[:3], self.top_k)
+            entries = jnp.where(found, entries, -1).reshape(by_query)
+            parts = (('memory, nearest first', self.top_k),)
+            record(self, Look(weights.reshape(by_query), None, out, entries, parts))
+        return out
 
     def _mix(self, local: jax.Array, retrieved: jax.Array) -> jax.Array:
         """Gates the two results, [batch, heads, n, head_dim], and projects them."""

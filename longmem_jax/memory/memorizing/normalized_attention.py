@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import STARTS, ModelSettings
 from longmem_jax.faults import above, at_least, one_of
-from longmem_jax.layers import feature_maps, weight_dropout
-from longmem_jax.layers.attention import attend
+from longmem_jax.layers import feature_maps
+from longmem_jax.layers.attention import attend_in
 from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import RelativePosition
@@ -141,7 +141,8 @@ class NormalizedAttention(nn.Module):
             distance_bias=bias,
             scale=1.0,
         )
-        return attend(queries, keys, values, rules, weight_dropout.draw(self, train))
+        parts = (('cache', self.memory_length), ('segment', num_keys - self.memory_length))
+        return attend_in(self, queries, keys, values, rules, train=train, parts=parts)
 
     def whole(
         self, x: jax.Array, recent: RecentKeys, train: bool

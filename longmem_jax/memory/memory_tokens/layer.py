@@ -16,8 +16,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.faults import at_least, one_of
-from longmem_jax.layers import weight_dropout
-from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention import attend_in
 from longmem_jax.layers.attention_rules import RelativeTable, Rules
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
@@ -209,9 +208,18 @@ class MemoryTokensLayer(nn.Module):
             scale=settings.score_scale,
             **by_distance,
         )
-        dropout = weight_dropout.draw(self.attention, train)
-        out = attend(related, keys_values.keys, keys_values.values, rules, dropout)
+        out = attend_in(
+            self.attention, related, keys_values.keys, keys_values.values, rules, train=train,
+            parts=self._parts(),
+        )  # fmt: skip
         return self.projections.out(out)
+
+    def _parts(self) -> tuple[tuple[str, int], ...]:
+        """What the keys are in a full segment; in a shorter one the trailing tokens come earlier."""
+        around = self.num_tokens * (1 + self.at_end)
+        parts = (('cache', self.memory_length), ('leading memory tokens', self.num_tokens))
+        parts = (*parts, ('segment', self.settings.segment_length - around))
+        return (*parts, ('trailing memory tokens', self.num_tokens)) if self.at_end else parts
 
     def initial_state(self, batch_size: int) -> TransformerXLState:
         """An empty cache."""

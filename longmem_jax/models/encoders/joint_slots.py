@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings, NoState, identity
-from longmem_jax.layers import weight_dropout
-from longmem_jax.layers.attention import attend
+from longmem_jax.layers.attention import attend_in
 from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.feed_forward import Dense
 from longmem_jax.layers.norms import Norm
@@ -68,12 +67,14 @@ class JointAttention(nn.Module):
         slot_mask = jnp.broadcast_to(slot_mask, (x.shape[0], *slot_mask.shape[1:]))
         token_mask = jnp.broadcast_to(valid[:, None], (*slot_mask.shape[:2], x.shape[1]))
         mask = jnp.concatenate([slot_mask, token_mask], axis=2)[:, None]
-        out = attend(
+        out = attend_in(
+            self,
             project(self.slot_query, self.query),
             project(self.slot_key, self.key),
             project(self.slot_value, self.value),
             Rules(offset=0, causal=False, mask=mask),
-            weight_dropout.draw(self, train),
+            train=train,
+            parts=(('slots', num_slots), ('segment', x.shape[1])),
         )
         return self.slot_out(out[:, :, :num_slots]), self.out(out[:, :, num_slots:])
 
