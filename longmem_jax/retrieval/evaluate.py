@@ -233,17 +233,19 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     )
     protocols = {name: f'{protocol}; {description}' for name in sums} | {split: protocol}
     results = {
-        name: Result(split, nll, count, num_bytes, protocols[name], right=0, answers=0, exact=0)
+        name: Result(split, nll, count, num_bytes, protocols[name], right=None, answers=0, exact=0)
         for name, nll in sums.items()
     }
-    paths = {'numbers': experiment.workdir / 'retrieval.json'}
+    numbers = experiment.workdir / 'retrieval.json'
     content = {'step': step, 'kind': kind, 'choice': dataclasses.asdict(choice)}
     content |= {name: result.as_json() for name, result in results.items()}
-    paths['numbers'].write_text(json.dumps(content, indent=1) + '\n')
-    if store is not None and settings.report_tokens:
-        paths |= gains.write(store, experiment.tokenizer, experiment.workdir)
+    numbers.write_text(json.dumps(content, indent=1) + '\n')
     progress.close()
-    show(progress, results, paths)
+    show(progress, results, {'numbers': numbers})
+    # Last, so that nothing that goes wrong in a report can cost the results.
+    if store is not None and settings.report_tokens:
+        for name, path in gains.write(store, experiment.tokenizer, experiment.workdir).items():
+            progress.say(f'{name}: {path}')
     return results
 
 

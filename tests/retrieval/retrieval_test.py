@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import types
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from longmem_jax.commands.train import train
 from longmem_jax.config import checks
+from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
@@ -21,6 +23,7 @@ from longmem_jax.retrieval import (
     gated,
     knn_lm,
     reading,
+    report,
     search,
     spalm,
 )
@@ -183,6 +186,54 @@ def test_neighbours_help_and_are_reported(trained, capsys):
     report = (workdir / 'retrieval.txt').read_text()
     assert report.count('gain ') == 3 and 'document ' in report
     assert '<table>' in (workdir / 'retrieval.html').read_text()
+
+
+@pytest.mark.slow
+def test_numbers_are_written_before_the_report(trained, tmp_path, monkeypatch, capsys):
+    config, workdir = trained
+    own = tmp_path / 'run'
+    shutil.copytree(workdir, own)
+
+    def fail(*_):
+        raise RuntimeError('no report')
+
+    monkeypatch.setattr(report.Gains, 'write', fail)
+    with pytest.raises(RuntimeError, match='no report'):
+        evaluate.evaluate(opened(config, own, kind='knn_lm', tune_tokens=0), 'test')
+    numbers = json.loads((own / 'retrieval.json').read_text())
+    # Of a mixture only the probability of the target is computed, so there is no accuracy.
+    assert numbers['test, kNN-LM']['tokens'] > 0 and 'accuracy' not in numbers['test, kNN-LM']
+    assert 'test, kNN-LM' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('k', [4, 12])
+def test_the_report_shows_as_many_neighbours_as_were_chosen(k, tmp_path):
+    """Tuning may choose fewer neighbours than were looked up, also fewer than are shown."""
+    tokenizer, shape = Bytes(), (1, 1, 3)
+    tokens = np.frombuffer(b'abc', np.uint8).astype(np.int32).reshape(shape)
+    part = types.SimpleNamespace(tokens=tokens, counted=np.ones(shape, bool))
+    distances = np.tile(np.arange(12, dtype=np.float32), (3, 1))
+    targets = np.frombuffer(b'bcd', np.uint8).astype(np.int32)
+    looked_up = evaluate.LookupResult(
+        np.log([0.5, 0.25, 0.125]), targets, distances, np.full((3, 12), ord('d')), np.zeros((3, 0))
+    )
+    choice = evaluate.Choice(k, 1.0, 0.25, 1.0, 0.0)
+    gains = report.Gains(2)
+    gains.add(part, looked_up, np.tile(np.arange(12), (3, 1)), np.log([0.5, 0.5, 0.75]), choice)
+    rows = dict(
+        values=np.full((12,), ord('d')),
+        documents=np.arange(12),
+        contexts=np.full((12, 8), ord('x')),
+    )
+    store = types.SimpleNamespace(rows=lambda name, numbers: rows[name][numbers])
+    gains.write(store, tokenizer, tmp_path)
+    lines = (tmp_path / 'retrieval.txt').read_text().splitlines()
+    shown = min(k, 8)
+    assert len(lines) == 2 * (1 + shown)
+    assert lines[0] == 'abc [d]  p 0.1250 -> 0.7500, gain 1.79 nats'
+    weights = np.exp(-np.arange(k)) / np.exp(-np.arange(k)).sum()
+    assert lines[1] == f'    {weights[0]:.3f}  document 0: xxxxxxxx [d]'
+    assert lines[shown].startswith(f'    {weights[shown - 1]:.3f}  document {shown - 1}:')
 
 
 @pytest.mark.parametrize('share', [0.0, 1.0])
