@@ -32,8 +32,8 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
     if config.data.source in TASKS:
         faults += under('config.data.task', TASKS[config.data.source][1](config.data.task))
     faults += _positive(config) + _optimizer(config) + _loss_weights(config) + _pairs(config)
-    faults += under('config.retrieval', retrieval.check(config.retrieval)) + _context(config)
-    faults += _generate(config) + _tokenizer(config.data)
+    faults += under('config.retrieval', retrieval.check(config.retrieval, config.model.d_model))
+    faults += _context(config) + _generate(config) + _tokenizer(config.data)
     if config.train.segment_length != config.evaluate.segment_length and (
         config.model.position == 'learned' and not config.model.num_positions
     ):
@@ -224,15 +224,22 @@ def _generate(config: Any) -> list[str]:
 
 
 def _context(config: Any) -> list[str]:
-    """Faults of overlapping evaluation windows."""
-    context, length = config.evaluate.context, config.evaluate.segment_length
-    if not 0 <= context < length:
-        return [
-            f'config.evaluate.context = {context}: must lie between 0 and '
-            f'config.evaluate.segment_length = {length}'
-        ]
-    if context and (config.data.source in TASKS or config.data.source == 'parallel'):
-        return [
-            f'config.evaluate.context = {context}: only texts are read in overlapping windows; use 0'
-        ]
-    return []
+    """Faults of overlapping windows, of evaluation and of the keys of a datastore."""
+    faults, length = [], config.evaluate.segment_length
+    # The second follows the first unless it is set, and need not be named twice.
+    sections = ['evaluate', 'retrieval'][
+        : 1 + (config.retrieval.context != config.evaluate.context)
+    ]
+    for section in sections:
+        context = config[section].context
+        if not 0 <= context < length:
+            faults.append(
+                f'config.{section}.context = {context}: must lie between 0 and '
+                f'config.evaluate.segment_length = {length}'
+            )
+        elif context and (config.data.source in TASKS or config.data.source == 'parallel'):
+            faults.append(
+                f'config.{section}.context = {context}: only texts are read in overlapping windows; '
+                'use 0'
+            )
+    return faults

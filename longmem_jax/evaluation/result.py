@@ -87,6 +87,12 @@ def _mean(total: float, count: float) -> float:
     return total / count if count else math.nan
 
 
+def segment_text(evaluate: Any) -> str:
+    """How a text is cut by `config.evaluate`: 'segment 64', 'segment 64 after 32 tokens of context'."""
+    context = f' after {evaluate.context} tokens of context' if evaluate.context else ''
+    return f'segment {evaluate.segment_length}{context}'
+
+
 def memory_lengths(model: Any) -> str:
     """Memory lengths of a model by kind and layer type, as text: 'transformer_xl 512'."""
     kinds = [] if model.kind == 'language_model' else [model.kind]
