@@ -76,7 +76,7 @@ def base() -> ml_collections.ConfigDict:
         b2=0.999,
         eps=1e-8,
         weight_decay=0.0,
-        momentum=0.0,  # 'sgd' only
+        momentum=0.0,  # 'sgd' and 'nesterov'
         schedule='cosine',
         warmup_steps=0,
         final_fraction=0.0,  # last learning rate / highest

@@ -18,6 +18,8 @@ from longmem_jax.faults import above, at_least, between, under
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import KINDS
 
+WITH_MOMENTUM = ('sgd', 'nesterov')
+
 
 def find_faults(config: Any, num_devices: int) -> list[str]:
     """Every fault of a configuration on `num_devices` devices, one line each."""
@@ -153,13 +155,20 @@ def _loss_weights(config: Any) -> list[str]:
 def _optimizer(config: Any) -> list[str]:
     """Faults of settings that the chosen optimizer would ignore."""
     settings, faults = config.optimizer, []
-    if settings.weight_decay and settings.name in ('adam', 'adagrad', 'sgd'):
+    if settings.weight_decay and settings.name in ('adam', 'adagrad', *WITH_MOMENTUM):
         faults.append(
             f'config.optimizer.weight_decay = {settings.weight_decay}: {settings.name!r} has none; '
             "use 'adamw'"
         )
-    if settings.momentum and settings.name != 'sgd':
-        faults.append(f"config.optimizer.momentum = {settings.momentum}: belongs to 'sgd' only")
+    if settings.momentum and settings.name not in WITH_MOMENTUM:
+        faults.append(
+            f"config.optimizer.momentum = {settings.momentum}: belongs to 'sgd' and 'nesterov' only"
+        )
+    if settings.name == 'nesterov' and not 0 < settings.momentum < 1:
+        faults.append(
+            f"config.optimizer.momentum = {settings.momentum}: 'nesterov' needs one between 0 and 1, "
+            'such as 0.99'
+        )
     if settings.clip_each and not settings.clip_norm:
         faults.append(
             'config.optimizer.clip_each = True: needs a limit above 0, config.optimizer.clip_norm'
