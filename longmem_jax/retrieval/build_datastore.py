@@ -1,6 +1,7 @@
 """Building a datastore: one pass over a split that writes shards and can be resumed after each."""
 
 import contextlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,14 @@ class _Builder:
     Attributes:
       folder, manifest: of the datastore.
       waiting: entries of the shard that is being written.
+      total: entries added so far, in this call.
     """
 
     def __init__(self, folder: Path, manifest: dict[str, Any]):
         self.folder, self.manifest = folder, manifest
         self._arrays = shard_arrays(manifest['identity']['width'], manifest['dtype'])
         self._files: dict[str, Any] = {}
-        self.waiting = 0
+        self.waiting = self.total = 0
 
     def add(self, part: Part, contexts: np.ndarray) -> None:
         """Appends the counted tokens of a part."""
@@ -86,6 +88,7 @@ class _Builder:
                 )
             entries.tofile(self._files[name])
         self.waiting += count
+        self.total += count
 
     def _path(self, name: str) -> Path:
         """The file of an array of the current shard."""
@@ -149,7 +152,10 @@ def build(experiment: Experiment, split: str) -> Datastore:
     params, step = experiment.restore_parameters()
     progress = Progress(0, log_every=0)
     context = settings.context
-    reader = Reader(experiment, params, split, context=context, dtype=settings.dtype)
+    # Without the losses, which with a large vocabulary are most of the work.
+    reader = Reader(
+        experiment, params, split, context=context, wanted=('keys',), dtype=settings.dtype
+    )
     expected = {
         'format': FORMAT,
         'identity': identity(experiment, params),
@@ -180,6 +186,7 @@ def build(experiment: Experiment, split: str) -> Datastore:
             contexts = _resume(folder, manifest, reader, contexts)
             progress.say(f'Resuming after shard {len(manifest["shards"])}.')
     if not manifest['complete']:
+        began, before = None, 0
         with contextlib.closing(_Builder(folder, manifest)) as builder:
             for part in map(in_text_order, reader.parts()):
                 part_contexts, contexts = _contexts(part, contexts)
@@ -188,7 +195,12 @@ def build(experiment: Experiment, split: str) -> Datastore:
                     builder.write(reader, contexts, False)
                     written = sum(shard['count'] for shard in manifest['shards'])
                     progress.say(f'{written:,} keys written.')
+                if began is None:  # the first part also compiles
+                    began, before = time.perf_counter(), builder.total
             builder.write(reader, contexts, True)
+        if began is not None and builder.total > before:
+            rate = (builder.total - before) / (time.perf_counter() - began)
+            progress.say(f'{rate:,.0f} keys per second.')
     store = Datastore(folder, expected['identity'], verify=False)
     progress.say(f'{folder}: {len(store):,} keys of step {step:,}, {len(store.shards)} shards.')
     progress.close()

@@ -21,8 +21,8 @@ from longmem_jax.retrieval.knn_lm import log_probability, mixture
 from longmem_jax.retrieval.reading import Part, Reader
 from longmem_jax.retrieval.search import require_k
 
-TEMPERATURES = tuple(2.0**power for power in range(-1, 11))
-FLATNESS = (0.0, *(2.0**power for power in range(-12, 1)))
+TEMPERATURES = tuple(2.0**power for power in range(-3, 11))
+FLATNESS = (0.0, *(2.0**power for power in range(-12, 4)))
 SHARES = tuple(share / 20 for share in range(20))
 
 
@@ -151,8 +151,8 @@ def _reader(experiment: Experiment, params: Any, split: str) -> Reader:
     """A pass that brings only the vectors that the kind of retrieval needs."""
     uses = {'keys': WITH_NEIGHBOURS, 'hidden': WITH_CACHE}
     kind = experiment.config.retrieval.kind
-    vectors = tuple(name for name, kinds in uses.items() if kind in kinds)
-    return Reader(experiment, params, split, vectors=vectors)
+    vectors = (name for name, kinds in uses.items() if kind in kinds)
+    return Reader(experiment, params, split, wanted=(*vectors, 'nll'))
 
 
 def _look_up_validation(

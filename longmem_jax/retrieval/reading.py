@@ -38,9 +38,9 @@ class Part:
     """Some consecutive segments of all lanes; leading axes [segments, lanes, length].
 
     Attributes:
-      keys: [..., d_model], keys and queries of the datastore; None unless asked for.
-      hidden: [..., d_model], float32: the inputs of the output layer; None unless asked for.
-      nll: float32, nats of the target by the model alone.
+      keys: [..., d_model], keys and queries of the datastore.
+      hidden: [..., d_model], float32: the inputs of the output layer.
+      nll: float32, nats of the target by the model alone. These three are None unless asked for.
       targets: int32, the tokens that follow.
       tokens: int32, the tokens read.
       valid: bool, tokens, not padding.
@@ -156,7 +156,7 @@ class Reader:
         split: str,
         *,
         context: int | None = None,
-        vectors: tuple[str, ...] = ('keys',),
+        wanted: tuple[str, ...] = ('keys', 'nll'),
         dtype: str = 'float32',
     ):
         """Opens the corpus.
@@ -167,7 +167,7 @@ class Reader:
           split: what to read.
           context: tokens of a window that are read again; 0 = no windows; None =
             `config.evaluate.context`.
-          vectors: what to bring to the host, of 'keys' and 'hidden'.
+          wanted: what to compute and bring to the host, of 'keys', 'hidden' and 'nll'.
           dtype: of the keys on the host.
 
         Raises:
@@ -177,7 +177,7 @@ class Reader:
             raise UsageError('Retrieval reads a corpus with one process; start one.')
         self._model, self._params = experiment.evaluation_model, params
         self._config, self._mesh = experiment.config.evaluate, experiment.mesh
-        self._key, self._vectors, self._dtype = experiment.config.retrieval.key, vectors, dtype
+        self._key, self._wanted, self._dtype = experiment.config.retrieval.key, wanted, dtype
         self._context = self._config.context if context is None else context
         self._corpus = experiment.corpus(split)
         if self._context:
@@ -213,7 +213,7 @@ class Reader:
         def read(memory: Any, inputs: Batch, key: jax.Array) -> Any:
             memory, (keys, hidden, nll) = look(self._model, params, memory, inputs, self._key)
             found = {'keys': keys.astype(self._dtype), 'hidden': hidden, 'nll': nll}
-            return memory, {name: found[name] for name in (*self._vectors, 'nll')}
+            return memory, {name: found[name] for name in self._wanted}
 
         return read_segments(read, memory, batch, jax.random.key(0))
 
@@ -257,7 +257,7 @@ class Reader:
             self.cursor = cursor
             documents, begins = self._documents(np.asarray(batch.start))
             yield Part(
-                **{name: arrays.get(name) for name in ('keys', 'hidden')}
+                **dict.fromkeys(('keys', 'hidden', 'nll'))
                 | {name: np.asarray(array) for name, array in arrays.items()},
                 targets=np.asarray(batch.targets),
                 tokens=np.asarray(batch.tokens),

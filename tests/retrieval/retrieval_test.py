@@ -349,7 +349,7 @@ def test_the_cache_looks_back_in_its_document_only(trained, context):
     params, _ = experiment.restore_parameters()
     flatness = (0.0, 0.25)
     short, long = (cache.Cache(length, flatness) for length in (3, 10**6))
-    reader = reading.Reader(experiment, params, 'test', context=context, vectors=('hidden',))
+    reader = reading.Reader(experiment, params, 'test', context=context, wanted=('hidden',))
     found, hidden, targets = {}, {}, {}
     for part in reader.parts():
         logs = np.stack([short.read(part), long.read(part)], axis=-1)
@@ -451,7 +451,7 @@ def test_the_key_can_be_chosen(trained):
     for key in KEYS:
         experiment = opened(config, workdir, key=key)
         params, _ = experiment.restore_parameters()
-        reader = reading.Reader(experiment, params, 'test', vectors=('keys', 'hidden'))
+        reader = reading.Reader(experiment, params, 'test', wanted=('keys', 'hidden'))
         part = next(iter(reader.parts()))
         found[key] = part.keys[part.counted]
         hidden = part.hidden[part.counted]
@@ -473,7 +473,7 @@ def test_keys_wait_for_no_shard(trained, tmp_path, monkeypatch):
     add, sizes = build_datastore._Builder.add, []
 
     def watched(self, part, contexts):
-        assert part.keys.dtype == np.float16
+        assert part.keys.dtype == np.float16 and part.nll is None
         add(self, part, contexts)
         for file in self._files.values():
             file.flush()
