@@ -8,7 +8,7 @@ import numpy as np
 from longmem_jax.commands.recall_by_distance import by_distance
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.errors import UsageError
-from longmem_jax.evaluation.evaluator import Evaluator
+from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation import memory_file as state_file
@@ -30,11 +30,12 @@ def evaluate(
       load_state: file with the memory that every document starts from.
 
     Returns:
-      'SPLIT' and 'SPLIT, memory reset' to their results.
+      'SPLIT' and 'SPLIT, memory reset' to their results; with `config.evaluate.context` only the
+      first, without memory.
 
     Raises:
       UsageError: an unknown split, no checkpoint, a memory of another model, or `save_state` with
-        several lanes.
+        several lanes or overlapping windows.
     """
     config = experiment.config.evaluate
     if split not in SPLITS:
@@ -45,6 +46,11 @@ def evaluate(
         raise UsageError(
             f'--save_state with config.evaluate.num_lanes = {config.num_lanes}: saving needs a '
             'single lane; set --config.evaluate.num_lanes=1.'
+        )
+    if save_state and config.context:
+        raise UsageError(
+            f'--save_state with config.evaluate.context = {config.context}: overlapping windows are '
+            'read by themselves and leave no memory; set --config.evaluate.context=0.'
         )
     progress = Progress(0, log_every=0)
     params, step = experiment.restore_parameters()
@@ -65,7 +71,7 @@ def evaluate(
             state,
             initial,
         )
-    for name, reset in ((split, False), (f'{split}, memory reset', True)):
+    for name, reset in passes(experiment.config, split).items():
         results[name], memory = evaluator.evaluate(
             params,
             corpus,

@@ -11,7 +11,7 @@ from longmem_jax.commands.start_from import parameters_of
 from longmem_jax.commands.translate import translate_split
 from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
-from longmem_jax.evaluation.evaluator import Evaluator
+from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
 from longmem_jax.generation.reader import fresh_state
@@ -194,10 +194,9 @@ class LanguageModelTask:
         write_results(self._experiment.workdir / 'results.json', step, params, one_lane, results)
 
     def _test(self, params: Any, step: int) -> dict[str, Result]:
-        """The test split with memory and with the memory reset; seq2seq models have no memory."""
+        """The test split with memory and with the memory reset, where there is one."""
         config, results = self._experiment.config, {}
-        tests = (('test', False), ('test, memory reset', True))
-        for name, reset in tests[:1] if config.model.kind == 'seq2seq' else tests:
+        for name, reset in passes(config, 'test').items():
             self._progress.say(f'Scoring {name} ...')
             results[name], _ = self._evaluator.evaluate(
                 params,

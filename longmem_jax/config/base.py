@@ -76,7 +76,7 @@ def base() -> ml_collections.ConfigDict:
         b2=0.999,
         eps=1e-8,
         weight_decay=0.0,
-        momentum=0.0,  # 'sgd' only
+        momentum=0.0,  # 'sgd' and 'nesterov'
         schedule='cosine',
         warmup_steps=0,
         final_fraction=0.0,  # last learning rate / highest
@@ -103,7 +103,7 @@ def base() -> ml_collections.ConfigDict:
     config.evaluate = config_dict.create(
         segment_length=0,  # the training segment length, unless set
         num_lanes=8,
-        context=0,  # overlapping windows: tokens of a segment that are read again, not scored
+        context=0,  # overlapping windows, without memory: tokens read again, not scored
         max_segments=0,  # validation in training: segments per lane; 0 = all
         max_test_segments=0,  # final test and --mode=evaluate: segments per lane; 0 = all
         model=config_dict.create(),  # overrides of config.model, such as memory lengths
@@ -111,11 +111,15 @@ def base() -> ml_collections.ConfigDict:
     config.retrieval = config_dict.create(
         kind='none',  # of --mode=evaluate: 'knn_lm', 'cache', 'knn_lm_cache', 'spalm'
         datastore='',  # folder of --mode=build_datastore
+        # The vector of a token: 'feed_forward', the normalised input of the last feed-forward layer;
+        # 'hidden', the input of the output layer; '..._raw', either before its norm.
+        key='feed_forward',
+        context=0,  # of --mode=build_datastore, as evaluate.context, unless set
         k=1024,  # most neighbours per token
         temperature=1.0,
         share=0.25,  # lambda: weight of the neighbours in the mixture
         cache_length=2048,
-        cache_temperature=1.0,
+        cache_flatness=2.0**-6,  # multiplies inner products of hidden vectors
         cache_share=0.1,  # lambda: weight of the cache
         tune_tokens=20_000,  # validation tokens to choose k, temperatures and shares; 0 = as given
         report_tokens=20,  # tokens with the largest gain, in WORKDIR/retrieval.txt and .html
@@ -123,7 +127,8 @@ def base() -> ml_collections.ConfigDict:
         shard_tokens=1 << 20,
         verify=False,  # check all checksums when a datastore is opened
         index='exact',  # or 'faiss'
-        block_size=1 << 16,  # 'exact': keys on the devices at a time
+        resident_gib=2.0,  # 'exact': keys stay on the devices if they take at most this on each
+        block_size=1 << 16,  # 'exact': keys that are compared at a time
         centroids=4096,  # 'faiss', and the next five
         code_size=64,
         probe=32,
@@ -146,6 +151,7 @@ def base() -> ml_collections.ConfigDict:
     config.notes = ()  # where a recipe had to differ from its paper, and why
     # The left-hand side follows the right-hand one until it is set itself.
     config.evaluate.segment_length = config.train.get_oneway_ref('segment_length')
+    config.retrieval.context = config.evaluate.get_oneway_ref('context')
     config.checkpoint.every = config.train.get_oneway_ref('evaluate_every')
     return config
 

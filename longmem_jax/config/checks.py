@@ -18,6 +18,8 @@ from longmem_jax.faults import above, at_least, between, under
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import KINDS
 
+WITH_MOMENTUM = ('sgd', 'nesterov')
+
 
 def find_faults(config: Any, num_devices: int) -> list[str]:
     """Every fault of a configuration on `num_devices` devices, one line each."""
@@ -32,8 +34,8 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
     if config.data.source in TASKS:
         faults += under('config.data.task', TASKS[config.data.source][1](config.data.task))
     faults += _positive(config) + _optimizer(config) + _loss_weights(config) + _pairs(config)
-    faults += under('config.retrieval', retrieval.check(config.retrieval)) + _context(config)
-    faults += _generate(config) + _tokenizer(config.data)
+    faults += under('config.retrieval', retrieval.check(config.retrieval, config.model.d_model))
+    faults += _context(config) + _generate(config) + _tokenizer(config.data)
     if config.train.segment_length != config.evaluate.segment_length and (
         config.model.position == 'learned' and not config.model.num_positions
     ):
@@ -153,13 +155,20 @@ def _loss_weights(config: Any) -> list[str]:
 def _optimizer(config: Any) -> list[str]:
     """Faults of settings that the chosen optimizer would ignore."""
     settings, faults = config.optimizer, []
-    if settings.weight_decay and settings.name in ('adam', 'adagrad', 'sgd'):
+    if settings.weight_decay and settings.name in ('adam', 'adagrad', *WITH_MOMENTUM):
         faults.append(
             f'config.optimizer.weight_decay = {settings.weight_decay}: {settings.name!r} has none; '
             "use 'adamw'"
         )
-    if settings.momentum and settings.name != 'sgd':
-        faults.append(f"config.optimizer.momentum = {settings.momentum}: belongs to 'sgd' only")
+    if settings.momentum and settings.name not in WITH_MOMENTUM:
+        faults.append(
+            f"config.optimizer.momentum = {settings.momentum}: belongs to 'sgd' and 'nesterov' only"
+        )
+    if settings.name == 'nesterov' and not 0 < settings.momentum < 1:
+        faults.append(
+            f"config.optimizer.momentum = {settings.momentum}: 'nesterov' needs one between 0 and 1, "
+            'such as 0.99'
+        )
     if settings.clip_each and not settings.clip_norm:
         faults.append(
             'config.optimizer.clip_each = True: needs a limit above 0, config.optimizer.clip_norm'
@@ -224,15 +233,22 @@ def _generate(config: Any) -> list[str]:
 
 
 def _context(config: Any) -> list[str]:
-    """Faults of overlapping evaluation windows."""
-    context, length = config.evaluate.context, config.evaluate.segment_length
-    if not 0 <= context < length:
-        return [
-            f'config.evaluate.context = {context}: must lie between 0 and '
-            f'config.evaluate.segment_length = {length}'
-        ]
-    if context and (config.data.source in TASKS or config.data.source == 'parallel'):
-        return [
-            f'config.evaluate.context = {context}: only texts are read in overlapping windows; use 0'
-        ]
-    return []
+    """Faults of overlapping windows, of evaluation and of the keys of a datastore."""
+    faults, length = [], config.evaluate.segment_length
+    # The second follows the first unless it is set, and need not be named twice.
+    sections = ['evaluate', 'retrieval'][
+        : 1 + (config.retrieval.context != config.evaluate.context)
+    ]
+    for section in sections:
+        context = config[section].context
+        if not 0 <= context < length:
+            faults.append(
+                f'config.{section}.context = {context}: must lie between 0 and '
+                f'config.evaluate.segment_length = {length}'
+            )
+        elif context and (config.data.source in TASKS or config.data.source == 'parallel'):
+            faults.append(
+                f'config.{section}.context = {context}: only texts are read in overlapping windows; '
+                'use 0'
+            )
+    return faults

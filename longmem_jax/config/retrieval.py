@@ -2,24 +2,39 @@
 
 from typing import Any
 
-from longmem_jax.faults import above, between, one_of
+from longmem_jax.faults import above, at_least, between, one_of
 
 KINDS = ('none', 'knn_lm', 'cache', 'knn_lm_cache', 'spalm')
 # The kinds that mix neighbours, or a cache, into the model's prediction.
 WITH_NEIGHBOURS = ('knn_lm', 'knn_lm_cache')
 WITH_CACHE = ('cache', 'knn_lm_cache')
 INDICES = ('exact', 'faiss')
+KEYS = ('feed_forward', 'feed_forward_raw', 'hidden', 'hidden_raw')
 KEY_TYPES = ('float16', 'float32')
 
 
-def check(settings: Any) -> list[str]:
-    """Faults of `config.retrieval`."""
-    faults = one_of(settings, kind=KINDS, index=INDICES, dtype=KEY_TYPES)
+def check(settings: Any, width: int) -> list[str]:
+    """Faults of `config.retrieval`; `width` of the keys, `config.model.d_model`."""
+    faults = one_of(settings, kind=KINDS, key=KEYS, index=INDICES, dtype=KEY_TYPES)
     faults += between(settings, 0, 1, 'share', 'cache_share')
     if settings.kind == 'knn_lm_cache' and settings.share + settings.cache_share > 1:
         total = settings.share + settings.cache_share
         faults.append(f'share + cache_share = {total}: must be at most 1')
+    faults += at_least(settings, 0, 'cache_flatness', 'resident_gib') + _code_size(settings, width)
     return faults + above(
-        settings, 0, 'temperature', 'cache_temperature', 'k', 'cache_length', 'block_size', 'probe',
+        settings, 0, 'temperature', 'k', 'cache_length', 'block_size', 'probe',
         'centroids', 'code_size', 'rerank', 'train_keys', 'shard_tokens',
     )  # fmt: skip
+
+
+def _code_size(settings: Any, width: int) -> list[str]:
+    """Faults of the codes of FAISS, each byte of which stands for an equal part of a key."""
+    size, used = settings.code_size, settings.kind in (*WITH_NEIGHBOURS, 'spalm')
+    if not used or settings.index != 'faiss' or size < 1 or width % size == 0:
+        return []
+    allowed = [number for number in range(1, width + 1) if width % number == 0]
+    near = sorted(sorted(allowed, key=lambda number: abs(number - size))[:2])
+    return [
+        f'code_size = {size}: must divide config.model.d_model = {width}, the width of keys; the '
+        f'nearest that do are {" and ".join(map(str, near))}'
+    ]

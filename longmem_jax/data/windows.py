@@ -14,6 +14,7 @@ class Windows:
 
     Attributes:
       tokenizer: that of the corpus.
+      sources: int64 [windows, 2], the document of every window and the place of its first token in it.
     """
 
     def __init__(self, corpus: Corpus, length: int, context: int):
@@ -27,18 +28,19 @@ class Windows:
         self.tokenizer, self._corpus = corpus.tokenizer, corpus
         self._length, self._context = length, context
         step = length - context
-        self._windows = [
+        windows = [
             (document, start)
             for document, size in enumerate(corpus.lengths())
             for start in range(0, max(int(size) - context, 1), step)
             if size
         ]
+        self.sources = np.asarray(windows, np.int64).reshape(-1, 2)
 
     def __len__(self) -> int:
-        return len(self._windows)
+        return len(self.sources)
 
     def __getitem__(self, index: int) -> TokenizedDocument:
-        number, start = self._windows[index]
+        number, start = map(int, self.sources[index])
         document = self._corpus[number]
         window = slice(start, start + self._length)
         tokens, inputs, scored = document.tokens[window], document.inputs, document.scored
@@ -57,4 +59,4 @@ class Windows:
     def lengths(self) -> np.ndarray:
         """Tokens of every window, int64 [windows]."""
         sizes = self._corpus.lengths()
-        return np.asarray([min(self._length, sizes[d] - s) for d, s in self._windows], np.int64)
+        return np.minimum(self._length, sizes[self.sources[:, 0]] - self.sources[:, 1])

@@ -16,7 +16,7 @@ from longmem_jax.devices.sharding import (
     own_lanes,
     replicated,
 )
-from longmem_jax.evaluation.result import Result, memory_lengths, scored_text
+from longmem_jax.evaluation.result import Result, memory_lengths, scored_text, segment_text
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import read_segments, select_lanes
@@ -24,6 +24,16 @@ from longmem_jax.training.step import score_segment
 
 SEGMENTS_PER_STEP = 8
 SUMS = ('nll', 'scored', 'tokens', 'num_bytes', 'right', 'answers', 'exact')
+
+
+def passes(config: Any, split: str) -> dict[str, bool]:
+    """The evaluations of a split: name to `reset` of `Evaluator.evaluate`.
+
+    With the memory and with the memory reset, to measure what it contributes. Once where no memory
+    is carried: in overlapping windows, each of which is read by itself, and in models of pairs.
+    """
+    carried = not config.evaluate.context and config.model.kind != 'seq2seq'
+    return {split: False} | ({f'{split}, memory reset': True} if carried else {})
 
 
 class Evaluator:
@@ -98,7 +108,8 @@ class Evaluator:
           params: parameters.
           corpus: tokenised documents of a split.
           split: its name.
-          reset: reset the memory before every segment, to measure what it contributes.
+          reset: reset the memory before every segment, to measure what it contributes. Overlapping
+            windows (`config.evaluate.context`) are always read so.
           initial: memories at the start of every document, [lanes, ...]; None = the model's.
           max_segments: stop after this many segments per lane; 0 = read all.
           report: called with (segments read per lane, tokens scored) after every step.
@@ -107,8 +118,8 @@ class Evaluator:
           The result and the memories after the last segment of every lane.
         """
         config = self.config.evaluate
-        if config.context:
-            corpus = Windows(corpus, config.segment_length, config.context)
+        if config.context:  # every window is a document, so memories are reset before it
+            corpus, reset = Windows(corpus, config.segment_length, config.context), True
         lanes = own_lanes(self.mesh, config.num_lanes)
         if initial is None:
             initial = self.initial_state(params, config.num_lanes)
@@ -129,9 +140,8 @@ class Evaluator:
             if segments == max_segments:
                 complete = next(batches, None) is None
                 break
-        context = f' after {config.context} tokens of context' if config.context else ''
         protocol = (
-            f'segment {config.segment_length}{context}, memory {memory_lengths(self.model.config)}'
+            f'{segment_text(config)}, memory {memory_lengths(self.model.config)}'
             f'{" reset before every segment" if reset else ""}, {config.num_lanes} lanes, '
             f'{scored_text(total, split, None if complete else segments)}'
         )

@@ -19,7 +19,7 @@ class Result:
       split: 'train', 'validation' or 'test'.
       nll: sum of the negative log-likelihoods, in nats.
       tokens, num_bytes: scored tokens, and the source bytes they represent.
-      right: scored tokens that were the most likely.
+      right: scored tokens that were the most likely; None where that was not measured.
       answers, exact: answers of one or more tokens, and those with every token right.
       protocol: segment and memory lengths, lanes, and how much of the split was scored.
       memory: 'kept' from segment to segment, or 'reset' before every segment.
@@ -30,7 +30,7 @@ class Result:
     tokens: int
     num_bytes: float
     protocol: str
-    right: int
+    right: int | None
     answers: int
     exact: int
     memory: Literal['kept', 'reset'] = 'kept'
@@ -53,9 +53,9 @@ class Result:
         return math.inf if self.loss >= 700 else math.exp(self.loss)
 
     @property
-    def accuracy(self) -> float:
-        """Share of scored tokens that were the most likely."""
-        return _mean(self.right, self.tokens)
+    def accuracy(self) -> float | None:
+        """Share of scored tokens that were the most likely; None where that was not measured."""
+        return None if self.right is None else _mean(self.right, self.tokens)
 
     @property
     def exact_match(self) -> float:
@@ -69,7 +69,7 @@ class Result:
         answers = {'exact_match': self.exact_match, 'answers': float(self.answers)}
         return {
             **(answers if self.answers else {}),
-            'accuracy': self.accuracy,
+            **({} if self.right is None else {'accuracy': self.accuracy}),
             'loss': self.loss,
             'bits_per_byte': self.bits_per_byte,
             'perplexity': self.perplexity,
@@ -85,6 +85,12 @@ class Result:
 def _mean(total: float, count: float) -> float:
     """The share of each of `count`; nan of none."""
     return total / count if count else math.nan
+
+
+def segment_text(evaluate: Any) -> str:
+    """How a text is cut by `config.evaluate`: 'segment 64', 'segment 64 after 32 tokens of context'."""
+    context = f' after {evaluate.context} tokens of context' if evaluate.context else ''
+    return f'segment {evaluate.segment_length}{context}'
 
 
 def memory_lengths(model: Any) -> str:

@@ -1,5 +1,7 @@
 """Building a datastore: one pass over a split that writes shards and can be resumed after each."""
 
+import contextlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +25,14 @@ from longmem_jax.retrieval.datastore import (
     shard_arrays,
     write_manifest,
 )
-from longmem_jax.retrieval.reading import Part, Reader
+from longmem_jax.retrieval.reading import Part, Reader, in_text_order
 
 
 def _contexts(part: Part, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The last tokens read at each position.
 
     Args:
-      part: what was read, [segments, lanes, length].
+      part: what was read, in the order of the text: [segments, lanes, length].
       before: int32 [lanes, CONTEXT], the last tokens before it; -1 if there are none.
 
     Returns:
@@ -38,26 +40,39 @@ def _contexts(part: Part, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     segments, lanes, length = part.tokens.shape
     contexts = np.empty((segments, lanes, length, CONTEXT), np.int32)
+    after = length - part.context  # where the next segment begins
     for segment in range(segments):
-        before = np.where(part.start[segment][:, None], -1, before)
+        before = np.where(part.begins[segment][:, None], -1, before)
         tokens = np.concatenate([before, part.tokens[segment]], axis=1)
         windows = np.lib.stride_tricks.sliding_window_view(tokens, CONTEXT, axis=1)
         contexts[segment] = windows[:, 1:]
-        before = tokens[:, -CONTEXT:]
+        before = tokens[:, after : after + CONTEXT]
     return contexts, before
 
 
 class _Builder:
-    """Collects entries and writes them in shards; the manifest is valid after each shard."""
+    """Writes entries to the files of a shard as they come; the manifest is valid after each shard.
+
+    Attributes:
+      folder, manifest: of the datastore.
+      waiting: entries of the shard that is being written.
+      total: entries added so far, in this call.
+    """
 
     def __init__(self, folder: Path, manifest: dict[str, Any]):
         self.folder, self.manifest = folder, manifest
-        self._arrays = {name: [] for name in shard_arrays(1, 'float32')}
-        self.waiting = 0
+        self._arrays = shard_arrays(manifest['identity']['width'], manifest['dtype'])
+        self._files: dict[str, Any] = {}
+        self.waiting = self.total = 0
 
     def add(self, part: Part, contexts: np.ndarray) -> None:
-        """Adds the counted tokens of a part."""
+        """Appends the counted tokens of a part."""
         counted = part.counted
+        count = int(counted.sum())
+        if not count:
+            return
+        if not self._files:  # files of a shard that was never finished are overwritten
+            self._files = {name: self._path(name).open('wb') for name in self._arrays}
         documents = np.broadcast_to(part.documents[:, :, None], counted.shape)
         for name, array in (
             ('keys', part.keys),
@@ -65,27 +80,33 @@ class _Builder:
             ('documents', documents),
             ('contexts', contexts),
         ):
-            self._arrays[name].append(array[counted])
-        self.waiting += int(counted.sum())
+            dtype, _ = self._arrays[name]
+            entries = array[counted].astype(dtype, copy=False)
+            if dtype == 'float16' and not np.isfinite(entries).all():
+                raise UsageError(
+                    "config.retrieval.dtype = 'float16': keys are too large for it; use 'float32'."
+                )
+            entries.tofile(self._files[name])
+        self.waiting += count
+        self.total += count
+
+    def _path(self, name: str) -> Path:
+        """The file of an array of the current shard."""
+        return self.folder / f'{name}.{len(self.manifest["shards"]):05}.bin'
+
+    def close(self) -> None:
+        """Closes the files of the current shard, so that nothing is written to them any more."""
+        for file in self._files.values():
+            file.close()
+        self._files = {}
 
     def write(self, reader: Reader, contexts: np.ndarray, complete: bool) -> None:
-        """Writes a shard of all waiting entries, then the memories, then the manifest."""
+        """Ends a shard: its files, then the memories, then the manifest."""
         index = len(self.manifest['shards'])
-        shard = {'count': self.waiting, 'sha256': {}}
-        arrays = shard_arrays(self.manifest['identity']['width'], self.manifest['dtype'])
+        self.close()
         if self.waiting:
-            for name, (dtype, _) in arrays.items():
-                entries = np.concatenate(self._arrays[name]).astype(dtype)
-                if dtype == 'float16' and not np.isfinite(entries).all():
-                    raise UsageError(
-                        "config.retrieval.dtype = 'float16': keys are too large for it; use "
-                        "'float32'."
-                    )
-                path = self.folder / f'{name}.{index:05}.bin'
-                entries.tofile(path)
-                shard['sha256'][name] = checksum(path)
-            self.manifest['shards'].append(shard)
-        self._arrays = {name: [] for name in self._arrays}
+            sums = {name: checksum(self._path(name)) for name in self._arrays}
+            self.manifest['shards'].append({'count': self.waiting, 'sha256': sums})
         self.waiting = 0
         old = self.manifest.get('progress')
         self.manifest['complete'] = complete
@@ -113,6 +134,8 @@ class _Builder:
 def build(experiment: Experiment, split: str) -> Datastore:
     """Writes the keys and values of a split, or resumes where an earlier call stopped.
 
+    All devices of the mesh read; what waits for the disk is one part of the text, not a shard.
+
     Args:
       experiment: a trained model; `config.retrieval` sets the folder and how to write.
       split: 'train', 'validation' or 'test' of `config.data`, which may be any corpus.
@@ -128,7 +151,11 @@ def build(experiment: Experiment, split: str) -> Datastore:
     folder.mkdir(parents=True, exist_ok=True)
     params, step = experiment.restore_parameters()
     progress = Progress(0, log_every=0)
-    reader = Reader(experiment, params, split)
+    context = settings.context
+    # Without the losses, which with a large vocabulary are most of the work.
+    reader = Reader(
+        experiment, params, split, context=context, wanted=('keys',), dtype=settings.dtype
+    )
     expected = {
         'format': FORMAT,
         'identity': identity(experiment, params),
@@ -139,10 +166,13 @@ def build(experiment: Experiment, split: str) -> Datastore:
             'source': experiment.config.data.source,
             'lanes': experiment.config.evaluate.num_lanes,
             'segment_length': experiment.config.evaluate.segment_length,
+            'context': context,
         },
     }
     manifest = expected | {'shards': [], 'complete': False}
-    contexts = np.full((experiment.config.evaluate.num_lanes, CONTEXT), -1, np.int32)
+    # Windows are put into one lane, see `in_text_order`.
+    lanes = 1 if context else experiment.config.evaluate.num_lanes
+    contexts = np.full((lanes, CONTEXT), -1, np.int32)
     if (folder / 'manifest.json').exists():
         manifest = read_manifest(folder)
         require_same(folder, manifest, expected['identity'])
@@ -153,29 +183,41 @@ def build(experiment: Experiment, split: str) -> Datastore:
                 f'({[manifest[name] for name in different]}); use another folder.'
             )
         if not manifest['complete']:
-            contexts = _resume(folder, manifest, reader)
+            contexts = _resume(folder, manifest, reader, contexts)
             progress.say(f'Resuming after shard {len(manifest["shards"])}.')
     if not manifest['complete']:
-        builder = _Builder(folder, manifest)
-        for part in reader.parts():
-            part_contexts, contexts = _contexts(part, contexts)
-            builder.add(part, part_contexts)
-            if builder.waiting >= settings.shard_tokens:
-                builder.write(reader, contexts, False)
-                written = sum(shard['count'] for shard in manifest['shards'])
-                progress.say(f'{written:,} keys written.')
-        builder.write(reader, contexts, True)
+        began, before = None, 0
+        with contextlib.closing(_Builder(folder, manifest)) as builder:
+            for part in map(in_text_order, reader.parts()):
+                part_contexts, contexts = _contexts(part, contexts)
+                builder.add(part, part_contexts)
+                if builder.waiting >= settings.shard_tokens:
+                    builder.write(reader, contexts, False)
+                    written = sum(shard['count'] for shard in manifest['shards'])
+                    progress.say(f'{written:,} keys written.')
+                if began is None:  # the first part also compiles
+                    began, before = time.perf_counter(), builder.total
+            builder.write(reader, contexts, True)
+        if began is not None and builder.total > before:
+            rate = (builder.total - before) / (time.perf_counter() - began)
+            progress.say(f'{rate:,.0f} keys per second.')
     store = Datastore(folder, expected['identity'], verify=False)
     progress.say(f'{folder}: {len(store):,} keys of step {step:,}, {len(store.shards)} shards.')
     progress.close()
     return store
 
 
-def _resume(folder: Path, manifest: dict[str, Any], reader: Reader) -> np.ndarray:
-    """Moves a reader to the end of the last shard; returns the last tokens, [lanes, CONTEXT]."""
+def _resume(
+    folder: Path, manifest: dict[str, Any], reader: Reader, contexts: np.ndarray
+) -> np.ndarray:
+    """Moves a reader to the end of the last shard.
+
+    Returns:
+      The last tokens there, int32 [lanes, CONTEXT]; `contexts`, if no shard was written.
+    """
     name = manifest.get('progress')
     if not name:
-        return np.full((len(reader.ordinals), CONTEXT), -1, np.int32)
+        return contexts
     try:
         saved = load_file(folder / name)
     except (OSError, SafetensorError) as error:
@@ -189,7 +231,7 @@ def _resume(folder: Path, manifest: dict[str, Any], reader: Reader) -> np.ndarra
             raise UsageError(
                 f'{folder / name}: memories of another shape; build again in another folder.'
             )
-        leaves[i] = jax.device_put(saved_leaf)
+        leaves[i] = jax.device_put(saved_leaf, leaf.sharding)
     reader.memory = jax.tree.unflatten(structure, leaves)
     reader.cursor = Cursor(saved['document'], saved['offset'])
     reader.ordinals = saved['ordinals']

@@ -1,19 +1,23 @@
-"""The continuous cache: what followed similar positions in the same document (Grave et al., 2017)."""
+"""The continuous cache: what followed similar positions in the same document (Grave et al., 2017).
+
+A token has probability `sum_i 1{x_i+1 = token} exp(flatness h . h_i)`, normalised, over the earlier
+positions `i` of its document; `h` are the inputs of the output layer.
+"""
 
 import numpy as np
 
 from longmem_jax.retrieval.knn_lm import MISSING, log_probability
-from longmem_jax.retrieval.reading import Part
+from longmem_jax.retrieval.reading import Part, in_text_order
 
 
 class Cache:
-    """The last `length` keys of every lane's document, and the tokens that followed."""
+    """The last `length` hidden vectors of every lane's document, and the tokens that followed."""
 
-    def __init__(self, lanes: int, length: int, temperatures: tuple[float, ...]):
-        """Starts empty; `temperatures` divide the squared distances."""
-        self._length, self._temperatures = length, temperatures
-        self._keys: list[np.ndarray | None] = [None] * lanes
-        self._values: list[np.ndarray | None] = [None] * lanes
+    def __init__(self, length: int, flatness: tuple[float, ...]):
+        """Starts empty; each `flatness` multiplies the inner products, 0 counts tokens."""
+        self._length, self._flatness = length, flatness
+        self._hidden: dict[int, np.ndarray] = {}
+        self._values: dict[int, np.ndarray] = {}
 
     def read(self, part: Part) -> np.ndarray:
         """Log-probabilities of the targets by the cache alone; then writes the part to the cache.
@@ -21,40 +25,40 @@ class Cache:
         Only earlier positions of a token's document are used; if there are none, or none with the
         target, the result is `knn_lm.MISSING`.
 
+        Args:
+          part: the next part of the pass, with `hidden`.
+
         Returns:
-          float64 [segments, lanes, length, temperatures].
+          float64 [segments, lanes, length, flatness].
         """
-        segments, lanes, length = part.targets.shape
-        logs = np.full((segments, lanes, length, len(self._temperatures)), MISSING)
-        for segment in range(segments):
-            for lane in range(lanes):
-                if part.start[segment, lane]:
-                    self._keys[lane] = None
-                counted = part.counted[segment, lane]
-                if counted.any():
-                    keys, targets = part.keys[segment, lane], part.targets[segment, lane]
-                    logs[segment, lane, counted] = self._read_lane(
-                        lane, keys[counted], targets[counted]
-                    )
-        return logs
+        shape, part = part.targets.shape, in_text_order(part)
+        logs = np.full((*part.targets.shape, len(self._flatness)), MISSING)
+        for segment, lane in np.ndindex(part.begins.shape):
+            if part.begins[segment, lane]:
+                self._hidden.pop(lane, None)
+            counted = part.counted[segment, lane]
+            if counted.any():
+                hidden, targets = part.hidden[segment, lane], part.targets[segment, lane]
+                logs[segment, lane, counted] = self._read_lane(
+                    lane, hidden[counted], targets[counted]
+                )
+        return logs.reshape(*shape, -1)
 
     def _read_lane(self, lane: int, queries: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """As `read` for one segment of one lane: [n, d_model] and [n] to [n, temperatures]."""
-        keys, tokens = self._keys[lane], self._values[lane]
-        if keys is None:
-            keys, tokens = queries[:0], targets[:0]
-        num_cached, length = len(keys), len(queries)
-        keys, tokens = np.concatenate([keys, queries]), np.concatenate([tokens, targets])
-        distance = np.square(queries).sum(1)[:, None] + np.square(keys).sum(1)[None]
-        distance = distance - 2 * queries @ keys.T
-        position = num_cached + np.arange(length)[:, None]
-        key_position = np.arange(len(keys))[None]
-        mask = (key_position < position) & (key_position >= position - self._length)
-        values = np.broadcast_to(tokens[None], distance.shape)
-        result = np.full((length, len(self._temperatures)), MISSING)
+        """As `read` for one segment of one lane: [n, d_model] and [n] to [n, flatness]."""
+        hidden, tokens = queries, targets
+        if lane in self._hidden:
+            hidden = np.concatenate([self._hidden[lane], queries])
+            tokens = np.concatenate([self._values[lane], targets])
+        products = queries @ hidden.T
+        position = len(hidden) - len(queries) + np.arange(len(queries))[:, None]
+        cached = np.arange(len(hidden))[None]
+        mask = (cached < position) & (cached >= position - self._length)
+        values = np.broadcast_to(tokens[None], products.shape)
+        result = np.full((len(queries), len(self._flatness)), MISSING)
         readable = mask.any(axis=1)
-        for i, temperature in enumerate(self._temperatures):
-            scores = np.where(mask, -distance / temperature, -np.inf)[readable]
+        for i, flatness in enumerate(self._flatness):
+            scores = np.where(mask, flatness * products, -np.inf)[readable]
             result[readable, i] = log_probability(scores, values[readable], targets[readable])
-        self._keys[lane], self._values[lane] = keys[-self._length :], tokens[-self._length :]
+        self._hidden[lane], self._values[lane] = hidden[-self._length :], tokens[-self._length :]
         return result

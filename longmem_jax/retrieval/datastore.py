@@ -3,7 +3,7 @@
 manifest.json                 the model it belongs to, and its shards with sizes and checksums
 keys.00000.bin  ...           [n, width], float16 or float32
 values.00000.bin ...          int32 [n], the token that followed
-documents.00000.bin ...       int32 [n], ordinal of the document
+documents.00000.bin ...       int32 [n], number of the document in its corpus
 contexts.00000.bin ...        int32 [n, CONTEXT], the tokens before it, -1 if there are none
 progress-00001.safetensors    memories after the last shard, until all are written
 
@@ -42,6 +42,7 @@ def identity(experiment: Experiment, params: Any) -> dict[str, Any]:
         'parameters': fingerprint(params),
         'width': experiment.config.model.d_model,
         'tokenizer': experiment.tokenizer.fingerprint(),
+        'key': experiment.config.retrieval.key,
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.config.retrieval import WITH_CACHE, WITH_NEIGHBOURS
-from longmem_jax.evaluation.result import Result
+from longmem_jax.evaluation.result import Result, segment_text
 from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
@@ -21,7 +21,8 @@ from longmem_jax.retrieval.knn_lm import log_probability, mixture
 from longmem_jax.retrieval.reading import Part, Reader
 from longmem_jax.retrieval.search import require_k
 
-TEMPERATURES = tuple(2.0**power for power in range(-1, 11))
+TEMPERATURES = tuple(2.0**power for power in range(-3, 11))
+FLATNESS = (0.0, *(2.0**power for power in range(-12, 4)))
 SHARES = tuple(share / 20 for share in range(20))
 
 
@@ -31,13 +32,13 @@ class Choice:
 
     Attributes:
       k, temperature, share: of the neighbours.
-      cache_temperature, cache_share: of the cache.
+      cache_flatness, cache_share: of the cache.
     """
 
     k: int
     temperature: float
     share: float
-    cache_temperature: float
+    cache_flatness: float
     cache_share: float
 
 
@@ -49,7 +50,7 @@ class LookupResult:
       log_model: log-probability of the target by the model.
       targets: the tokens to predict.
       distances, values: of the neighbours, [tokens, k]; k = 0 without a datastore.
-      cache: log-probability by the cache, [tokens, temperatures].
+      cache: log-probability by the cache, [tokens, flatness].
     """
 
     log_model: np.ndarray
@@ -96,7 +97,7 @@ def tune(looked_up: LookupResult, choice: Choice, kind: str) -> Choice:
     """The best temperature, number of neighbours and shares for validation tokens.
 
     Args:
-      looked_up: of validation; `looked_up.cache` has a column for each of `TEMPERATURES`.
+      looked_up: of validation; `looked_up.cache` has a column for each of `FLATNESS`.
       choice: its k is the largest to try; fields that are not tuned are kept.
       kind: `config.retrieval.kind`.
     """
@@ -115,11 +116,11 @@ def tune(looked_up: LookupResult, choice: Choice, kind: str) -> Choice:
         best_store = neighbours_log(looked_up, k, temperature)
     if uses_cache:
         trials = []
-        for column, temperature in enumerate(TEMPERATURES):
+        for column, flatness in enumerate(FLATNESS):
             loss, share = _best_share(looked_up.log_model, looked_up.cache[:, column])
-            trials.append((loss, column, temperature, share))
-        _, column, temperature, share = min(trials)
-        choice = dataclasses.replace(choice, cache_temperature=temperature, cache_share=share)
+            trials.append((loss, column, flatness, share))
+        _, column, flatness, share = min(trials)
+        choice = dataclasses.replace(choice, cache_flatness=flatness, cache_share=share)
         best_cache = looked_up.cache[:, column]
     if uses_store and uses_cache:
         logs = [looked_up.log_model, best_store, best_cache]
@@ -146,12 +147,20 @@ def _concatenate(results: list[LookupResult]) -> LookupResult:
     )
 
 
+def _reader(experiment: Experiment, params: Any, split: str) -> Reader:
+    """A pass that brings only the vectors that the kind of retrieval needs."""
+    uses = {'keys': WITH_NEIGHBOURS, 'hidden': WITH_CACHE}
+    kind = experiment.config.retrieval.kind
+    vectors = (name for name, kinds in uses.items() if kind in kinds)
+    return Reader(experiment, params, split, wanted=(*vectors, 'nll'))
+
+
 def _look_up_validation(
     experiment: Experiment, params: Any, lookup: Lookup, tokens: int
 ) -> LookupResult:
     """Looks up the first `tokens` tokens of validation, rounded up to a part."""
     results, count = [], 0
-    for part in Reader(experiment, params, 'validation').parts():
+    for part in _reader(experiment, params, 'validation').parts():
         results.append(lookup.read(part))
         count += len(results[-1].targets)
         if count >= tokens:
@@ -177,7 +186,7 @@ def _describe(choice: Choice, settings: Any) -> str:
         used.append(f'k {choice.k}, temperature {choice.temperature:g}, lambda {choice.share:g}')
     if settings.kind in WITH_CACHE:
         used.append(
-            f'cache of {settings.cache_length:,}, temperature {choice.cache_temperature:g}, '
+            f'cache of {settings.cache_length:,}, flatness {choice.cache_flatness:g}, '
             f'lambda {choice.cache_share:g}'
         )
     return '; '.join(used)
@@ -196,29 +205,28 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     params, step = experiment.restore_parameters()
     progress.say(f'Evaluating step {step:,} of {experiment.workdir} with {kind}.')
     index, store = _open_datastore(experiment, params)
-    lanes = experiment.config.evaluate.num_lanes
 
-    def make_lookup(temperatures: tuple[float, ...]) -> Lookup:
-        cache = Cache(lanes, settings.cache_length, temperatures) if kind in WITH_CACHE else None
+    def make_lookup(flatness: tuple[float, ...]) -> Lookup:
+        cache = Cache(settings.cache_length, flatness) if kind in WITH_CACHE else None
         return Lookup(index, store, settings.k, cache)
 
     choice = Choice(
         settings.k, settings.temperature, settings.share,
-        settings.cache_temperature, settings.cache_share,
+        settings.cache_flatness, settings.cache_share,
     )  # fmt: skip
     tuned = ''
     if settings.tune_tokens:
-        lookup = make_lookup(TEMPERATURES)
+        lookup = make_lookup(FLATNESS)
         validation = _look_up_validation(experiment, params, lookup, settings.tune_tokens)
         choice = tune(validation, choice, kind)
         tuned = f' (tuned on {settings.tune_tokens:,} validation tokens)'
     description = _describe(choice, settings)
     progress.say(f'{description}{tuned}.')
-    lookup = make_lookup((choice.cache_temperature,))
+    lookup = make_lookup((choice.cache_flatness,))
     limit = experiment.config.evaluate.max_test_segments
     sums: dict[str, float] = {}
     count, num_bytes, gains = 0, 0.0, report.Gains(settings.report_tokens)
-    for part in Reader(experiment, params, split).parts(limit):
+    for part in _reader(experiment, params, split).parts(limit):
         looked_up = lookup.read(part)
         added, mixed = _mixed(looked_up, choice, kind)
         for name, log in ((split, looked_up.log_model), (f'{split}, {added}', mixed)):
@@ -227,23 +235,26 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
         num_bytes += float(part.num_bytes.sum())
         if store is not None:
             gains.add(part, looked_up, lookup.numbers, mixed, choice)
+    reading = experiment.config.evaluate
     protocol = (
-        f'segment {experiment.config.evaluate.segment_length}, {lanes} lanes, '
+        f'{segment_text(reading)}, {reading.num_lanes} lanes, '
         f'{"the first" if limit else "all"} {count:,} tokens of {split}'
     )
     protocols = {name: f'{protocol}; {description}' for name in sums} | {split: protocol}
     results = {
-        name: Result(split, nll, count, num_bytes, protocols[name], right=0, answers=0, exact=0)
+        name: Result(split, nll, count, num_bytes, protocols[name], right=None, answers=0, exact=0)
         for name, nll in sums.items()
     }
-    paths = {'numbers': experiment.workdir / 'retrieval.json'}
+    numbers = experiment.workdir / 'retrieval.json'
     content = {'step': step, 'kind': kind, 'choice': dataclasses.asdict(choice)}
     content |= {name: result.as_json() for name, result in results.items()}
-    paths['numbers'].write_text(json.dumps(content, indent=1) + '\n')
-    if store is not None and settings.report_tokens:
-        paths |= gains.write(store, experiment.tokenizer, experiment.workdir)
+    numbers.write_text(json.dumps(content, indent=1) + '\n')
     progress.close()
-    show(progress, results, paths)
+    show(progress, results, {'numbers': numbers})
+    # Last, so that nothing that goes wrong in a report can cost the results.
+    if store is not None and settings.report_tokens:
+        for name, path in gains.write(store, experiment.tokenizer, experiment.workdir).items():
+            progress.say(f'{name}: {path}')
     return results
 
 

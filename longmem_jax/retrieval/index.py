@@ -35,5 +35,5 @@ def make_index(settings: Any, store: Datastore, mesh: Mesh) -> Index:
       UsageError: FAISS is not installed, or its sizes do not fit.
     """
     if settings.index == 'exact':
-        return Exact(store, settings.block_size, mesh)
+        return Exact(store, settings.block_size, mesh, settings.resident_gib)
     return Faiss(store, settings)

@@ -1,7 +1,8 @@
-"""One pass of a trained model over a corpus: its predictions, and the keys for retrieval.
+"""One pass of a trained model over a corpus: its predictions, and the vectors for retrieval.
 
-The key of a token is the normalised input of the last feed-forward layer at the token's position; the
-value is the token that follows (Khandelwal et al., 2020).
+A key is a vector of the last block at a token's position, by default the normalised input of its
+feed-forward layer; the value is the token that follows (Khandelwal et al., 2020). A model without a
+memory reads overlapping windows, so that every key has a context.
 """
 
 from collections.abc import Iterator
@@ -13,9 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.data.lanes import Batch, Cursor, in_order
+from longmem_jax.data.windows import Windows
+from longmem_jax.devices.sharding import (
+    from_processes,
+    lanes_sharding,
+    memory_shardings,
+    own_lanes,
+)
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
+from longmem_jax.layers.norms import Norm
 from longmem_jax.memory.registry import FEED_FORWARD
 from longmem_jax.models.inspect import capture
 from longmem_jax.models.kinds import KINDS
@@ -29,16 +38,18 @@ class Part:
     """Some consecutive segments of all lanes; leading axes [segments, lanes, length].
 
     Attributes:
-      keys: [..., d_model], float32.
+      keys: [..., d_model], keys and queries of the datastore.
       hidden: [..., d_model], float32: the inputs of the output layer.
-      nll: float32, nats of the target by the model alone.
+      nll: float32, nats of the target by the model alone. These three are None unless asked for.
       targets: int32, the tokens that follow.
       tokens: int32, the tokens read.
       valid: bool, tokens, not padding.
       counted: bool, targets that are scored.
-      documents: int32 [segments, lanes], ordinal of the document.
-      start: bool [segments, lanes], whether it begins here.
-      num_bytes: float32 [segments, lanes], source bytes of the targets.
+      documents: int32 [segments, lanes], number of the document in the corpus.
+      start: bool [segments, lanes], the memories begin anew here.
+      begins: bool [segments, lanes], a document begins here.
+      num_bytes: float32 [segments, lanes], source bytes of the scored targets.
+      context: tokens of a segment that were read before, where segments are overlapping windows.
     """
 
     keys: Any
@@ -50,11 +61,25 @@ class Part:
     counted: Any
     documents: Any
     start: Any
+    begins: Any
     num_bytes: Any
+    context: int = flax.struct.field(pytree_node=False, default=0)
+
+
+def in_text_order(part: Part) -> Part:
+    """The part with one document after another in every lane.
+
+    Neighbouring windows are in different lanes; all of them become the segments of a single lane.
+    Segments that continue in their lane stay as they are. The order of the counted tokens is the same.
+    """
+    if not part.context:
+        return part
+    segments, lanes = part.start.shape
+    return jax.tree.map(lambda leaf: leaf.reshape(segments * lanes, 1, *leaf.shape[2:]), part)
 
 
 def look(
-    model: Any, params: Any, memory: Any, inputs: Batch
+    model: Any, params: Any, memory: Any, inputs: Batch, key: str = 'feed_forward'
 ) -> tuple[Any, tuple[jax.Array, jax.Array, jax.Array]]:
     """Reads one segment of every lane.
 
@@ -62,25 +87,31 @@ def look(
       model, params: the language model.
       memory: memories before the segment.
       inputs: a batch without the axis of segments.
+      key: one of `config.retrieval.KEYS`.
 
     Returns:
       The memories after it; keys and hidden vectors [lanes, length, d_model] and nll [lanes, length],
       float32.
     """
 
-    def normalized(layer: Any, x: jax.Array, state: Any, segment: Segment) -> jax.Array:
-        return layer.normalize(x)
+    def of_feed_forward(layer: Any, x: jax.Array, state: Any, segment: Segment) -> jax.Array:
+        return layer.normalize(x) if key == 'feed_forward' else x
 
-    layers = tuple(entry.layer for entry in FEED_FORWARD.values())
     segment = Segment(inputs.tokens, inputs.valid, inputs.start)
-    with capture(layers, normalized) as feed_forward_inputs:
+    if key.startswith('feed_forward'):
+        layers, take = tuple(entry.layer for entry in FEED_FORWARD.values()), of_feed_forward
+    else:
+        layers, take = Norm, lambda norm, x: x
+    with capture(layers, take) as captured:
         hidden, memory, _ = model.apply(
             {'params': params}, segment, memory, train=False, method='hidden'
         )
     nll = model.apply({'params': params}, hidden, inputs.targets, method=nll_of)
-    keys = feed_forward_inputs[-1]  # of the last block
-    first = KINDS[model.config.kind].first_token(model.config)
-    keys = keys[:, first : first + hidden.shape[1]]
+    keys = hidden
+    if key.startswith('feed_forward') or (key == 'hidden_raw' and model.config.final_norm):
+        first = KINDS[model.config.kind].first_token(model.config)
+        # The last feed-forward layer is that of the last block, the last norm is the final one.
+        keys = captured[-1][:, first : first + hidden.shape[1]]
     return memory, tuple(array.astype(jnp.float32) for array in (keys, hidden, nll))
 
 
@@ -96,7 +127,8 @@ class Position:
     Attributes:
       memory: memories of all lanes, every leaf [lanes, ...].
       cursor: position of every lane in the data.
-      ordinals: int32 [lanes], ordinal of the current document of a lane; -1 before the first.
+      ordinals: int32 [lanes], place of the current document in the lane's own sequence of documents,
+        or of the current window; -1 before the first.
     """
 
     memory: Any
@@ -107,22 +139,62 @@ class Position:
 class Reader:
     """Reads a split from its beginning, or from where an earlier pass stopped.
 
+    Lanes are laid over the devices as in training. With a context every segment is a window over one
+    document: its first `context` tokens are read again and not counted, except in the first window.
+    Every window is read by itself, without memories.
+
     Attributes:
       memory: memories after the last part yielded.
       cursor: position after it.
-      ordinals: int32 [lanes], ordinals of the documents read last.
+      ordinals: int32 [lanes], see `Position`.
     """
 
-    def __init__(self, experiment: Experiment, params: Any, split: str):
-        """Opens the corpus; raises `UsageError` if there are several processes."""
+    def __init__(
+        self,
+        experiment: Experiment,
+        params: Any,
+        split: str,
+        *,
+        context: int | None = None,
+        wanted: tuple[str, ...] = ('keys', 'nll'),
+        dtype: str = 'float32',
+    ):
+        """Opens the corpus.
+
+        Args:
+          experiment: a trained model.
+          params: its parameters.
+          split: what to read.
+          context: tokens of a window that are read again; 0 = no windows; None =
+            `config.evaluate.context`.
+          wanted: what to compute and bring to the host, of 'keys', 'hidden' and 'nll'.
+          dtype: of the keys on the host.
+
+        Raises:
+          UsageError: there are several processes.
+        """
         if jax.process_count() > 1:
             raise UsageError('Retrieval reads a corpus with one process; start one.')
         self._model, self._params = experiment.evaluation_model, params
-        self._config, self._split = experiment.config.evaluate, split
+        self._config, self._mesh = experiment.config.evaluate, experiment.mesh
+        self._key, self._wanted, self._dtype = experiment.config.retrieval.key, wanted, dtype
+        self._context = self._config.context if context is None else context
         self._corpus = experiment.corpus(split)
-        self._step = jax.jit(self._read, donate_argnums=1)
+        if self._context:
+            self._corpus = Windows(self._corpus, self._config.segment_length, self._context)
         lanes = self._config.num_lanes
-        self.memory = jax.jit(lambda params: fresh_state(self._model, params, lanes))(params)
+        own_lanes(self._mesh, lanes)  # refuses lanes that do not divide over the devices
+
+        def fresh(params: Any) -> Any:
+            return fresh_state(self._model, params, lanes)
+
+        by_lanes = memory_shardings(self._mesh, jax.eval_shape(fresh, params))
+        self._step = jax.jit(
+            self._read,
+            donate_argnums=1,
+            out_shardings=(by_lanes, lanes_sharding(self._mesh, 1)),
+        )
+        self.memory = jax.jit(fresh, out_shardings=by_lanes)(params)
         self.ordinals = np.full((lanes,), -1, np.int32)
         self.cursor = Cursor(np.zeros((lanes,), np.int32), np.zeros((lanes,), np.int32))
 
@@ -137,11 +209,39 @@ class Reader:
         self.cursor = jax.tree.map(np.asarray, position.cursor)
         self.ordinals = np.asarray(position.ordinals)
 
-    def _read(self, params: Any, memory: Any, batch: Batch) -> tuple[Any, tuple[jax.Array, ...]]:
+    def _read(self, params: Any, memory: Any, batch: Batch) -> tuple[Any, dict[str, jax.Array]]:
         def read(memory: Any, inputs: Batch, key: jax.Array) -> Any:
-            return look(self._model, params, memory, inputs)
+            memory, (keys, hidden, nll) = look(self._model, params, memory, inputs, self._key)
+            found = {'keys': keys.astype(self._dtype), 'hidden': hidden, 'nll': nll}
+            return memory, {name: found[name] for name in self._wanted}
 
         return read_segments(read, memory, batch, jax.random.key(0))
+
+    def _documents(self, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Number of the document of every segment, and whether it begins there.
+
+        Args:
+          start: bool [segments, lanes], where the lanes' next documents (or windows) begin.
+
+        Returns:
+          int32 and bool, [segments, lanes].
+        """
+        lanes = np.arange(start.shape[1])
+        ordinals, numbers = self.ordinals.copy(), np.empty(start.shape, np.int32)
+        for segment, begun in enumerate(start):
+            for lane in np.flatnonzero(begun):
+                ordinals[lane] += 1
+                # Lanes skip empty documents; windows are never empty.
+                while not self._context and not len(
+                    self._corpus[int(ordinals[lane] * len(lanes) + lane)].tokens
+                ):
+                    ordinals[lane] += 1
+            numbers[segment] = ordinals * len(lanes) + lanes
+        self.ordinals = ordinals
+        if not self._context:
+            return numbers, start
+        sources = self._corpus.sources[np.clip(numbers, 0, len(self._corpus) - 1)]
+        return sources[..., 0].astype(np.int32), start & (sources[..., 1] == 0)
 
     def parts(self, max_segments: int = 0) -> Iterator[Part]:
         """Yields the split in parts, every scored token once.
@@ -152,22 +252,22 @@ class Reader:
         lanes, length = self._config.num_lanes, self._config.segment_length
         read = 0
         for batch, cursor in in_order(self._corpus, lanes, length, SEGMENTS, cursor=self.cursor):
-            self.memory, arrays = self._step(self._params, self.memory, batch)
-            documents = np.cumsum(np.asarray(batch.start), axis=0) + self.ordinals[None]
-            self.ordinals = documents[-1].astype(np.int32)
+            on_devices = from_processes(self._mesh, batch, 1)
+            self.memory, arrays = self._step(self._params, self.memory, on_devices)
             self.cursor = cursor
-            keys, hidden, nll = (np.asarray(array) for array in arrays)
+            documents, begins = self._documents(np.asarray(batch.start))
             yield Part(
-                keys=keys,
-                hidden=hidden,
-                nll=nll,
+                **dict.fromkeys(('keys', 'hidden', 'nll'))
+                | {name: np.asarray(array) for name, array in arrays.items()},
                 targets=np.asarray(batch.targets),
                 tokens=np.asarray(batch.tokens),
                 valid=np.asarray(batch.valid),
                 counted=np.asarray(batch.valid) & (np.asarray(batch.scored) > 0),
-                documents=documents * lanes + np.arange(lanes)[None],
+                documents=documents,
                 start=np.asarray(batch.start),
+                begins=begins,
                 num_bytes=np.asarray(batch.num_bytes),
+                context=self._context,
             )
             read += SEGMENTS
             if max_segments and read >= max_segments:

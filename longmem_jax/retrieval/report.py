@@ -29,11 +29,12 @@ class Gains:
         Args:
           part: what was read.
           looked_up: `evaluate.LookupResult` of its counted tokens.
-          numbers: int64 [tokens, k], numbers of the neighbours in the datastore.
+          numbers: int64 [tokens, k], numbers of the neighbours in the datastore; k may be larger
+            than the number of neighbours that was chosen.
           mixed: [tokens], log-probabilities of the targets with retrieval.
           choice: `evaluate.Choice`, the number of neighbours and the temperature.
         """
-        gain = mixed - looked_up.log_model
+        gain, shown = mixed - looked_up.log_model, min(SHOWN, choice.k)
         positions = np.argwhere(part.counted)
         for token in np.argsort(-gain)[: self._count]:
             segment, lane, position = positions[token]
@@ -45,8 +46,8 @@ class Gains:
                 int(looked_up.targets[token]),
                 float(looked_up.log_model[token]),
                 float(mixed[token]),
-                numbers[token, :SHOWN],
-                weights[:SHOWN],
+                numbers[token, :shown],
+                weights[:shown],
             )
             self._number += 1
             item = (float(gain[token]), self._number, entry)

@@ -1,11 +1,14 @@
 """The nearest keys of a datastore by squared Euclidean distance: exactly, on one or many devices.
 
-Blocks of keys go to the devices one after another and only a list of the best is kept, so neither all
-keys nor all distances must fit there. Distances of the best are then computed again from the stored
-keys, since the expanded square loses digits.
+Keys are compared in blocks and only a list of the best is kept, so distances never fill the devices.
+Where all keys fit, they are brought there once and stay; else blocks of them are sent for every search.
+Distances of the best are then computed again from the stored keys, since the expanded square loses
+digits.
 """
 
 import functools
+import math
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -61,73 +64,143 @@ def sorted_by_distance(
 
 
 class Exact:
-    """Exact search over all keys; see `index.Index`."""
+    """Exact search over all keys; see `index.Index`.
 
-    def __init__(self, store: Datastore, block_size: int, mesh: Mesh):
+    Keys that stay are split over the `memory` axis of the mesh and queries over the others; if a part
+    of the keys is then too large for a device, keys are split over all axes, as blocks that are sent.
+    """
+
+    def __init__(self, store: Datastore, block_size: int, mesh: Mesh, resident_gib: float):
         """Loads nothing yet.
 
         Args:
           store: the keys.
-          block_size: keys on all devices at once; rounded up to a multiple of the devices.
-          mesh: devices that a block is spread over.
+          block_size: keys that are compared at a time; rounded up to a multiple of the devices.
+          mesh: devices.
+          resident_gib: keys stay on the devices if they take at most so many GiB on each.
         """
         self._store, self._mesh = store, mesh
         devices = mesh.devices.size
-        self._block = -(-max(block_size, devices) // devices) * devices
-        by_key = P(tuple(mesh.axis_names))
-        self._by_key, self._everywhere = NamedSharding(mesh, by_key), NamedSharding(mesh, P())
-        self._step = jax.jit(self._search_block, static_argnames='k')
+        size = min(block_size, len(store))
+        self._block = -(-max(size, devices) // devices) * devices
+        self._num_blocks = -(-len(store) // self._block)
+        entry = store.rows('keys', np.arange(1))
+        num_bytes = self._num_blocks * self._block * (entry.nbytes + 4)
+        everywhere = tuple(mesh.axis_names)
+        fitting = [
+            axes
+            for axes in (('memory',), everywhere)
+            if num_bytes / math.prod(mesh.shape[axis] for axis in axes) <= resident_gib * 2**30
+        ]
+        self._stays, self._axes = bool(fitting), (*fitting, everywhere)[0]
+        self._query_axes = tuple(axis for axis in everywhere if axis not in self._axes)
+        self._by_key = NamedSharding(mesh, P(None, self._axes))
+        self._by_query = NamedSharding(mesh, P(self._query_axes or None))
+        self._resident: tuple[jax.Array, jax.Array] | None = None
+        self._step = jax.jit(self._search_blocks, static_argnames='k')
 
-    def _search_block(
+    def _search_blocks(
         self,
-        best: tuple[jax.Array, jax.Array],
+        best: tuple[jax.Array, jax.Array, jax.Array],
         queries: jax.Array,
         exclude: jax.Array,
-        block: tuple[jax.Array, jax.Array, jax.Array, jax.Array],
+        blocks: tuple[jax.Array, jax.Array],
+        first: jax.Array,
+        count: jax.Array,
         k: int,
-    ) -> tuple[jax.Array, jax.Array]:
-        """Merges the nearest keys of a block into the best so far.
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Merges the nearest keys of some blocks into the best so far.
 
         Args:
-          best: scores float32 [q, k], descending, and the numbers of their keys int32 [q, k].
+          best: scores float32 [q, k], descending, and the block and the row in it of their keys,
+            int32 [q, k]; so numbers of keys may be larger than 32 bits hold.
           queries: float32 [q, width].
           exclude: int32 [q], documents to leave out; -1 = none.
-          block: keys [n, width], their documents int32 [n], the number of the first key, and how
-            many keys there are (int32 scalars).
+          blocks: keys [blocks, rows, width] and their documents int32 [blocks, rows].
+          first: int32 scalar, number of the first block.
+          count: int32 scalar, keys of the last block; all others are full.
           k: keys to keep.
 
         Returns:
           As `best`.
         """
-        axes = tuple(self._mesh.axis_names)
-        keys, documents, base, count = block
+        axes, queries_by = self._axes, self._query_axes or None
 
         def search_shard(
-            keys: jax.Array,
-            documents: jax.Array,
+            best: tuple[jax.Array, ...],
             queries: jax.Array,
             exclude: jax.Array,
-            base: jax.Array,
+            keys: jax.Array,
+            documents: jax.Array,
             count: jax.Array,
-        ) -> tuple[jax.Array, jax.Array]:
-            keys = keys.astype(jnp.float32)
-            first = jax.lax.axis_index(axes) * keys.shape[0]
-            scores = 2 * queries @ keys.T - jnp.square(keys).sum(axis=1)[None]
-            position = first + jnp.arange(keys.shape[0], dtype=jnp.int32)
-            mask = (position < count)[None] & (documents[None] != exclude[:, None])
-            scores, index = top_k(jnp.where(mask, scores, -jnp.inf), min(k, keys.shape[0]))
-            return scores, (index.astype(jnp.int32) + first + base)
+        ) -> tuple[jax.Array, ...]:
+            num_blocks, rows, _ = keys.shape
+            first_row = jax.lax.axis_index(axes) * rows
 
-        nearest = jax.shard_map(
+            def search_block(
+                best: tuple[jax.Array, ...], block: tuple[jax.Array, ...]
+            ) -> tuple[tuple[jax.Array, ...], None]:
+                number, keys, documents = block
+                keys = keys.astype(jnp.float32)
+                scores = 2 * queries @ keys.T - jnp.square(keys).sum(axis=1)[None]
+                row = first_row + jnp.arange(rows, dtype=jnp.int32)
+                mask = (row < count) | (number < first + num_blocks - 1)
+                mask = mask[None] & (documents[None] != exclude[:, None])
+                scores, index = top_k(jnp.where(mask, scores, -jnp.inf), min(k, rows))
+                row = index.astype(jnp.int32) + first_row
+                return _merge(best, (scores, jnp.full_like(row, number), row)), None
+
+            numbers = first + jnp.arange(num_blocks, dtype=jnp.int32)
+            # Only the first device begins with the best so far, or they would be counted repeatedly.
+            start = jnp.where(jax.lax.axis_index(axes) == 0, best[0], -jnp.inf)
+            return jax.lax.scan(search_block, (start, *best[1:]), (numbers, keys, documents))[0]
+
+        by_query, by_key = P(queries_by), P(None, axes)
+        found = jax.shard_map(
             search_shard,
             mesh=self._mesh,
-            in_specs=(P(axes), P(axes), P(), P(), P(), P()),
-            out_specs=P(None, axes),
+            in_specs=(by_query, by_query, by_query, by_key, by_key, P()),
+            out_specs=P(queries_by, axes),
             check_vma=False,
-        )(keys, documents, queries, exclude, base, count)
-        scores, numbers = (jnp.concatenate(pair, 1) for pair in zip(best, nearest, strict=True))
-        scores, order = jax.lax.top_k(scores, k)
-        return scores, jnp.take_along_axis(numbers, order, axis=1)
+        )(best, queries, exclude, *blocks, count)
+        scores, order = jax.lax.top_k(found[0], k)
+        return scores, *(jnp.take_along_axis(place, order, axis=1) for place in found[1:])
+
+    def _load(self) -> tuple[jax.Array, jax.Array]:
+        """Keys [blocks, rows, width] and their documents on the devices; the last fills its block."""
+        store, shape = self._store, (self._num_blocks, self._block)
+
+        def part(name: str, index: tuple[slice, ...]) -> np.ndarray:
+            block, row = (np.arange(size)[of] for size, of in zip(shape, index, strict=False))
+            numbers = block[:, None] * self._block + row[None]
+            return store.rows(name, np.minimum(numbers, len(store) - 1))
+
+        return tuple(
+            jax.make_array_from_callback(
+                (*shape, *store.rows(name, np.arange(1)).shape[1:]),
+                self._by_key,
+                functools.partial(part, name),
+            )
+            for name in ('keys', 'documents')
+        )
+
+    def _sent(self) -> Iterator[tuple[tuple[jax.Array, jax.Array], int, int]]:
+        """Blocks one by one: keys and documents as in `_load`, number, and how many keys it has."""
+        for number in range(self._num_blocks):
+            numbers = number * self._block + np.arange(self._block)
+            count = min(self._block, len(self._store) - number * self._block)
+            numbers = np.minimum(numbers, len(self._store) - 1)[None]
+            rows = (self._store.rows(name, numbers) for name in ('keys', 'documents'))
+            yield tuple(jax.device_put(row, self._by_key) for row in rows), number, count
+
+    def _blocks(self) -> Iterator[tuple[tuple[jax.Array, jax.Array], int, int]]:
+        """What to search one after another; as `_sent`, or all blocks at once."""
+        if not self._stays:
+            yield from self._sent()
+            return
+        if self._resident is None:
+            self._resident = self._load()
+        yield self._resident, 0, len(self._store) - (self._num_blocks - 1) * self._block
 
     def search(
         self, queries: np.ndarray, k: int, exclude: np.ndarray | None = None
@@ -151,36 +224,34 @@ class Exact:
     def _search(
         self, queries: np.ndarray, k: int, exclude: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        num_queries, padded_size = len(queries), 1 << max(len(queries) - 1, 1).bit_length()
+        num_queries = len(queries)
+        padded_size = 1 << max(num_queries - 1, 1).bit_length()
+        shards = math.prod(self._mesh.shape[axis] for axis in self._query_axes)
+        padded_size = -(-padded_size // shards) * shards
         padded = np.zeros((padded_size, queries.shape[1]), np.float32)
         padded[:num_queries] = queries
         excluded = np.full((padded_size,), -1, np.int32)
         if exclude is not None:
             excluded[:num_queries] = exclude
         num_results, k = k, min(k + SPARE, len(self._store))
-        put = functools.partial(jax.device_put, device=self._everywhere)
+        put = functools.partial(jax.device_put, device=self._by_query)
         padded, excluded = put(padded), put(excluded)
-        best = put(
-            (np.full((padded_size, k), -np.inf, np.float32), np.zeros((padded_size, k), np.int32))
-        )
-        for base, keys in self._store.blocks(self._block):
-            count = len(keys)
-            documents = self._store.rows('documents', np.arange(base, base + count))
-            if count < self._block:
-                spare = self._block - count
-                keys = np.concatenate([keys, np.zeros((spare, keys.shape[1]), keys.dtype)])
-                documents = np.concatenate([documents, np.full((spare,), -2, np.int32)])
-            block = (
-                jax.device_put(np.ascontiguousarray(keys), self._by_key),
-                jax.device_put(documents, self._by_key),
-                np.int32(base),
-                np.int32(count),
-            )
-            best = self._step(best, padded, excluded, block, k=k)
-        scores, numbers = (
-            np.asarray(best[0])[:num_queries],
-            np.asarray(best[1])[:num_queries].astype(np.int64),
-        )
+        nowhere = np.zeros((padded_size, k), np.int32)
+        best = put((np.full((padded_size, k), -np.inf, np.float32), nowhere, nowhere))
+        for blocks, first, count in self._blocks():
+            before = best
+            best = self._step(best, padded, excluded, blocks, np.int32(first), np.int32(count), k=k)
+            # At most two blocks wait on the devices.
+            jax.block_until_ready(before)
+        scores, blocks, rows = (np.asarray(array)[:num_queries] for array in best)
+        numbers = blocks.astype(np.int64) * self._block + rows
         exact = distances(self._store, queries, numbers)
         exact = np.where(np.isfinite(scores), exact, np.inf)
         return sorted_by_distance(exact, numbers, num_results)
+
+
+def _merge(best: tuple[jax.Array, ...], others: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """The best of both; the first array [q, n] of each is the scores, [q, k] are kept."""
+    scores, *places = (jnp.concatenate(pair, axis=1) for pair in zip(best, others, strict=True))
+    scores, order = jax.lax.top_k(scores, best[0].shape[1])
+    return scores, *(jnp.take_along_axis(place, order, axis=1) for place in places)

@@ -138,7 +138,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     )
     names = {split: sums[2], f'{split}, SPALM': sums[0]}
     results = {
-        name: Result(split, nll, count, num_bytes, protocol, right=0, answers=0, exact=0)
+        name: Result(split, nll, count, num_bytes, protocol, right=None, answers=0, exact=0)
         for name, nll in names.items()
     }
     progress.close()

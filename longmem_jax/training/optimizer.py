@@ -11,7 +11,7 @@ import optax
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.memory.registry import LAYERS
 
-NAMES = ('adam', 'adamw', 'adagrad', 'adafactor', 'sgd')
+NAMES = ('adam', 'adamw', 'adagrad', 'adafactor', 'sgd', 'nesterov')
 SCHEDULES = ('cosine', 'linear', 'inverse_sqrt', 'constant')
 
 
@@ -140,6 +140,8 @@ def _make_base(
         )
     if name == 'sgd':
         return optax.sgd(schedule, momentum=settings.momentum or None)
+    if name == 'nesterov':
+        return optax.sgd(schedule, momentum=settings.momentum, nesterov=True)
     raise UsageError(unknown('config.optimizer.name', name, NAMES))
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax.commands import evaluate
 from longmem_jax.commands.train import train
 from longmem_jax.config.base import base, stack
 from longmem_jax.config.recipes import section
@@ -393,6 +394,29 @@ def test_memory_reset_is_every_segment_by_itself(finished, texts):
     )[0]
     np.testing.assert_allclose(reset.nll, without.nll, rtol=1e-5)
     assert abs(kept.nll - reset.nll) > 1e-5 * kept.nll
+
+
+@pytest.mark.slow
+def test_overlapping_windows_are_scored_once_and_without_memory(finished, texts, tmp_path, capsys):
+    """Each window is read by itself, so the result is not called one with memory."""
+    workdir, summary, _ = finished
+    workdir = shutil.copytree(workdir, tmp_path / 'run')
+    config = small_config(texts)
+    config.evaluate.context, config.evaluate.num_lanes = 5, 2
+    results = evaluate.evaluate(experiment(config, workdir), 'test')
+    assert list(results) == ['test'] and results['test'].memory == 'reset'
+    out = capsys.readouterr().out
+    assert 'gain by memory' not in out
+    assert 'segment 8 after 5 tokens of context, memory transformer_xl 16 reset before' in out
+    # The context takes the place of the memory that is missing.
+    assert results['test'].tokens == summary.results['test'].tokens
+    assert results['test'].nll != summary.results['test, memory reset'].nll
+    again = train(experiment(config, workdir))
+    assert list(again.results) == ['test']
+    assert again.results['test'].nll == pytest.approx(results['test'].nll, rel=1e-6)
+    with pytest.raises(UsageError, match='leave no memory; set --config.evaluate.context=0'):
+        config.evaluate.num_lanes = 1
+        evaluate.evaluate(experiment(config, workdir), 'test', save_state=str(workdir / 'saved'))
 
 
 @pytest.mark.slow

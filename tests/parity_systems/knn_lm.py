@@ -32,7 +32,7 @@ class Store:
 def check(settings, arrays):
     """Yields (name, ours, reference) for every tensor of the golden."""
     store = Store(arrays['in/datastore_keys'], arrays['in/datastore_values'])
-    index = search.Exact(store, 96, make_mesh(dict(data=-1)))
+    index = search.Exact(store, 96, make_mesh(dict(data=-1)), 1.0)
     queries, valid = arrays['in/queries'], arrays['in/valid'] > 0
     shape, k, share = valid.shape, settings['k'], settings['lmbda']
     distances, numbers = index.search(queries.reshape(-1, queries.shape[-1]), k)

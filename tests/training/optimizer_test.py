@@ -119,6 +119,8 @@ def test_second_updates_of_adam_and_of_momentum():
     expected = -0.5 * mean / (math.sqrt(square) + 1e-8)
     assert second(name='adam', b1=0.9, b2=0.99) == pytest.approx(expected, rel=1e-4)
     assert second(name='sgd', momentum=0.9) == pytest.approx(-0.5 * (3 + 0.9))
+    nesterov = -0.5 * (3 + 0.9 * (3 + 0.9))
+    assert second(name='nesterov', momentum=0.9) == pytest.approx(nesterov)
 
 
 def test_clipping_bounds_the_global_norm():
