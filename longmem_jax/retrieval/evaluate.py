@@ -77,7 +77,7 @@ class Lookup:
             cache = self._cache.read(part)[counted]
         distances, values = np.zeros((count, 0), np.float32), np.zeros((count, 0), np.int32)
         if self._index is not None:
-            distances, self.numbers = self._index.search(part.keys[counted], self._k)
+            distances, self.numbers, _ = self._index.search(part.keys[counted], self._k)
             values = self._store.rows('values', self.numbers)
         return LookupResult(
             -part.nll[counted].astype(np.float64), part.targets[counted], distances, values, cache

@@ -15,21 +15,23 @@ from longmem_jax.retrieval.reading import Part, nll_of
 from longmem_jax.segment import Segment
 
 
-def combine(hidden: jax.Array, embedded: jax.Array, gate: jax.Array) -> jax.Array:
-    """`z` of every token.
+def combine(hidden: jax.Array, embedded: jax.Array, found: jax.Array, gate: jax.Array) -> jax.Array:
+    """`z` of every token; `h` itself where there is no neighbour.
 
     Args:
       hidden: [..., d_model], the last hidden vectors.
       embedded: [..., K, d_model], output vectors of the retrieved tokens; duplicates count
         separately.
+      found: bool [..., K], which of them are real.
       gate: [d_model], w_g.
 
     Returns:
       Like `hidden`.
     """
     scores = jnp.einsum('...kd,...d->...k', embedded, hidden)
-    retrieved_vector = jnp.einsum('...k,...kd->...d', jax.nn.softmax(scores, axis=-1), embedded)
-    share = jax.nn.sigmoid(hidden @ gate)[..., None]
+    weights = jax.nn.softmax(scores, axis=-1, where=found)
+    retrieved_vector = jnp.einsum('...k,...kd->...d', weights, embedded)
+    share = jnp.where(found.any(axis=-1), jax.nn.sigmoid(hidden @ gate), 1.0)[..., None]
     return (1 - share) * retrieved_vector + share * hidden
 
 
@@ -40,7 +42,7 @@ def output_table(params: Any) -> jax.Array:
 
 
 def retrieved(part: Part, store: Any, index: Any, k: int, other_documents: bool) -> np.ndarray:
-    """Tokens of the neighbours of every position, int32 [segments, lanes, length, k].
+    """Tokens of the neighbours of every position, int32 [segments, lanes, length, k]; -1 = none.
 
     Args:
       part: what was read.
@@ -50,9 +52,9 @@ def retrieved(part: Part, store: Any, index: Any, k: int, other_documents: bool)
     """
     counted = part.counted
     documents = np.broadcast_to(part.documents[:, :, None], counted.shape)[counted]
-    _, numbers = index.search(part.keys[counted], k, documents if other_documents else None)
-    tokens = np.zeros((*counted.shape, k), np.int32)
-    tokens[counted] = store.rows('values', numbers)
+    _, numbers, found = index.search(part.keys[counted], k, documents if other_documents else None)
+    tokens = np.full((*counted.shape, k), -1, np.int32)
+    tokens[counted] = np.where(found, store.rows('values', numbers), -1)
     return tokens
 
 
@@ -65,7 +67,7 @@ class Inputs:
       valid: bool [lanes, length].
       start: bool [lanes], a document begins.
       counted: float32 [lanes, length], 1 if the target is scored.
-      neighbours: int32 [lanes, length, k], the tokens retrieved.
+      neighbours: int32 [lanes, length, k], the tokens retrieved; -1 = none.
     """
 
     tokens: jax.Array
@@ -108,8 +110,8 @@ def losses(
         {'params': params}, segment, memory, train=False, method='hidden'
     )
     hidden = hidden.astype(jnp.float32)
-    embedded = output_table(params).astype(jnp.float32)[inputs.neighbours]
-    mixed = combine(hidden, embedded, gate)
+    embedded = output_table(params).astype(jnp.float32)[jnp.maximum(inputs.neighbours, 0)]
+    mixed = combine(hidden, embedded, inputs.neighbours >= 0, gate)
     gated, alone = (
         (model.apply({'params': params}, h, inputs.targets, method=nll_of) * inputs.counted).sum()
         for h in (mixed, hidden)
