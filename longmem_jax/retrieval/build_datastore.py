@@ -25,6 +25,7 @@ from longmem_jax.retrieval.datastore import (
     shard_arrays,
     write_manifest,
 )
+from longmem_jax.retrieval.own_document import source_of
 from longmem_jax.retrieval.reading import Part, Reader, in_text_order
 
 
@@ -160,10 +161,8 @@ def build(experiment: Experiment, split: str) -> Datastore:
         'format': FORMAT,
         'identity': identity(experiment, params),
         'dtype': settings.dtype,
-        'source': {
-            'split': split,
-            'path': experiment.config.data.path,
-            'source': experiment.config.data.source,
+        'source': source_of(experiment, split)
+        | {
             'lanes': experiment.config.evaluate.num_lanes,
             'segment_length': experiment.config.evaluate.segment_length,
             'context': context,
