@@ -30,7 +30,6 @@ from longmem_jax.retrieval import (
     reading,
     report,
     search,
-    spalm,
 )
 from longmem_jax.retrieval.index import make_index
 from tests.commands.train_test import small_config, texts  # noqa: F401  (a fixture)
@@ -45,7 +44,7 @@ def trained(texts, tmp_path_factory):  # noqa: F811
         datastore=str(tmp_path_factory.mktemp('store')), k=6, tune_tokens=200, shard_tokens=1500,
         dtype='float32', block_size=64, report_tokens=3,
     )  # fmt: skip
-    config.retrieval.spalm.update(k=3, num_steps=6)
+    config.retrieval.spalm.update(k=3, num_steps=6, frozen=True)
     workdir = tmp_path_factory.mktemp('run')
     train(make(config, workdir))
     build_datastore.build(make(config, workdir), 'train')
@@ -495,23 +494,3 @@ def test_codes_must_divide_the_keys_before_anything_is_read():
     ]
     config.retrieval.code_size = 82
     assert not checks.find_faults(config, 1)
-
-
-@pytest.mark.parametrize('frozen', [True, False])
-@pytest.mark.slow
-def test_spalm_learns_a_gate(trained, tmp_path, frozen):
-    config, workdir = trained
-    own = tmp_path / 'run'
-    shutil.copytree(workdir, own)
-    experiment = opened(config, own, kind='spalm')
-    with pytest.raises(UsageError, match='make one with --mode=train_spalm'):
-        evaluate.evaluate(experiment, 'test')
-    experiment.config.retrieval.spalm.frozen = frozen
-    spalm.train(experiment)
-    results = evaluate.evaluate(experiment, 'test')
-    assert set(results) == {'test', 'test, SPALM'}
-    assert all(np.isfinite(result.loss) for result in results.values())
-    plain, _ = Evaluator(experiment.evaluation_model, experiment.mesh, config).evaluate(
-        experiment.restore_parameters()[0], experiment.corpus('test'), 'test'
-    )
-    assert results['test'].nll == pytest.approx(plain.nll, rel=1e-5)

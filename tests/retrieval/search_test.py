@@ -115,30 +115,30 @@ def test_an_index_belongs_to_its_keys_and_settings(tmp_path):
 
 
 class Late:
-    """A store whose keys are the last of more than 2**31; only those are there."""
+    """A store of more than 2**31 keys, of which only the last are there."""
 
     width, folder = 8, Path('late')
 
-    def __init__(self, base, keys):
-        self._base, self._keys = base, keys
+    def __init__(self, first, keys):
+        self._first, self._keys = first, keys
 
     def __len__(self):
-        return self._base + len(self._keys)
+        return self._first + len(self._keys)
 
     def rows(self, name, numbers):
-        places = np.asarray(numbers) - self._base
-        assert numbers.dtype == np.int64 and (places >= 0).all()
+        places = np.maximum(np.asarray(numbers, np.int64) - self._first, 0)
         return self._keys[places] if name == 'keys' else np.zeros(places.shape, np.int32)
 
-    def blocks(self, size):
-        for at in range(0, len(self._keys), size):
-            yield self._base + at, self._keys[at : at + size]
 
-
-def test_numbers_of_keys_have_64_bits():
-    first = 2**31 + 11
+def test_numbers_of_keys_have_64_bits(monkeypatch):
+    block = 64
+    first = 2**31 + block
     keys = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
     mesh = sharding.make_mesh(dict(data=1), jax.devices()[:1])
-    found = search.Exact(Late(first, keys), 16, mesh).search(keys, 2)
+    index = search.Exact(Late(first, keys), block, mesh, 0.0)
+    padded = np.concatenate([keys, np.zeros((block - 50, 8), np.float32)])[None]
+    last = (padded, np.zeros((1, block), np.int32)), first // block, 50
+    monkeypatch.setattr(index, '_blocks', lambda: iter([last]))  # not the 2**25 before
+    found = index.search(keys, 2)
     np.testing.assert_array_equal(found.numbers[:, 0], first + np.arange(50))
     assert found.numbers.dtype == np.int64 and found.found.all()

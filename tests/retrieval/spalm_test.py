@@ -1,5 +1,6 @@
-"""The gate of SPALM: training resumes bit for bit, and only with its own model and datastore."""
+"""SPALM: it gains by the right neighbours, keeps its lists, resumes bit for bit, refuses strangers."""
 
+import itertools
 import json
 import shutil
 import signal
@@ -14,12 +15,15 @@ from safetensors.numpy import load_file
 from longmem_jax.errors import UsageError
 from longmem_jax.reporting.writers import read_metrics
 from longmem_jax.retrieval import spalm
+from longmem_jax.retrieval.spalm_keys import open_keys
+from longmem_jax.retrieval.spalm_lists import Lists, firsts_of
+from longmem_jax.retrieval.spalm_task import SpalmTask
 from tests.commands.train_test import texts  # noqa: F401  (a fixture)
 from tests.processes import environment
 from tests.retrieval.retrieval_test import opened, trained  # noqa: F401  (a fixture)
 
 ROOT = Path(__file__).parents[2]
-NUM_STEPS = 13  # over the end of the first part of eight segments
+NUM_STEPS = 13
 
 # Trains the gate in every folder given; in the first, a process of its own kills itself at a step.
 PROGRAM = """
@@ -63,6 +67,65 @@ def run(config, step, name, *folders, cache):
     return process.returncode, process.stdout
 
 
+class Told:
+    """A store in which the value of key i is token i of a text."""
+
+    digest = 'told'
+
+    def __init__(self, corpus):
+        self._tokens = np.concatenate([corpus[i].tokens for i in range(len(corpus))])
+
+    def rows(self, name, numbers):
+        assert name == 'values'
+        return self._tokens[numbers]
+
+
+@pytest.fixture(scope='module')
+def noise(tmp_path_factory):
+    """A text that nothing predicts: random letters."""
+    path = tmp_path_factory.mktemp('noise')
+    random = np.random.default_rng(0)
+    for split in ('train', 'validation', 'test'):
+        (path / split).mkdir()
+        for i in range(9):
+            letters = random.integers(97, 123, 700).astype(np.uint8)
+            (path / split / f'{i}.txt').write_bytes(letters.tobytes())
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'steps, changes, gains',
+    [
+        (100, dict(frozen=True, learned_scale=True), True),
+        (100, dict(frozen=True, learned_scale=False), False),  # what the scale is for
+        (60, dict(frozen=False, learned_scale=True), True),
+        (100, dict(frozen=False, learned_scale=False, start='fresh'), True),  # the paper's
+    ],
+    ids=['frozen', 'frozen, no scale', 'trained', 'fresh'],
+)
+def test_the_right_neighbours_help(trained, noise, tmp_path, steps, changes, gains):  # noqa: F811
+    """Where every next token is retrieved, the loss falls by more than one nat."""
+    config, workdir = trained
+    experiment = opened(config, workdir)
+    config = experiment.config
+    config.data.path = str(noise)
+    config.optimizer.learning_rate = 1e-2
+    config.retrieval.spalm.update(k=2, num_steps=steps, keys_from=str(workdir), **changes)
+    if config.retrieval.spalm.start == 'fresh':
+        config.model.init_std = config.model.d_model**-0.5
+    corpus, keys = experiment.corpus('train'), open_keys(experiment)
+    numbers = np.repeat(np.arange(int(corpus.lengths().sum()))[:, None], 2, axis=1)
+    lists = Lists(tmp_path, numbers, firsts_of(corpus.lengths()), Told(corpus))
+    params = spalm._start(experiment)
+    task = SpalmTask(experiment, params, keys, lists, 'train', tmp_path)
+    state, call = task.first_state(), task.compile().call
+    for inputs in itertools.islice(task.batches(state), steps):
+        state, metrics = call(state, *inputs)
+    gain = float(metrics['loss_alone'] - metrics['loss'])
+    assert gain > 1 if gains else gain < 0.5, metrics
+
+
 @pytest.fixture(scope='module')
 def cache(tmp_path_factory):
     return tmp_path_factory.mktemp('cache')
@@ -80,7 +143,7 @@ def test_killed_and_started_again_ends_bit_for_bit(
     kill_at,
     name,
 ):
-    """Killed inside a part of the data and after its end, frozen or not."""
+    """Killed or asked to stop, frozen or not."""
     config, workdir = trained
     config = settings(config, frozen)
     cut, whole = tmp_path / 'cut', tmp_path / 'whole'
@@ -92,11 +155,11 @@ def test_killed_and_started_again_ends_bit_for_bit(
     assert not (cut / 'spalm' / 'parameters.safetensors').exists()
     code, out = run(config, -1, name, cut, whole, cache=cache)
     assert code == 0 and 'Resuming at step' in out, out
-    assert out.count(f'Gate after {NUM_STEPS} steps') == 2
+    assert out.count(f'SPALM after {NUM_STEPS} steps') == 2
     found, wanted = (
         load_file(folder / 'spalm' / 'parameters.safetensors') for folder in (cut, whole)
     )
-    assert set(found) == set(wanted) and (len(found) == 1) == frozen
+    assert set(found) == set(wanted) and (len(found) == 2) == frozen
     assert np.abs(wanted['gate']).max() > 0
     for path in wanted:
         np.testing.assert_array_equal(found[path], wanted[path], err_msg=path)
@@ -120,7 +183,7 @@ def test_a_gate_goes_on_with_its_own_model_and_datastore_only(trained, tmp_path)
     other.config.retrieval.spalm.k = 2
     with pytest.raises(UsageError) as caught:
         spalm.train(other)
-    assert 'model.k: 3 in the checkpoint, 2 given' in str(caught.value)
+    assert 'k: 3 in the checkpoint, 2 given' in str(caught.value)
     assert f'Delete {folder / "spalm"} to train a gate for this one' in str(caught.value)
     store = tmp_path / 'store'
     shutil.copytree(config.retrieval.datastore, store)
