@@ -132,7 +132,7 @@ def base() -> ml_collections.ConfigDict:
         centroids=4096,  # 'faiss', and the next five
         code_size=64,
         probe=32,
-        rerank=4.0,  # candidates per neighbour
+        rerank=4.0,  # candidates per neighbour; 0 = trust the distances of FAISS's codes
         train_keys=1_000_000,
         seed=1,
         spalm=dict(

@@ -21,10 +21,12 @@ def check(settings: Any, width: int) -> list[str]:
     if settings.kind == 'knn_lm_cache' and settings.share + settings.cache_share > 1:
         total = settings.share + settings.cache_share
         faults.append(f'share + cache_share = {total}: must be at most 1')
-    faults += at_least(settings, 0, 'cache_flatness', 'resident_gib') + _code_size(settings, width)
+    faults += at_least(settings, 0, 'cache_flatness', 'resident_gib', 'rerank') + _code_size(
+        settings, width
+    )
     return faults + above(
         settings, 0, 'temperature', 'k', 'cache_length', 'block_size', 'probe',
-        'centroids', 'code_size', 'rerank', 'train_keys', 'shard_tokens',
+        'centroids', 'code_size', 'train_keys', 'shard_tokens',
     )  # fmt: skip
 
 

@@ -25,7 +25,10 @@ MADE_WITH = ('centroids', 'code_size', 'train_keys', 'seed')
 
 
 class Faiss:
-    """See `index.Index`; it considers `rerank * k` candidates."""
+    """See `index.Index`; it considers `rerank * k` candidates.
+
+    With `rerank` 0 it takes the first k and trusts FAISS's distances, which are those to the codes.
+    """
 
     def __init__(self, store: Datastore, settings: Any):
         """Reads the index file, or trains and fills one.
@@ -105,19 +108,27 @@ class Faiss:
             exclude = np.full((len(queries),), -1)
         count = min(max(int(k * settings.rerank), k), len(store))
         numbers = np.full((len(queries), count), -1, np.int64)
+        coded = np.full(numbers.shape, np.inf, np.float32)
         probe = min(settings.probe, settings.centroids)
         missing = np.ones((len(queries),), bool)
         while missing.any():
             for document in np.unique(exclude[missing]):
                 rows = np.flatnonzero(missing & (exclude == document))
-                numbers[rows] = self._candidates(queries[rows], count, int(document), probe)
+                coded[rows], numbers[rows] = self._candidates(
+                    queries[rows], count, int(document), probe
+                )
             if probe == settings.centroids:
                 break
             missing = (numbers >= 0).sum(axis=1) < k
             probe = min(2 * probe, settings.centroids)
-        return nearest_of(store, queries, numbers, numbers >= 0, k)
+        found = numbers >= 0
+        if settings.rerank:
+            return nearest_of(store, queries, numbers, found, k)
+        return Neighbours(np.where(found, coded, np.inf), np.where(found, numbers, 0), found)
 
-    def _candidates(self, queries: np.ndarray, count: int, document: int, probe: int) -> np.ndarray:
+    def _candidates(
+        self, queries: np.ndarray, count: int, document: int, probe: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The nearest keys by their codes, outside of a document.
 
         Args:
@@ -127,7 +138,8 @@ class Faiss:
           probe: cells to search.
 
         Returns:
-          Numbers of the keys, int64 [n, count]; -1 where the cells have no more.
+          Squared distances to the codes of the keys, float32 [n, count], and the numbers of the keys,
+          int64 [n, count]; -1 where the cells have no more.
         """
         options = {'nprobe': probe}
         if document >= 0:
@@ -135,4 +147,4 @@ class Faiss:
             others = np.packbits(self._store.documents != document, bitorder='little')
             options['sel'] = self._faiss.IDSelectorBitmap(others)
         parameters = self._faiss.SearchParametersIVF(**options)
-        return self._index.search(queries, count, params=parameters)[1]
+        return self._index.search(queries, count, params=parameters)

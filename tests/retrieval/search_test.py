@@ -88,6 +88,18 @@ def test_more_candidates_find_more(tmp_path):
     assert excess[0] > excess[1] > excess[2] >= -1e-4
 
 
+def test_the_distances_of_codes_can_be_trusted(tmp_path):
+    store = of_documents(tmp_path, (100,) * 20)
+    queries = store.rows('keys', np.arange(0, 2000, 19)) + 0.5
+    coded = make(store, probe=16, rerank=0.0).search(queries, 8)
+    true = search.distances(store, queries, coded.numbers)
+    assert (np.diff(coded.distances, axis=1) >= 0).all() and not (np.diff(true, axis=1) >= 0).all()
+    assert np.corrcoef(coded.distances.ravel(), true.ravel())[0, 1] > 0.9
+    own = store.documents[np.arange(0, 2000, 19)]
+    left = make(store, probe=1, rerank=0.0).search(queries, 8, own)
+    assert left.found.all() and not (store.documents[left.numbers] == own[:, None]).any()
+
+
 def test_an_index_belongs_to_its_keys_and_settings(tmp_path):
     random = np.random.default_rng(0)
     documents = np.zeros((400,))
