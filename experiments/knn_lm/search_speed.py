@@ -83,7 +83,7 @@ def main() -> None:
         index.search(queries[:64], options.k)  # compiles, and reads the pages
         index.search(queries, options.k)
         start = time.perf_counter()
-        _, neighbours = index.search(queries, options.k)
+        neighbours = index.search(queries, options.k).numbers
         rate = len(queries) / (time.perf_counter() - start)
         if exact is None:
             exact = neighbours

@@ -132,10 +132,18 @@ def base() -> ml_collections.ConfigDict:
         centroids=4096,  # 'faiss', and the next five
         code_size=64,
         probe=32,
-        rerank=4.0,  # candidates per neighbour
+        rerank=4.0,  # candidates per neighbour; 0 = trust the distances of FAISS's codes
         train_keys=1_000_000,
         seed=1,
-        spalm=dict(k=4, frozen=True, learning_rate=1e-2, num_steps=400),
+        spalm=dict(
+            k=4,
+            keys_from='',  # workdir of the model of the keys; '' = this run's, as it was trained
+            start='trained',  # parameters at the first step: of this run's checkpoint, or 'fresh'
+            frozen=False,  # train only the gate and the scale
+            learned_scale=True,  # of the neighbours' vectors; the paper has none
+            learning_rate=1e-2,  # of the gate and the scale of a frozen model, by Adam
+            num_steps=0,  # 0 = config.train.num_steps
+        ),
     )
     config.generate = config_dict.create(
         length=500, temperature=1.0, top_k=0, top_p=0.95, seed=0, sample_length=200

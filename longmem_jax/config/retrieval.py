@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from longmem_jax.faults import above, at_least, between, one_of
+from longmem_jax.faults import above, at_least, between, one_of, under
 
 KINDS = ('none', 'knn_lm', 'cache', 'knn_lm_cache', 'spalm')
 # The kinds that mix neighbours, or a cache, into the model's prediction.
@@ -11,20 +11,36 @@ WITH_CACHE = ('cache', 'knn_lm_cache')
 INDICES = ('exact', 'faiss')
 KEYS = ('feed_forward', 'feed_forward_raw', 'hidden', 'hidden_raw')
 KEY_TYPES = ('float16', 'float32')
+STARTS = ('trained', 'fresh')
 
 
 def check(settings: Any, width: int) -> list[str]:
     """Faults of `config.retrieval`; `width` of the keys, `config.model.d_model`."""
     faults = one_of(settings, kind=KINDS, key=KEYS, index=INDICES, dtype=KEY_TYPES)
-    faults += between(settings, 0, 1, 'share', 'cache_share')
+    faults += between(settings, 0, 1, 'share', 'cache_share') + _spalm(settings.spalm)
     if settings.kind == 'knn_lm_cache' and settings.share + settings.cache_share > 1:
         total = settings.share + settings.cache_share
         faults.append(f'share + cache_share = {total}: must be at most 1')
-    faults += at_least(settings, 0, 'cache_flatness', 'resident_gib') + _code_size(settings, width)
+    faults += at_least(settings, 0, 'cache_flatness', 'resident_gib', 'rerank') + _code_size(
+        settings, width
+    )
     return faults + above(
         settings, 0, 'temperature', 'k', 'cache_length', 'block_size', 'probe',
-        'centroids', 'code_size', 'rerank', 'train_keys', 'shard_tokens',
+        'centroids', 'code_size', 'train_keys', 'shard_tokens',
     )  # fmt: skip
+
+
+def _spalm(settings: Any) -> list[str]:
+    """Faults of `config.retrieval.spalm`."""
+    faults = one_of(settings, start=STARTS) + above(settings, 0, 'k', 'learning_rate')
+    faults += at_least(settings, 0, 'num_steps')
+    if settings.start == 'fresh' and settings.frozen:
+        faults.append("frozen = True: a model that starts 'fresh' must be trained")
+    if settings.start == 'fresh' and not settings.keys_from:
+        faults.append(
+            "keys_from = '': a model that starts 'fresh' needs the workdir of a trained one"
+        )
+    return under('spalm', faults)
 
 
 def _code_size(settings: Any, width: int) -> list[str]:

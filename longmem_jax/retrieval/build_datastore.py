@@ -5,12 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
-from longmem_jax.data.lanes import Cursor
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import checksum
@@ -25,6 +21,8 @@ from longmem_jax.retrieval.datastore import (
     shard_arrays,
     write_manifest,
 )
+from longmem_jax.retrieval.own_document import source_of
+from longmem_jax.retrieval.progress_file import go_on, save_position
 from longmem_jax.retrieval.reading import Part, Reader, in_text_order
 
 
@@ -114,17 +112,7 @@ class _Builder:
             self.manifest.pop('progress', None)
         else:
             name = f'progress-{index:05}.safetensors'
-            leaves = jax.tree.leaves(reader.memory)
-            saved = {f'memory_{i:05}': np.asarray(leaf) for i, leaf in enumerate(leaves)}
-            saved |= {
-                'document': np.asarray(reader.cursor.document),
-                'offset': np.asarray(reader.cursor.offset),
-                'ordinals': reader.ordinals,
-                'contexts': contexts,
-            }
-            # safetensors writes the buffer of an array as it is, also of a view.
-            saved = {key: np.ascontiguousarray(array) for key, array in saved.items()}
-            save_file(saved, self.folder / name)
+            save_position(self.folder / name, reader, contexts=contexts)
             self.manifest['progress'] = name
         write_manifest(self.folder, self.manifest)
         if old and old != self.manifest.get('progress'):
@@ -160,10 +148,8 @@ def build(experiment: Experiment, split: str) -> Datastore:
         'format': FORMAT,
         'identity': identity(experiment, params),
         'dtype': settings.dtype,
-        'source': {
-            'split': split,
-            'path': experiment.config.data.path,
-            'source': experiment.config.data.source,
+        'source': source_of(experiment, split)
+        | {
             'lanes': experiment.config.evaluate.num_lanes,
             'segment_length': experiment.config.evaluate.segment_length,
             'context': context,
@@ -218,21 +204,4 @@ def _resume(
     name = manifest.get('progress')
     if not name:
         return contexts
-    try:
-        saved = load_file(folder / name)
-    except (OSError, SafetensorError) as error:
-        raise UsageError(
-            f'{folder / name}: cannot be read ({error}); build again in another folder.'
-        ) from error
-    leaves, structure = jax.tree.flatten(reader.memory)
-    for i, leaf in enumerate(leaves):
-        saved_leaf = saved.get(f'memory_{i:05}')
-        if saved_leaf is None or saved_leaf.shape != leaf.shape:
-            raise UsageError(
-                f'{folder / name}: memories of another shape; build again in another folder.'
-            )
-        leaves[i] = jax.device_put(saved_leaf, leaf.sharding)
-    reader.memory = jax.tree.unflatten(structure, leaves)
-    reader.cursor = Cursor(saved['document'], saved['offset'])
-    reader.ordinals = saved['ordinals']
-    return saved['contexts']
+    return go_on(folder / name, reader)['contexts']

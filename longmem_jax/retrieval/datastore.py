@@ -84,7 +84,7 @@ def require_same(folder: Path, manifest: dict[str, Any], expected: dict[str, Any
     if different:
         raise UsageError(
             f'{folder}: this datastore was made by another model ({"; ".join(different)}). Keys '
-            'are only valid for the model that made them; make new ones with --mode=build_datastore.'
+            'are only valid for the model that made them; build new ones in another folder.'
         )
 
 
@@ -94,7 +94,10 @@ class Datastore:
     Attributes:
       folder: where its files are.
       width: of the keys.
+      digest: short checksum of its content, from the checksums in the manifest.
+      source: the text it was made from, as in the manifest.
       shards: for each shard the arrays `keys`, `values`, `documents`, `contexts`.
+      documents: int32 [n], of all shards, in memory.
     """
 
     def __init__(self, folder: Path, expected: dict[str, Any] | None, verify: bool):
@@ -117,6 +120,9 @@ class Datastore:
                 'far); run --mode=build_datastore again to resume.'
             )
         self.width = manifest['identity']['width']
+        self.source = manifest.get('source', {})
+        content = {name: manifest[name] for name in ('identity', 'dtype', 'shards')}
+        self.digest = checksum(json.dumps(content, sort_keys=True).encode())[:16]
         self.shards = []
         for i, shard in enumerate(manifest['shards']):
             arrays = {}
@@ -128,15 +134,17 @@ class Datastore:
                 if actual != size:
                     raise UsageError(
                         f'{path}: {"missing" if actual < 0 else f"{actual:,} bytes"}, {size:,} bytes '
-                        'were written. The shard is damaged; make the datastore again.'
+                        f'were written. The shard is damaged: delete {folder}, and build it again.'
                     )
                 if verify and checksum(path) != shard['sha256'][name]:
-                    raise UsageError(f'{path}: its bytes were changed; make the datastore again.')
+                    raise UsageError(
+                        f'{path}: its bytes were changed; delete {folder}, and build it again.'
+                    )
                 arrays[name] = np.memmap(path, dtype, 'r', shape=full_shape)
             self.shards.append(arrays)
         self._ends = np.cumsum([len(shard['values']) for shard in self.shards])
         self._values = np.concatenate([np.asarray(shard['values']) for shard in self.shards])
-        self._documents = np.concatenate([np.asarray(s['documents']) for s in self.shards])
+        self.documents = np.concatenate([np.asarray(s['documents']) for s in self.shards])
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -144,7 +152,7 @@ class Datastore:
     def rows(self, name: str, numbers: np.ndarray) -> np.ndarray:
         """Entries `numbers`, int [...], of the array `name`: [..., *entry shape]."""
         if name in ('values', 'documents'):
-            return (self._values if name == 'values' else self._documents)[numbers]
+            return (self._values if name == 'values' else self.documents)[numbers]
         flat = np.asarray(numbers).reshape(-1)
         shards = np.searchsorted(self._ends, flat, side='right')
         starts = np.concatenate([[0], self._ends[:-1]])

@@ -18,6 +18,7 @@ from longmem_jax.retrieval.cache import Cache
 from longmem_jax.retrieval.datastore import Datastore, identity
 from longmem_jax.retrieval.index import Index, make_index
 from longmem_jax.retrieval.knn_lm import log_probability, mixture
+from longmem_jax.retrieval.own_document import is_own_text
 from longmem_jax.retrieval.reading import Part, Reader
 from longmem_jax.retrieval.search import require_k
 
@@ -63,9 +64,18 @@ class LookupResult:
 class Lookup:
     """Looks up the tokens of one pass over a corpus."""
 
-    def __init__(self, index: Index | None, store: Any, k: int, cache: Cache | None):
-        """Looks up `k` neighbours with `index` and `store`, or the `cache`, or both."""
+    def __init__(
+        self, index: Index | None, store: Any, k: int, cache: Cache | None, *, own_text: bool
+    ):
+        """Looks up neighbours in a datastore, or in a cache, or in both.
+
+        Args:
+          index, store, k: of the datastore, and how many neighbours.
+          cache: the cache.
+          own_text: the datastore has the documents that are read; a token's own is left out.
+        """
         self._index, self._store, self._k, self._cache = index, store, k, cache
+        self._own_text = own_text
         self.numbers = np.zeros((0, 0), np.int64)
 
     def read(self, part: Part) -> LookupResult:
@@ -77,7 +87,10 @@ class Lookup:
             cache = self._cache.read(part)[counted]
         distances, values = np.zeros((count, 0), np.float32), np.zeros((count, 0), np.int32)
         if self._index is not None:
-            distances, self.numbers = self._index.search(part.keys[counted], self._k)
+            documents = np.broadcast_to(part.documents[:, :, None], counted.shape)[counted]
+            distances, self.numbers, _ = self._index.search(
+                part.keys[counted], self._k, documents if self._own_text else None
+            )
             values = self._store.rows('values', self.numbers)
         return LookupResult(
             -part.nll[counted].astype(np.float64), part.targets[counted], distances, values, cache
@@ -206,9 +219,10 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     progress.say(f'Evaluating step {step:,} of {experiment.workdir} with {kind}.')
     index, store = _open_datastore(experiment, params)
 
-    def make_lookup(flatness: tuple[float, ...]) -> Lookup:
+    def make_lookup(flatness: tuple[float, ...], split: str) -> Lookup:
         cache = Cache(settings.cache_length, flatness) if kind in WITH_CACHE else None
-        return Lookup(index, store, settings.k, cache)
+        own_text = store is not None and is_own_text(store, experiment, split)
+        return Lookup(index, store, settings.k, cache, own_text=own_text)
 
     choice = Choice(
         settings.k, settings.temperature, settings.share,
@@ -216,13 +230,13 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     )  # fmt: skip
     tuned = ''
     if settings.tune_tokens:
-        lookup = make_lookup(FLATNESS)
+        lookup = make_lookup(FLATNESS, 'validation')
         validation = _look_up_validation(experiment, params, lookup, settings.tune_tokens)
         choice = tune(validation, choice, kind)
         tuned = f' (tuned on {settings.tune_tokens:,} validation tokens)'
     description = _describe(choice, settings)
     progress.say(f'{description}{tuned}.')
-    lookup = make_lookup((choice.cache_flatness,))
+    lookup = make_lookup((choice.cache_flatness,), split)
     limit = experiment.config.evaluate.max_test_segments
     sums: dict[str, float] = {}
     count, num_bytes, gains = 0, 0.0, report.Gains(settings.report_tokens)

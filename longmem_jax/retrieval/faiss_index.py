@@ -2,24 +2,33 @@
 
 IVF-PQ as in kNN-LM's code: queries search the `probe` nearest of `centroids` cells, where keys are
 compared by codes of `code_size` bytes; the candidates are then sorted by distances to the stored keys.
-Keys are never removed. The index is made once and is a file in the folder of the datastore.
+Where a query finds too few, because its document is left out or its cells are almost empty, more cells
+are searched for it, in the end all of them, so that `k` keys are found wherever there are as many.
+
+The index is made once and is a file in the folder of the datastore, named after the keys it holds and
+the settings it was made with; indices of keys that are no longer there are deleted.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from longmem_jax.errors import UsageError
-from longmem_jax.files import whole_file
+from longmem_jax.files import checksum, whole_file
 from longmem_jax.retrieval.datastore import Datastore
-from longmem_jax.retrieval.search import distances, require_k, sorted_by_distance
+from longmem_jax.retrieval.search import Neighbours, nearest_of, require_k
 
 ADDED = 1 << 18
+MADE_WITH = ('centroids', 'code_size', 'train_keys', 'seed')
 
 
 class Faiss:
-    """See `index.Index`; it considers `rerank * k` candidates."""
+    """See `index.Index`; it considers `rerank * k` candidates.
+
+    With `rerank` 0 it takes the first k and trusts FAISS's distances, which are those to the codes.
+    """
 
     def __init__(self, store: Datastore, settings: Any):
         """Reads the index file, or trains and fills one.
@@ -29,7 +38,7 @@ class Faiss:
           settings: `config.retrieval`.
 
         Raises:
-          UsageError: FAISS is not installed, or the sizes do not fit.
+          UsageError: FAISS is not installed, the sizes do not fit, or the file is damaged.
         """
         try:
             import faiss
@@ -48,7 +57,8 @@ class Faiss:
                 f'config.retrieval.centroids = {settings.centroids}: more than the {len(store):,} '
                 'keys of the datastore.'
             )
-        path = store.folder / f'index.{settings.centroids}.{size}.faiss'
+        made_with = json.dumps({name: settings[name] for name in MADE_WITH})
+        path = store.folder / f'index.{store.digest}.{checksum(made_with.encode())[:8]}.faiss'
         if path.exists():
             try:
                 self._index = faiss.read_index(str(path))
@@ -63,10 +73,9 @@ class Faiss:
                 )
         else:
             self._index = self._make(path)
-        self._index.nprobe = settings.probe
 
     def _make(self, path: Path) -> Any:
-        """Trains the index, fills it, and writes it to `path`."""
+        """Trains the index, fills it, and writes it to `path`; deletes indices of other keys."""
         faiss, store, settings = self._faiss, self._store, self._settings
         # Codes of eight bits need 256 keys for training.
         bits = min(8, max(1, int(np.log2(max(len(store), 2)))))
@@ -85,20 +94,57 @@ class Faiss:
             index.add(np.ascontiguousarray(keys, np.float32))
         with whole_file(path) as partial:
             faiss.write_index(index, str(partial))
+        for other in store.folder.glob('index.*.faiss'):
+            if not other.name.startswith(f'index.{store.digest}.'):
+                other.unlink()
         return index
 
-    def search(
-        self, queries: np.ndarray, k: int, exclude: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """See `index.Index`; if fewer than k are found, the rest have infinite distances."""
-        store = self._store
+    def search(self, queries: np.ndarray, k: int, exclude: np.ndarray | None = None) -> Neighbours:
+        """See `index.Index`."""
+        store, settings = self._store, self._settings
         require_k(k, store)
         queries = np.ascontiguousarray(queries, np.float32)
-        num_candidates = min(max(int(k * self._settings.rerank), k), len(store))
-        _, numbers = self._index.search(queries, num_candidates)
-        missing = numbers < 0
-        numbers = np.where(missing, 0, numbers)
-        exact = distances(store, queries, numbers)
-        if exclude is not None:
-            missing |= store.rows('documents', numbers) == exclude[:, None]
-        return sorted_by_distance(np.where(missing, np.inf, exact), numbers, k)
+        if exclude is None:
+            exclude = np.full((len(queries),), -1)
+        count = min(max(int(k * settings.rerank), k), len(store))
+        numbers = np.full((len(queries), count), -1, np.int64)
+        coded = np.full(numbers.shape, np.inf, np.float32)
+        probe = min(settings.probe, settings.centroids)
+        missing = np.ones((len(queries),), bool)
+        while missing.any():
+            for document in np.unique(exclude[missing]):
+                rows = np.flatnonzero(missing & (exclude == document))
+                coded[rows], numbers[rows] = self._candidates(
+                    queries[rows], count, int(document), probe
+                )
+            if probe == settings.centroids:
+                break
+            missing = (numbers >= 0).sum(axis=1) < k
+            probe = min(2 * probe, settings.centroids)
+        found = numbers >= 0
+        if settings.rerank:
+            return nearest_of(store, queries, numbers, found, k)
+        return Neighbours(np.where(found, coded, np.inf), np.where(found, numbers, 0), found)
+
+    def _candidates(
+        self, queries: np.ndarray, count: int, document: int, probe: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The nearest keys by their codes, outside of a document.
+
+        Args:
+          queries: float32 [n, width].
+          count: keys per query.
+          document: whose keys are left out; -1 = none.
+          probe: cells to search.
+
+        Returns:
+          Squared distances to the codes of the keys, float32 [n, count], and the numbers of the keys,
+          int64 [n, count]; -1 where the cells have no more.
+        """
+        options = {'nprobe': probe}
+        if document >= 0:
+            # One bit per key: FAISS does not look at those that are not set.
+            others = np.packbits(self._store.documents != document, bitorder='little')
+            options['sel'] = self._faiss.IDSelectorBitmap(others)
+        parameters = self._faiss.SearchParametersIVF(**options)
+        return self._index.search(queries, count, params=parameters)

@@ -1,7 +1,12 @@
-"""A language model with a gate on retrieved tokens: the equations of SPALM, and its inputs.
+"""A language model with a gate on retrieved tokens: the equations of SPALM (Yogatama et al., 2021).
 
 With neighbours' tokens `y_k` embedded by the tied output table: `m = sum_k softmax_k(y_k . h) y_k`,
-`g = sigmoid(w_g . h)`, `z = (1 - g) m + g h`, and logits from `z` (Yogatama et al., 2021).
+`g = sigmoid(w_g . h)`, `z = (1 - g) m + g h`, and logits from `z`.
+
+Not in the paper: `m` may have a learned scale, `z = (1 - g) s m + g h`. Where the model was trained
+without neighbours, `h` is much longer than the `y_k` (18 times in a small model), so logits of `m` are
+almost even and no gate can make it count; trained from the beginning, or long enough, a model makes its
+own lengths fit, and `s` is not needed.
 """
 
 from typing import Any
@@ -9,28 +14,67 @@ from typing import Any
 import flax.struct
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from longmem_jax.retrieval.reading import Part, nll_of
-from longmem_jax.segment import Segment
+from longmem_jax.retrieval.spalm_text import Inputs
+from longmem_jax.segment import Aux, Segment
 
 
-def combine(hidden: jax.Array, embedded: jax.Array, gate: jax.Array) -> jax.Array:
+@flax.struct.dataclass
+class Gate:
+    """What SPALM adds to a model.
+
+    Attributes:
+      weights: `w_g`, float32 [d_model].
+      log_scale: log of `s`, float32 scalar; None = 1, the paper's.
+    """
+
+    weights: jax.Array
+    log_scale: jax.Array | None
+
+
+@flax.struct.dataclass
+class Scores:
+    """Of one segment of every lane, all [lanes, length].
+
+    Attributes:
+      nll: nats of the targets.
+      log_z: log of the normaliser of their probabilities.
+      alone: nats of the targets by `h` without neighbours; no gradient flows from them.
+      open: `g`; 1 where there is no neighbour.
+      weights: the weights of the neighbours in `m`, [lanes, length, K].
+    """
+
+    nll: jax.Array
+    log_z: jax.Array
+    alone: jax.Array
+    open: jax.Array
+    weights: jax.Array
+
+
+def combine(
+    hidden: jax.Array, embedded: jax.Array, found: jax.Array, gate: Gate
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """`z` of every token.
 
     Args:
       hidden: [..., d_model], the last hidden vectors.
       embedded: [..., K, d_model], output vectors of the retrieved tokens; duplicates count
         separately.
-      gate: [d_model], w_g.
+      found: bool [..., K], which of them are real.
+      gate: the gate.
 
     Returns:
-      Like `hidden`.
+      `z`, like `hidden`; `g` [...]; and the weights of the neighbours [..., K]. Without any neighbour
+      `z` is `h` and `g` is 1.
     """
     scores = jnp.einsum('...kd,...d->...k', embedded, hidden)
-    retrieved_vector = jnp.einsum('...k,...kd->...d', jax.nn.softmax(scores, axis=-1), embedded)
-    share = jax.nn.sigmoid(hidden @ gate)[..., None]
-    return (1 - share) * retrieved_vector + share * hidden
+    weights = jax.nn.softmax(scores, axis=-1, where=found)
+    retrieved_vector = jnp.einsum('...k,...kd->...d', weights, embedded)
+    if gate.log_scale is not None:
+        retrieved_vector = jnp.exp(gate.log_scale) * retrieved_vector
+    share = jnp.where(found.any(axis=-1), jax.nn.sigmoid(hidden @ gate.weights), 1.0)
+    mixed = (1 - share[..., None]) * retrieved_vector + share[..., None] * hidden
+    return mixed, share, weights
 
 
 def output_table(params: Any) -> jax.Array:
@@ -39,79 +83,49 @@ def output_table(params: Any) -> jax.Array:
     return embedding.get('out_table_0', embedding['table_0'])
 
 
-def retrieved(part: Part, store: Any, index: Any, k: int, other_documents: bool) -> np.ndarray:
-    """Tokens of the neighbours of every position, int32 [segments, lanes, length, k].
-
-    Args:
-      part: what was read.
-      store, index: the datastore and its index.
-      k: number of neighbours.
-      other_documents: leave out neighbours from the same document, for text of the datastore.
-    """
-    counted = part.counted
-    documents = np.broadcast_to(part.documents[:, :, None], counted.shape)[counted]
-    _, numbers = index.search(part.keys[counted], k, documents if other_documents else None)
-    tokens = np.zeros((*counted.shape, k), np.int32)
-    tokens[counted] = store.rows('values', numbers)
-    return tokens
+def _of_targets(
+    model: Any, hidden: jax.Array, targets: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`Embedding.nll`; for `model.apply`."""
+    return model.stack.embedding.nll(hidden, targets)
 
 
-@flax.struct.dataclass
-class Inputs:
-    """One segment of every lane, with what was retrieved for it.
-
-    Attributes:
-      tokens, targets: int32 [lanes, length].
-      valid: bool [lanes, length].
-      start: bool [lanes], a document begins.
-      counted: float32 [lanes, length], 1 if the target is scored.
-      neighbours: int32 [lanes, length, k], the tokens retrieved.
-    """
-
-    tokens: jax.Array
-    targets: jax.Array
-    valid: jax.Array
-    start: jax.Array
-    counted: jax.Array
-    neighbours: jax.Array
-
-
-def inputs_of(part: Part, neighbours: np.ndarray, index: int) -> Inputs:
-    """Segment `index` of a part; `neighbours` is the result of `retrieved` for the whole part."""
-    return Inputs(
-        tokens=jnp.asarray(part.tokens[index]),
-        targets=jnp.asarray(part.targets[index]),
-        valid=jnp.asarray(part.valid[index]),
-        start=jnp.asarray(part.start[index]),
-        counted=jnp.asarray(part.counted[index], jnp.float32),
-        neighbours=jnp.asarray(neighbours[index]),
-    )
-
-
-def losses(
-    model: Any, params: Any, gate: jax.Array, memory: Any, inputs: Inputs
-) -> tuple[jax.Array, jax.Array, Any]:
-    """Scores one segment of every lane with the gate and without.
+def read(
+    model: Any, params: Any, gate: Gate, memory: Any, inputs: Inputs, key: jax.Array | None = None
+) -> tuple[Any, tuple[Scores, Aux]]:
+    """Reads one segment of every lane and scores its targets.
 
     Args:
       model, params: the language model.
-      gate: [d_model], w_g.
+      gate: the gate.
       memory: memories before the segment.
       inputs: the segment.
+      key: for dropout and memories that sample, in training; None = evaluation.
 
     Returns:
-      Nats of the counted targets, summed, by the gated model and by the model alone; and the
-      memories after the segment, with stopped gradients.
+      The memories after the segment; its scores; and the `Aux` of the model.
     """
+    rngs = {}
+    if key is not None:
+        rngs = dict(zip(('dropout', 'memory'), jax.random.split(key), strict=True))
     segment = Segment(inputs.tokens, inputs.valid, inputs.start)
-    hidden, memory, _ = model.apply(
-        {'params': params}, segment, memory, train=False, method='hidden'
+    hidden, memory, aux = model.apply(
+        {'params': params}, segment, memory, train=key is not None, method='hidden', rngs=rngs
     )
     hidden = hidden.astype(jnp.float32)
-    embedded = output_table(params).astype(jnp.float32)[inputs.neighbours]
-    mixed = combine(hidden, embedded, gate)
-    gated, alone = (
-        (model.apply({'params': params}, h, inputs.targets, method=nll_of) * inputs.counted).sum()
-        for h in (mixed, hidden)
+    embedded = output_table(params).astype(jnp.float32)[jnp.maximum(inputs.neighbours, 0)]
+    mixed, share, weights = combine(hidden, embedded, inputs.neighbours >= 0, gate)
+    (nll, log_z, _), (alone, _, _) = (
+        model.apply({'params': params}, vectors, inputs.targets, method=_of_targets)
+        for vectors in (mixed, jax.lax.stop_gradient(hidden))
     )
-    return gated, alone, jax.lax.stop_gradient(memory)
+    return memory, (Scores(nll, log_z, jax.lax.stop_gradient(alone), share, weights), aux)
+
+
+def mean_lengths(model: Any, params: Any, memory: Any, inputs: Inputs) -> tuple[Any, Any]:
+    """Mean lengths of the hidden vectors of one segment and of the output vectors; scalars."""
+    segment = Segment(inputs.tokens, inputs.valid, inputs.start)
+    hidden, _, _ = model.apply({'params': params}, segment, memory, train=False, method='hidden')
+    lengths = jnp.linalg.norm(hidden.astype(jnp.float32), axis=-1)
+    mean = jnp.sum(lengths, where=inputs.valid) / jnp.maximum(inputs.valid.sum(), 1)
+    return mean, jnp.linalg.norm(output_table(params).astype(jnp.float32), axis=-1).mean()

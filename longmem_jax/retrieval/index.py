@@ -7,24 +7,24 @@ from jax.sharding import Mesh
 
 from longmem_jax.retrieval.datastore import Datastore
 from longmem_jax.retrieval.faiss_index import Faiss
-from longmem_jax.retrieval.search import Exact
+from longmem_jax.retrieval.search import Exact, Neighbours
 
 
 class Index(Protocol):
     """Finds neighbours."""
 
-    def search(
-        self, queries: np.ndarray, k: int, exclude: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, queries: np.ndarray, k: int, exclude: np.ndarray | None = None) -> Neighbours:
         """The k nearest keys.
 
         Args:
           queries: float32 [n, width].
           k: at most the number of keys.
-          exclude: int32 [n], for each query a document whose keys are left out; None = none.
+          exclude: int32 [n], for each query a document whose keys are left out, -1 = none; None =
+            none of any.
 
         Returns:
-          squared distances float32 [n, k], ascending; numbers of the keys int64 [n, k].
+          Of every query the nearest keys outside of its excluded document. Where there are fewer than
+          k, `found` says which are real.
         """
 
 

@@ -6,10 +6,15 @@ MISSING = -10000.0  # log-probability of a token that no neighbour has
 
 
 def log_weights(scores: np.ndarray) -> np.ndarray:
-    """Log softmax over the last axis, float64; `scores` are negative distances over a temperature."""
+    """Log softmax over the last axis, float64; `scores` are negative distances over a temperature.
+
+    Scores of -inf, where there was no neighbour, have no weight, even where all are.
+    """
     scores = np.asarray(scores, np.float64)
     highest = scores.max(axis=-1, keepdims=True)
-    return scores - highest - np.log(np.exp(scores - highest).sum(axis=-1, keepdims=True))
+    shifted = scores - np.where(np.isfinite(highest), highest, 0)
+    total = np.exp(shifted).sum(axis=-1, keepdims=True)
+    return shifted - np.log(np.where(total > 0, total, 1))
 
 
 def log_probability(scores: np.ndarray, values: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ digits.
 import functools
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,21 @@ from longmem_jax.retrieval.datastore import Datastore
 
 QUERIES = 4096  # per search
 SPARE = 8  # additional candidates, so that rounding of the expanded square misses none
+
+
+class Neighbours(NamedTuple):
+    """The nearest keys of some queries.
+
+    Attributes:
+      distances: squared distances float32 [n, k], ascending; infinite where nothing was found.
+      numbers: of the keys in the datastore, int64 [n, k]; 0 where nothing was found.
+      found: bool [n, k]; False where fewer than k keys could be had. Such entries come last, and
+        their numbers mean nothing.
+    """
+
+    distances: np.ndarray
+    numbers: np.ndarray
+    found: np.ndarray
 
 
 def require_k(k: int, store: Datastore) -> None:
@@ -46,21 +62,22 @@ def distances(store: Datastore, queries: np.ndarray, numbers: np.ndarray) -> np.
     return squared
 
 
-def sorted_by_distance(
-    squared: np.ndarray, numbers: np.ndarray, k: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest of each row, ascending; ties by number.
+def nearest_of(
+    store: Datastore, queries: np.ndarray, numbers: np.ndarray, found: np.ndarray, k: int
+) -> Neighbours:
+    """The k nearest of some candidates, by distances to the stored keys; ties by number.
 
     Args:
-      squared: squared distances [n, m].
-      numbers: of the keys, [n, m].
-      k: at most m.
-
-    Returns:
-      Squared distances and numbers, [n, k].
+      store: the keys.
+      queries: float32 [n, width].
+      numbers: of the candidates, int64 [n, m], m at least k.
+      found: bool [n, m]; False = not a candidate.
+      k: keys to keep.
     """
+    numbers = np.where(found, numbers, 0).astype(np.int64)
+    squared = np.where(found, distances(store, queries, numbers), np.inf).astype(np.float32)
     order = np.lexsort((numbers, squared), axis=-1)[:, :k]
-    return np.take_along_axis(squared, order, axis=1), np.take_along_axis(numbers, order, axis=1)
+    return Neighbours(*(np.take_along_axis(array, order, 1) for array in (squared, numbers, found)))
 
 
 class Exact:
@@ -202,9 +219,7 @@ class Exact:
             self._resident = self._load()
         yield self._resident, 0, len(self._store) - (self._num_blocks - 1) * self._block
 
-    def search(
-        self, queries: np.ndarray, k: int, exclude: np.ndarray | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, queries: np.ndarray, k: int, exclude: np.ndarray | None = None) -> Neighbours:
         """See `index.Index`."""
         store = self._store
         require_k(k, store)
@@ -218,12 +233,10 @@ class Exact:
             for start in range(0, len(queries), QUERIES)
         ]
         if not results:
-            return np.zeros((0, k), np.float32), np.zeros((0, k), np.int64)
-        return tuple(np.concatenate(part) for part in zip(*results, strict=True))
+            return Neighbours(*(np.zeros((0, k), dtype) for dtype in (np.float32, np.int64, bool)))
+        return Neighbours(*(np.concatenate(part) for part in zip(*results, strict=True)))
 
-    def _search(
-        self, queries: np.ndarray, k: int, exclude: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _search(self, queries: np.ndarray, k: int, exclude: np.ndarray | None) -> Neighbours:
         num_queries = len(queries)
         padded_size = 1 << max(num_queries - 1, 1).bit_length()
         shards = math.prod(self._mesh.shape[axis] for axis in self._query_axes)
@@ -245,9 +258,7 @@ class Exact:
             jax.block_until_ready(before)
         scores, blocks, rows = (np.asarray(array)[:num_queries] for array in best)
         numbers = blocks.astype(np.int64) * self._block + rows
-        exact = distances(self._store, queries, numbers)
-        exact = np.where(np.isfinite(scores), exact, np.inf)
-        return sorted_by_distance(exact, numbers, num_results)
+        return nearest_of(self._store, queries, numbers, np.isfinite(scores), num_results)
 
 
 def _merge(best: tuple[jax.Array, ...], others: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:

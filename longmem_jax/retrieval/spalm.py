@@ -1,33 +1,49 @@
 """SPALM: retrieved tokens gated into the last hidden vector (Yogatama et al., 2021).
 
-Neighbours are looked up in a datastore of the model, and in training never in the document being read.
-The gate starts at one half; the model may be frozen.
+As in the paper: the whole model is trained with its neighbours, by the optimizer of the config, and may
+have a memory of its own (Transformer-XL); neighbours are found by a separately trained model that never
+changes (`keys_from`), never in the document being read, and are looked up once before training
+(`spalm_lists.py`: one search per token).
+
+Not the paper's, where the defaults are ours because most users begin with a trained model:
+  `keys_from` ''      the keys are of the model that training starts from, as it was then.
+  `start` 'trained'   from the run's own checkpoint; 'fresh' is the paper's.
+  `learned_scale`     see `gated.py`; off in the paper.
+  `frozen`            off, as in the paper; on, only gate and scale are trained.
+  search              by squared distances; the paper takes the largest inner products (ScaNN). Final
+                      hidden vectors after a LayerNorm are of almost one length, and then the order is
+                      the same. The paper's keys are `config.retrieval.key = 'hidden'`.
 """
 
+import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.flax import load_file
 
+from longmem_jax.data.lanes import Cursor
 from longmem_jax.errors import UsageError
+from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment
+from longmem_jax.generation.reader import fresh_state
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
 from longmem_jax.reporting.writers import Writer
-from longmem_jax.retrieval.datastore import Datastore, identity
-from longmem_jax.retrieval.gated import inputs_of, losses, retrieved
-from longmem_jax.retrieval.index import Index, make_index
-from longmem_jax.retrieval.reading import SEGMENTS, Reader
-from longmem_jax.retrieval.search import require_k
-from longmem_jax.retrieval.spalm_task import SpalmTask
+from longmem_jax.retrieval import gated
+from longmem_jax.retrieval.gated import Gate, Scores
+from longmem_jax.retrieval.spalm_keys import Keys, open_keys
+from longmem_jax.retrieval.spalm_lists import look_up
+from longmem_jax.retrieval.spalm_report import Report
+from longmem_jax.retrieval.spalm_task import SpalmTask, Trained, describe
+from longmem_jax.retrieval.spalm_text import Inputs, Text
 from longmem_jax.training import runner
-from longmem_jax.training.checkpoint import Checkpointer
+from longmem_jax.training.checkpoint import Checkpointer, differing_fields
 from longmem_jax.training.optimizer import parameter_path
 
 
@@ -40,37 +56,40 @@ def _require_plain(model_config: Any) -> None:
         )
 
 
-def _lookup(experiment: Experiment, params: Any) -> tuple[Datastore, Index]:
-    """Opens the datastore of the model and its index."""
-    settings = experiment.config.retrieval
-    store = Datastore(
-        Path(settings.datastore).expanduser(), identity(experiment, params), settings.verify
+def _start(experiment: Experiment) -> Any:
+    """The parameters that training starts from."""
+    if experiment.config.retrieval.spalm.start == 'trained':
+        return experiment.restore_parameters()[0]
+    make = jax.jit(
+        lambda: experiment.make_state().params,
+        out_shardings=experiment.state_shardings.params,
     )
-    require_k(settings.spalm.k, store)
-    return store, make_index(settings, store, experiment.mesh)
+    return make()
 
 
 def train(experiment: Experiment, split: str = 'train') -> Path:
-    """`--mode=train_spalm`: trains the gate, and the model with it where it is not frozen.
+    """`--mode=train_spalm`: trains the gate, and the model with it unless it is frozen.
 
-    Resumes from the newest checkpoint in WORKDIR/spalm/checkpoints, if any. Metrics and the result
-    are in WORKDIR/spalm.
+    Looks up the neighbours first, if that was not done. Resumes from the newest checkpoint in
+    WORKDIR/spalm/checkpoints, if any. Metrics and the result are in WORKDIR/spalm.
 
     Returns:
       That folder; it has the result unless a signal stopped the run.
 
     Raises:
       UsageError: there is no checkpoint of a model or no datastore of it, the model does not have
-        one output table, or the gate was begun for another model or datastore.
+        one output table, or training was begun with another model or datastore.
     """
     config = experiment.config
     _require_plain(config.model)
-    params, _ = experiment.restore_parameters()
-    store, index = _lookup(experiment, params)
+    keys = open_keys(experiment)
     folder = experiment.workdir / 'spalm'
     folder.mkdir(exist_ok=True)
-    task = SpalmTask(experiment, params, store, index, split, folder)
-    progress = Progress(task.plan.num_steps, log_every=task.plan.log_every)
+    settings = config.retrieval.spalm
+    num_steps = settings.num_steps or config.train.num_steps
+    progress = Progress(num_steps, log_every=config.train.log_every)
+    lists = look_up(experiment.workdir, keys, split, settings.k, progress.say)
+    task = SpalmTask(experiment, _start(experiment), keys, lists, split, folder)
     saver = Checkpointer(
         folder / 'checkpoints',
         every=config.checkpoint.every,
@@ -81,18 +100,16 @@ def train(experiment: Experiment, split: str = 'train') -> Path:
     )
     ended = runner.run(task, saver=saver, writer=Writer(folder), progress=progress)
     if ended.finished:
-        progress.say(f'Gate after {ended.step:,} steps: {folder}')
+        progress.say(f'SPALM after {ended.step:,} steps: {folder}')
     return folder
 
 
-def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
-    """Scores a split by the model alone and with the trained gate; prints a table.
+def load(experiment: Experiment, keys: Keys) -> tuple[Any, Gate]:
+    """The parameters and the gate that `train` wrote.
 
     Raises:
-      UsageError: there is no gate or no datastore for this checkpoint.
+      UsageError: there are none, or they belong to other settings; the message names which.
     """
-    _require_plain(experiment.config.model)
-    params, step = experiment.restore_parameters()
     folder = experiment.workdir / 'spalm'
     try:
         saved = load_file(folder / 'parameters.safetensors')
@@ -101,46 +118,96 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
         raise UsageError(
             f'{folder}: no trained gate ({error}); make one with --mode=train_spalm.'
         ) from error
-    if {name: about.get(name) for name in identity(experiment, params)} != identity(
-        experiment, params
-    ):
+    different = differing_fields(about, dataclasses.asdict(describe(experiment, keys)))
+    if different:
         raise UsageError(
-            f'{folder}: the gate of another model; delete that folder and run --mode=train_spalm.'
+            f'{folder}: was trained otherwise:\n  '
+            + '\n  '.join(different)
+            + '\nGo back to these settings, or delete that folder and run --mode=train_spalm.'
         )
-    store, index = _lookup(experiment, params)
-    gated_params = params
-    if not about['frozen']:
-        gated_params = jax.tree_util.tree_map_with_path(
-            lambda path, leaf: saved['params/' + parameter_path(path)], params
-        )
-    model, progress = experiment.evaluation_model, Progress(0, log_every=0)
-    score = jax.jit(
-        lambda memory, inputs: losses(model, gated_params, saved['gate'], memory, inputs)
+    gate = Gate(saved['gate'], saved.get('log_scale'))
+    if about['frozen']:
+        return _start(experiment), gate
+    shapes = experiment.abstract_state.params
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jax.device_put(saved['params/' + parameter_path(path)], leaf.sharding),
+        shapes,
     )
-    reader, memory = Reader(experiment, params, split), None
-    limit = experiment.config.evaluate.max_test_segments
-    sums, count, num_bytes = np.zeros(3), 0, 0.0
-    for part in reader.parts(limit):
-        neighbours = retrieved(part, store, index, about['k'], split == 'train')
-        if memory is None:
-            memory = jax.tree.map(jnp.zeros_like, reader.memory)
-        for segment in range(SEGMENTS):
-            gated, alone, memory = score(memory, inputs_of(part, neighbours, segment))
-            sums[0] += float(gated)
-            sums[1] += float(alone)
-        sums[2] += float(part.nll[part.counted].sum())
-        count += int(part.counted.sum())
-        num_bytes += float(part.num_bytes.sum())
-    lanes = experiment.config.evaluate.num_lanes
+    return params, gate
+
+
+def scored(
+    experiment: Experiment, trained: Trained, text: Text, limit: int = 0
+) -> Iterator[tuple[Inputs, np.ndarray, Scores]]:
+    """Scores a text by SPALM.
+
+    Args:
+      experiment: the SPALM run; its evaluation model reads.
+      trained: parameters and gate.
+      text: what to read.
+      limit: segments per lane; 0 = all.
+
+    Yields:
+      Every segment, the rows of its tokens in the lists, and its scores, as numpy arrays.
+    """
+    model, lanes = experiment.evaluation_model, experiment.config.evaluate.num_lanes
+    read = jax.jit(
+        lambda trained, memory, inputs: gated.read(
+            model, trained.params, trained.spalm, memory, inputs
+        )
+    )
+    memory = jax.jit(lambda params: fresh_state(model, params, lanes))(trained.params)
+    zeros = np.zeros((lanes,), np.int32)
+    for number, (inputs, rows, _) in enumerate(text.segments(Cursor(zeros, zeros)), 1):
+        memory, (scores, _) = read(trained, memory, inputs)
+        yield inputs, rows, jax.tree.map(np.asarray, scores)
+        if number == limit:
+            return
+
+
+def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
+    """Scores a split by the model of the keys and by SPALM, with and without neighbours.
+
+    Prints a table and writes the gate's values and some tokens with their neighbours, see
+    `spalm_report.py`.
+
+    Raises:
+      UsageError: there is no gate or no datastore for these settings.
+    """
+    config, progress = experiment.config, Progress(0, log_every=0)
+    _require_plain(config.model)
+    keys = open_keys(experiment)
+    trained = Trained(*load(experiment, keys))
+    settings, reading = config.retrieval.spalm, config.evaluate
+    lists = look_up(experiment.workdir, keys, split, settings.k, progress.say)
+    limit = reading.max_test_segments
+    of_keys = keys.experiment
+    base, _ = Evaluator(of_keys.evaluation_model, of_keys.mesh, of_keys.config).evaluate(
+        keys.params, of_keys.corpus(split), split, max_segments=limit
+    )
+    corpus, context = experiment.corpus(split), reading.context
+    text = Text(
+        corpus, lists, num_lanes=reading.num_lanes, length=reading.segment_length, context=context
+    )
+    sums, count, num_bytes = np.zeros(2), 0, 0.0
+    report = Report(config.retrieval.report_tokens)
+    for inputs, rows, scores in scored(experiment, trained, text, limit):
+        counted = inputs.counted > 0
+        sums += scores.nll[counted].sum(dtype=float), scores.alone[counted].sum(dtype=float)
+        count += int(counted.sum())
+        num_bytes += float(inputs.num_bytes.sum())
+        report.add(inputs, lists.numbers, rows, scores)
     protocol = (
-        f'step {step:,}, segment {experiment.config.evaluate.segment_length}, {lanes} lanes, '
-        f'{count:,} tokens of {split}; K {about["k"]}'
+        f'segment {reading.segment_length}, {reading.num_lanes} lanes, '
+        f'{"the first" if limit else "all"} {count:,} tokens of {split}; K {settings.k}'
     )
-    names = {split: sums[2], f'{split}, SPALM': sums[0]}
-    results = {
+    names = {f'{split}, SPALM without neighbours': sums[1], f'{split}, SPALM': sums[0]}
+    results = {split if of_keys is experiment else f'{split}, model of the keys': base}
+    results |= {
         name: Result(split, nll, count, num_bytes, protocol, right=None, answers=0, exact=0)
         for name, nll in names.items()
     }
+    paths = report.write(keys.store, experiment.tokenizer, experiment.workdir, results)
     progress.close()
-    show(progress, results, {})
+    show(progress, results, paths)
     return results

@@ -35,7 +35,7 @@ def check(settings, arrays):
     index = search.Exact(store, 96, make_mesh(dict(data=-1)), 1.0)
     queries, valid = arrays['in/queries'], arrays['in/valid'] > 0
     shape, k, share = valid.shape, settings['k'], settings['lmbda']
-    distances, numbers = index.search(queries.reshape(-1, queries.shape[-1]), k)
+    distances, numbers, _ = index.search(queries.reshape(-1, queries.shape[-1]), k)
     distances, numbers = distances.reshape(*shape, k), numbers.reshape(*shape, k)
     yield 'out/distances', distances, arrays['out/distances']
     yield 'out/neighbors', numbers, arrays['out/neighbors']

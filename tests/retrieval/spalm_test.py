@@ -1,5 +1,6 @@
-"""The gate of SPALM: training resumes bit for bit, and only with its own model and datastore."""
+"""SPALM: it gains by the right neighbours, keeps its lists, resumes bit for bit, refuses strangers."""
 
+import itertools
 import json
 import shutil
 import signal
@@ -13,13 +14,16 @@ from safetensors.numpy import load_file
 
 from longmem_jax.errors import UsageError
 from longmem_jax.reporting.writers import read_metrics
-from longmem_jax.retrieval import spalm
+from longmem_jax.retrieval import evaluate, reading, spalm, spalm_lists
+from longmem_jax.retrieval.spalm_keys import open_keys
+from longmem_jax.retrieval.spalm_lists import Lists, firsts_of, look_up
+from longmem_jax.retrieval.spalm_task import SpalmTask
 from tests.commands.train_test import texts  # noqa: F401  (a fixture)
 from tests.processes import environment
 from tests.retrieval.retrieval_test import opened, trained  # noqa: F401  (a fixture)
 
 ROOT = Path(__file__).parents[2]
-NUM_STEPS = 13  # over the end of the first part of eight segments
+NUM_STEPS = 13
 
 # Trains the gate in every folder given; in the first, a process of its own kills itself at a step.
 PROGRAM = """
@@ -29,7 +33,7 @@ import jax, ml_collections
 from longmem_jax.devices import sharding
 from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
-from longmem_jax.retrieval import spalm
+from longmem_jax.retrieval import evaluate, reading, spalm, spalm_lists
 
 config = ml_collections.ConfigDict(json.loads(sys.argv[1]))
 update = Progress.update
@@ -63,6 +67,173 @@ def run(config, step, name, *folders, cache):
     return process.returncode, process.stdout
 
 
+def own_rows(experiment, lists, split):
+    """Document of every row of the lists, and of its neighbours; -1 = none."""
+    lengths = experiment.corpus(split).lengths()
+    documents = np.repeat(np.arange(len(lengths)), lengths)
+    store = open_keys(experiment).store
+    numbers = np.asarray(lists.numbers)
+    found = np.where(numbers >= 0, store.rows('documents', np.maximum(numbers, 0)), -1)
+    return documents, found
+
+
+@pytest.mark.slow
+def test_lists_go_on_where_they_stopped_and_never_have_the_own_document(
+    trained,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+):
+    config, workdir = trained
+    faiss = dict(index='faiss', centroids=4, code_size=4, probe=1, train_keys=1500)
+    experiment = opened(config, workdir, **faiss)
+    pytest.importorskip('faiss')
+    keys = open_keys(experiment)
+    whole = look_up(tmp_path / 'whole', keys, 'train', 4, print)
+    monkeypatch.setattr(spalm_lists, 'SAVED_EVERY', 2)
+    search, calls = keys.index.search, []
+
+    def stop(*args):
+        calls.append(args)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return search(*args)
+
+    monkeypatch.setattr(keys.index, 'search', stop)
+    with pytest.raises(KeyboardInterrupt):
+        look_up(tmp_path / 'cut', keys, 'train', 4, print)
+    again = look_up(tmp_path / 'cut', keys, 'train', 4, print)
+    np.testing.assert_array_equal(again.numbers, whole.numbers)
+    number = len(calls)
+    look_up(tmp_path / 'cut', keys, 'train', 4, print)
+    assert len(calls) == number  # all are kept
+    documents, found = own_rows(experiment, whole, 'train')
+    assert (found >= 0).all() and not (found == documents[:, None]).any()
+    size = (whole.folder / 'numbers.bin').stat().st_size
+    (whole.folder / 'numbers.bin').write_bytes(bytes(size - 8))
+    with pytest.raises(UsageError, match=f'{size:,} are needed. Delete'):
+        look_up(tmp_path / 'whole', keys, 'train', 4, print)
+
+
+@pytest.mark.slow
+def test_other_lanes_leave_out_the_same_documents(trained, tmp_path):  # noqa: F811
+    config, workdir = trained
+    experiment = opened(config, workdir)
+    experiment.config.evaluate.num_lanes = 3
+    lists = look_up(tmp_path, open_keys(experiment), 'train', 3, print)
+    documents, found = own_rows(experiment, lists, 'train')
+    assert (found >= 0).all() and not (found == documents[:, None]).any()
+    test = look_up(tmp_path, open_keys(experiment), 'test', 3, print)
+    assert (test.numbers >= 0).all()
+    # kNN-LM on the text of the datastore leaves out the own document, too.
+    part = next(iter(reading.Reader(experiment, open_keys(experiment).params, 'train').parts()))
+    keys = open_keys(experiment)
+    lookup = evaluate.Lookup(keys.index, keys.store, 4, None, own_text=True)
+    lookup.read(part)
+    own = np.broadcast_to(part.documents[:, :, None], part.counted.shape)[part.counted]
+    assert not (keys.store.rows('documents', lookup.numbers) == own[:, None]).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('frozen', [True, False])
+def test_spalm_is_trained_and_evaluated(trained, tmp_path, frozen):  # noqa: F811
+    """Frozen, on its own keys; and from fresh parameters, read otherwise than its keys were."""
+    config, workdir = trained
+    folder = tmp_path / 'run'
+    if frozen:
+        shutil.copytree(workdir, folder)
+    else:
+        folder.mkdir()
+    experiment = opened(config, folder, kind='spalm')
+    config = experiment.config
+    config.retrieval.spalm.update(num_steps=9, frozen=frozen)
+    if not frozen:
+        config.train.num_lanes, config.train.segment_length = 3, 11
+        config.evaluate.num_lanes, config.evaluate.segment_length = 2, 13
+        config.retrieval.spalm.update(start='fresh', keys_from=str(workdir), learned_scale=False)
+    with pytest.raises(UsageError, match='make one with --mode=train_spalm'):
+        evaluate.evaluate(experiment, 'test')
+    spalm.train(experiment)
+    lines = [line for line in read_metrics(folder / 'spalm' / 'metrics.jsonl') if 'loss' in line]
+    assert len(lines) == 9 and lines[0]['gate'] == 0.5 and lines[-1]['gate'] != 0.5
+    assert lines[-1]['neighbours'] == 3 and ('scale' in lines[-1]) == frozen
+    results = evaluate.evaluate(experiment, 'test')
+    base = 'test' if frozen else 'test, model of the keys'
+    assert set(results) == {base, 'test, SPALM', 'test, SPALM without neighbours'}
+    assert len({result.tokens for result in results.values()}) == 1
+    plain = results['test, SPALM without neighbours']
+    assert results['test, SPALM'].nll != plain.nll
+    if frozen:
+        assert plain.nll == pytest.approx(results['test'].nll, rel=1e-5)
+    numbers = json.loads((folder / 'spalm.json').read_text())
+    assert sum(numbers['gate']['tokens']) == plain.tokens
+    assert numbers['test, SPALM']['bits_per_byte'] == results['test, SPALM'].bits_per_byte
+    report = (folder / 'spalm.txt').read_text()
+    assert report.count('  p 0.') >= 3 and report.count('  document ') >= 9
+    assert (folder / 'spalm.png').stat().st_size > 5000
+    config.retrieval.spalm.k = 2
+    with pytest.raises(UsageError, match='was trained otherwise:\n  k: 3 .* 2 given'):
+        evaluate.evaluate(experiment, 'test')
+
+
+class Told:
+    """A store in which the value of key i is token i of a text."""
+
+    digest = 'told'
+
+    def __init__(self, corpus):
+        self._tokens = np.concatenate([corpus[i].tokens for i in range(len(corpus))])
+
+    def rows(self, name, numbers):
+        assert name == 'values'
+        return self._tokens[numbers]
+
+
+@pytest.fixture(scope='module')
+def noise(tmp_path_factory):
+    """A text that nothing predicts: random letters."""
+    path = tmp_path_factory.mktemp('noise')
+    random = np.random.default_rng(0)
+    for split in ('train', 'validation', 'test'):
+        (path / split).mkdir()
+        for i in range(9):
+            letters = random.integers(97, 123, 700).astype(np.uint8)
+            (path / split / f'{i}.txt').write_bytes(letters.tobytes())
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'steps, changes, gains',
+    [
+        (100, dict(frozen=True, learned_scale=True), True),
+        (100, dict(frozen=True, learned_scale=False), False),  # what the scale is for
+        (60, dict(frozen=False, learned_scale=True), True),
+        (100, dict(frozen=False, learned_scale=False, start='fresh'), True),  # the paper's
+    ],
+    ids=['frozen', 'frozen, no scale', 'trained', 'fresh'],
+)
+def test_the_right_neighbours_help(trained, noise, tmp_path, steps, changes, gains):  # noqa: F811
+    """Where every next token is retrieved, the loss falls by more than one nat."""
+    config, workdir = trained
+    experiment = opened(config, workdir)
+    config = experiment.config
+    config.data.path = str(noise)
+    config.optimizer.learning_rate = 1e-2
+    config.retrieval.spalm.update(k=2, num_steps=steps, keys_from=str(workdir), **changes)
+    if config.retrieval.spalm.start == 'fresh':
+        config.model.init_std = config.model.d_model**-0.5
+    corpus, keys = experiment.corpus('train'), open_keys(experiment)
+    numbers = np.repeat(np.arange(int(corpus.lengths().sum()))[:, None], 2, axis=1)
+    lists = Lists(tmp_path, numbers, firsts_of(corpus.lengths()), Told(corpus))
+    params = spalm._start(experiment)
+    task = SpalmTask(experiment, params, keys, lists, 'train', tmp_path)
+    state, call = task.first_state(), task.compile().call
+    for inputs in itertools.islice(task.batches(state), steps):
+        state, metrics = call(state, *inputs)
+    gain = float(metrics['loss_alone'] - metrics['loss'])
+    assert gain > 1 if gains else gain < 0.5, metrics
+
+
 @pytest.fixture(scope='module')
 def cache(tmp_path_factory):
     return tmp_path_factory.mktemp('cache')
@@ -80,7 +251,7 @@ def test_killed_and_started_again_ends_bit_for_bit(
     kill_at,
     name,
 ):
-    """Killed inside a part of the data and after its end, frozen or not."""
+    """Killed or asked to stop, frozen or not."""
     config, workdir = trained
     config = settings(config, frozen)
     cut, whole = tmp_path / 'cut', tmp_path / 'whole'
@@ -92,11 +263,11 @@ def test_killed_and_started_again_ends_bit_for_bit(
     assert not (cut / 'spalm' / 'parameters.safetensors').exists()
     code, out = run(config, -1, name, cut, whole, cache=cache)
     assert code == 0 and 'Resuming at step' in out, out
-    assert out.count(f'Gate after {NUM_STEPS} steps') == 2
+    assert out.count(f'SPALM after {NUM_STEPS} steps') == 2
     found, wanted = (
         load_file(folder / 'spalm' / 'parameters.safetensors') for folder in (cut, whole)
     )
-    assert set(found) == set(wanted) and (len(found) == 1) == frozen
+    assert set(found) == set(wanted) and (len(found) == 2) == frozen
     assert np.abs(wanted['gate']).max() > 0
     for path in wanted:
         np.testing.assert_array_equal(found[path], wanted[path], err_msg=path)
@@ -120,7 +291,7 @@ def test_a_gate_goes_on_with_its_own_model_and_datastore_only(trained, tmp_path)
     other.config.retrieval.spalm.k = 2
     with pytest.raises(UsageError) as caught:
         spalm.train(other)
-    assert 'model.k: 3 in the checkpoint, 2 given' in str(caught.value)
+    assert 'k: 3 in the checkpoint, 2 given' in str(caught.value)
     assert f'Delete {folder / "spalm"} to train a gate for this one' in str(caught.value)
     store = tmp_path / 'store'
     shutil.copytree(config.retrieval.datastore, store)

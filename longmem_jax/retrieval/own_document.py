@@ -1,0 +1,65 @@
+"""Whether a text is the one that a datastore was made from, so that its own documents can be left out.
+
+A document's number is its position in the split, whatever the number of lanes that read it. Numbers of
+a text and of a datastore mean the same documents if both have the same split into documents: as many,
+with the same first and the same last. Paths are not compared for that, so a text may be moved.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longmem_jax.data.corpus import Corpus
+from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment
+from longmem_jax.retrieval.datastore import Datastore
+
+
+def fingerprint_of(corpus: Corpus) -> str:
+    """A short checksum of how many documents there are, and of the tokens of the first and last."""
+    checksum = hashlib.sha256(str(len(corpus)).encode())
+    for document in (0, len(corpus) - 1):
+        checksum.update(np.ascontiguousarray(corpus[document].tokens, np.int32).tobytes())
+    return checksum.hexdigest()[:16]
+
+
+def source_of(experiment: Experiment, split: str) -> dict[str, Any]:
+    """What the manifest of a datastore says about its text."""
+    data = experiment.config.data
+    return {
+        'split': split,
+        'path': data.path,
+        'name': data.name,
+        'source': data.source,
+        'corpus': fingerprint_of(experiment.corpus(split)),
+    }
+
+
+def is_own_text(store: Datastore, experiment: Experiment, split: str) -> bool:
+    """Whether a datastore has the documents of a split, with the same numbers.
+
+    If so, a token's own document must be left out of the search, or its nearest neighbour is itself.
+
+    Raises:
+      UsageError: it was made from the same files, but they were changed or are now cut into other
+        documents, so that a token's own document is not known.
+    """
+    here, there = source_of(experiment, split), store.source
+    if here['corpus'] == there.get('corpus'):
+        return True
+    same = all(here[name] == there.get(name, '') for name in ('split', 'name', 'source'))
+    if same and _place(here) == _place(there):
+        raise UsageError(
+            f'{store.folder}: was made from {split} of {here["path"] or here["name"] or here["source"]}'
+            ', but its documents are others now (other files, config.data.documents, pieces, fractions '
+            'or seed), so a token could find itself. Build the datastore again in another folder, or '
+            'go back to the config.data it was made with.'
+        )
+    return False
+
+
+def _place(source: dict[str, Any]) -> Path | str:
+    """The files of a text, the same for every way to write their path."""
+    return Path(source['path']).expanduser().resolve() if source.get('path') else ''
