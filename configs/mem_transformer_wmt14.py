@@ -2,8 +2,8 @@
 
 python -m longmem_jax.main --config=configs/mem_transformer_wmt14.py --config.data.path=FOLDER \
     --workdir=DIR
-FOLDER contains train.de, train.en, and so on; or --config.data.name=wmt14_translate/de-en for TFDS.
-6 + 6 layers of 512 and 10 memory tokens; `:layers=4`, `:tokens=20`, `:variant=ctrl`, `:variant=bottleneck`,
+FOLDER contains train.de, train.en, and so on; or --config.data.name=wmt14_translate/de-en for TFDS. Six
+layers on each side, 512 wide, and 10 memory tokens; `:layers=4`, `:tokens=20`, `:variant=ctrl`, `:variant=bottleneck`,
 `:variant=none`, `:shared` (all encoder layers share their parameters). `:tiny` is for two cores. The
 tokens are parameters, so their number cannot differ in evaluation alone: `:tokens=20` with
 `--config.train.start_from=WORKDIR` adds some to a trained model and trains on, which is what helped in
