@@ -3,11 +3,11 @@
 python -m longmem_jax.main --config=configs/mem_transformer_wmt14.py --config.data.path=FOLDER \
     --workdir=DIR
 FOLDER contains train.de, train.en, and so on; or --config.data.name=wmt14_translate/de-en for TFDS. Six
-layers on each side, 512 wide, and 10 memory tokens; `:layers=4`, `:tokens=20`, `:variant=ctrl`, `:variant=bottleneck`,
-`:variant=none`, `:shared` (all encoder layers share their parameters). `:tiny` is for two cores. The
-tokens are parameters, so their number cannot differ in evaluation alone: `:tokens=20` with
-`--config.train.start_from=WORKDIR` adds some to a trained model and trains on, which is what helped in
-the paper; a change without training made it worse.
+layers on each side, 512 wide, and 10 memory tokens; `:layers=4`, `:tokens=20`, `:variant=ctrl`,
+`:variant=bottleneck`, `:variant=none`, `:shared` (all encoder layers share their parameters). `:tiny`
+is for two cores. The tokens are parameters, so their number cannot differ in evaluation alone:
+`:tokens=20` with `--config.train.start_from=WORKDIR` adds some to a trained model and trains on, which
+is what helped in the paper; a change without training made it worse.
 
 Not the paper's: the source gives neither width nor optimizer. `d_model`, `num_heads`, `d_feed_forward`,
 `dropout`, `learning_rate`, `b2`, `schedule`, `warmup_steps`, `num_steps`, `num_lanes` and
