@@ -24,6 +24,7 @@ def get_config(arg=''):
     size(config, layers=12, width=512, heads=8, feed_forward=2048)
     model.pre_norm = model.final_norm = False
     model.scale_embedding = model.tie_weights = False
+    model.init, model.embedding_std = 'torch', 1.0  # PyTorch's, as released
     model.dropout = model.attention_dropout = 0.3
     model.residual_dropout = model.embedding_dropout = 0.0
     model.dtype = 'bfloat16'

@@ -27,6 +27,8 @@ def get_config(arg=''):
     size(config, layers=6, width=512, heads=4, feed_forward=1024)
     model.vocab_size = 16  # 5 words
     model.scale_embedding = model.tie_weights = False
+    model.init, model.embedding_std = 'torch', 1.0  # PyTorch's, as released
+    model.scale_residual_init = True
     model.dropout = model.attention_dropout = 0.1
     model.residual_dropout = model.embedding_dropout = 0.0
     model.dtype = 'bfloat16'

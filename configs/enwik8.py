@@ -1,8 +1,12 @@
 """Transformer-XL on enwik8, 12 layers (Dai et al., 2019, Table 2; authors' base script).
 
 python -m longmem_jax.main --config=configs/enwik8.py --config.data.path=enwik8 --workdir=DIR
-Published: 1.06 bits/byte. Data: the single file of 100 MB, cut by position 90/5/5.
-`:tiny` trains in minutes on two cores on any smaller file of the same kind.
+Published: 1.06 bits/byte. Data: the single file of 100 MB, cut by position 90/5/5. `:tiny` trains in
+minutes on two cores on any smaller file of the same kind.
+
+Not the paper's: `num_lanes` 24 for the script's 22, since a multiple of 8 divides over devices;
+`pieces`, one stream per lane, as there. `vocab_size` is all bytes and the end of a document, where the
+script has the bytes that occur. `dtype` is bfloat16, the script's float32.
 """
 
 from longmem_jax.config.base import base, size, two_cores
@@ -29,7 +33,7 @@ def get_config(arg=''):
     config.optimizer.clip_norm = 0.25
     config.data.pieces = 24  # one stream per lane, as in the authors' code
     config.train.num_steps = 400_000
-    config.train.num_lanes = 24  # 22 in the script; a multiple of 8 divides over devices
+    config.train.num_lanes = 24
     config.train.segment_length = 512
     config.train.log_every = 200
     config.train.evaluate_every = 4000

@@ -3,16 +3,16 @@
 python -m longmem_jax.main --config=configs/expire_span_pg19.py --config.data.path=PG19 --workdir=DIR
 12 layers of 512; `:span=16384` is the paper's longer model, whose loss weighs 3e-7. Published: 1.07
 bits per character with every memory, a mean of 860 memories with spans up to 16k, 2,440 with
-Adaptive-Span. `:memory=transformer_xl|adaptive_span|compressive` are the paper's baselines, with a
-span of 2k, and twice 16k; `transformer_xl_dai` is that of Dai et al. `:tiny` is for two cores.
+Adaptive-Span. `:memory=transformer_xl|adaptive_span|compressive` are the paper's baselines, with a span
+of 2k, and twice 16k; `transformer_xl_dai` is that of Dai et al. `:tiny` is for two cores.
 
-Not the paper's: `capacity`: the paper reserves nothing in advance; 4,096 memories per layer and
-lane are four times what is alive. `learning_rate`, `num_lanes`, `num_steps`, `initial_share`,
-`pre_div` and `pre_norm` are not given: as on enwik8. Neither is `shorten`, which is off: the paper
-names it where there is too little text for the memory, and PG-19 has the most.
-`model.adaptive_span.ramp`, `model.adaptive_span.initial_share` and
-`train.loss_weights.adaptive_span` are those of Adaptive-Span's own scripts; `memory_length` 8,192,
-`compressed_length` 2,048 and `rate` 4 are how the Compressive Transformer gets its 16k.
+Not the paper's: `capacity`: the paper reserves nothing in advance; 4,096 memories per layer and lane
+are four times what is alive. `learning_rate`, `num_lanes`, `num_steps`, `initial_share`,
+`embedding_std`, `pre_div` and `pre_norm` are not given: as on enwik8. Neither is `shorten`, which is
+off: the paper names it where there is too little text for the memory, and PG-19 has the most.
+`model.adaptive_span.ramp`, `model.adaptive_span.initial_share` and `train.loss_weights.adaptive_span`
+are those of Adaptive-Span's own scripts; `memory_length` 8,192, `compressed_length` 2,048 and `rate` 4
+are how the Compressive Transformer gets its 16k.
 """
 
 from longmem_jax.config.base import base, size, two_cores
@@ -28,6 +28,7 @@ def get_config(arg=''):
     model.vocab_size = 3520  # 3,506 characters, rounded up to divide over devices
     model.pre_norm = model.final_norm = False
     model.scale_embedding = model.tie_weights = False
+    model.init, model.embedding_std = 'glorot_uniform', 1.0
     model.dropout = model.attention_dropout = 0.2
     model.residual_dropout = model.embedding_dropout = 0.0
     model.dtype = 'bfloat16'

@@ -3,9 +3,14 @@
 python -m longmem_jax.main --config=configs/mem_transformer_wikitext103.py \
     --config.data.path=wikitext-103 --workdir=DIR
 16 layers of 410, segments of 150 with a cache of 150, 20 memory tokens before every segment.
-`:recurrent` is the recurrent memory transformer (Bulatov et al., 2022): 10 tokens before and after every
-segment, carried to the next, no cache, gradients through 4 segments. `:tokens=25` sets another number;
-`:tiny` is for two cores.
+`:recurrent` is the recurrent memory transformer (Bulatov et al., 2022): 10 tokens before and after
+every segment, carried to the next, no cache, gradients through 4 segments. `:tokens=25` sets another
+number; `:tiny` is for two cores. The tokens are parameters, so their number cannot differ in evaluation
+alone: `:tokens=25` with `--config.train.start_from=WORKDIR` adds some to a trained model and trains on.
+
+Not the paper's: `num_lanes` 64 for the script's 60, since a multiple of 16 divides over devices;
+`pieces`, one stream per lane, as there. `vocab_size` is the 267,735 words rounded up, for the same
+reason. `dtype` is bfloat16, the script's float32.
 """
 
 from longmem_jax.config.base import base, size, two_cores

@@ -17,6 +17,16 @@ def whole_number(name: str, value: str) -> int:
     return int(value)
 
 
+def new_segment(config: Any, value: str) -> int:
+    """Sets the segment length that `segment=value` names, with as many tokens per update; returns it."""
+    train, length = config.train, whole_number('segment', value)
+    tokens = train.num_lanes * train.segment_length
+    if tokens % length:
+        raise UsageError(f'segment={value}: must divide the {tokens:,} tokens of an update.')
+    train.segment_length, train.num_lanes = length, tokens // length
+    return length
+
+
 def one_of(name: str, value: str, allowed: Any) -> str:
     """`value`, or a `UsageError` with the nearest value that `name=` allows."""
     if value not in allowed:

@@ -8,6 +8,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import initializers
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.attention_rules import Rules
 
@@ -42,27 +44,25 @@ class Compressor(nn.Module):
     Attributes:
       kind: one of `COMPRESSIONS`; 'convolution' is learned, with kernel and stride of `rate`.
       rate: vectors per compressed vector.
-      d_model: width.
+      settings: sizes of the model.
       decodes: has the decoder of the auto-encoding loss.
-      init_std: standard deviation of the initialisation of kernels.
     """
 
     kind: str
     rate: int
-    d_model: int
+    settings: ModelSettings
     decodes: bool
-    init_std: float
 
     def setup(self):
         axes = nn.with_logical_partitioning
-        normal = nn.initializers.normal(self.init_std)
+        width = self.settings.d_model
         if self.kind == 'convolution':
-            shape = (self.rate, self.d_model, self.d_model)
-            self.kernel = self.param('kernel', axes(normal, (None, None, 'embed')), shape)
-            self.bias = self.param('bias', nn.initializers.zeros, (self.d_model,))
+            init = axes(initializers.kernel(self.settings, inputs=2), (None, None, 'embed'))
+            self.kernel = self.param('kernel', init, (self.rate, width, width))
+            self.bias = self.param('bias', nn.initializers.zeros, (width,))
         if self.decodes:
-            shape = (self.d_model, self.rate, self.d_model)
-            self.decoder = self.param('decoder', axes(normal, ('embed', None, None)), shape)
+            init = axes(initializers.kernel(self.settings), ('embed', None, None))
+            self.decoder = self.param('decoder', init, (width, self.rate, width))
 
     def __call__(
         self,
@@ -84,13 +84,13 @@ class Compressor(nn.Module):
         if self.kind == 'max':
             return grouped.max(axis=2)
         flat = grouped.reshape(batch, -1, self.rate * width)
-        kernel = self.kernel.astype(vectors.dtype).reshape(-1, self.d_model)
+        kernel = self.kernel.astype(vectors.dtype).reshape(-1, width)
         return flat @ kernel + self.bias.astype(vectors.dtype).reshape(1, 1, -1)
 
     def decode(self, compressed: jax.Array) -> jax.Array:
         """Reconstructs [batch, groups * rate, d_model] from the compressed [batch, groups, d_model]."""
-        kernel = self.decoder.astype(compressed.dtype).reshape(self.d_model, -1)
         batch, groups, width = compressed.shape
+        kernel = self.decoder.astype(compressed.dtype).reshape(width, -1)
         return (compressed @ kernel).reshape(batch, groups * self.rate, width)
 
 

@@ -134,9 +134,8 @@ class SegmentReading(nn.Module):
         self.compress = Compressor(
             kind=self.compression,
             rate=self.rate,
-            d_model=self.settings.d_model,
+            settings=self.settings,
             decodes=self.reconstruction == 'autoencoding',
-            init_std=self.settings.init_std,
         )
 
     def _counts_usage(self) -> bool:

@@ -102,9 +102,8 @@ class SlidingReading(nn.Module):
         self.compress = Compressor(
             kind=self.compression,
             rate=self.rate,
-            d_model=settings.d_model,
+            settings=settings,
             decodes=False,
-            init_std=settings.init_std,
         )
 
     def initial_state(self, batch_size: int) -> SlidingState:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.memory.infinity_former import continuous
 
@@ -67,11 +68,12 @@ class ContinuousMemory(nn.Module):
             num_heads=settings.num_heads,
             head_dim=settings.head_dim,
             dtype=self.float32,
-            kernel_init=init,
+            kernel_init=initializers.kernel(settings),
         )
         exact = dict(precision=continuous.HIGHEST, **heads)
         self.key, self.value = HeadsIn(**exact), HeadsIn(**exact)
-        self.out = HeadsOut(d_model=width, dtype=self.float32, kernel_init=init)
+        out = initializers.kernel(settings, inputs=2, residual=True)
+        self.out = HeadsOut(d_model=width, dtype=self.float32, kernel_init=out)
         axes = nn.with_logical_partitioning
         bound = (3 * width) ** -0.5  # PyTorch's default, as in the released code
 

@@ -8,6 +8,8 @@ VALUES = {
         'model.dropout': 0.3,
         'model.attention_dropout': 0.3,
         'model.pre_norm': False,
+        'model.init': 'torch',
+        'model.embedding_std': 1.0,
         'model.adaptive_span.max_span': 8192,
         'model.adaptive_span.ramp': 32,
         'model.adaptive_span.per': 'head',

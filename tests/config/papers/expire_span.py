@@ -76,9 +76,15 @@ ADAPTIVE = {  # of Adaptive-Span's own scripts
 }
 CAPACITY = {'model.expire_span.capacity': 4096}
 
+TORCH = {  # released: PyTorch's initial values, and so N(0, 1) for the tokens
+    'model.init': 'torch',
+    'model.embedding_std': 1.0,
+}
+
 ENWIK8 = {
     **ADAM,
     **BACKBONE,
+    **TORCH,
     **sizes(12, 512, 8, 2048),
     'model.pre_norm': False,  # released
     'model.final_norm': False,
@@ -129,6 +135,7 @@ PG19 = {
     **BACKBONE,
     **sizes(12, 512, 8, 2048),
     'data.tokenizer.size': 3506,
+    'model.init': 'glorot_uniform',
     'model.scale_embedding': False,
     'model.dropout': 0.2,
     'model.attention_dropout': 0.2,
@@ -147,6 +154,7 @@ PG19_OURS = {
     'train.num_lanes': 512,
     'train.num_steps': 100_000,
     'model.pre_norm': False,
+    'model.embedding_std': 1.0,
 }
 WIKITEXT103 = {
     **ADAM,
@@ -175,6 +183,8 @@ WIKITEXT103_OURS = {
 COLLISION = {  # released
     **ADAM,
     **BACKBONE,
+    **TORCH,
+    'model.scale_residual_init': True,
     **sizes(6, 512, 4, 1024),
     'model.pre_norm': True,
     'model.final_norm': True,

@@ -1,11 +1,82 @@
-"""Dai et al. (2019), Sec. 4.1 and the released scripts run_enwik8_base.sh and run_wt103_large.sh."""
+"""Dai et al. (2019), Sec. 4.1 and the released scripts run_enwik8_base.sh and run_wt103_base.sh."""
 
+SCRIPTS = {
+    'model.kind': 'language_model',
+    'model.dropout': 0.1,
+    'model.attention_dropout': 0.0,
+    'model.residual_dropout': -1.0,
+    'model.embedding_dropout': -1.0,
+    'model.pre_norm': False,
+    'model.final_norm': False,
+    'model.norm': 'layernorm',
+    'model.dense.activation': 'relu',
+    'model.tie_weights': True,
+    'model.scale_embedding': True,
+    'model.position': 'none',
+    'model.init': 'normal',
+    'model.init_std': 0.02,
+    'model.transformer_xl.position': 'transformer_xl',
+    'model.transformer_xl.share_biases': True,
+    'evaluate.model.transformer_xl.same_length': True,
+    'optimizer.name': 'adam',
+    'optimizer.learning_rate': 2.5e-4,
+    'optimizer.b1': 0.9,
+    'optimizer.b2': 0.999,
+    'optimizer.weight_decay': 0.0,
+    'optimizer.schedule': 'cosine',
+    'optimizer.warmup_steps': 0,
+    'optimizer.final_fraction': 0.0,
+    'optimizer.clip_norm': 0.25,
+    'optimizer.groups': (),
+    'train.segments_per_step': 1,
+}
 VALUES = {
-    'enwik8': {
+    'enwik8': SCRIPTS
+    | {
         'parameters': (40e6, 42e6),
+        'model.attention': ('transformer_xl',) * 12,
+        'model.d_model': 512,
+        'model.num_heads': 8,
+        'model.head_dim': 64,
+        'model.d_feed_forward': 2048,
+        'model.transformer_xl.memory_length': 512,
+        'train.num_steps': 400_000,
+        'train.segment_length': 512,
+        'evaluate.segment_length': 80,
+        'evaluate.model.transformer_xl.memory_length': 2100,
+        'evaluate.model.transformer_xl.clamp_length': 820,
     },
-    'wikitext103': {
+    'wikitext103': SCRIPTS
+    | {
         'parameters': (150e6, 153e6),
+        'model.attention': ('transformer_xl',) * 16,
+        'model.d_model': 410,
+        'model.d_embed': 410,
+        'model.num_heads': 10,
+        'model.head_dim': 41,
+        'model.d_feed_forward': 2100,
+        'model.cutoffs': (20_000, 40_000, 200_000),
+        'model.div_val': 1,
+        'model.transformer_xl.memory_length': 150,
+        'data.tokenizer.kind': 'words',
+        'train.num_steps': 200_000,
+        'train.segment_length': 150,
+        'evaluate.segment_length': 64,
+        'evaluate.model.transformer_xl.memory_length': 640,
+        'evaluate.model.transformer_xl.clamp_length': 400,
     },
 }
-OURS = {}
+OURS = {
+    'enwik8': {
+        'train.num_lanes': 24,
+        'data.pieces': 24,
+        'model.vocab_size': 257,
+        'model.dtype': 'bfloat16',
+    },
+    'wikitext103': {
+        'train.num_lanes': 64,
+        'data.pieces': 64,
+        'model.vocab_size': 267_744,
+        'model.dtype': 'bfloat16',
+    },
+}
