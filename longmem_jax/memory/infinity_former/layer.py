@@ -347,7 +347,20 @@ ENTRY = Entry(
         num_bins=16,
     ),
     variants=dict(
-        no_short_memory=dict(memory_length=0, sticky='quantile', density='parabola'),
-        clearing=dict(memory_threshold=10, threshold_kind='clear', sticky='none', kl='none'),
+        no_short_memory=dict(
+            memory_length=0,
+            sticky='quantile',
+            density='parabola',
+            biases=True,
+            first_width=0.3,
+            first_places=(0.2, 0.8),
+        ),
+        clearing=dict(
+            memory_threshold=10,
+            threshold_kind='clear',
+            sticky='none',
+            kl='none',
+            normalize_written=False,
+        ),
     ),
 )
