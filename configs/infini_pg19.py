@@ -2,9 +2,14 @@
 
 python -m longmem_jax.main --config=configs/infini_pg19.py --config.data.path=PG19 --workdir=DIR
 12 layers of 1,024, sequences of 32,768 tokens in 16 segments of 2,048 with gradients through the
-memories, delta rule; `:rule=linear` is the linear rule. Gates have their own optimizer (Adam, 0.01):
-at the learning rate of the model they hardly move. `:memory=transformer_xl` is the baseline; `:tiny`
-reads bytes, for two cores. Published with another vocabulary: perplexity 9.67 per token, linear 9.65.
+memories, delta rule; `:rule=linear` is the linear rule. `:memory=transformer_xl` is the baseline;
+`:tiny` reads bytes, for two cores. Published with another vocabulary: perplexity 9.67 per token, linear
+9.65. `--config.model.infini.gate_std=1.0` draws the first gates as the thesis on Infini-attention does.
+
+Not the paper's: `groups`, gates have an optimizer of their own (Adam, 0.01, no decay): at the rate of
+the model they hardly move. The paper does not give `d_model` (we take heads x head width),
+`vocab_size`, the local `position` scheme, `gate_init` and `gate_std` (all gates begin at one half),
+`dropout`, `clip_norm`, `num_steps`, or the baseline's `memory_length` (we take a segment).
 """
 
 from longmem_jax.config.base import base, read_bytes, size, two_cores

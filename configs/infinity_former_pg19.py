@@ -1,10 +1,12 @@
-"""Infinity-former on PG-19, from scratch (Martins et al., 2022).
+"""Infinity-former on PG-19, trained from scratch: an experiment of ours.
 
 python -m longmem_jax.main --config=configs/infinity_former_pg19.py --config.data.path=PG19 --workdir=DIR
-The model of configs/pg19.py with 512 basis functions, 512 samples and tau 0.5 after a short-term
-memory of 512. `:sticky=sampled` or `:sticky=quantile` adds sticky memories; `:clear` resets the memory
-after 2,048 vectors, as the released code does; `:memory=transformer_xl` is the baseline; `:tiny` reads
-bytes, for two cores.
+Martins et al. (2022) fine-tune GPT-2 on PG-19 and train nothing on it from scratch. This file takes the
+model and the training of configs/pg19.py, and the continuous memory of their GPT-2 experiments (512
+functions of widths .005 and .01, 512 samples, tau 0.5, sigma_0 .05, KL weight 1e-6), after a short-term
+memory of 512 that GPT-2 does not have. `:sticky=sampled`, `:sticky=sampled_inside` or
+`:sticky=quantile` adds sticky memories; `:clear` resets the memory after 2,048 vectors, as the released
+code does; `:memory=transformer_xl` is the baseline; `:tiny` reads bytes, for two cores.
 """
 
 from longmem_jax.config.base import base, read_bytes, size, two_cores

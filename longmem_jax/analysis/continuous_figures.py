@@ -55,11 +55,12 @@ def draw_attention(mass: np.ndarray, borders: list[float], path: Path) -> None:
     figure.savefig(path)
 
 
-def draw_space(spaces: dict[str, np.ndarray], path: Path) -> None:
+def draw_space(spaces: dict[str, np.ndarray], begins: list[int], path: Path) -> None:
     """Draws the share of the memory that each part of a text occupies.
 
     Args:
       spaces: name of the sampling to the share of every token, float [tokens].
+      begins: tokens with which writes begin, dashed.
       path: PNG to write.
     """
     figure, (axes,) = _figure(1, 3.6)
@@ -67,6 +68,8 @@ def draw_space(spaces: dict[str, np.ndarray], path: Path) -> None:
         edges = np.linspace(0, len(shares), min(len(shares), 128) + 1)
         sums = np.histogram(np.arange(len(shares)), edges, weights=shares)[0]
         axes.step(edges[:-1], sums, where='post', label=name)
+    for token in begins:
+        axes.axvline(token, color='grey', linestyle='--', linewidth=0.5)
     axes.set_xlabel('token of the text')
     axes.set_ylabel('share of the memory')
     if spaces:
@@ -95,18 +98,22 @@ def draw_predictions(predictions: list[Prediction], path: Path) -> None:
 
 
 def draw_regression(
-    counts: tuple[int, ...], errors: list[float], accuracy: dict[int, float], path: Path
+    counts: tuple[int, ...],
+    errors: dict[str, list[float]],
+    accuracy: dict[int, float],
+    path: Path,
 ) -> None:
-    """Draws the error of the fit by the number of basis functions.
+    """Draws the error of the regression by the number of basis functions.
 
     Args:
       counts: numbers of basis functions.
-      errors: relative squared error for each of them.
+      errors: kind of write to the relative squared error for each of them.
       accuracy: number of functions to test accuracy, of finished runs; may be empty.
       path: PNG to write.
     """
     figure, (axes,) = _figure(1, 3.6)
-    axes.plot(counts, errors, marker='o', label='error of the fit')
+    for name, values in errors.items():
+        axes.plot(counts, values, marker='o', label=f'error, {name}')
     axes.set_xscale('log', base=2)
     axes.set_xlabel('basis functions')
     axes.set_ylabel('relative squared error')
@@ -114,7 +121,7 @@ def draw_regression(
     if accuracy:
         right_axes = axes.twinx()
         percent = [100 * share for share in accuracy.values()]
-        right_axes.plot(list(accuracy), percent, marker='s', color='C1', label='accuracy')
+        right_axes.plot(list(accuracy), percent, marker='s', color='C3', label='accuracy')
         right_axes.set_ylabel('test accuracy, %')
-        figure.legend(loc='outside upper center', ncols=2)
+    figure.legend(loc='outside upper center', ncols=3)
     figure.savefig(path)

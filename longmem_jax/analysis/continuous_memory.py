@@ -5,10 +5,12 @@ python -m longmem_jax.analysis.continuous_memory --config=configs/NAME.py[:varia
 
 Reads a text through the newest checkpoint of the workdir and draws
 - attention.png: attention over [0, 1] by layer (arXiv Fig. 4);
-- space.png: share of the memory of each token, with and without sticky memories (arXiv Fig. 6);
+- space.png: share of the memory of each token, with and without sticky memories, and where writes
+  begin (arXiv Figs. 6, 9); phrases.txt: the phrases with the largest shares;
 - predictions.png: what the predictions that gain most from the memory attend to (Fig. 5);
-- regression.png: error of the fit against the number of basis functions (ACL Fig. 3, right); with
-  `--compare=DIR,DIR` also the test accuracy of finished runs that differ in this number.
+- regression.png: error of the regression, as the model writes, against the number of basis functions
+  (ACL Fig. 3, right); with `--compare=DIR,DIR` also the test accuracy of finished runs that differ in
+  this number.
 """
 
 import json
@@ -50,13 +52,13 @@ class Reading:
 
     Attributes:
       mass: float32 [layers, tokens, BINS], attention of every token to the memory, summed over heads.
-      hidden: float32 [layers, tokens, d_model], the inputs of the layers.
+      written: float32 [layers, tokens, d_model], what the regression fits: gated segment by segment.
       gain: float32 [tokens], log-probability of the next token, nats, minus that with the continuous
         memories reset.
     """
 
     mass: np.ndarray
-    hidden: np.ndarray
+    written: np.ndarray
     gain: np.ndarray
 
 
@@ -95,7 +97,7 @@ def read_text(model: LanguageModel, params: Any, tokens: np.ndarray) -> Reading:
     @jax.jit
     def step(inputs: jax.Array, targets: jax.Array, state: Any) -> tuple[jax.Array, ...]:
         def attention(layer, x, state, segment):
-            return layer.attention_to_memory(x, state, segment, BINS), x
+            return layer.attention_to_memory(x, state, segment, BINS), layer.written(x)
 
         segment = Segment(inputs, jnp.ones(inputs.shape, bool), jnp.zeros((1,), bool))
 
@@ -107,16 +109,16 @@ def read_text(model: LanguageModel, params: Any, tokens: np.ndarray) -> Reading:
         (nll_without, _, _), _, _ = read(_reset_long(state, fresh))
         with capture(InfinityFormer, attention) as captured:
             (nll, _, _), state, _ = read(state)
-        mass, x = zip(*captured, strict=True)
-        return jnp.stack(mass)[:, 0], jnp.stack(x)[:, 0], (nll_without - nll)[0], state
+        mass, written = zip(*captured, strict=True)
+        return jnp.stack(mass)[:, 0], jnp.stack(written)[:, 0], (nll_without - nll)[0], state
 
     readings, state = [], fresh
     for start in range(0, len(tokens) - length, length):
         segment = tokens[None, start : start + length + 1]
         *arrays, state = step(jnp.asarray(segment[:, :-1]), jnp.asarray(segment[:, 1:]), state)
         readings.append([np.asarray(array, np.float32) for array in arrays])
-    mass, hidden, gain = zip(*readings, strict=True)
-    return Reading(np.concatenate(mass, 1), np.concatenate(hidden, 1), np.concatenate(gain))
+    mass, written, gain = zip(*readings, strict=True)
+    return Reading(np.concatenate(mass, 1), np.concatenate(written, 1), np.concatenate(gain))
 
 
 def by_segment(mass: np.ndarray, length: int) -> np.ndarray:
@@ -138,9 +140,9 @@ def predictions(
       model: with infinity-former layers.
       tokenizer: of the tokens.
     """
-    settings, length = model.config.infinity_former, model.segment_length
-    mass, sticky = reading.mass[-1], settings.sticky != 'none'
-    stored = memory_positions.follow(by_segment(mass, length), settings, length, sticky)
+    fields, length = memory_positions.fields_of(model), model.segment_length
+    mass, sticky = reading.mass[-1], fields['sticky'] != 'none'
+    stored = memory_positions.follow(by_segment(mass, length), fields, length, sticky)
     centres = (np.arange(BINS) + 0.5) / BINS
 
     def text(first: int, last: int) -> str:
@@ -171,25 +173,78 @@ def predictions(
     return result
 
 
-def regression_errors(
-    hidden: np.ndarray, widths: tuple[float, ...], ridge: float, counts: tuple[int, ...]
-) -> list[float]:
-    """Relative squared error of the fit of vectors, by the number of basis functions.
+def phrases(
+    shares: np.ndarray, tokens: np.ndarray, tokenizer: Any, count: int = 12
+) -> list[tuple[float, int, str]]:
+    """The phrases with the largest share of the memory, largest first.
 
     Args:
-      hidden: float [n, d_model], the vectors.
-      widths, ridge: settings of the layer.
-      counts: numbers of basis functions.
+      shares: float [tokens read], from `memory_positions.spaces`.
+      tokens: int32 [n], the text, a begin token first.
+      tokenizer: of the tokens.
+      count: most phrases.
+
+    Returns:
+      Share, number of the token with the largest share, and text of 2 CONTEXT + 1 tokens around it
+      that are in no phrase before.
     """
-    errors = []
+    left, found = np.asarray(shares, np.float64).copy(), []
+    while len(found) < count and left.max() > 0:
+        peak = int(left.argmax())
+        around = slice(max(peak - CONTEXT, 0), peak + CONTEXT + 1)
+        text = tokenizer.decode(tokens[around]).decode('utf-8', 'replace')
+        found.append((float(left[around].sum()), peak, ' '.join(text.split())))
+        left[around] = 0.0
+    return sorted(found, reverse=True)
+
+
+def regression_errors(
+    vectors: np.ndarray, fields: dict[str, Any], counts: tuple[int, ...]
+) -> dict[str, list[float]]:
+    """Relative squared errors of the model's regression, by the number of basis functions.
+
+    The memory is written as in the layer, with its ridge, padding, widths, contraction and evenly
+    spaced samples; the error is that of the signal at the vectors of a write just after it.
+
+    Args:
+      vectors: float [n, d_model], what is fitted, at least a first write.
+      fields: of the layer, from `memory_positions.fields_of`.
+      counts: numbers of basis functions.
+
+    Returns:
+      'first write' and, if the vectors last, 'later writes', one error per number.
+    """
+    length, samples, tau = (fields[name] for name in ('write_length', 'num_samples', 'tau'))
+    number = memory_positions.first_length(fields)
+    sizes, widths = (samples, tau, fields['ridge']), tuple(fields['widths'])
+    errors: dict[str, list[float]] = {}
     for count in counts:
-        first, _ = continuous.fit_matrices(len(hidden), 2, 0.5, ridge, count, widths, False)
-        centres, sizes = continuous.gaussian_basis(count, widths)
-        positions = continuous.first_positions(len(hidden))
-        basis = np.exp(-0.5 * ((positions[:, None] - centres) / sizes) ** 2)
-        basis = basis / (sizes * np.sqrt(2 * np.pi))
-        fitted = basis @ (first.T @ hidden)
-        errors.append(float(np.square(fitted - hidden).sum() / np.square(hidden).sum()))
+        rest = (count, widths, fields['padding'])
+        first, _ = continuous.fit_matrices(number, *sizes, *rest)
+        _, update = continuous.fit_matrices(length, *sizes, *rest)
+
+        def signal(coefficients: np.ndarray, positions: np.ndarray, count: int = count) -> Any:
+            return (
+                continuous.psi64(positions, *continuous.gaussian_basis(count, widths))
+                @ coefficients
+            )
+
+        places = continuous.update_positions(length, samples, tau)[samples:]
+        coefficients = first.T @ vectors[:number]
+        fitted = [signal(coefficients, continuous.first_positions(number)) - vectors[:number]]
+        for start in range(number, len(vectors) - length + 1, length):
+            new = vectors[start : start + length]
+            old = signal(coefficients, np.arange(1, samples + 1) / samples)
+            coefficients = update.T @ np.concatenate([old, new])
+            fitted.append(signal(coefficients, places) - new)
+        later = vectors[number : number + (len(fitted) - 1) * length]
+        for name, parts, wanted in (
+            ('first write', fitted[:1], vectors[:number]),
+            ('later writes', fitted[1:], later),
+        ):
+            if parts:
+                error = sum(np.square(part).sum() for part in parts) / np.square(wanted).sum()
+                errors.setdefault(name, []).append(float(error))
     return errors
 
 
@@ -235,24 +290,29 @@ def continuous_memory(
     accuracy = accuracies(compare)
     tokens = np.concatenate([[tokenizer.begin], tokenizer.encode(text)]).astype(np.int32)
     reading = read_text(model, params, tokens)
-    settings, length = model.config.infinity_former, model.segment_length
+    fields, length = memory_positions.fields_of(model), model.segment_length
     output.mkdir(parents=True, exist_ok=True)
     names = ('attention', 'space', 'predictions', 'regression')
-    paths = {name: output / f'{name}.png' for name in names}
+    paths = {name: output / f'{name}.png' for name in names} | {'phrases': output / 'phrases.txt'}
     mass = by_segment(reading.mass, length)
-    figures.draw_attention(mass, memory_positions.borders(settings), paths['attention'])
-    spaces = {}
+    figures.draw_attention(mass, memory_positions.borders(fields), paths['attention'])
+    spaces, lines = {}, []
     for name, sticky in (('evenly sampled', False), ('sticky', True)):
-        owners, positions = memory_positions.follow(mass[-1], settings, length, sticky)[-1]
+        owners, positions = memory_positions.follow(mass[-1], fields, length, sticky)[-1]
         if len(owners):
             spaces[name] = memory_positions.spaces(owners, positions, len(reading.gain))
-    figures.draw_space(spaces, paths['space'])
+            found = phrases(spaces[name], tokens, tokenizer)
+            lines += [name, *(f'  {share:.3f}  token {at}: {text}' for share, at, text in found)]
+    paths['phrases'].write_text(''.join(f'{line}\n' for line in lines))
+    begins = memory_positions.write_begins(fields, len(reading.gain))
+    figures.draw_space(spaces, begins, paths['space'])
     best = predictions(reading, tokens, model, tokenizer)
     figures.draw_predictions(best, paths['predictions'])
-    widths = tuple(settings.widths)
-    counts = tuple(len(widths) * 2**k for k in range(2, 9))
-    vectors = reading.hidden[-1, : 4 * settings.write_length]
-    errors = regression_errors(vectors, widths, settings.ridge, counts)
+    counts = tuple(len(fields['widths']) * 2**k for k in range(2, 9))
+    vectors = reading.written[
+        -1, : memory_positions.first_length(fields) + 8 * fields['write_length']
+    ]
+    errors = regression_errors(vectors, fields, counts)
     figures.draw_regression(counts, errors, accuracy, paths['regression'])
     return paths
 

@@ -11,6 +11,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.memory.infinity_former import continuous
+from longmem_jax.models.language_model import LanguageModel
+
+
+def fields_of(model: LanguageModel) -> dict[str, Any]:
+    """The sub-config of a model's infinity-former layers, `write_length` as it takes effect."""
+    fields = dict(model.config.infinity_former)
+    return fields | dict(write_length=fields['write_length'] or model.segment_length)
+
+
+def first_length(fields: dict[str, Any]) -> int:
+    """Vectors in the first fit."""
+    fills = fields['memory_threshold'] and fields['threshold_kind'] == 'fill'
+    return fields['memory_threshold'] if fills else fields['write_length']
+
+
+def write_begins(fields: dict[str, Any], num_tokens: int) -> list[int]:
+    """The tokens of a text with which later writes begin: the limits between writes."""
+    return list(range(first_length(fields), num_tokens, fields['write_length']))
 
 
 def read_positions(mass: np.ndarray, num_samples: int, sticky: bool) -> np.ndarray:
@@ -28,13 +46,13 @@ def read_positions(mass: np.ndarray, num_samples: int, sticky: bool) -> np.ndarr
 
 
 def follow(
-    mass: np.ndarray, settings: Any, segment_length: int, sticky: bool
+    mass: np.ndarray, fields: dict[str, Any], segment_length: int, sticky: bool
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """The tokens in the continuous memory before every segment of a text.
 
     Args:
       mass: float [segments, bins], attention of every segment of one layer.
-      settings: the layer's sub-config.
+      fields: of the layer, from `fields_of`.
       segment_length: tokens per segment.
       sticky: positions are quantiles of the attention (also for 'sampled'), or evenly spaced.
 
@@ -42,10 +60,10 @@ def follow(
       For every segment, token numbers and their positions in [0, 1], int64 and float64 [n]; n = 0
       while nothing is stored.
     """
-    length, samples = settings['write_length'], settings['num_samples']
-    threshold, kind = settings['memory_threshold'], settings['threshold_kind']
-    first = threshold if threshold and kind == 'fill' else length
-    later = continuous.update_positions(length, samples, settings['tau'])
+    length, samples = fields['write_length'], fields['num_samples']
+    threshold, kind = fields['memory_threshold'], fields['threshold_kind']
+    first = first_length(fields)
+    later = continuous.update_positions(length, samples, fields['tau'])
     owners, positions = np.zeros((0,), np.int64), np.zeros((0,))
     recent, pending, num_stored, stored = [], [], 0, []
     for segment in range(len(mass)):
@@ -62,7 +80,7 @@ def follow(
             num_stored = (0 if empty else num_stored) + needed
         stored.append((owners, positions))
         recent += range(segment * segment_length, (segment + 1) * segment_length)
-        leaving = max(len(recent) - settings['memory_length'], 0)
+        leaving = max(len(recent) - fields['memory_length'], 0)
         pending, recent = pending + recent[:leaving], recent[leaving:]
     return stored
 
@@ -80,6 +98,11 @@ def spaces(owners: np.ndarray, positions: np.ndarray, num_tokens: int) -> np.nda
     return np.bincount(owners[order], weights=cells, minlength=num_tokens)
 
 
-def borders(settings: Any, count: int = 6) -> list[float]:
-    """Where the last `count` writes begin if positions are even: tau, tau squared, ..."""
-    return [settings['tau'] ** age for age in range(1, count + 1)]
+def borders(fields: dict[str, Any], count: int = 6) -> list[float]:
+    """Where the last `count` writes begin: tau, tau squared, ...
+
+    With sticky memories only the first: earlier borders are where attention has moved them.
+    """
+    return [
+        fields['tau'] ** age for age in range(1, (count if fields['sticky'] == 'none' else 1) + 1)
+    ]

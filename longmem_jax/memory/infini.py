@@ -239,7 +239,7 @@ ENTRY = Entry(
     recipes={'infini': recipe},
     toy={},
     variants=dict(
-        linear=dict(rule='linear', rotate_memory=True, gradients=False),
+        linear=dict(rule='linear', rotate_memory=True, gradients=False, gate_std=1.0),
         sequential=dict(
             features='normalized',
             rule='delta_sequential',

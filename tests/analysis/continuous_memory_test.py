@@ -9,7 +9,8 @@ from longmem_jax.analysis import continuous_figures, continuous_memory, memory_p
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.infinity_former import continuous
-from tests.toys import LENGTH, VOCAB, toy
+from longmem_jax.memory.registry import LAYERS
+from tests.toys import LENGTH, VOCAB, random_segments, run, toy, with_config
 
 
 def tokens(segments):
@@ -40,10 +41,10 @@ def test_attention_begins_when_something_is_stored(tmp_path):
     reading = continuous_memory.read_text(model, params, tokens(5))
     mass = continuous_memory.by_segment(reading.mass, LENGTH)
     assert mass.shape == (2, 5, continuous_memory.BINS)
-    assert reading.hidden.shape == (2, 5 * LENGTH, 16)
+    assert reading.written.shape == (2, 5 * LENGTH, 16)
     assert mass[:, :2].max() == 0.0 and np.all(mass[:, 2:].sum(axis=2) > 0)
     assert not reading.gain[: 2 * LENGTH].any() and np.any(reading.gain[2 * LENGTH :] != 0)
-    own = model.config.infinity_former
+    own = memory_positions.fields_of(model)
     found = memory_positions.follow(mass[1], own, LENGTH, False)
     assert [len(owners) > 0 for owners, _ in found] == [False, False, True, True, True]
     continuous_figures.draw_attention(mass, [0.5, 0.25], tmp_path / 'attention.png')
@@ -78,13 +79,16 @@ def test_sticky_places_give_room_to_what_is_looked_at(tmp_path):
         assert owners[40:].tolist() == list(range(10, 20))
         assert abs(spaces[name].sum() - 1) < 1e-9 and not spaces[name][20:].any()
     assert spaces['even'].max() < 0.1 < 0.4 < spaces['sticky'][2]
-    continuous_figures.draw_space(spaces, tmp_path / 'space.png')
+    begins = memory_positions.write_begins(settings(), 30)
+    assert begins == [10, 20]
+    assert memory_positions.write_begins(settings(memory_threshold=20), 35) == [20, 30]
+    continuous_figures.draw_space(spaces, begins, tmp_path / 'space.png')
     assert drawn(tmp_path / 'space.png')
 
 
 def test_a_prediction_is_shown_with_what_it_looked_at(tmp_path):
     model, _ = toy('infinity_former')
-    own = model.config.infinity_former
+    own = memory_positions.fields_of(model)
     mass = np.full((1, 6 * LENGTH, continuous_memory.BINS), 1e-6, np.float32)
     gain = np.zeros((6 * LENGTH,), np.float32)
     number = 5 * LENGTH + 2
@@ -103,11 +107,61 @@ def test_a_prediction_is_shown_with_what_it_looked_at(tmp_path):
         assert drawn(tmp_path / 'predictions.png')
 
 
+def test_the_fields_are_those_in_effect():
+    """`write_length = 0` is a segment; borders of sticky memories are known for the newest write."""
+    fields = LAYERS['infinity_former'].small() | dict(write_length=0)
+    model = with_config('infinity_former', infinity_former=fields)
+    found = memory_positions.fields_of(model)
+    assert found['write_length'] == LENGTH
+    assert memory_positions.borders(found) == [0.5]  # sticky = 'sampled'
+    assert memory_positions.borders(found | dict(sticky='none'), 3) == [0.5, 0.25, 0.125]
+
+
+def test_phrases_have_the_largest_shares_and_do_not_overlap():
+    text = np.frombuffer(bytes(range(33, 33 + 90)), np.uint8).astype(np.int32)
+    shares = np.full((90,), 0.001)
+    shares[20], shares[22], shares[70] = 0.3, 0.2, 0.25
+    found = continuous_memory.phrases(shares, text, Bytes(), count=2)
+    assert [at for _, at, _ in found] == [20, 70]
+    np.testing.assert_allclose([share for share, _, _ in found], [0.531, 0.25 + 0.032])
+    assert found[0][2] == bytes(range(33 + 4, 33 + 37)).decode()
+
+
+def test_the_error_is_that_of_the_layer(tmp_path):
+    """After one write and one update, against the layer's own coefficients."""
+    model, params = toy('infinity_former')
+    own = memory_positions.fields_of(model) | dict(sticky='none')
+    layer = with_config('infinity_former', infinity_former=own)
+    segments = random_segments(segments=4, batch=1)
+    _, states = run(layer, params, segments)
+    coefficients = np.asarray(states[0].attention.long.coefficients)[:, 0]
+    text = np.concatenate([segments.tokens[:, 0].reshape(-1), [0]]).astype(np.int32)
+    written = continuous_memory.read_text(layer, params, text).written[0]
+    basis = continuous.gaussian_basis(own['num_basis'], tuple(own['widths']))
+    wanted = []
+    for index, positions in (
+        (2, continuous.first_positions(LENGTH)),
+        (3, continuous.update_positions(LENGTH, own['num_samples'], own['tau'])[-LENGTH:]),
+    ):
+        # With a short-term memory of 3, tokens 0-4 are written first, then 5-9: whole segments.
+        vectors = written[(index - 2) * LENGTH : (index - 1) * LENGTH]
+        off = continuous.psi64(positions, *basis) @ coefficients[index] - vectors
+        wanted.append(np.square(off).sum() / np.square(vectors).sum())
+    errors = continuous_memory.regression_errors(written[: 2 * LENGTH], own, (own['num_basis'],))
+    np.testing.assert_allclose(
+        [errors['first write'][0], errors['later writes'][0]], wanted, rtol=1e-3
+    )
+
+
 def test_more_functions_fit_better(tmp_path):
-    rows = np.random.default_rng(0).normal(size=(64, 3)).cumsum(axis=0)
+    rows = np.random.default_rng(0).normal(size=(96, 3)).cumsum(axis=0)
     counts = (8, 16, 32, 64)
-    errors = continuous_memory.regression_errors(rows, (0.02, 0.05), 1e-3, counts)
-    assert errors == sorted(errors, reverse=True) and errors[0] > 2 * errors[-1]
+    fields = settings(write_length=32, ridge=1e-3, widths=(0.02, 0.05), padding=True)
+    errors = continuous_memory.regression_errors(rows, fields, counts)
+    assert list(errors) == ['first write', 'later writes']
+    for values in errors.values():
+        assert values == sorted(values, reverse=True) and values[0] > 2 * values[-1]
+    assert list(continuous_memory.regression_errors(rows[:32], fields, counts)) == ['first write']
     for number, accuracy in ((64, 0.5), (16, 0.25), (16, 0.75)):
         folder = tmp_path / f'{number}_{accuracy}'
         folder.mkdir()

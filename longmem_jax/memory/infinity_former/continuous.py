@@ -43,7 +43,7 @@ def update_positions(length: int, num_samples: int, tau: float) -> np.ndarray:
     return np.concatenate([old, new])
 
 
-def _psi64(positions: np.ndarray, centres: np.ndarray, widths: np.ndarray) -> np.ndarray:
+def psi64(positions: np.ndarray, centres: np.ndarray, widths: np.ndarray) -> np.ndarray:
     """`psi` in numpy, float64 [n, num_basis]."""
     distance = (positions[:, None] - centres) / widths
     return np.exp(-0.5 * distance**2) / (widths * math.sqrt(2 * math.pi))
@@ -64,7 +64,7 @@ def fit_matrix(
       centres, widths: see `gaussian_basis`.
       ridge: penalty > 0.
     """
-    basis = _psi64(np.concatenate([positions, outside]), centres, widths)  # F^T
+    basis = psi64(np.concatenate([positions, outside]), centres, widths)  # F^T
     normal = basis.T @ basis + ridge * np.eye(len(centres))
     return np.linalg.solve(normal, basis.T).T[: len(positions)]
 

@@ -151,6 +151,14 @@ class InfinityFormer(nn.Module):
             return continuous.places_inside(keys, bins, self.num_bins)
         return continuous.sampled_places(bins, self.num_bins)
 
+    def _normalized(self, vectors: jax.Array) -> jax.Array:
+        """What is fitted of vectors that are written."""
+        return self.normalize(vectors) if self.normalize_written else vectors
+
+    def written(self, x: jax.Array) -> jax.Array:
+        """What the regression fits of one write, float32 [batch, n, d_model]: normalised and gated."""
+        return self.memory.gate(self._normalized(x))
+
     def _write(self, long: LongTermState, key: jax.Array | None) -> LongTermState:
         """Fits pending vectors into the memory in lanes with enough of them; B carries gradients."""
         empty = long.stored == 0
@@ -162,8 +170,7 @@ class InfinityFormer(nn.Module):
 
         def oldest(number: int) -> jax.Array:
             take = jax.vmap(lambda lane, at: jax.lax.dynamic_slice_in_dim(lane, at, number))
-            vectors = jax.lax.stop_gradient(take(long.pending, start))
-            return self.normalize(vectors) if self.normalize_written else vectors
+            return self._normalized(jax.lax.stop_gradient(take(long.pending, start)))
 
         first = self.memory.first(oldest(self.first_length))
         later = self.memory.update(
@@ -351,7 +358,20 @@ ENTRY = Entry(
         num_bins=16,
     ),
     variants=dict(
-        no_short_memory=dict(memory_length=0, sticky='quantile', density='parabola'),
-        clearing=dict(memory_threshold=10, threshold_kind='clear', sticky='none', kl='none'),
+        no_short_memory=dict(
+            memory_length=0,
+            sticky='quantile',
+            density='parabola',
+            biases=True,
+            first_width=0.3,
+            first_places=(0.2, 0.8),
+        ),
+        clearing=dict(
+            memory_threshold=10,
+            threshold_kind='clear',
+            sticky='none',
+            kl='none',
+            normalize_written=False,
+        ),
     ),
 )
