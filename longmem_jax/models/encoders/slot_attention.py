@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import initializers
 from longmem_jax.layers.attention_rules import NEVER
 from longmem_jax.layers.feature_maps import unit
 from longmem_jax.layers.norms import Norm
@@ -104,7 +105,7 @@ class SlotWriter(nn.Module):
             head_dim=head_dim,
             dtype=jnp.promote_types(settings.dtype, jnp.float32),
         )
-        match = value = nn.initializers.normal(settings.init_std)
+        match = value = initializers.kernel(settings)
         if self.normalized:
             own_score = 1 + math.log(settings.segment_length)
             gain = math.sqrt(self.temperature * own_score / math.sqrt(head_dim))
