@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 import pytest
 
@@ -33,7 +34,7 @@ LINEAR = {
 }
 
 
-def make(name, **changes):
+def config_of(name):
     encoder, tokens, shared, attention, cross = MODELS[name]
     model = base().model
     model.kind = 'seq2seq'
@@ -52,9 +53,12 @@ def make(name, **changes):
         cross=cross,
         cross_slots=4,
     )
-    model.update(changes)
     assert model_faults(model, SOURCE + TARGET) == []
-    return make_model(model, SOURCE + TARGET)
+    return model
+
+
+def make(name):
+    return make_model(config_of(name), SOURCE + TARGET)
 
 
 def parameters(model):
@@ -115,9 +119,8 @@ def test_the_target_is_said_token_by_token(trained):
 def test_empty_places_of_the_source_change_nothing(trained):
     model, params, read = trained
     segment = pairs()
-    fields = dict(model.config.seq2seq) | dict(max_source=SOURCE + 2)
-    config = model.config.copy_and_resolve_references()
-    config.seq2seq = fields
+    config = ml_collections.ConfigDict(model.config)
+    config.seq2seq.max_source = SOURCE + 2
     longer = make_model(config, SOURCE + 2 + TARGET)
     empty = jnp.full((BATCH, 2), NOTHING, jnp.int32)
     tokens = jnp.concatenate(
@@ -194,7 +197,7 @@ def test_linear_cross_attention_learns(name):
 
 
 def test_cross_attention_of_a_memory_needs_that_memory():
-    config = make('transformer').config.copy_and_resolve_references()
+    config = config_of('transformer')
     config.seq2seq.cross = 'linear'
     (fault,) = model_faults(config, SOURCE + TARGET)
     assert "use 'linear' in config.model.attention" in fault
