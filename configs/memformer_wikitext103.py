@@ -3,15 +3,25 @@
 python -m longmem_jax.main --config=configs/memformer_wikitext103.py \
     --config.data.path=wikitext-103 --workdir=DIR
 4 encoder and 16 decoder layers of 512, 1,024 slots, segments of 128; gradients through 8 segments, of
-which only the slots are stored (memory replay back-propagation). The paper's ablations: `:decoder=12`,
-`:slots=512`. `:joint` is the encoder released for MemBART. The survey gives no temperature, vocabulary
-size or number of summary tokens: 0.25, 32,000 and 8 are our choices.
+which only the slots are stored (memory replay back-propagation). Ablations: `:decoder=12`, `:slots=512`,
+`:slots=0` (no memory), `:no_temperature`, `:no_forgetting`, `:one_head`; `:raw_slots` projects slots as
+they are, as in the paper. The paper's baselines have 16 layers: `:memory=transformer_xl`, with
+`:length=32` to 1600 vectors per layer, and `:memory=compressive`, 512 and 512 compressed by 4. `:joint`
+is the encoder released for MemBART. The paper takes the median of three runs: vary `config.train.seed`.
 `:tiny` is for two cores.
+
+Not the paper's: the survey gives no `temperature`, `vocab_size`, `num_summaries`, `dropout`; 0.25,
+32,000, 8 and 0.1 are our choices. So are the optimizer and its length: `optimizer.name` and
+`weight_decay`, `learning_rate`, `warmup_steps`, `clip_norm`, `num_steps`, `num_lanes` and
+`segments_per_step`. `normalized` and `bias_std`: slots and tokens are scaled before their projections,
+and slots forget a twentieth of their length per write; the paper's keep nothing for more than two writes
+before training (`models/encoders/slot_attention.py`).
 """
 
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant, whole_number
+from longmem_jax.errors import UsageError
 
 
 def get_config(arg=''):
@@ -22,6 +32,11 @@ def get_config(arg=''):
     config.model.dropout = 0.1
     config.model.dtype = 'bfloat16'
     memory = given(attention=('local',) * 16, num_encoder_layers=4, num_slots=1024, num_summaries=8)
+    memories = dict(
+        memformer=memory,
+        transformer_xl=given(memory_length=1024),
+        compressive=given(memory_length=512, compressed_length=512, rate=4),
+    )
 
     config.data.documents = 'wiki'
     config.data.tokenizer.kind = 'bpe'
@@ -50,6 +65,8 @@ def get_config(arg=''):
         config.model.dropout = 0.1
         memory.attention = ('local',) * 3
         memory.fields.update(num_encoder_layers=2, num_slots=32, num_summaries=4)
+        memories['transformer_xl'].fields.update(memory_length=64)
+        memories['compressive'].fields.update(memory_length=32, compressed_length=32)
         config.optimizer.name = 'adamw'
         config.train.segments_per_step = 4
         config.train.evaluate_every = 100
@@ -62,13 +79,44 @@ def get_config(arg=''):
         memory.attention = ('local',) * whole_number('decoder', number)
 
     def slots(config, number):
-        """Another number of slots."""
-        memory.fields.update(num_slots=whole_number('slots', number))
+        """Another number of slots; 0 = no memory."""
+        if not number.isdigit():
+            raise UsageError(f'slots={number}: must be an integer, such as 512; 0 = no memory.')
+        memory.fields.update(num_slots=int(number))
+
+    def no_temperature(config):
+        """The writer's softmax as it is."""
+        memory.fields.update(temperature=1.0)
+
+    def no_forgetting(config):
+        """Slots do not drift back to where they began."""
+        memory.fields.update(forgets=False)
+
+    def one_head(config):
+        """One head in the reader and the writer of slots."""
+        memory.fields.update(slot_heads=1)
+
+    def raw_slots(config):
+        """Unit slots go through the projections as they are, and forget half of themselves per write."""
+        memory.fields.update(normalized=False, bias_std=config.model.d_model**-0.5)
+
+    def length(config, number):
+        """Another memory of the Transformer-XL."""
+        memories['transformer_xl'].fields.update(memory_length=whole_number('length', number))
 
     def joint(config):
         """The encoder of MemBART: post-norm, slots next to the tokens in every layer, a gate."""
-        memory.fields.update(encoder='joint')
+        memory.fields.update(encoder='joint', bias_std=0.01)
 
-    memories = dict(memformer=memory)
-    changes = dict(tiny=tiny, decoder=decoder, slots=slots, joint=joint)
+    changes = dict(
+        tiny=tiny,
+        decoder=decoder,
+        slots=slots,
+        no_temperature=no_temperature,
+        no_forgetting=no_forgetting,
+        one_head=one_head,
+        raw_slots=raw_slots,
+        length=length,
+        joint=joint,
+    )
     return variant(config, arg, memory='memformer', memories=memories, **changes)

@@ -3,16 +3,32 @@
 python -m longmem_jax.main --config=configs/memsizer_wikitext103.py --config.data.path=wikitext-103 \
     --workdir=DIR
 32 layers of 1,024, 32 slots, segments of 512 that are read independently, as in the paper; `:carry`
-carries the slots from segment to segment. The paper compares with the linear attentions
-`:memory=linear` (ELU), `:memory=rfa` and `:memory=t2r`. Evaluation windows overlap: the last 256 of 512
-tokens are scored. `:tiny` is for two cores.
+carries the slots from segment to segment. The paper compares with a softmax Transformer,
+`:memory=local`, and the linear attentions `:memory=linear` (ELU), `:memory=rfa` and `:memory=t2r`;
+`:memory=t2r,convert=DIR` turns the trained `:memory=local` of DIR into T2R. Its ablations: `:slots=8` to
+128, `:heads=4`, and `:frozen`, where the memory keys are not trained. `:shift=half` and
+`:shift=convolution` show every layer the tokens just before (see `layers/token_shift.py`). Evaluation
+windows overlap: the last 256 of 512 tokens are scored. `:tiny` is for two cores.
+
+Not the paper's: `optimizer.name`, `learning_rate`, `schedule`: Adam with one cosine in place of
+Nesterov's SGD with restarts, which optax would have to be given by hand. `vocab_size` is rounded up to
+divide over devices, `dtype` is bfloat16 in place of float16. Queries, keys and values of the softmax
+Transformer and of RFA begin with Xavier's values without their gain of 2**-0.5.
 """
 
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.recipes import given
-from longmem_jax.config.variants import variant
+from longmem_jax.config.variants import one_of, variant, whole_number
+from longmem_jax.contract import Recipe
+from longmem_jax.errors import UsageError
+from longmem_jax.layers.token_shift import EARLIER
+from longmem_jax.memory.linear_attention.layer import ATTENTION_ONLY
 
 MEMORIES = ('memsizer', 'linear', 'rfa', 't2r')
+# The layers of the softmax Transformer have the same positions and biases, so that T2R begins with it.
+SOFTMAX = Recipe(
+    {'local': dict(position='none')}, model=dict(position='sinusoidal', attention_bias='all')
+)
 
 
 def get_config(arg=''):
@@ -27,7 +43,10 @@ def get_config(arg=''):
     model.tie_projections = (True, True, True)
     model.dropout, model.attention_dropout, model.layer_drop = 0.2, 0.1, 0.2
     model.dtype = 'bfloat16'
-    memories = {name: given(chunk=64, carry=False) for name in MEMORIES}
+    model.init = 'glorot_uniform'
+    memories = {name: given(chunk=64, carry=False) for name in MEMORIES} | {'local': SOFTMAX}
+    memories['memsizer'].fields.update(query_scale=32.0, write_scale=1.0)
+    memories['rfa'].fields.update(redraw=True)
 
     def features(slots, size, chunk):
         for name in MEMORIES:
@@ -38,7 +57,6 @@ def get_config(arg=''):
 
     config.data.tokenizer.kind = 'words'
     config.data.pieces = 64
-    # Adam with one cosine, instead of the paper's Nesterov SGD with restarts.
     config.optimizer.learning_rate = 2.5e-4
     config.optimizer.schedule = 'cosine'
     config.optimizer.warmup_steps = 16_000
@@ -62,6 +80,8 @@ def get_config(arg=''):
         model.tie_projections = (False, True, True)
         model.dropout = 0.1
         features(slots=16, size=32, chunk=32)
+        # With the gain of the release the shares of the slots begin all equal.
+        memories['memsizer'].fields.update(query_scale=0.0, write_scale=0.0)
         config.data.pieces = 16
         config.train.evaluate_every = 100
         config.evaluate.context = 32
@@ -69,8 +89,38 @@ def get_config(arg=''):
 
     def carry(config):
         """Carries sums and slots to the next segment, so windows need not overlap."""
-        for memory in memories.values():
-            memory.fields.update(carry=True)
+        for name in MEMORIES:
+            memories[name].fields.update(carry=True)
+        # Sums over earlier segments can only be read with the directions they were written with.
+        memories['rfa'].fields.update(redraw=False)
         config.evaluate.context = 0
 
-    return variant(config, arg, memory='memsizer', memories=memories, tiny=tiny, carry=carry)
+    def slots(config, number):
+        """Another number of slots."""
+        memories['memsizer'].fields.update(num_slots=whole_number('slots', number))
+
+    def heads(config, number):
+        """Another number of heads, of the same width together."""
+        model.num_heads = whole_number('heads', number)
+        model.head_dim = model.d_model // model.num_heads
+
+    def frozen(config):
+        """The memory keys keep their first values."""
+        memories['memsizer'].groups = (('attention/maps/query/', 0.0, False),)
+
+    def shift(config, kind):
+        """A view of the tokens just before, for MemSizer and the linear attentions."""
+        for name in MEMORIES:
+            memories[name].fields.update(shift=one_of('shift', kind, sorted(EARLIER)))
+
+    def convert(config, workdir):
+        """T2R from a trained softmax Transformer; only attention is trained."""
+        config.train.start_from = workdir
+        memories['t2r'].groups = ATTENTION_ONLY
+
+    changes = dict(tiny=tiny, carry=carry, slots=slots, heads=heads, frozen=frozen, shift=shift)
+    changes['convert'] = convert
+    variant(config, arg, memory='memsizer', memories=memories, **changes)
+    if config.train.start_from and model.get('linear', {}).get('features') != 't2r':
+        raise UsageError('convert: only T2R begins with a softmax Transformer; add memory=t2r.')
+    return config

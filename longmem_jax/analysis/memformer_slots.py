@@ -46,8 +46,11 @@ def kept_shares(experiment: Experiment, split: str) -> tuple[np.ndarray, np.ndar
       UsageError: another kind of model, no checkpoint, or documents that are too short.
     """
     model, config = experiment.evaluation_model, experiment.config.evaluate
-    if model.config.kind != 'memformer' or model.config.memformer.encoder != 'slot_attention':
-        raise UsageError("config.model: a 'memformer' with encoder 'slot_attention' is needed.")
+    own = model.config.get('memformer')
+    if own is None or own.encoder != 'slot_attention' or not own.num_slots:
+        raise UsageError(
+            "config.model: a 'memformer' with encoder 'slot_attention' and slots is needed."
+        )
     params, _ = experiment.restore_parameters()
 
     @jax.jit
@@ -74,6 +77,36 @@ def kept_shares(experiment: Experiment, split: str) -> tuple[np.ndarray, np.ndar
     return shares, np.linalg.norm(np.asarray(params['encoder']['bias']), axis=-1)
 
 
+def kinds_of(shares: np.ndarray) -> dict[str, np.ndarray]:
+    """Which slots are of each kind, bool [slots], by their mean share; `shares` is [writes, slots]."""
+    mean = shares.mean(axis=0)
+    return {
+        'mostly themselves': mean >= KEEPS,
+        'mixed': (mean < KEEPS) & (mean >= FOLLOWS),
+        'tokens': mean < FOLLOWS,
+    }
+
+
+def draw(shares: np.ndarray, norms: np.ndarray) -> Any:
+    """The figure: the density of all shares, and every slot's vector by its mean share.
+
+    Args:
+      shares: [writes, slots].
+      norms: [slots], of the learned vectors.
+    """
+    figure = figures.figure(8, 3.4)
+    left, right = figure.subplots(1, 2)
+    left.hist(shares.ravel(), bins=20, range=(0, 1), density=True)
+    left.set_xlabel('share of the weight on itself')
+    left.set_ylabel('density of writes')
+    right.scatter(shares.mean(axis=0), norms, s=12)
+    right.set_xlabel('mean share on itself, by slot')
+    right.set_ylabel('norm of the learned vector')
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+    return figure
+
+
 def slot_kinds(experiment: Experiment, split: str, output: Path) -> list[dict[str, Any]]:
     """Classifies the slots and draws the figure.
 
@@ -89,30 +122,14 @@ def slot_kinds(experiment: Experiment, split: str, output: Path) -> list[dict[st
       UsageError: as in `kept_shares`.
     """
     shares, norms = kept_shares(experiment, split)
-    mean = shares.mean(axis=0)
-    kinds = {
-        'mostly themselves': mean >= KEEPS,
-        'mixed': (mean < KEEPS) & (mean >= FOLLOWS),
-        'tokens': mean < FOLLOWS,
-    }
-    figure = figures.figure(8, 3.4)
-    left, right = figure.subplots(1, 2)
-    left.hist(shares.ravel(), bins=20, range=(0, 1), density=True)
-    left.set_xlabel('share of the weight on itself')
-    left.set_ylabel('density of writes')
-    right.scatter(mean, norms, s=12)
-    right.set_xlabel('mean share on itself, by slot')
-    right.set_ylabel('norm of the learned vector')
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-    figure.savefig(output)
+    draw(shares, norms).savefig(output)
     return [
         {
             'slots': name,
             'share': float(mask.mean()),
             'vector': float(norms[mask].mean()) if mask.any() else float('nan'),
         }
-        for name, mask in kinds.items()
+        for name, mask in kinds_of(shares).items()
     ]
 
 

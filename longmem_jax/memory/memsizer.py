@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, one_of
-from longmem_jax.layers import associative, linear_kernel
+from longmem_jax.layers import associative, initializers, linear_kernel
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn
 from longmem_jax.layers.token_shift import EARLIER, TokenShift
@@ -74,15 +74,7 @@ def read(shares: jax.Array, slots: jax.Array) -> jax.Array:
 
 def initializer(settings: ModelSettings, scale: float) -> Callable[..., jax.Array]:
     """Initial kernels: Xavier's uniform ones with a gain of `scale ** -0.5`; 0 = as other kernels."""
-    if not scale:
-        return nn.initializers.normal(settings.init_std)
-
-    def initialize(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-        axes = dict(in_axis=0, out_axis=tuple(range(1, len(shape))))
-        xavier = nn.initializers.variance_scaling(1 / scale, 'fan_avg', 'uniform', **axes)
-        return xavier(key, shape, dtype)
-
-    return initialize
+    return initializers.xavier_uniform(scale**-0.5) if scale else initializers.kernel(settings)
 
 
 class SlotProjections(nn.Module):

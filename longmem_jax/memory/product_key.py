@@ -20,6 +20,7 @@ from longmem_jax.layers.norms import Norm
 from longmem_jax.segment import Aux, Segment, no_aux
 
 KEYS = ('product', 'flat')
+EPSILON = 1e-12  # of squared lengths: a query of zeros stays zero, and its gradient finite
 NORMS = ('batch', 'layer', 'none')
 
 
@@ -56,12 +57,12 @@ def find(
       scores [tokens, heads, k], with gradients; slots int32 [tokens, heads, k].
     """
     if keys.ndim == 3:
-        queries = unit(queries, 0.0) if normalized else queries
+        queries = unit(queries, EPSILON) if normalized else queries
         scores = jnp.einsum('thd,hnd->thn', queries, keys)
         _, slots = top_k(jax.lax.stop_gradient(scores), k)
         return jnp.take_along_axis(scores, slots, axis=-1), slots.astype(jnp.int32)
     halves = jnp.split(queries, 2, axis=-1)
-    halves = [unit(half, 0.0) if normalized else half for half in halves]
+    halves = [unit(half, EPSILON) if normalized else half for half in halves]
     scores = [jnp.einsum('thd,hnd->thn', half, keys[:, i]) for i, half in enumerate(halves)]
     # The search has no gradients; the scores picked afterwards do.
     (best_1, index_1), (best_2, index_2) = (

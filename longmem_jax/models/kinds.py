@@ -61,9 +61,17 @@ KINDS: dict[str, Kind] = {
                 num_summaries=1,
                 temperature=0.5,
                 bias_std=0.1,
+                slot_heads=0,
+                forgets=True,
+                normalized=True,
             ),
         ),
-        variants=dict(joint=dict(memformer=dict(encoder='joint'))),
+        variants=dict(
+            joint=dict(memformer=dict(encoder='joint')),
+            paper=dict(memformer=dict(normalized=False)),
+            ablated=dict(memformer=dict(slot_heads=1, forgets=False, temperature=1.0)),
+            none=dict(memformer=dict(num_slots=0)),
+        ),
     ),
     'memory_transformer': Kind(
         memory_transformer.MemoryTransformer,

@@ -35,6 +35,9 @@ FIELDS = {
     'num_summaries': int,
     'temperature': float,
     'bias_std': float,
+    'slot_heads': int,
+    'forgets': bool,
+    'normalized': bool,
 }
 
 
@@ -43,7 +46,8 @@ class MemformerState:
     """Memory of a document so far.
 
     Attributes:
-      slots: [batch, num_slots, d_model], at least float32, before the segment `tokens`.
+      slots: [batch, num_slots, d_model], at least float32, before the segment `tokens`; None if
+        there are none.
       tokens: int32 [batch, segment_length], the last segment; the first `count` are filled.
       count: int32 [batch], tokens of the last segment.
       blocks: memories of the decoder's blocks.
@@ -76,6 +80,7 @@ def recipe(scale: Scale) -> Recipe:
     """Half of the layers read and write the slots, the other half continue the text.
 
     The paper gives neither the writer's temperature nor the number of summaries: 0.25 and 4 are ours.
+    Slots are normalised and forget slowly, since the paper's keep nothing before they are trained.
     """
     encoder = max(scale.layers // 2, 1)
     fields = dict(
@@ -84,7 +89,10 @@ def recipe(scale: Scale) -> Recipe:
         num_slots=scale.slots,
         num_summaries=4,
         temperature=0.25,
-        bias_std=0.01,
+        bias_std=0.05 * scale.d_model**-0.5,
+        slot_heads=0,
+        forgets=True,
+        normalized=True,
     )
     decoder = max(scale.layers - encoder, 1)
     return Recipe(
@@ -97,12 +105,15 @@ def recipe(scale: Scale) -> Recipe:
 def faults(model: Any, segment_length: int) -> list[str]:
     """Faults of `config.model.memformer`: its sizes, its encoder, and heads that divide slots."""
     fields = model.memformer
-    problems = at_least(fields, 1, 'num_encoder_layers', 'num_slots', 'num_summaries')
-    problems += one_of(fields, encoder=ENCODERS) + above(fields, 0, 'temperature')
-    if model.d_model % model.num_heads:
+    problems = at_least(fields, 1, 'num_encoder_layers', 'num_summaries')
+    problems += at_least(fields, 1 if fields.encoder == 'joint' else 0, 'num_slots')
+    problems += one_of(fields, encoder=ENCODERS) + above(fields, 0, 'temperature', 'bias_std')
+    name = 'slot_heads' if fields.slot_heads else 'config.model.num_heads'
+    heads = fields.slot_heads or model.num_heads
+    if fields.num_slots and (heads < 1 or model.d_model % heads):
         problems.append(
-            f'num_slots: config.model.num_heads = {model.num_heads} must divide '
-            f'config.model.d_model = {model.d_model}, since slots are split into heads'
+            f'num_slots: {name} = {heads} must divide config.model.d_model = {model.d_model}, since '
+            'slots are split into heads'
         )
     if 'dense' not in model:
         problems.append('encoder: needs config.model.dense, its feed-forward layers')
@@ -113,9 +124,10 @@ class Memformer(nn.Module):
     """A language model whose memory is an encoder's slots; the interface of `LanguageModel`.
 
     `config.memformer`: `encoder` ('slot_attention' as in the paper, or 'joint' as released for
-    MemBART), its layers, slots, summaries (appended vectors for the writer), the writer's
-    temperature, and the deviation of the joint encoder's bias. The decoder is `config.attention`
-    and `config.feed_forward` with cross-attention in every block.
+    MemBART), its layers, slots (0 = no memory), summaries (appended vectors for the writer), the
+    writer's temperature, and the deviation of the slots' bias at the start; `slot_heads`, `forgets`
+    and `normalized` of `slot_attention.SlotEncoder`. The decoder is `config.attention` and
+    `config.feed_forward` with cross-attention in every block.
 
     Attributes:
       config: `config.model`, frozen.
@@ -135,15 +147,19 @@ class Memformer(nn.Module):
             dense=dict(config.dense),
             num_layers=fields.num_encoder_layers,
             num_slots=fields.num_slots,
+            bias_std=fields.bias_std,
         )
         if fields.encoder == 'joint':
-            self.encoder = JointEncoder(bias_std=fields.bias_std, **common)
+            self.encoder = JointEncoder(**common)
         else:
             self.encoder = SlotEncoder(
                 norm=config.norm,
                 pre_norm=config.pre_norm,
                 num_summaries=fields.num_summaries,
                 temperature=fields.temperature,
+                num_heads=fields.slot_heads,
+                forgets=fields.forgets,
+                normalized=fields.normalized,
                 **common,
             )
 
@@ -158,12 +174,13 @@ class Memformer(nn.Module):
 
     def encode(
         self, state: MemformerState, *, train: bool
-    ) -> tuple[tuple[Any, ...], jax.Array, jax.Array]:
+    ) -> tuple[tuple[Any, ...], jax.Array | None, jax.Array | None]:
         """Reads the last segment.
 
         Returns:
           What every block's cross-attention reads, the slots with the segment in them, and the
-          share [batch, num_slots] of each slot's weight that stayed on the slot itself.
+          share [batch, num_slots] of each slot's weight that stayed on the slot itself; None for the
+          last two if there are no slots.
         """
         positions = jnp.arange(state.tokens.shape[1], dtype=jnp.int32)[None]
         valid = positions < state.count[:, None]
@@ -181,7 +198,8 @@ class Memformer(nn.Module):
             sources, slots, kept_share = self.encode(state, train=train)
         x = self.stack.embed(segment.tokens, train=train)
         x, blocks, aux = self.stack.read(x, state.blocks, segment, train=train, sources=sources)
-        aux = merge_aux([Aux(losses={}, metrics={'slot_kept': kept_share.mean()}), aux])
+        if kept_share is not None:
+            aux = merge_aux([Aux(losses={}, metrics={'slot_kept': kept_share.mean()}), aux])
         count = segment.num_valid
         new_state = MemformerState(slots, segment.tokens, count, blocks)
         x = self.stack.drop(x, deterministic=not train)

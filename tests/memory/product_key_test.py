@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from longmem_jax.analysis import slot_statistics as slot_usage
 from longmem_jax.analysis import slot_usage as analysis
 from longmem_jax.commands.train import train
+from longmem_jax.data.lanes import in_order
 from longmem_jax.memory import product_key
 from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 from tests.toys import apply, random_segments, toy
@@ -28,6 +29,37 @@ def test_the_best_pairs_are_found(seed, k, normalized):
     every = (first[..., :, None] + second[..., None, :]).reshape(7, 2, 36)
     np.testing.assert_allclose(scores, -np.sort(-every, axis=-1)[..., :k], atol=1e-5)
     np.testing.assert_allclose(np.take_along_axis(every, np.asarray(slots), -1), scores, atol=1e-5)
+
+
+@pytest.mark.parametrize('keys', [(2, 2, 6, 4), (2, 6, 8)], ids=['product', 'flat'])
+def test_a_query_of_zeros_can_be_normalised(keys):
+    """Its scores are zero, and the gradients of all queries are finite."""
+    queries = jnp.zeros((3, 2, 8)).at[1:].set(1.0)
+    keys = jnp.asarray(np.random.default_rng(0).normal(size=keys), jnp.float32)
+
+    def total(queries):
+        scores, _ = product_key.find(queries, keys, 3, True)
+        return scores.sum(), scores
+
+    gradient, scores = jax.grad(total, has_aux=True)(queries)
+    np.testing.assert_array_equal(scores[0], 0.0)
+    assert np.isfinite(gradient).all() and np.abs(scores[1:]).max() > 0
+
+
+def test_use_is_counted_without_padding():
+    """Sums of weights and reads by slot, against a loop over tokens, heads and neighbours."""
+    random = np.random.default_rng(3)
+    weights = random.random((7, 2, 3)).astype(np.float32)
+    slots = random.integers(0, 11, (7, 2, 3))
+    counted = np.asarray([True, True, False, True, False, True, True])
+    wanted, reads = np.zeros(11), np.zeros(11)
+    for token, head, neighbour in np.ndindex(weights.shape):
+        if counted[token]:
+            wanted[slots[token, head, neighbour]] += weights[token, head, neighbour]
+            reads[slots[token, head, neighbour]] += 1
+    found = product_key.usage(*map(jnp.asarray, (weights, slots, counted)), 11)
+    np.testing.assert_allclose(found[0], wanted, rtol=1e-5)
+    np.testing.assert_array_equal(found[1], reads)
 
 
 def test_values_gathered_in_parts_are_the_same():
@@ -70,7 +102,7 @@ def config_of(texts):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_running_averages_move_in_training_and_are_kept(texts, tmp_path, capsys):  # noqa: F811
+def test_running_averages_move_in_training_and_are_kept(texts, tmp_path, monkeypatch):  # noqa: F811
     run = experiment(config_of(texts), tmp_path)
     train(run)
     params, _ = run.restore_parameters()
@@ -80,8 +112,23 @@ def test_running_averages_move_in_training_and_are_kept(texts, tmp_path, capsys)
     assert 0.05 < float(norm['running_var'].min()) and float(norm['running_var'].max()) < 10
     found = analysis.slot_usage_of(run, 'test', tmp_path / 'usage.png')
     (row,) = found
-    assert row['layer'] == 1 and row['slots'] == 64 and 0 < row['used'] <= 100
-    assert row['kl_weights'] >= 0 and row['top50'] <= row['top90'] <= row['top99'] <= 64
+    assert row['layer'] == 1 and row['slots'] == 64
+    # Every token reads 4 slots with each of 2 heads, whose weights add up to one.
+    (weights, reads) = analysis.accumulate(run, 'test')[1]
+    tokens = sum(int(batch.valid.sum()) for batch, _ in in_order(run.corpus('test'), 1, 16))
+    assert reads.sum() == 8 * tokens
+    np.testing.assert_allclose(weights.sum(), 2 * tokens, rtol=1e-5)
+    # The rows of the table are those of the slots, here computed with other functions.
+    share = np.sort(weights / weights.sum())[::-1]
+    assert row['used'] == pytest.approx(100 * np.mean(reads > 0))
+    entropy = -(share[share > 0] * np.log(share[share > 0])).sum()
+    assert row['kl_weights'] == pytest.approx(np.log(64) - entropy, abs=1e-5)
+    assert row['top50'] == pytest.approx(1 + np.argmax(np.cumsum(share) >= 0.5), abs=1)
+    # Averages of training are used: with others, other slots are read.
+    params['block_1']['feed_forward']['network']['norm_0']['running_mean'] += 3.0
+    monkeypatch.setattr(type(run), 'restore_parameters', lambda run: (params, None))
+    other, _ = analysis.accumulate(run, 'test')[1]
+    assert np.abs(other - weights).max() > 1
     assert (tmp_path / 'usage.png').stat().st_size > 5000
 
 

@@ -1,5 +1,7 @@
 """Memformer: slots that keep, forget and are written, and a decoder that sees only the encoder."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +14,10 @@ from longmem_jax.config.model_checks import model_faults
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.layers.feature_maps import unit
 from longmem_jax.models.encoders import slot_attention as slots
+from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.models.stack import make_settings
 from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
-from tests.toys import BATCH, LENGTH, VOCAB, apply, model_config, random_segments, toy
+from tests.toys import BATCH, LENGTH, VOCAB, apply, model_config, random_segments, toy, with_config
 from tests.toys import run as read
 
 
@@ -57,6 +61,82 @@ def test_the_past_comes_through_the_encoder():
     assert (difference > 1e-5).all()
 
 
+def left_after(model, params, writes):
+    """How much a changed first segment changes the slots, after it is written and `writes` later."""
+    segments = random_segments(segments=writes + 2)
+    other = segments.tokens.at[0].set((segments.tokens[0] + 7) % VOCAB)
+    slots = [
+        read(model, params, segments.replace(tokens=tokens))[1].slots
+        for tokens in (segments.tokens, other)
+    ]
+    # The segment is written when the next one is read.
+    difference = np.linalg.norm(slots[0] - slots[1], axis=-1).mean(axis=(1, 2))
+    assert difference[0] == 0
+    return difference[-1] / difference[1]
+
+
+def test_normalised_slots_keep_a_segment_for_many_writes():
+    """Without training, and with small initial values; the paper's lose it at once."""
+    width, left = 16, {}
+    for normalized, bias_std in ((True, 0.05 * width**-0.5), (False, width**-0.5)):
+        own = dict(
+            model_config('memformer').memformer, num_slots=8, temperature=0.25,
+            normalized=normalized, bias_std=bias_std,
+        )  # fmt: skip
+        model = with_config('memformer', layers=1, init_std=0.02, memformer=own)
+        params = unbox(initial_parameters(model, jax.random.key(0)))
+        left[normalized] = left_after(model, params, 5)
+    assert left[True] > 0.3 and left[False] < 1e-3, left
+
+
+def test_a_slot_begins_by_keeping_most_of_itself():
+    """Whatever the temperature, the width and the number of tokens, with heads of 32 or more."""
+    for width, heads, temperature, segment in ((64, 2, 0.25, 64), (256, 4, 1.0, 16)):
+        settings = dataclasses.replace(
+            make_settings(model_config('memformer'), segment), d_model=width, num_heads=heads
+        )
+        writer = slots.SlotWriter(settings, temperature, normalized=True)
+        memory = unit(jax.random.normal(jax.random.key(0), (2, 9, width)), 0.0)
+        tokens = jax.random.normal(jax.random.key(1), (2, segment, width))
+        valid = jnp.ones((2, segment), bool)
+        variables = writer.init(jax.random.key(2), memory, tokens, valid)
+        new, weights = writer.apply(variables, memory, tokens, valid)
+        assert 0.45 < float(weights[..., 0].mean()) < 0.8
+        assert (unit(new, 0.0) * memory).sum(-1).min() > 0.7
+
+
+def test_slots_that_do_not_forget_do_not_drift():
+    """Without tokens to write, `forgets` alone moves a slot to its learned direction."""
+    own = dict(model_config('memformer').memformer)
+    moved = {}
+    for forgets in (True, False):
+        model = with_config('memformer', memformer=own | dict(forgets=forgets))
+        _, params = toy('memformer')
+        encoder = dict(params['encoder'], bias=100 * params['encoder']['bias'])
+        state = fresh_state(model, params, BATCH)
+        _, before = read(model, params, random_segments())
+        _, after = read(model, {**params, 'encoder': encoder}, random_segments())
+        start = unit(encoder['bias'], 0.0)[None]
+        moved[forgets] = float(np.abs(after.slots[-1] - start).max())
+        assert state.slots.shape == before.slots.shape[1:]
+    assert moved[True] < 0.05 < moved[False]
+
+
+def test_no_memory_is_an_encoder_alone():
+    """A segment sees the one before it and nothing else; there are no parameters of slots."""
+    model, params = toy('memformer:none')
+    assert not {'bias', 'summaries', 'writer'} & {*params['encoder']}
+    assert not any('reader' in name for name in params['encoder']['layer_0'])
+    segments = random_segments()
+    logits, states = read(model, params, segments)
+    assert states.slots is None
+    tokens = segments.tokens.at[0].set((segments.tokens[0] + 1) % VOCAB)
+    other, _ = read(model, params, segments.replace(tokens=tokens))
+    difference = np.abs(logits - other).max(axis=(1, 2, 3))
+    assert (difference[:2] > 1e-5).all()
+    np.testing.assert_array_equal(difference[2:], 0)
+
+
 @pytest.mark.parametrize('name', ['memformer', 'memformer:joint'])
 def test_slots_are_written_only_by_tokens(name):
     model, params = toy(name)
@@ -75,7 +155,9 @@ def test_slots_are_written_only_by_tokens(name):
     'changes, message',
     [
         (dict(temperature=0.0), 'must be above 0'),
-        (dict(num_slots=0), 'num_slots = 0'),
+        (dict(num_slots=0, encoder='joint'), 'num_slots = 0'),
+        (dict(slot_heads=3), 'slot_heads = 3 must divide'),
+        (dict(bias_std=0.0), 'bias_std = 0.0: must be above 0'),
         (dict(encoder='gru'), 'allowed are slot_attention, joint'),
         (dict(num_slots='many'), 'must be an int'),
     ],
@@ -104,7 +186,27 @@ def test_a_run_continues_text_and_its_slots_are_drawn(texts, tmp_path):  # noqa:
     rows = memformer_slots.slot_kinds(run, 'test', tmp_path / 'slots.png')
     assert [row['slots'] for row in rows] == ['mostly themselves', 'mixed', 'tokens']
     assert sum(row['share'] for row in rows) == pytest.approx(1.0)
+    shares, norms = memformer_slots.kept_shares(run, 'test')
+    assert shares.shape[1] == norms.shape[0] == config.model.memformer.num_slots
+    assert 0 < shares.min() and shares.max() < 1
     assert (tmp_path / 'slots.png').stat().st_size > 5000
+
+
+def test_the_kinds_of_slots_and_their_figure():
+    """Slots of known kinds: 3 of 8 keep, 1 mixes, 4 follow the tokens."""
+    mean = np.asarray([0.9, 0.8, 0.55, 0.3, 0.05, 0.02, 0.01, 0.0], np.float32)
+    shares = np.stack([np.clip(mean - 0.05, 0, 1), np.clip(mean + 0.05, 0, 1)])
+    found = memformer_slots.kinds_of(shares)
+    assert [int(mask.sum()) for mask in found.values()] == [3, 1, 4]
+    assert found['mixed'][3] and found['mostly themselves'][:3].all()
+    norms = np.linspace(1, 3, 8)
+    left, right = memformer_slots.draw(shares, norms).axes
+    heights = [bar.get_height() for bar in left.patches]
+    np.testing.assert_allclose(
+        heights, np.histogram(shares, 20, (0, 1), density=True)[0], rtol=1e-5
+    )
+    points = right.collections[0].get_offsets()
+    np.testing.assert_allclose(points, np.stack([shares.mean(0), norms], 1), rtol=1e-6)
 
 
 def test_unknown_kinds_are_said():

@@ -2,17 +2,19 @@
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 import numpy as np
 import pytest
 
 from longmem_jax.config.base import base, stack
+from longmem_jax.config.model_checks import model_faults
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import NOTHING, Segment
 from tests.toys import apply
 
-pytestmark = pytest.mark.slow  # four whole models
+pytestmark = pytest.mark.slow  # seven whole models
 SOURCE, TARGET, VOCAB, BATCH = 5, 6, 23, 3
 # encoder, memory tokens, shared layers, decoder's attention, cross-attention
 MODELS = {
@@ -20,18 +22,28 @@ MODELS = {
     'plain': ('plain', 2, False, 'transformer_xl', 'softmax'),
     'ctrl': ('ctrl', 2, True, 'linear', 'softmax'),
     'bottleneck': ('bottleneck', 3, False, 'memsizer', 'memsizer'),
+    'elu': ('none', 0, False, 'linear', 'linear'),
+    'rfa': ('none', 0, False, 'linear:rfa', 'linear'),
+    't2r': ('none', 0, False, 'linear:t2r', 'linear'),
 }
 
 
-def make(name, **changes):
+LINEAR = {
+    'rfa': dict(features='rfa', guard='magnitude', epsilon=1e-3),
+    't2r': dict(features='t2r', guard='clamp', epsilon=1e-2),
+}
+
+
+def config_of(name):
     encoder, tokens, shared, attention, cross = MODELS[name]
     model = base().model
     model.kind = 'seq2seq'
     model.vocab_size, model.d_model, model.d_embed = VOCAB, 16, 16
     model.num_heads, model.head_dim, model.d_feed_forward = 2, 8, 24
     model.position, model.init_std = 'sinusoidal', 0.3
+    attention, _, features = attention.partition(':')
     stack(model, 2, attention)
-    model[attention] = LAYERS[attention].small()
+    model[attention] = LAYERS[attention].small() | (LINEAR[features] if features else {})
     model.seq2seq = dict(
         max_source=SOURCE,
         encoder=encoder,
@@ -41,8 +53,12 @@ def make(name, **changes):
         cross=cross,
         cross_slots=4,
     )
-    model.update(changes)
-    return make_model(model, SOURCE + TARGET)
+    assert model_faults(model, SOURCE + TARGET) == []
+    return model
+
+
+def make(name):
+    return make_model(config_of(name), SOURCE + TARGET)
 
 
 def parameters(model):
@@ -103,9 +119,9 @@ def test_the_target_is_said_token_by_token(trained):
 def test_empty_places_of_the_source_change_nothing(trained):
     model, params, read = trained
     segment = pairs()
-    fields = dict(model.config.seq2seq) | dict(max_source=SOURCE + 2)
-    name = next(n for n, (e, *_) in MODELS.items() if e == model.config.seq2seq.encoder)
-    longer = make(name, seq2seq=fields).clone(segment_length=SOURCE + 2 + TARGET)
+    config = ml_collections.ConfigDict(model.config)
+    config.seq2seq.max_source = SOURCE + 2
+    longer = make_model(config, SOURCE + 2 + TARGET)
     empty = jnp.full((BATCH, 2), NOTHING, jnp.int32)
     tokens = jnp.concatenate(
         [segment.tokens[:, :SOURCE], empty, segment.tokens[:, SOURCE:]], axis=1
@@ -154,6 +170,39 @@ def test_what_only_language_models_can_is_refused(method, given):
     options = dict(train=False) if method == 'hidden' else {}
     with pytest.raises(AttributeError, match=method):
         jax.eval_shape(lambda: model.init(jax.random.key(0), *given, method=method, **options))
+
+
+@pytest.mark.parametrize('name', ['elu', 'rfa', 't2r'])
+def test_linear_cross_attention_learns(name):
+    """A step of gradient descent lowers the loss, and every parameter of cross-attention takes part."""
+    model, segment = make(name), pairs()
+    params = parameters(model)
+
+    def loss(params):
+        targets = jnp.roll(segment.tokens, -1, axis=1) % VOCAB
+        given = (segment, targets, ())
+        return model.apply({'params': params}, *given, train=False, method='nll')[0][0].mean()
+
+    step = jax.jit(jax.value_and_grad(loss))
+    before, gradient = step(params)
+    for block in ('block_0', 'block_1'):
+        across = gradient[block]['across']
+        learned = {'elu': 0, 'rfa': 1, 't2r': 3}[name]  # sigma; matrices, offsets and sigma
+        assert len(jax.tree.leaves(across)) == 8 + learned
+        for path, leaf in jax.tree_util.tree_leaves_with_path(across):
+            # A bias of T2R's relu features, or of the keys of the sums, may be too weak to see.
+            assert np.isfinite(leaf).all() and np.abs(leaf).max() > 0, path
+    after, _ = step(jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient))
+    assert after < before
+
+
+def test_cross_attention_of_a_memory_needs_that_memory():
+    config = config_of('transformer')
+    config.seq2seq.cross = 'linear'
+    (fault,) = model_faults(config, SOURCE + TARGET)
+    assert "use 'linear' in config.model.attention" in fault
+    config.seq2seq.cross = 'infini'
+    assert any('allowed are softmax, linear, memsizer' in f for f in model_faults(config, 11))
 
 
 @pytest.mark.slow

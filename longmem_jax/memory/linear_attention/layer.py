@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
-from longmem_jax.layers import associative, feature_maps, linear_kernel
+from longmem_jax.layers import associative, feature_maps, initializers, linear_kernel
 from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.token_shift import EARLIER, TokenShift
 from longmem_jax.memory.linear_attention.cross import cross
@@ -121,7 +121,7 @@ class LinearAttention(Recurrent):
 
     def setup(self):
         settings, axes = self.settings, nn.with_logical_partitioning
-        init = nn.initializers.normal(settings.init_std)
+        init = initializers.kernel(settings)
         self.projections = Projections(settings, bias=self.bias)
         self.feature_map = FeatureMap(
             settings=settings,

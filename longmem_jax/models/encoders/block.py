@@ -22,7 +22,7 @@ class EncoderBlock(nn.Module):
       residual_dropout: dropout of what is added to the residual stream.
       dense: fields of the feed-forward layer.
       bias: biases on the projections of attention.
-      reads_slots: a second attention, to slots, follows the first.
+      reader_settings: sizes of a second attention, to slots, that follows the first; None = none.
     """
 
     settings: ModelSettings
@@ -31,16 +31,16 @@ class EncoderBlock(nn.Module):
     residual_dropout: float
     dense: Any
     bias: bool
-    reads_slots: bool = False
+    reader_settings: ModelSettings | None = None
 
     def setup(self):
         epsilon = self.settings.norm_epsilon
         self.attention_norm = Norm(self.norm, epsilon)
         self.feed_forward_norm = Norm(self.norm, epsilon)
-        self.attention = self._attention(self.attention_norm)
-        if self.reads_slots:
+        self.attention = self._attention(self.settings, self.attention_norm)
+        if self.reader_settings:
             self.reader_norm = Norm(self.norm, epsilon)
-            self.reader = self._attention(self.reader_norm)
+            self.reader = self._attention(self.reader_settings, self.reader_norm)
         self.feed_forward = Dense(
             settings=self.settings,
             normalize=self.feed_forward_norm if self.pre_norm else identity,
@@ -49,9 +49,9 @@ class EncoderBlock(nn.Module):
         )
         self.drop = nn.Dropout(self.residual_dropout)
 
-    def _attention(self, norm: Norm) -> CrossAttention:
+    def _attention(self, settings: ModelSettings, norm: Norm) -> CrossAttention:
         normalize = norm if self.pre_norm else identity
-        return CrossAttention(settings=self.settings, normalize=normalize, bias=self.bias)
+        return CrossAttention(settings=settings, normalize=normalize, bias=self.bias)
 
     def _add(self, x: jax.Array, y: jax.Array, norm: Norm, train: bool) -> jax.Array:
         x = x + self.drop(y, deterministic=not train)
@@ -72,7 +72,7 @@ class EncoderBlock(nn.Module):
           x: [batch, n, d_model].
           others: [batch, m, d_model].
           valid: bool [batch, m], which of `others` may be attended to.
-          slots: [batch, slots, d_model], of any float dtype, if `reads_slots`.
+          slots: [batch, slots, d_model], of any float dtype, if it has a reader.
           train: dropout on or off.
 
         Returns:

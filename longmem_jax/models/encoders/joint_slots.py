@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings, NoState, identity
+from longmem_jax.layers import initializers
 from longmem_jax.layers.attention import attend_in
 from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.feed_forward import Dense
@@ -30,16 +31,16 @@ class JointAttention(nn.Module):
 
     def setup(self):
         settings = self.settings
-        init = nn.initializers.normal(settings.init_std)
         heads = dict(
             num_heads=settings.num_heads,
             head_dim=settings.head_dim,
             dtype=settings.dtype,
-            kernel_init=init,
+            kernel_init=initializers.kernel(settings),
             bias=True,
         )
         self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
         self.slot_query, self.slot_key, self.slot_value = (HeadsIn(**heads) for _ in range(3))
+        init = initializers.kernel(settings, inputs=2)
         out = dict(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init, bias=True)
         self.out, self.slot_out = HeadsOut(**out), HeadsOut(**out)
 
@@ -144,7 +145,7 @@ class JointEncoder(nn.Module):
         init = axes(nn.initializers.normal(self.bias_std), (None, 'embed'))
         self.bias = self.param('bias', init, (self.num_slots, settings.d_model))
         self.embedding_norm, self.slot_norm = Norm('layernorm'), Norm('layernorm')
-        init = axes(nn.initializers.normal(settings.init_std), ('embed', None))
+        init = axes(initializers.kernel(settings), ('embed', None))
         self.gate_hidden = nn.Dense(settings.d_model, dtype=settings.dtype, kernel_init=init)
         self.gate = nn.Dense(1, dtype=settings.dtype, kernel_init=init)
 

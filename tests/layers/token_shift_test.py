@@ -1,0 +1,61 @@
+"""A view of the tokens just before: what is seen, and sequences cut anywhere."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.layers.token_shift import EARLIER, TokenShift
+from longmem_jax.models.parameters import unbox
+from longmem_jax.models.stack import make_settings
+from tests.toys import model_config
+
+KINDS = [kind for kind in EARLIER if kind != 'none']
+
+
+def make(kind):
+    module = TokenShift(make_settings(model_config('local'), 9), kind)
+    x = jax.random.normal(jax.random.key(0), (2, 9, 16))
+    variables = unbox(module.init(jax.random.key(1), x, module.initial_state(2), jnp.full((2,), 9)))
+
+    def run(x, recent, count):
+        return module.apply(variables, x, recent, jnp.asarray(count, jnp.int32))
+
+    return run, x, module.initial_state(2), variables
+
+
+def test_half_of_the_channels_are_those_of_the_token_before():
+    run, x, start, _ = make('half')
+    y, last = run(x, start, [9, 9])
+    np.testing.assert_array_equal(y[..., 8:], x[..., 8:])
+    np.testing.assert_array_equal(y[:, 1:, :8], x[:, :-1, :8])
+    np.testing.assert_array_equal(y[:, 0, :8], 0)
+    np.testing.assert_array_equal(last, x[:, -1:])
+
+
+def test_the_convolution_is_that_of_numpy():
+    run, x, start, variables = make('convolution')
+    kernel = np.asarray(variables['params']['kernel'])
+    y, _ = run(x, start, [9, 9])
+    for row in range(2):
+        for channel in range(16):
+            wanted = np.convolve(x[row, :, channel], kernel[::-1, channel])[:9]
+            np.testing.assert_allclose(y[row, :, channel], wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_sequence_may_be_cut_anywhere(kind):
+    """Rows of different lengths, padded; the second part goes on after the tokens of the first."""
+    run, x, start, _ = make(kind)
+    whole, end = run(x, start, [9, 9])
+    for cut in (0, 1, 2, 5):
+        other = jnp.full((2, 9 - cut, 16), 7.0)
+        first = jnp.concatenate([x[:, :cut], other], axis=1)
+        y, recent = run(first, start, [cut, cut])
+        np.testing.assert_allclose(y[:, :cut], whole[:, :cut], atol=1e-6)
+        y, last = run(x[:, cut:], recent, [9 - cut, 9 - cut])
+        np.testing.assert_allclose(y, whole[:, cut:], atol=1e-6)
+        np.testing.assert_array_equal(last, end)
+    _, uneven = run(x, start, [0, 4])
+    np.testing.assert_array_equal(uneven[0], start[0])
+    np.testing.assert_array_equal(uneven[1, -1], x[1, 3])
