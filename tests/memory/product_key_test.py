@@ -70,7 +70,7 @@ def config_of(texts):  # noqa: F811
 
 
 @pytest.mark.slow
-def test_running_averages_move_in_training_and_are_kept(texts, tmp_path, capsys):  # noqa: F811
+def test_running_averages_move_in_training_and_are_kept(texts, tmp_path, made_figures):  # noqa: F811
     run = experiment(config_of(texts), tmp_path)
     train(run)
     params, _ = run.restore_parameters()
@@ -78,11 +78,18 @@ def test_running_averages_move_in_training_and_are_kept(texts, tmp_path, capsys)
     assert np.abs(norm['running_mean']).max() > 1e-3
     # 24 segments at a momentum of 0.1 leave 8 % of what it was, one.
     assert 0.05 < float(norm['running_var'].min()) and float(norm['running_var'].max()) < 10
+    made_figures.clear()
     found = analysis.slot_usage_of(run, 'test', tmp_path / 'usage.png')
     (row,) = found
     assert row['layer'] == 1 and row['slots'] == 64 and 0 < row['used'] <= 100
     assert row['kl_weights'] >= 0 and row['top50'] <= row['top90'] <= row['top99'] <= 64
-    assert (tmp_path / 'usage.png').stat().st_size > 5000
+    (line,) = made_figures[0].axes[0].lines
+    slots, shares = line.get_xydata().T
+    assert line.get_label() == 'layer 1' and np.array_equal(slots, np.arange(1, 65))
+    assert np.all(np.diff(shares) >= 0) and shares[-1] == pytest.approx(1.0)
+    # The share of the weight that the most used slots have: `top50` of them have half of it.
+    assert shares[row['top50'] - 2] <= 0.5 <= shares[row['top50'] - 1]
+    assert (tmp_path / 'usage.png').exists()
 
 
 def test_even_use_has_no_divergence():
