@@ -91,3 +91,19 @@ def assert_finite(tree: Any, broken: str, fix: str) -> None:
         if not np.isfinite(leaf).all()
     ]
     assert not bad, f'{broken}: {", ".join(bad)}.\n{fix}'
+
+
+def assert_no_open_loop(program: Any, broken: str, fix: str) -> None:
+    """No loop of a jaxpr, or of one inside it, runs for as long as its data say."""
+    waiting, loops = [program], 0
+    while waiting:
+        part = waiting.pop()
+        if hasattr(part, 'eqns'):
+            for equation in part.eqns:
+                loops += equation.primitive.name == 'while'
+                waiting += equation.params.values()
+        elif hasattr(part, 'jaxpr'):
+            waiting.append(part.jaxpr)
+        elif isinstance(part, (tuple, list)):
+            waiting += part
+    assert not loops, f'{broken}: {loops} open loops.\n{fix}'

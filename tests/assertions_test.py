@@ -1,5 +1,7 @@
 """Messages of the comparisons: the promise, the indices, the size, the fix."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from tests.assertions import (
     assert_differs,
     assert_equal,
     assert_finite,
+    assert_no_open_loop,
     assert_same_types,
 )
 
@@ -44,3 +47,20 @@ def test_leaves_are_named_and_nan_is_a_difference():
 def test_what_must_differ_is_said():
     with pytest.raises(AssertionError, match='nothing is read: the largest difference is 0'):
         assert_differs(ZEROS, ZEROS, 'nothing is read', 'Read.')
+
+
+def test_loops_that_wait_on_data_are_found_wherever_they_are():
+    def fixed(count):
+        return jax.lax.fori_loop(0, 3, lambda i, total: total + i, count)
+
+    def open_loop(count):
+        return jax.lax.fori_loop(0, count, lambda i, total: total + i, 0)
+
+    def inside(count):
+        return jax.jit(lambda c: jax.lax.cond(c > 3, open_loop, fixed, c))(count)
+
+    count = jnp.asarray(5)
+    assert_no_open_loop(jax.make_jaxpr(fixed)(count).jaxpr, '', '')
+    for function in (open_loop, inside):
+        with pytest.raises(AssertionError, match='the time depends'):
+            assert_no_open_loop(jax.make_jaxpr(function)(count).jaxpr, 'the time depends', 'Fix.')

@@ -16,6 +16,8 @@ import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+from longmem_jax.reporting import figures  # noqa: E402
+
 # One cache per environment: entries are not written in one piece, and two runs must not share them.
 PLACE = zlib.crc32(sys.prefix.encode())
 CACHE = os.path.join(tempfile.gettempdir(), f'longmem_jax-test-cache-{os.getuid()}-{PLACE:08x}')
@@ -50,6 +52,14 @@ def pytest_xdist_make_scheduler(config, log):
             return work_unit(nodeid)
 
     return ByUnit(config, log)
+
+
+@pytest.fixture
+def made_figures(monkeypatch):
+    """The figures that a test makes, in order."""
+    made, make = [], figures.figure
+    monkeypatch.setattr(figures, 'figure', lambda *size: made.append(make(*size)) or made[-1])
+    return made
 
 
 @pytest.fixture(autouse=True, scope='module')

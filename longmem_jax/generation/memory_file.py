@@ -117,9 +117,12 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
             or saved_leaf.shape[1:] != leaf.shape[1:]
             or saved_leaf.dtype != leaf.dtype
         ):
+            found = 'missing'
+            if saved_leaf is not None:
+                found = f'{saved_leaf.dtype} {list(saved_leaf.shape)}'
             raise UsageError(
-                f'--load_state={path}: {name} is {getattr(saved_leaf, "shape", "missing")}, '
-                f'this model needs {leaf.shape}.'
+                f'--load_state={path}: {name} is {found}, this model needs {leaf.dtype} '
+                f'{list(leaf.shape)}.'
             )
     state = jax.tree.unflatten(structure, [leaves[name] for name in named])
     return state, np.asarray(leaves[PENDING])

@@ -29,7 +29,9 @@ def initial_parameters(model: nn.Module, key: jax.Array) -> Any:
         state = module.initial_state(1)
         return module.nll(segment, segment.tokens, state, train=False)
 
-    return model.init(key, segment, method=read)['params']
+    params = model.init(key, segment, method=read)['params']
+    # With JAX_ENABLE_X64 they are drawn as float64.
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
 
 
 def unbox(params: Any) -> Any:

@@ -1,9 +1,11 @@
 """Capacity of associative memories: known results."""
 
+import numpy as np
+
 from longmem_jax.analysis import capacity
 
 
-def test_unit_keys_tell_more_pairs_apart(tmp_path):
+def test_unit_keys_tell_more_pairs_apart(tmp_path, made_figures):
     sizes, pairs = (16, 32), (4, 32)
     found = capacity.study(sizes, pairs, 8)
     for width in sizes:
@@ -18,4 +20,13 @@ def test_unit_keys_tell_more_pairs_apart(tmp_path):
     for kind in capacity.KINDS:
         assert found[kind, 32, 32][0] >= found[kind, 16, 32][0] - 0.02
     capacity.draw(found, sizes, pairs, tmp_path / 'capacity.png')
-    assert (tmp_path / 'capacity.png').stat().st_size > 5000
+    (figure,) = made_figures
+    assert [axes.get_title() for axes in figure.axes] == ['head_dim 16', 'head_dim 32']
+    for axes, width in zip(figure.axes, sizes, strict=True):
+        assert [line.get_label() for line in axes.lines] == list(capacity.KINDS)
+        for line, kind in zip(axes.lines, capacity.KINDS, strict=True):
+            shares = [100 * found[kind, width, count][0] for count in pairs]
+            np.testing.assert_allclose(line.get_xydata().T, [pairs, shares])
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == list(capacity.KINDS)
+    assert (tmp_path / 'capacity.png').exists()

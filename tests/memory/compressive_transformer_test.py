@@ -117,7 +117,7 @@ def test_usage_is_the_attention_received():
     assert np.all(usage >= 0)
 
 
-def test_compression_by_max_runs():
+def test_compression_by_max_is_a_loop_over_the_stream():
     fields = LAYERS['compressive'].small() | dict(compression='max', reconstruction='none')
     model = with_config('compressive', compressive=fields)
     _, params = toy('compressive')
@@ -131,11 +131,20 @@ def test_compression_by_max_runs():
                 }
             }
         }
-    segments = random_segments(segments=4)
+    segments = random_segments(segments=5)
     _, states = run(model, params, segments)
-    # The memory of 6 is full after 2 segments of 5; 4 vectors have left it: 2 slots of 2 each.
-    first, second = (np.asarray(states[0].attention.hidden[n]) for n in (0, 1))
-    slots = np.asarray(states[0].attention.compressed[1])
-    left = first[:, -LENGTH:][:, :4].reshape(BATCH, 2, 2, -1).max(axis=2)
-    np.testing.assert_allclose(slots[:, -2:], left, atol=1e-6)
-    assert second.shape == first.shape
+    state, rate = states[0].attention, fields['rate']
+    memory, slots = fields['memory_length'], fields['compressed_length']
+    # Vectors of the first layer do not depend on its memory, whose last ones are the segment's.
+    stream = np.concatenate(np.asarray(state.hidden[:, :, -LENGTH:]), axis=1)
+    for number in range(len(state.hidden)):
+        for row in range(BATCH):
+            kept = []
+            for start in range(0, (number + 1) * LENGTH - memory - rate + 1, rate):
+                kept.append(np.max(stream[row, start : start + rate], axis=0))
+            kept = kept[-slots:]
+            found = np.asarray(state.compressed[number, row])
+            assert int(state.compressed_count[number, row]) == len(kept)
+            if kept:
+                np.testing.assert_allclose(found[-len(kept) :], kept, atol=1e-6)
+    assert len(kept) == slots, 'the oldest slots must have left too'

@@ -169,7 +169,7 @@ def test_bad_fields_are_faults(changes, message):
 
 
 @pytest.mark.slow
-def test_a_run_continues_text_and_its_slots_are_drawn(texts, tmp_path):  # noqa: F811
+def test_a_run_continues_text_and_its_slots_are_drawn(texts, tmp_path, made_figures):  # noqa: F811
     config = small_config(texts)
     del config.model.transformer_xl
     stack(config.model, 1, 'local')
@@ -183,13 +183,20 @@ def test_a_run_continues_text_and_its_slots_are_drawn(texts, tmp_path):  # noqa:
     assert summary.results['test'].tokens and 'after 3 tokens' in summary.results['test'].protocol
     assert len(summary.sample) > 0
     config.evaluate.context = 0
+    made_figures.clear()
     rows = memformer_slots.slot_kinds(run, 'test', tmp_path / 'slots.png')
     assert [row['slots'] for row in rows] == ['mostly themselves', 'mixed', 'tokens']
     assert sum(row['share'] for row in rows) == pytest.approx(1.0)
     shares, norms = memformer_slots.kept_shares(run, 'test')
     assert shares.shape[1] == norms.shape[0] == config.model.memformer.num_slots
     assert 0 < shares.min() and shares.max() < 1
-    assert (tmp_path / 'slots.png').stat().st_size > 5000
+    (left, right), (points,) = made_figures[0].axes, made_figures[0].axes[1].collections
+    heights, _ = np.histogram(shares, bins=20, range=(0, 1), density=True)
+    np.testing.assert_allclose([bar.get_height() for bar in left.patches], heights)
+    np.testing.assert_allclose(points.get_offsets(), np.stack([shares.mean(axis=0), norms], 1))
+    assert left.get_xlabel() == 'share of the weight on itself'
+    assert right.get_ylabel() == 'norm of the learned vector'
+    assert (tmp_path / 'slots.png').exists()
 
 
 def test_the_kinds_of_slots_and_their_figure():
