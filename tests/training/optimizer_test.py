@@ -131,6 +131,31 @@ def test_clipping_bounds_the_global_norm():
     assert first_update(name='sgd', gradient=100.0)['head']['kernel'] == -50
 
 
+def test_adagrad_divides_by_the_root_of_all_squares():
+    """The first update has the size of the rate, the next ones shrink."""
+    params = {'a': jnp.asarray([1.0, 1.0])}
+    chain = optimizer.make_optimizer(make_config(name='adagrad'), 10, params)
+    state, gradient = chain.init(params), {'a': jnp.asarray([3.0, 1e-4])}
+    for number in range(1, 4):
+        updates, state = chain.update(gradient, state, params)
+        np.testing.assert_allclose(updates['a'], [-0.5 / number**0.5] * 2, rtol=1e-5)
+    updates, _ = chain.update({'a': jnp.zeros(2)}, chain.init(params), params)
+    assert np.all(np.isfinite(updates['a'])) and not np.any(updates['a'])
+
+
+def test_clipping_each_parameter_by_itself():
+    params = {'large': jnp.zeros(4), 'small': jnp.zeros(2), 'none': jnp.zeros(2)}
+    gradients = {
+        'large': jnp.full(4, -50.0), 'small': jnp.asarray([0.03, -0.04]), 'none': jnp.zeros(2)
+    }  # fmt: skip
+    settings = make_config(name='sgd', learning_rate=1.0, clip_norm=0.1, clip_each=True)
+    chain = optimizer.make_optimizer(settings, 10, params)
+    updates, _ = chain.update(gradients, chain.init(params), params)
+    np.testing.assert_allclose(updates['large'], 0.05, rtol=1e-6)
+    np.testing.assert_allclose(updates['small'], [-0.03, 0.04], rtol=1e-6)
+    np.testing.assert_array_equal(updates['none'], 0.0)
+
+
 def test_first_matching_group_decides():
     groups = (('bias$', 0.0, True), ('^block/', 2.0, False), ('kernel', 3.0, True))
     updates = first_update(name='adamw', weight_decay=0.1, groups=groups)

@@ -20,8 +20,8 @@ from longmem_jax.training.task import Plan, Step
 class Walk:
     """A random walk: the state is a pytree of its own, the batches are numbers drawn by position."""
 
-    def __init__(self, *, num_steps=10, length=100, bad=(), kill_at=None):
-        self.plan = Plan(num_steps, 1, 4, 2, 'take smaller steps')
+    def __init__(self, *, num_steps=10, length=100, bad=(), kill_at=None, warnings=None):
+        self.plan = Plan(num_steps, 1, 4, 2, 'take smaller steps', warnings or {})
         self._length, self._bad, self._kill_at = length, bad, kill_at
         self.calls = []
 
@@ -145,6 +145,14 @@ def test_bad_steps_in_a_row_end_a_run(tmp_path, capsys):
     assert ', 1 bad steps' in capsys.readouterr().out
     with pytest.raises(UsageError, match='2 steps in a row were not finite .*; take smaller steps'):
         walk(tmp_path / 'together', bad=(2, 3))
+
+
+def test_a_metric_above_zero_is_warned_of_once(tmp_path, capsys):
+    warnings = {'frames_seen': 'frames are seen; close your eyes', 'at_all': 'never said'}
+    walk(tmp_path, num_steps=4, warnings=warnings)
+    text = capsys.readouterr().out
+    assert text.count('Warning') == 1 and 'never said' not in text
+    assert 'step 1: frames_seen = 4, frames are seen; close your eyes' in text
 
 
 def test_the_checkpoints_of_another_run_are_refused(whole):
