@@ -20,6 +20,7 @@ python -m experiments.compare --config=configs/recall.py --output=DIR --by_size=
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -69,7 +70,8 @@ def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -
         'parameters': results['parameters'],
         'state_bytes': results['state_bytes_per_lane'],
         'memory_size': statistics.mean(sizes),
-        'ms_per_step': 1000 / statistics.median(rates),
+        # A run of few steps logs no speed.
+        'ms_per_step': 1000 / statistics.median(rates) if rates else math.nan,
         'peak_mb': usage.ru_maxrss / 1024,
         'validation': [
             {name: line[name] for name in ('step', *_metrics(line))}
