@@ -139,6 +139,25 @@ def test_score_by_size_of_the_memory(tmp_path, monkeypatch, capsys):
     assert labels == ['spans, w 1e-4', 'spans, w 1e-6', 'cache, w 1e-4', 'cache, w 1e-6']
 
 
+def test_a_swept_field_is_trained_with_each_value(tmp_path, monkeypatch):
+    trained = []
+    monkeypatch.setattr(compare, 'run', lambda *given: trained.append(given) or numbers(0))
+    given = [
+        'compare',
+        'cache: tiny --config.a=1',
+        '--config=c.py',
+        f'--output={tmp_path}',
+        '--seeds=2',
+    ]
+    monkeypatch.setattr(compare.sys, 'argv', [*given, '--sweep=model.w=8,16', '--', '--config.b=2'])
+    compare.main()
+    assert [seed for *_, seed, _ in trained] == [0, 1, 0, 1]
+    for value, (config, variants, flags, seed, folder) in zip((8, 8, 16, 16), trained, strict=True):
+        assert (config, variants) == ('c.py', 'tiny')
+        assert flags == ['--config.a=1', '--config.b=2', f'--config.model.w={value}']
+        assert folder == tmp_path / 'cache' / f'model.w={value}' / str(seed)
+
+
 def test_score_by_value_of_evaluation(tmp_path, monkeypatch, capsys):
     """One training per seed serves all values; each value is evaluated once."""
     finished(tmp_path, 'spans', [''], [4.0])
