@@ -8,16 +8,29 @@ are not repeated. A row shows mean (minimum - maximum) over seeds on the test se
 memory reset before every segment; translations show BLEU instead. `--contexts=512,4096` adds tokens per
 second of generation after contexts of these lengths (experiments/generation.py). `--figure=FILE.png`
 draws validation by step, and generation by context if it was measured.
+
+`--sweep=FIELD=VALUE,VALUE,...` repeats every run for each value of `config.FIELD`. A field that begins
+with `evaluate.` is swept over one training per seed, with the scores of experiments/evaluation.py. Then
+`--by_size=FILE.png` draws the score on test against the mean size of the memory, `--by_value=FILE.png`
+against the value; one line per run, bars from minimum to maximum over seeds. For example
+
+python -m experiments.compare --config=configs/recall.py --output=DIR --by_size=memory.png \
+    --sweep=model.transformer_xl.memory_length=16,64,256 'Transformer-XL: tiny,memory=transformer_xl'
 """
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import matplotlib.figure
+
+from experiments.evaluation import memory_size
 from longmem_jax.reporting import figures
 
 TASK = {'exact_match': 'exact match, %', 'accuracy': 'accuracy, %'}
@@ -34,7 +47,7 @@ def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -
     folder.mkdir(parents=True, exist_ok=True)
     command = [
         sys.executable, '-m', 'longmem_jax.main', f'--config={config}:{variants}',
-        f'--workdir={folder}', f'--config.train.seed={seed}', f'--config.data.seed={seed}', *flags,
+        f'--workdir={folder}', *_seeds(seed), *flags,
     ]  # fmt: skip
     with open(folder / 'log.txt', 'w') as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
@@ -46,7 +59,7 @@ def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -
     train = [line for line in lines if line['group'] == 'train']
     last = train[-max(1, len(train) // 4) :]
     sizes = [
-        line.get('memory/memory_size', 0.0) + line.get('memory/compressed_size', 0.0)
+        memory_size({name.removeprefix('memory/'): value for name, value in line.items()})
         for line in last
     ]
     rates = [line['steps_per_s'] for line in lines if line['group'] == 'speed']
@@ -57,7 +70,8 @@ def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -
         'parameters': results['parameters'],
         'state_bytes': results['state_bytes_per_lane'],
         'memory_size': statistics.mean(sizes),
-        'ms_per_step': 1000 / statistics.median(rates),
+        # A run of few steps logs no speed.
+        'ms_per_step': 1000 / statistics.median(rates) if rates else math.nan,
         'peak_mb': usage.ru_maxrss / 1024,
         'validation': [
             {name: line[name] for name in ('step', *_metrics(line))}
@@ -69,10 +83,33 @@ def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -
     return numbers
 
 
+def _seeds(seed: int) -> list[str]:
+    return [f'--config.train.seed={seed}', f'--config.data.seed={seed}']
+
+
 def without_memory(results: dict) -> dict | None:
     """The result in `results.json` with the memory reset before every segment, or None."""
     scored = [result for result in results.values() if isinstance(result, dict)]
     return next((result for result in scored if result.get('memory') == 'reset'), None)
+
+
+def evaluated(
+    config: str, variants: str, flags: list[str], seed: int, folder: Path, override: str
+) -> dict[str, Any]:
+    """Scores of a finished run with `override` ('FIELD=VALUE') of `config.evaluate`, also saved."""
+    path = folder / f'{override}.json'
+    if path.exists():
+        return json.loads(path.read_text())
+    partial = folder / 'evaluation.json'
+    command = [
+        sys.executable, '-m', 'experiments.evaluation', f'--config={config}:{variants}',
+        f'--workdir={folder}', f'--output={partial}', *_seeds(seed), *flags,
+        f'--config.{override}',
+    ]  # fmt: skip
+    if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
+        raise SystemExit(f'failed: {" ".join(command)}')
+    partial.rename(path)
+    return json.loads(path.read_text())
 
 
 def generation(
@@ -92,6 +129,37 @@ def generation(
     if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
         raise SystemExit(f'failed: {" ".join(command)}')
     return json.loads(path.read_text())['tokens_per_s']
+
+
+class Sweep(NamedTuple):
+    """A field of the configuration and the values it takes; `field` '' = nothing is swept."""
+
+    field: str = ''
+    values: tuple[str, ...] = ('',)
+
+    @property
+    def of_evaluation(self) -> bool:
+        """Whether one training serves all values."""
+        return self.field.startswith('evaluate.')
+
+    def override(self, value: str) -> str:
+        """'FIELD=VALUE', or '' if nothing is swept."""
+        return f'{self.field}={value}' if self.field else ''
+
+    def label(self, label: str, value: str) -> str:
+        """The name of a run with this value in tables."""
+        return f'{label}, {self.field.split(".")[-1]} {value}' if self.field else label
+
+
+def sweep(text: str) -> Sweep:
+    """'FIELD=VALUE,VALUE' as a `Sweep`."""
+    field, equals, values = text.removeprefix('config.').partition('=')
+    items = tuple(values.split(','))
+    if not (field and equals and all(items)):
+        raise argparse.ArgumentTypeError(f'{text!r}: must be FIELD=VALUE,VALUE,...')
+    if len(set(items)) < len(items):
+        raise argparse.ArgumentTypeError(f'{text!r}: has a value twice')
+    return Sweep(field, items)
 
 
 def whole_numbers(text: str) -> list[int]:
@@ -149,6 +217,64 @@ def table(runs: dict[str, list[dict]]) -> str:
     return '\n'.join(lines)
 
 
+def points(seeds: list[dict], name: str) -> tuple[list[float], list[float]]:
+    """(mean, least, greatest) over seeds of the memory's size and of the metric `name` on test."""
+    scale = 100 if name in TASK else 1
+    sizes = [numbers['memory_size'] for numbers in seeds]
+    scores = [scale * numbers['test'][name] for numbers in seeds]
+    return tuple([statistics.mean(column), min(column), max(column)] for column in (sizes, scores))
+
+
+def draw_scores(
+    runs: dict[str, dict[str, list[dict]]], path: Path, field: str, by_size: bool
+) -> matplotlib.figure.Figure:
+    """Draws the score on test against the mean size of the memory, or against the swept value.
+
+    Args:
+      runs: label to value to the numbers of its seeds.
+      path: PNG to write.
+      field: that was swept; '' if none was.
+      by_size: against the size; otherwise against the value, in order if values are not numbers.
+    """
+    first = next(iter(next(iter(runs.values())).values()))[0]
+    name, heading = next(iter(_metrics(first['test']).items()))
+    values = list(dict.fromkeys(value for by_value in runs.values() for value in by_value))
+    numeric = all(_is_number(value) for value in values)
+    places = {value: float(value) if numeric else float(i) for i, value in enumerate(values)}
+    figure = figures.figure(7, 4.5)
+    axes = figure.subplots()
+    for index, (label, by_value) in enumerate(runs.items()):
+        both = [points(seeds, name) for seeds in by_value.values()]
+        if not by_size:
+            both = [([places[v]] * 3, score) for v, (_, score) in zip(by_value, both, strict=True)]
+        both.sort()
+        (x, *x_ends), (y, *y_ends) = (
+            zip(*column, strict=True) for column in zip(*both, strict=True)
+        )
+        errors = [
+            [[abs(m - e) for m, e in zip(means, end, strict=True)] for end in ends]
+            for means, ends in ((x, x_ends), (y, y_ends))
+        ]
+        style = dict(color=f'C{index % 10}', linestyle=STYLES[index // 10 % len(STYLES)])
+        axes.errorbar(x, y, errors[1], errors[0], marker='o', capsize=3, label=label, **style)
+    if not by_size and not numeric:
+        axes.set_xticks(list(places.values()), list(places))
+    axes.set_xlabel('mean size of the memory' if by_size else field)
+    axes.set_ylabel(f'test {heading}')
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(path)
+    return figure
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def draw(runs: dict[str, list[dict]], path: Path) -> None:
     """Draws validation by step (mean and range over seeds), and generation by context."""
     first = next(iter(runs.values()))[0]
@@ -196,24 +322,51 @@ def main() -> None:
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--figure', type=Path)
     parser.add_argument('--contexts', type=whole_numbers)
+    parser.add_argument('--sweep', type=sweep, default=Sweep())
+    parser.add_argument('--by_size', type=Path)
+    parser.add_argument('--by_value', type=Path)
     options = parser.parse_args(arguments[:cut])
-    results = {}
+    if options.by_value and not options.sweep.field:
+        parser.error('--by_value: needs --sweep=FIELD=VALUE,VALUE,...')
+    results: dict[str, dict[str, list[dict]]] = {}
     for text in options.runs:
         label, _, rest = text.partition(': ')
         variants, *flags = (rest or label).split()
-        for seed in range(options.seeds):
-            folder = options.output / label.replace(' ', '_').replace('/', '_') / str(seed)
-            all_flags = flags + arguments[cut + 1 :]
-            numbers = run(options.config, variants, all_flags, seed, folder)
-            if options.contexts:
-                numbers['tokens_per_s'] = generation(
-                    options.config, variants, all_flags, folder, options.contexts
-                )
-            results.setdefault(label, []).append(numbers)
-            print(f'{label}, seed {seed}: {numbers["test"]["protocol"]}', flush=True)
-    print(table(results))
+        by_value = results.setdefault(label, {})
+        for value in options.sweep.values:
+            for seed in range(options.seeds):
+                numbers = swept(options, label, variants, flags + arguments[cut + 1 :], value, seed)
+                by_value.setdefault(value, []).append(numbers)
+                name = options.sweep.label(label, value)
+                print(f'{name}, seed {seed}: {numbers["test"]["protocol"]}', flush=True)
+    rows = {
+        options.sweep.label(label, value): seeds
+        for label, by_value in results.items()
+        for value, seeds in by_value.items()
+    }
+    print(table(rows))
     if options.figure:
-        draw(results, options.figure)
+        draw(rows, options.figure)
+    for path in filter(None, (options.by_size, options.by_value)):
+        draw_scores(results, path, options.sweep.field, path == options.by_size)
+
+
+def swept(
+    options: argparse.Namespace, label: str, variants: str, flags: list[str], value: str, seed: int
+) -> dict:
+    """The numbers of a run with a value of the sweep; what is finished is not repeated."""
+    folder = options.output / label.replace(' ', '_').replace('/', '_')
+    override = options.sweep.override(value)
+    if override and not options.sweep.of_evaluation:
+        folder, flags = folder / override, [*flags, f'--config.{override}']
+    folder = folder / str(seed)
+    numbers = run(options.config, variants, flags, seed, folder)
+    if override and options.sweep.of_evaluation:
+        numbers = numbers | evaluated(options.config, variants, flags, seed, folder, override)
+    if options.contexts:
+        speeds = generation(options.config, variants, flags, folder, options.contexts)
+        numbers = numbers | {'tokens_per_s': speeds}
+    return numbers
 
 
 if __name__ == '__main__':

@@ -1,6 +1,9 @@
 """The table and the figure of compared runs, and the updates whose speed is compared."""
 
 import itertools
+import json
+import subprocess
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +17,13 @@ from longmem_jax.evaluation.result import Result
 
 def numbers(seed: int, **changes):
     """The numbers of one run."""
-    result = {'bits_per_byte': 2.0 + seed, 'perplexity': 4.0, 'num_bytes': 10.0, 'answers': 0.0}
+    result = {
+        'bits_per_byte': 2.0 + seed,
+        'perplexity': 4.0,
+        'num_bytes': 10.0,
+        'answers': 0.0,
+        'protocol': 'all',
+    }
     return {
         'test': result,
         'reset': {**result, 'bits_per_byte': 3.0},
@@ -74,6 +83,123 @@ def test_every_run_has_a_look_of_its_own(tmp_path, monkeypatch, speeds):
         assert all(one != other for one, other in itertools.combinations(looks, 2))
     heads = cells(compare.table(runs))[0]
     assert ('tokens/s after 4,096' in heads) == bool(speeds)
+
+
+def finished(folder, label, values, sizes):
+    """Folders of finished runs of a sweep, two seeds each; the score is 2 or 3 bits per byte."""
+    for value, size in zip(values, sizes, strict=True):
+        for seed in range(2):
+            path = folder / label / value / str(seed)
+            path.mkdir(parents=True)
+            (path / 'numbers.json').write_text(json.dumps(numbers(seed, memory_size=size + seed)))
+
+
+def drawn(figure):
+    """Points of every line of a figure: label to (x, y, bars)."""
+    (axes,) = figure.axes
+    lines = {}
+    for container in axes.containers:
+        line, _, bars = container
+        segments = [bar.get_segments() for bar in bars]
+        lines[container.get_label()] = (*line.get_data(), segments)
+    return lines
+
+
+def called(monkeypatch, tmp_path, *arguments):
+    """Runs the command, in which nothing may be trained; returns its figures."""
+    seen, figure = [], compare.figures.figure
+    monkeypatch.setattr(
+        compare.figures, 'figure', lambda *size: seen.append(figure(*size)) or seen[-1]
+    )
+    monkeypatch.setattr(compare.subprocess, 'Popen', lambda *given, **_: pytest.fail('trained'))
+    given = ['compare', '--config=c.py', f'--output={tmp_path}', '--seeds=2', *arguments]
+    monkeypatch.setattr(compare.sys, 'argv', given)
+    compare.main()
+    return seen
+
+
+def test_score_by_size_of_the_memory(tmp_path, monkeypatch, capsys):
+    """Finished folders are read, not run again; points are sorted by size, with seeds as bars."""
+    finished(tmp_path, 'spans', ['w=1e-4', 'w=1e-6'], [4.0, 32.0])
+    finished(tmp_path, 'cache', ['w=1e-4', 'w=1e-6'], [64.0, 16.0])
+    (figure,) = called(
+        monkeypatch, tmp_path, '--sweep=w=1e-4,1e-6', f'--by_size={tmp_path / "f.png"}',
+        'spans', 'cache: tiny,memory=cache',
+    )  # fmt: skip
+    lines = drawn(figure)
+    assert list(lines) == ['spans', 'cache']
+    for label, sizes in (('spans', [4.5, 32.5]), ('cache', [16.5, 64.5])):
+        x, y, (x_bars, y_bars) = lines[label]
+        assert list(x) == sizes and list(y) == [2.5, 2.5]
+        np.testing.assert_allclose(x_bars[0][:, 0], [sizes[0] - 0.5, sizes[0] + 0.5])
+        np.testing.assert_allclose(y_bars[0][:, 1], [2.0, 3.0])
+    assert figure.axes[0].get_xlabel() == 'mean size of the memory'
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith('|')]
+    labels = [row[0] for row in cells('\n'.join(lines))[1:]]
+    assert labels == ['spans, w 1e-4', 'spans, w 1e-6', 'cache, w 1e-4', 'cache, w 1e-6']
+
+
+def test_a_swept_field_is_trained_with_each_value(tmp_path, monkeypatch):
+    trained = []
+    monkeypatch.setattr(compare, 'run', lambda *given: trained.append(given) or numbers(0))
+    given = [
+        'compare',
+        'cache: tiny --config.a=1',
+        '--config=c.py',
+        f'--output={tmp_path}',
+        '--seeds=2',
+    ]
+    monkeypatch.setattr(compare.sys, 'argv', [*given, '--sweep=model.w=8,16', '--', '--config.b=2'])
+    compare.main()
+    assert [seed for *_, seed, _ in trained] == [0, 1, 0, 1]
+    for value, (config, variants, flags, seed, folder) in zip((8, 8, 16, 16), trained, strict=True):
+        assert (config, variants) == ('c.py', 'tiny')
+        assert flags == ['--config.a=1', '--config.b=2', f'--config.model.w={value}']
+        assert folder == tmp_path / 'cache' / f'model.w={value}' / str(seed)
+
+
+def test_score_by_value_of_evaluation(tmp_path, monkeypatch, capsys):
+    """One training per seed serves all values; each value is evaluated once."""
+    finished(tmp_path, 'spans', [''], [4.0])
+    commands = []
+
+    def evaluate(command, **_):
+        commands.append(command)
+        value = int(command[-1].rpartition('=')[2])
+        output = next(part for part in command if part.startswith('--output=')).partition('=')[2]
+        score = {**numbers(0)['test'], 'bits_per_byte': 3.0 - value / 100}
+        content = {'step': 1, 'test': score, 'reset': score, 'memory_size': value / 2}
+        Path(output).write_text(json.dumps(content))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(compare.subprocess, 'run', evaluate)
+    sweep = '--sweep=evaluate.model.expire_span.limit=64,16'
+    for expected in (4, 0):  # two values and two seeds; then everything is there
+        commands.clear()
+        by_value, = called(
+            monkeypatch, tmp_path, sweep, f'--by_value={tmp_path / "f.png"}', 'spans: tiny', '--',
+            '--config.train.num_steps=5',
+        )  # fmt: skip
+        assert len(commands) == expected
+        x, y, _ = drawn(by_value)['spans']
+        assert list(x) == [16, 64] and np.allclose(y, [2.84, 2.36])
+        if expected:
+            assert commands[1][-2:] == [
+                '--config.train.num_steps=5', '--config.evaluate.model.expire_span.limit=64',
+            ]  # fmt: skip
+            assert '--config.data.seed=1' in commands[1]
+    rows = cells('\n'.join(line for line in capsys.readouterr().out.splitlines() if line[0] == '|'))
+    assert [row[0] for row in rows[-2:]] == ['spans, limit 64', 'spans, limit 16']
+
+
+@pytest.mark.parametrize('text', ['w', 'w=', '=1', 'w=1,,2', 'w=1,1'])
+def test_sweeps_are_refused_before_anything_runs(text, tmp_path, monkeypatch, capsys):
+    given = ['compare', 'a', '--config=c', f'--output={tmp_path}', f'--sweep={text}']
+    monkeypatch.setattr(compare.sys, 'argv', given)
+    monkeypatch.setattr(compare, 'run', lambda *given: pytest.fail('a run began'))
+    with pytest.raises(SystemExit):
+        compare.main()
+    assert '--sweep' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('text', ['512,x', '', '0', '512,-4'])

@@ -202,6 +202,10 @@ def test_bench_prints_json():
         assert report[part]['ms_min'] <= report[part]['ms_median'] <= report[part]['ms_max']
         assert report[part]['tokens_per_s'] > 0 and report[part]['compile_s'] > 0
     assert report['train']['state_bytes'] == 4 * (2 * (64 * 64 * 4 + 4))
+    # Two per parameter and token for products, something for attention; training has two more passes.
+    flops = report['evaluation']['flops_per_token']
+    assert 2 < flops / report['train']['parameters'] < 5
+    assert 2 < report['train']['flops_per_device'] / report['train']['tokens_per_step'] / flops < 4
     assert report['peak_memory']['host_bytes'] > 1e8
 
 

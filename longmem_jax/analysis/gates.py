@@ -2,7 +2,9 @@
 
 python -m longmem_jax.analysis.gates --workdir=DIR --output=gates.png
 
-One panel per layer, one line per head. `--logit` draws log(gate / (1 - gate)): the betas that the
+One panel per layer, one line per head; a gate is the weight of the memory, from 0 to 1. Printed are the
+last gates, and how many heads read almost only the memory (a gate of at least `--share`, .9) or almost
+only their local context (at most 1 - share). `--logit` draws log(gate / (1 - gate)): the betas that the
 Infini-attention thesis plots (its Figs. 6-8). `--metric=NAME` draws another number that is logged by
 head, such as `density_width` of the infinity-former.
 """
@@ -27,6 +29,7 @@ if __name__ == '__main__':
     _OUTPUT = flags.DEFINE_string('output', 'gates.png', 'The figure.')
     _METRIC = flags.DEFINE_string('metric', 'gate', 'What is drawn.')
     _LOGIT = flags.DEFINE_bool('logit', False, 'Draw log(x / (1 - x)).')
+    _SHARE = flags.DEFINE_float('share', 0.9, 'Gate of a head that reads the memory.', 0.5, 1.0)
 
 
 def by_layer(lines: list[dict[str, Any]], metric: str) -> tuple[np.ndarray, dict[int, np.ndarray]]:
@@ -101,6 +104,21 @@ def gates(workdir: Path, output: Path, metric: str, logit: bool) -> dict[int, np
     return {layer: values[-1] for layer, values in layers.items()}
 
 
+def count(last: dict[int, np.ndarray], share: float) -> str:
+    """How many heads read almost only one side, as text.
+
+    Args:
+      last: layer to gates, float64 [heads].
+      share: a gate of at least this reads almost only the memory, of at most 1 - share the context.
+    """
+    values = np.concatenate(list(last.values()))
+    memory, local = (values >= share).sum(), (1 - values >= share).sum()
+    return (
+        f'{memory} of {len(values)} heads read almost only the memory (gate >= {share:g}), {local} '
+        f'almost only the local context (gate <= {1 - share:g})'
+    )
+
+
 def _main() -> None:
     if not _WORKDIR.value:
         raise UsageError('--workdir= is missing: the folder of a run.')
@@ -108,6 +126,8 @@ def _main() -> None:
     last = gates(Path(_WORKDIR.value), output, _METRIC.value, _LOGIT.value)
     for layer, values in last.items():
         print(f'layer {layer}: {" ".join(f"{value:.3f}" for value in values)}')
+    if _METRIC.value == 'gate' and not _LOGIT.value:
+        print(count(last, _SHARE.value))
     print(output)
 
 

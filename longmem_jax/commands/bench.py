@@ -1,7 +1,8 @@
 """Timings as JSON: `python -m longmem_jax.commands.bench --config=configs/NAME.py[:variant]`.
 
 Median, minimum and maximum milliseconds per step, tokens/s, compile seconds, peak memory and state
-bytes of the training step, of evaluation, and of generation token by token. The tokens are random:
+bytes of the training step, of evaluation, and of generation token by token; and the floating point
+operations of a training step and of one token in evaluation, as XLA counts them. The tokens are random:
 no data is needed.
 """
 
@@ -114,7 +115,7 @@ def bench_train(experiment: Experiment, repeats: int, fill: int) -> dict[str, An
 def bench_evaluation(
     experiment: Experiment, params: Any, repeats: int, fill: int
 ) -> dict[str, Any]:
-    """Times the scoring of one segment per lane."""
+    """Times the scoring of one segment per lane; adds its floating point operations (`step_flops`)."""
     config = experiment.config
     evaluator = Evaluator(experiment.evaluation_model, experiment.mesh, config)
     batch = random_batch(config, config.evaluate, 1)
@@ -129,10 +130,12 @@ def bench_evaluation(
 
     jax.block_until_ready(call())
     seconds = time.perf_counter() - began
+    compiled = jax.jit(evaluator.step).lower(params, initial, holder[0], batch).compile()
     return {
         **measure(call, repeats, batch.tokens.size, fill),
         'tokens_per_step': batch.tokens.size,
         'compile_s': seconds,
+        'flops_per_token': step_flops(compiled, 1) * experiment.mesh.size / batch.tokens.size,
         'state_bytes': state_bytes(initial),
     }
 

@@ -12,8 +12,9 @@ from longmem_jax.training.record import by_head
 from tests.toys import apply, random_segments, toy
 
 
-def test_a_layer_reports_the_gate_of_every_head():
-    model, params = toy('infini')
+@pytest.mark.parametrize('name', ['infini', 'memorizing'])
+def test_a_layer_reports_the_gate_of_every_head(name):
+    model, params = toy(name)
     betas = {'block_0': [0.0, 2.0], 'block_1': [-1.0, 1.0]}
     params = jax.tree.map(lambda leaf: leaf, params)
     for block, values in betas.items():
@@ -56,3 +57,9 @@ def test_the_figure_shows_what_was_logged(tmp_path):
         gates.gates(tmp_path, tmp_path / 'x.png', 'span', False)
     with pytest.raises(UsageError, match='folder of a run'):
         gates.gates(tmp_path / 'absent', tmp_path / 'x.png', 'gate', False)
+
+
+def test_heads_that_read_almost_only_one_side_are_counted():
+    last = {0: np.asarray([0.95, 0.5]), 3: np.asarray([0.9, 0.1, 0.05, 0.2])}
+    assert gates.count(last, 0.9).startswith('2 of 6 heads read almost only the memory')
+    assert gates.count(last, 0.8).endswith('3 almost only the local context (gate <= 0.2)')

@@ -184,12 +184,10 @@ class Memorizing(nn.Module):
         queries, keys, values, local = self.attention.whole(self.normalize(x), state.recent, train)
         y = self._mix(local, self.retrieve(queries, state.rows))
         filled = jnp.minimum(state.rows.count, self.memory_size)
-        metrics = {
-            'memory_size': mean_count(filled),
-            'gate': jax.nn.sigmoid(self.gate).mean(),
-        }
+        gate = jax.nn.sigmoid(self.gate)
+        metrics = {'memory_size': mean_count(filled), 'gate': gate.mean()}
         new = self._remember(state, keys, values, segment.num_valid)
-        return y, new, Aux(losses={}, metrics=metrics)
+        return y, new, Aux(losses={}, metrics=metrics, per_head={'gate': gate})
 
     def open_segment(self, state: MemorizingState, batch_size: int) -> MemorizingCache:
         """Recent keys and values, followed by room for those of the segment."""
