@@ -54,8 +54,8 @@ def test_unknown_variant_lists_the_known():
 
 def change(config, path, value):
     *sections, name = path.split('.')
-    for section in sections:
-        config = config[section]
+    for part in sections:
+        config = config[part]
     with config.unlocked(), config.ignore_type():
         config[name] = value
 
