@@ -11,9 +11,9 @@ For every head, averaged over all queries of the text or the pairs (maps as in B
   copy    weight that memory tokens put on the one memory token that they see most
   sum     weight that they put on all other memory tokens; write + copy + sum = 1
 
-Only those memory tokens of a language model that follow the segment can write it. The figure shows these
-numbers by layer and head, and the last map of the head with most of each; OUTPUT with the ending `.npz`
-holds the numbers, as layers x heads.
+In a language model with memory tokens before and after the segment, only those after it count, since
+the others cannot see the segment. The figure shows these numbers by layer and head, and the last map of
+the head with most of each; OUTPUT with the ending `.npz` holds the numbers, as layers x heads.
 """
 
 import re
@@ -137,6 +137,9 @@ def of_text(model: Any, params: Any, inputs: np.ndarray) -> Iterator[list[Map]]:
             queries = weights.shape[2]
             layer = int(re.match(r'block_(\d+)/', path)[1])
             counted = np.ones((1, queries), bool)
+            if names[-1].startswith('trailing'):
+                leading = np.repeat([name.startswith('leading') for name in names], numbers)
+                counted[0] = ~leading[-queries:]
             maps.append(Map(layer, weights, is_memory[-queries:], is_memory, counted))
         yield maps
 
@@ -205,6 +208,7 @@ def draw(found: dict[str, np.ndarray], maps: list[Map]) -> matplotlib.figure.Fig
         axes.set_title(name)
         axes.set_xlabel('head')
         axes.set_ylabel('layer')
+        axes.set_yticks(range(len(values)))
         if name not in best:
             below.set_axis_off()
             continue

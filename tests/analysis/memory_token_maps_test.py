@@ -57,6 +57,9 @@ def test_memory_tokens_of_a_language_model():
         and len(last[0].query_is_memory) == memories + LENGTH
     )
     assert last[0].key_is_memory.sum() == memories
+    # Those before the segment cannot see it, so they do not count.
+    assert fields.at_end and last[0].counted[0].sum() == LENGTH + fields.num_tokens
+    assert not last[0].counted[0, : fields.num_tokens].any()
     for values in found.values():
         assert values.shape == (2, 2) and (values > 0).all() and (values < 1).all()
     np.testing.assert_allclose(found['write'] + found['copy'] + found['sum'], 1.0, rtol=1e-5)
