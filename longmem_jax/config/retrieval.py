@@ -36,10 +36,6 @@ def _spalm(settings: Any) -> list[str]:
     faults += at_least(settings, 0, 'num_steps')
     if settings.start == 'fresh' and settings.frozen:
         faults.append("frozen = True: a model that starts 'fresh' must be trained")
-    if settings.start == 'fresh' and not settings.keys_from:
-        faults.append(
-            "keys_from = '': a model that starts 'fresh' needs the workdir of a trained one"
-        )
     return under('spalm', faults)
 
 

@@ -149,7 +149,7 @@ def _search(
     """Fills `numbers.bin` from the beginning, or from where an earlier call stopped."""
     path, progress = folder / 'numbers.bin', folder / 'progress.safetensors'
     context = keys.experiment.config.retrieval.context
-    reader = Reader(keys.experiment, keys.params, split, context=context)
+    reader = Reader(keys.experiment, keys.params, split, context=context, wanted=('keys',))
     resuming = progress.exists() and path.exists()
     seen = go_on(progress, reader)['seen'] if resuming else None
     places = Places(firsts, seen)
