@@ -109,7 +109,7 @@ def base() -> ml_collections.ConfigDict:
         model=config_dict.create(),  # overrides of config.model, such as memory lengths
     )
     config.retrieval = config_dict.create(
-        kind='none',  # of --mode=evaluate: 'knn_lm', 'cache', 'knn_lm_cache', 'spalm'
+        kind='none',  # of --mode=evaluate: 'knn_lm', 'cache', 'knn_lm_cache', 'spalm', 'spalm_knn_lm'
         datastore='',  # folder of --mode=build_datastore
         # The vector of a token: 'feed_forward', the normalised input of the last feed-forward layer;
         # 'hidden', the input of the output layer; '..._raw', either before its norm.

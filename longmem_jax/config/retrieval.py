@@ -4,9 +4,9 @@ from typing import Any
 
 from longmem_jax.faults import above, at_least, between, one_of, under
 
-KINDS = ('none', 'knn_lm', 'cache', 'knn_lm_cache', 'spalm')
+KINDS = ('none', 'knn_lm', 'cache', 'knn_lm_cache', 'spalm', 'spalm_knn_lm')
 # The kinds that mix neighbours, or a cache, into the model's prediction.
-WITH_NEIGHBOURS = ('knn_lm', 'knn_lm_cache')
+WITH_NEIGHBOURS = ('knn_lm', 'knn_lm_cache', 'spalm_knn_lm')
 WITH_CACHE = ('cache', 'knn_lm_cache')
 INDICES = ('exact', 'faiss')
 KEYS = ('feed_forward', 'feed_forward_raw', 'hidden', 'hidden_raw')
@@ -36,10 +36,6 @@ def _spalm(settings: Any) -> list[str]:
     faults += at_least(settings, 0, 'num_steps')
     if settings.start == 'fresh' and settings.frozen:
         faults.append("frozen = True: a model that starts 'fresh' must be trained")
-    if settings.start == 'fresh' and not settings.keys_from:
-        faults.append(
-            "keys_from = '': a model that starts 'fresh' needs the workdir of a trained one"
-        )
     return under('spalm', faults)
 
 

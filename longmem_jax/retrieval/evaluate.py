@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from longmem_jax.retrieval.knn_lm import log_probability, mixture
 from longmem_jax.retrieval.own_document import is_own_text
 from longmem_jax.retrieval.reading import Part, Reader
 from longmem_jax.retrieval.search import require_k
+from longmem_jax.retrieval.spalm_keys import open_keys
 
 TEMPERATURES = tuple(2.0**power for power in range(-3, 11))
 FLATNESS = (0.0, *(2.0**power for power in range(-12, 4)))
@@ -168,12 +170,10 @@ def _reader(experiment: Experiment, params: Any, split: str) -> Reader:
     return Reader(experiment, params, split, wanted=(*vectors, 'nll'))
 
 
-def _look_up_validation(
-    experiment: Experiment, params: Any, lookup: Lookup, tokens: int
-) -> LookupResult:
+def _look_up_validation(parts: Iterable[Part], lookup: Lookup, tokens: int) -> LookupResult:
     """Looks up the first `tokens` tokens of validation, rounded up to a part."""
     results, count = [], 0
-    for part in _reader(experiment, params, 'validation').parts():
+    for part in parts:
         results.append(lookup.read(part))
         count += len(results[-1].targets)
         if count >= tokens:
@@ -215,14 +215,25 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     if settings.kind == 'spalm':
         return spalm.evaluate(experiment, split)
     kind, progress = settings.kind, Progress(0, log_every=0)
-    params, step = experiment.restore_parameters()
+    with_spalm = kind == 'spalm_knn_lm'
+    if with_spalm:
+        keys = open_keys(experiment)
+        step, index, store = keys.step, keys.index, keys.store
+        require_k(settings.k, store)
+    else:
+        params, step = experiment.restore_parameters()
+        index, store = _open_datastore(experiment, params)
     progress.say(f'Evaluating step {step:,} of {experiment.workdir} with {kind}.')
-    index, store = _open_datastore(experiment, params)
 
     def make_lookup(flatness: tuple[float, ...], split: str) -> Lookup:
         cache = Cache(settings.cache_length, flatness) if kind in WITH_CACHE else None
         own_text = store is not None and is_own_text(store, experiment, split)
         return Lookup(index, store, settings.k, cache, own_text=own_text)
+
+    def parts(split: str, limit: int = 0) -> Iterable[Part]:
+        if with_spalm:
+            return spalm.parts(experiment, keys, split, limit)
+        return _reader(experiment, params, split).parts(limit)
 
     choice = Choice(
         settings.k, settings.temperature, settings.share,
@@ -231,7 +242,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     tuned = ''
     if settings.tune_tokens:
         lookup = make_lookup(FLATNESS, 'validation')
-        validation = _look_up_validation(experiment, params, lookup, settings.tune_tokens)
+        validation = _look_up_validation(parts('validation'), lookup, settings.tune_tokens)
         choice = tune(validation, choice, kind)
         tuned = f' (tuned on {settings.tune_tokens:,} validation tokens)'
     description = _describe(choice, settings)
@@ -240,10 +251,12 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     limit = experiment.config.evaluate.max_test_segments
     sums: dict[str, float] = {}
     count, num_bytes, gains = 0, 0.0, report.Gains(settings.report_tokens)
-    for part in _reader(experiment, params, split).parts(limit):
+    alone = f'{split}, SPALM' if with_spalm else split
+    for part in parts(split, limit):
         looked_up = lookup.read(part)
         added, mixed = _mixed(looked_up, choice, kind)
-        for name, log in ((split, looked_up.log_model), (f'{split}, {added}', mixed)):
+        together = f'{alone} and {added}' if with_spalm else f'{split}, {added}'
+        for name, log in ((alone, looked_up.log_model), (together, mixed)):
             sums[name] = sums.get(name, 0.0) - float(log.sum())
         count += len(looked_up.targets)
         num_bytes += float(part.num_bytes.sum())
@@ -254,7 +267,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
         f'{segment_text(reading)}, {reading.num_lanes} lanes, '
         f'{"the first" if limit else "all"} {count:,} tokens of {split}'
     )
-    protocols = {name: f'{protocol}; {description}' for name in sums} | {split: protocol}
+    protocols = {name: f'{protocol}; {description}' for name in sums} | {alone: protocol}
     results = {
         name: Result(split, nll, count, num_bytes, protocols[name], right=None, answers=0, exact=0)
         for name, nll in sums.items()

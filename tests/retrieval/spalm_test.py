@@ -164,6 +164,12 @@ def test_spalm_is_trained_and_evaluated(trained, tmp_path, frozen):  # noqa: F81
     assert results['test, SPALM'].nll != plain.nll
     if frozen:
         assert plain.nll == pytest.approx(results['test'].nll, rel=1e-5)
+    config.retrieval.kind = 'spalm_knn_lm'
+    mixed = evaluate.evaluate(experiment, 'test')
+    assert set(mixed) == {'test, SPALM', 'test, SPALM and kNN-LM'}
+    assert mixed['test, SPALM'].nll == pytest.approx(results['test, SPALM'].nll, rel=1e-5)
+    assert mixed['test, SPALM and kNN-LM'].loss < mixed['test, SPALM'].loss - 0.1
+    config.retrieval.kind = 'spalm'
     numbers = json.loads((folder / 'spalm.json').read_text())
     assert sum(numbers['gate']['tokens']) == plain.tokens
     assert numbers['test, SPALM']['bits_per_byte'] == results['test, SPALM'].bits_per_byte
