@@ -98,7 +98,8 @@ class Experiment:
                 raise UsageError(
                     f'config.evaluate.model = {settings.model.to_dict()}: {changed}; only fields '
                     'without parameters can differ in evaluation, such as memory lengths. Set '
-                    'config.model instead, and train.'
+                    'config.model instead, and train; config.train.start_from keeps what a run '
+                    'has learned.'
                 )
         return model
 
