@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from longmem_jax.layers import associative
+from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import read_segments
 from tests.toys import random_segments, run, toy, with_config
 
@@ -101,3 +102,15 @@ def test_gradients_reach_earlier_segments_only_where_asked():
         g['block_0']['attention']['projections']['value']['kernel'] for g in (through, stopped)
     ]
     assert np.abs(values[0] - values[1]).max() > 1e-5
+
+
+def test_first_gates_are_constant_or_drawn():
+    def betas(**changes):
+        fields = dict(toy('infini')[0].config.infini.to_dict(), **changes)
+        model = with_config('infini', infini=fields, num_heads=256, head_dim=2, d_model=16)
+        params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(0)))())
+        return np.concatenate([params[f'block_{i}']['attention']['gate'] for i in range(2)])
+
+    assert np.all(betas(gate_init=0.5) == 0.5)
+    drawn = betas(gate_init=0.5, gate_std=2.0)
+    assert abs(drawn.mean() - 0.5) < 0.3 and abs(drawn.std() - 2.0) < 0.3
