@@ -5,10 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax.contract import identity
 from longmem_jax.layers import associative
-from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.memory.infini import InfiniAttention
+from longmem_jax.models.parameters import unbox
+from longmem_jax.models.stack import make_settings
 from longmem_jax.segment import read_segments
-from tests.toys import random_segments, run, toy, with_config
+from tests.toys import LENGTH, model_config, random_segments, run, toy, with_config
 
 READING = ('sum', 'clamp', 1e-6)
 SIGNED = ('none', 'clamp', 1e-6)
@@ -105,11 +108,12 @@ def test_gradients_reach_earlier_segments_only_where_asked():
 
 
 def test_first_gates_are_constant_or_drawn():
+    settings = make_settings(model_config('infini', num_heads=512), LENGTH)
+
     def betas(**changes):
-        fields = dict(toy('infini')[0].config.infini.to_dict(), **changes)
-        model = with_config('infini', infini=fields, num_heads=256, head_dim=2, d_model=16)
-        params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(0)))())
-        return np.concatenate([params[f'block_{i}']['attention']['gate'] for i in range(2)])
+        layer = InfiniAttention(settings, identity, None, **changes)
+        params = unbox(layer.init(jax.random.key(0), method=lambda layer: layer.gate))
+        return np.asarray(params['params']['gate'])
 
     assert np.all(betas(gate_init=0.5) == 0.5)
     drawn = betas(gate_init=0.5, gate_std=2.0)
