@@ -5,9 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax.contract import identity
 from longmem_jax.layers import associative
+from longmem_jax.memory.infini import InfiniAttention
+from longmem_jax.models.parameters import unbox
+from longmem_jax.models.stack import make_settings
 from longmem_jax.segment import read_segments
-from tests.toys import random_segments, run, toy, with_config
+from tests.toys import LENGTH, model_config, random_segments, run, toy, with_config
 
 READING = ('sum', 'clamp', 1e-6)
 SIGNED = ('none', 'clamp', 1e-6)
@@ -101,3 +105,16 @@ def test_gradients_reach_earlier_segments_only_where_asked():
         g['block_0']['attention']['projections']['value']['kernel'] for g in (through, stopped)
     ]
     assert np.abs(values[0] - values[1]).max() > 1e-5
+
+
+def test_first_gates_are_constant_or_drawn():
+    settings = make_settings(model_config('infini', num_heads=512), LENGTH)
+
+    def betas(**changes):
+        layer = InfiniAttention(settings, identity, None, **changes)
+        params = unbox(layer.init(jax.random.key(0), method=lambda layer: layer.gate))
+        return np.asarray(params['params']['gate'])
+
+    assert np.all(betas(gate_init=0.5) == 0.5)
+    drawn = betas(gate_init=0.5, gate_std=2.0)
+    assert abs(drawn.mean() - 0.5) < 0.3 and abs(drawn.std() - 2.0) < 0.3

@@ -102,7 +102,12 @@ def _whole_model(settings, arrays):
                 name = f'layers.{depth}.0'
                 params, order = _attention(theirs, name, heads)
                 gamma = theirs[f'{name}.norm.gamma']
-                layer = _layer(model_settings, lambda x, gamma=gamma: norm(x, gamma), rule=rule)
+                layer = _layer(
+                    model_settings,
+                    lambda x, gamma=gamma: norm(x, gamma),
+                    rule=rule,
+                    gradients=settings.get('backprop_through_segments', True),
+                )
                 layer = layer.bind({'params': params})
                 if states[depth] is None:
                     states[depth] = layer.initial_state(x.shape[0])
@@ -135,10 +140,11 @@ def _whole_model(settings, arrays):
 def _one_layer(settings, arrays):
     theirs = {k[len('param/') :]: v for k, v in arrays.items() if k.startswith('param/')}
     heads, width = settings['heads'], settings['hidden_size']
+    head_dim = settings.get('head_dim', width // heads)
     model_settings = _model_settings(
         width,
         heads,
-        width // heads,
+        head_dim,
         settings['length'],
         scale_scores=settings.get('scale_scores', False),
         rotary_base=float(settings.get('rope_base', 10000)),
@@ -166,7 +172,7 @@ def _one_layer(settings, arrays):
         y = y + theirs['out_proj.bias']
         return (y * weight).sum(), (y, state)
 
-    batch, head_dim = settings['batch'], width // heads
+    batch = settings['batch']
     nothing = associative.empty(batch, heads, head_dim, head_dim)
     state = InfiniState(nothing, jnp.zeros((batch,), jnp.int32))
     for number in _numbers(arrays, 'in/hidden_'):
