@@ -18,16 +18,14 @@ Transformer and of RFA begin with Xavier's values without their gain of 2**-0.5.
 
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.recipes import given
-from longmem_jax.config.variants import one_of, variant, whole_number
-from longmem_jax.contract import Recipe
+from longmem_jax.config.variants import variant, whole_number
 from longmem_jax.errors import UsageError
-from longmem_jax.layers.token_shift import EARLIER
-from longmem_jax.memory.linear_attention.layer import ATTENTION_ONLY
 
 MEMORIES = ('memsizer', 'linear', 'rfa', 't2r')
-# The layers of the softmax Transformer have the same positions and biases, so that T2R begins with it.
-SOFTMAX = Recipe(
-    {'local': dict(position='none')}, model=dict(position='sinusoidal', attention_bias='all')
+# T2R's conversion trains queries, keys, values and the feature map, nothing else.
+ATTENTION_ONLY = (
+    (r'^block_\d+/attention/(projections/(query|key|value)|feature_map)/', 1.0, True),
+    ('', 0.0, False),
 )
 
 
@@ -44,9 +42,10 @@ def get_config(arg=''):
     model.dropout, model.attention_dropout, model.layer_drop = 0.2, 0.1, 0.2
     model.dtype = 'bfloat16'
     model.init = 'glorot_uniform'
-    memories = {name: given(chunk=64, carry=False) for name in MEMORIES} | {'local': SOFTMAX}
+    memories = {name: given(chunk=64, carry=False) for name in MEMORIES}
     memories['memsizer'].fields.update(query_scale=32.0, write_scale=1.0)
     memories['rfa'].fields.update(redraw=True)
+    memories['local'] = given(position='none')
 
     def features(slots, size, chunk):
         for name in MEMORIES:
@@ -111,7 +110,7 @@ def get_config(arg=''):
     def shift(config, kind):
         """A view of the tokens just before, for MemSizer and the linear attentions."""
         for name in MEMORIES:
-            memories[name].fields.update(shift=one_of('shift', kind, sorted(EARLIER)))
+            memories[name].fields.update(shift=kind)
 
     def convert(config, workdir):
         """T2R from a trained softmax Transformer; only attention is trained."""
@@ -121,6 +120,9 @@ def get_config(arg=''):
     changes = dict(tiny=tiny, carry=carry, slots=slots, heads=heads, frozen=frozen, shift=shift)
     changes['convert'] = convert
     variant(config, arg, memory='memsizer', memories=memories, **changes)
+    if 'local' in model.attention:
+        # The biases and positions of the others, so that T2R can begin with it.
+        model.position, model.attention_bias = 'sinusoidal', 'all'
     if config.train.start_from and model.get('linear', {}).get('features') != 't2r':
         raise UsageError('convert: only T2R begins with a softmax Transformer; add memory=t2r.')
     return config

@@ -20,7 +20,6 @@ Queries, keys and values of softmax attention and RFA begin with Xavier's values
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import one_of, variant
-from longmem_jax.layers.token_shift import EARLIER
 
 LINEAR = ('linear', 'rfa', 't2r')
 DROPOUT = {'en-de': 0.3, 'en-fr': 0.1, 'zh-en': 0.3}
@@ -51,7 +50,7 @@ def get_config(arg=''):
     def shift(config, kind):
         """A view of the tokens just before, for the decoder's self-attention."""
         for name in ('memsizer', *LINEAR):
-            memories[name].fields.update(shift=one_of('shift', kind, sorted(EARLIER)))
+            memories[name].fields.update(shift=kind)
 
     changes = dict(pair=pair, tiny=small, shift=shift)
     variant(config, arg, memory='memsizer', memories=memories, **changes)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import longmem_jax
+from configs.memsizer_wikitext103 import get_config
 from longmem_jax.errors import UsageError
 from longmem_jax.layers import associative, feature_maps, linear_kernel
-from longmem_jax.memory.linear_attention import layer as linear
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.training.graft import graft
 from longmem_jax.training.optimizer import parameter_groups, parameter_path
@@ -209,7 +209,7 @@ def test_a_softmax_model_becomes_t2r():
             assert set(ours) == {'projections', 'feature_map'}
         new = said[0].partition('new: ')[2].rstrip('.').split(', ')
         assert len(new) == 6 and all('/attention/feature_map/' in name for name in new)
-        groups = parameter_groups(linear.ATTENTION_ONLY, grafted)
+        groups = parameter_groups(get_config('memory=t2r,convert=RUN').optimizer.groups, grafted)
         named = jax.tree_util.tree_leaves_with_path(groups)
         learned = {parameter_path(path) for path, group in named if group == 0}
         assert {path.split('/')[2] for path in learned} == {'projections', 'feature_map'}

@@ -6,7 +6,7 @@ the papers see one segment at a time. The code of ELU, RFA and T2R is released; 
 gate here follows the paper alone.
 
 T2R begins with a trained softmax Transformer (`config.train.start_from`): the projections have the same
-paths, and `feature_map` is all that is new. Train the projections and the map (`ATTENTION_ONLY`).
+paths, and `feature_map` is all that is new. See `:convert` of `configs/memsizer_wikitext103.py`.
 """
 
 import functools
@@ -27,12 +27,6 @@ from longmem_jax.memory.linear_attention.cross import cross
 from longmem_jax.memory.linear_attention.feature_map import FEATURES, FeatureMap
 from longmem_jax.memory.recurrent import Recurrent
 from longmem_jax.segment import Aux, Segment, mean_count
-
-# For `config.optimizer.groups`: T2R's conversion trains queries, keys, values and the map, nothing else.
-ATTENTION_ONLY = (
-    (r'^block_\d+/(attention|across)/(projections/(query|key|value)|feature_map)/', 1.0, True),
-    ('', 0.0, False),
-)
 
 
 @flax.struct.dataclass
