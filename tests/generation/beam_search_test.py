@@ -48,7 +48,7 @@ def every_sequence(table, max_length, penalty):
     return sorted(found, reverse=True)
 
 
-@pytest.mark.parametrize('penalty', [0.0, 1.0])
+@pytest.mark.parametrize('penalty', [0.0, 0.6, 1.0, 1.7, -0.5])
 def test_wide_beams_find_the_best(penalty):
     tables = chain()
     tokens, scores = search(tables, beams=40, max_length=4, penalty=penalty)
