@@ -16,11 +16,8 @@ fills the lanes, which the paper's blocks of 3,072 tokens do by themselves.
 """
 
 from longmem_jax.config.base import base, size, two_cores
+from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant
-from longmem_jax.contract import Recipe
-
-# Positions are absolute, so that attention needs none.
-LOCAL = Recipe({'local': dict(position='none')}, model=dict(position='sinusoidal'))
 
 
 def get_config(arg=''):
@@ -72,4 +69,8 @@ def get_config(arg=''):
         config.retrieval.index, config.retrieval.k = 'exact', 256
         config.retrieval.tune_tokens = 20_000
 
-    return variant(config, arg, memory='local', memories=dict(local=LOCAL), tiny=tiny)
+    memories = dict(local=given(position='none'))
+    config = variant(config, arg, memory='local', memories=memories, tiny=tiny)
+    if 'local' in model and model.local.position == 'none':  # the paper's model, without a memory
+        model.position = 'sinusoidal'
+    return config
