@@ -12,7 +12,8 @@ cache (`kind=knn_lm_cache`) 15.79. `--config.retrieval.rerank=0` trusts FAISS's 
 Not the paper's: `num_heads` 8 is that of the released code, the paper says 16; `vocab_size` is rounded
 up to divide over devices; `embedding_dropout` also falls on the last layer's output, where the paper's
 adaptive softmax drops 0.2 of its input and of its tails; `dtype` is for accelerators; `data.pieces`
-fills the lanes, which the paper's blocks of 3,072 tokens do by themselves.
+fills the lanes, which the paper's blocks of 3,072 tokens do by themselves. Queries, keys and values
+begin with Xavier's values without the released code's gain of 2**-0.5 (`init`).
 """
 
 from longmem_jax.config.base import base, size, two_cores
@@ -32,6 +33,7 @@ def get_config(arg=''):
     model.dropout = model.attention_dropout = 0.1  # inside the feed-forward layers, and of weights
     model.residual_dropout = model.embedding_dropout = 0.3
     model.dtype = 'bfloat16'
+    model.init = 'glorot_uniform'
 
     config.data.tokenizer.kind = 'words'
     config.data.pieces = 24
@@ -72,5 +74,5 @@ def get_config(arg=''):
     memories = dict(local=given(position='none'))
     config = variant(config, arg, memory='local', memories=memories, tiny=tiny)
     if 'local' in model and model.local.position == 'none':  # the paper's model, without a memory
-        model.position = 'sinusoidal'
+        model.position, model.attention_bias = 'sinusoidal', 'all'
     return config

@@ -9,6 +9,8 @@ VALUES = {
         'model.attention': ('local',) * 16,
         'model.local.position': 'none',
         'model.position': 'sinusoidal',
+        'model.attention_bias': 'all',
+        'model.init_std': 0.0,  # d_model**-0.5, of the token vectors
         'model.pre_norm': True,
         'model.final_norm': False,
         'model.cutoffs': (20_000, 60_000),
@@ -48,6 +50,7 @@ VALUES = {
 OURS = {
     'knn_lm_wikitext103': {
         'model.num_heads': 8,
+        'model.init': 'glorot_uniform',
         'model.vocab_size': 267_744,
         'model.embedding_dropout': 0.3,
         'model.dtype': 'bfloat16',
