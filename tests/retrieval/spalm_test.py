@@ -212,7 +212,8 @@ def noise(tmp_path_factory):
     'steps, changes, gains',
     [
         (100, dict(frozen=True, learned_scale=True), True),
-        (100, dict(frozen=True, learned_scale=False), False),  # what the scale is for
+        # What the scale is for: vectors of length 1 cannot tell a token from others by more.
+        (100, dict(frozen=True, learned_scale=False), False),
         (60, dict(frozen=False, learned_scale=True), True),
         (100, dict(frozen=False, learned_scale=False, start='fresh'), True),  # the paper's
     ],
@@ -226,8 +227,6 @@ def test_the_right_neighbours_help(trained, noise, tmp_path, steps, changes, gai
     config.data.path = str(noise)
     config.optimizer.learning_rate = 1e-2
     config.retrieval.spalm.update(k=2, num_steps=steps, keys_from=str(workdir), **changes)
-    if config.retrieval.spalm.start == 'fresh':
-        config.model.init_std = config.model.d_model**-0.5
     corpus, keys = experiment.corpus('train'), open_keys(experiment)
     numbers = np.repeat(np.arange(int(corpus.lengths().sum()))[:, None], 2, axis=1)
     lists = Lists(tmp_path, numbers, firsts_of(corpus.lengths()), Told(corpus))
@@ -236,8 +235,10 @@ def test_the_right_neighbours_help(trained, noise, tmp_path, steps, changes, gai
     state, call = task.first_state(), task.compile().call
     for inputs in itertools.islice(task.batches(state), steps):
         state, metrics = call(state, *inputs)
-    gain = float(metrics['loss_alone'] - metrics['loss'])
-    assert gain > 1 if gains else gain < 0.5, metrics
+    # The model may be worse than even shares for all tokens, which takes no neighbours to mend.
+    without = min(float(metrics['loss_alone']), np.log(config.model.vocab_size))
+    gain = without - float(metrics['loss'])
+    assert gain > 1 if gains else gain < 1, metrics
 
 
 @pytest.fixture(scope='module')
