@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from configs import recall
@@ -12,7 +13,7 @@ from tests.commands.train_test import experiment
 pytestmark = pytest.mark.slow  # whole runs of the command
 
 
-def test_every_distance_is_scored_by_itself(tmp_path, capsys):
+def test_every_distance_is_scored_by_itself(tmp_path, capsys, made_figures):
     config = recall.get_config('tiny,memory=local,kind=copy')
     config.data.task.update(eval_documents=16, distances=(2, 40), before=0, answer_length=1)
     config.model.num_layers = 1
@@ -31,5 +32,27 @@ def test_every_distance_is_scored_by_itself(tmp_path, capsys):
     for row in rows:
         assert row['exact_match'] == row['accuracy']
     assert rows[1]['exact_match'] == rows[1]['exact_match_reset'] < 0.5
-    assert (tmp_path / 'recall.png').stat().st_size > 5000
+    (axes,) = made_figures[-1].axes
+    drawn = {line.get_label(): line.get_xydata() for line in axes.lines}
+    assert list(drawn) == ['with memory', 'memory reset'] and axes.get_xscale() == 'log'
+    for label, name in (('with memory', 'exact_match'), ('memory reset', 'exact_match_reset')):
+        wanted = [[row['distance'], 100 * row[name]] for row in rows]
+        np.testing.assert_allclose(drawn[label], wanted)
+    assert (tmp_path / 'recall.png').exists()
     assert 'distance 300: exact match' in capsys.readouterr().out
+
+
+def test_a_memory_learns_what_only_it_can_know(tmp_path):
+    """Expire-Span learns a passkey seen in this segment or two segments before it is asked for."""
+    config = recall.get_config('tiny,kind=passkey,memory=expire_span')
+    config.data.task.update(distances=(16, 64), before=0, eval_documents=32)
+    # Spans that hold the passkey at first, and may shrink; short spans have no gradient to grow by.
+    config.model.expire_span.update(max_span=128, ramp=64, initial_share=0.75)
+    config.train.num_steps = config.checkpoint.every = config.train.evaluate_every = 120
+    config.train.num_lanes = config.evaluate.num_lanes = 8
+    config.mesh.data, config.evaluate.max_segments = 1, 2
+    run = experiment(config, tmp_path)
+    summary = train(run)
+    kept, reset = (summary.results[name] for name in ('test', 'test, memory reset'))
+    assert kept.exact_match > 0.9
+    assert reset.exact_match < 0.7  # only the near half; one in eight of the others by chance

@@ -72,6 +72,13 @@ def test_evaluating_again_gives_the_same(translated):
     assert found['bleu'] == pytest.approx(known['bleu'])
     lines = (translated.workdir / 'translations.test.txt').read_text().splitlines()
     assert len(lines) == 10
+    translated.config.translate.max_sentences = 3
+    try:
+        assert translate.evaluate(translated, 'test')['sentences'] == 3
+        path = translated.workdir / 'translations.test.txt'
+        assert path.read_text().splitlines() == lines[:3]
+    finally:
+        translated.config.translate.max_sentences = 0
 
 
 def test_a_prompt_is_translated_line_by_line(translated, capsys):
