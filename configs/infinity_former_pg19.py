@@ -6,7 +6,8 @@ model and the training of configs/pg19.py, and the continuous memory of their GP
 functions of widths .005 and .01, 512 samples, tau 0.5, sigma_0 .05, KL weight 1e-6), after a short-term
 memory of 512 that GPT-2 does not have. `:sticky=sampled`, `:sticky=sampled_inside` or
 `:sticky=quantile` adds sticky memories; `:clear` resets the memory after 2,048 vectors, as the released
-code does; `:memory=transformer_xl` is the baseline; `:tiny` reads bytes, for two cores.
+code does; `:memory=transformer_xl` is the baseline; `:tiny` reads bytes, for two cores. The gate of
+what is written has twice the rate of the rest.
 """
 
 from longmem_jax.config.base import base, read_bytes, size, two_cores

@@ -12,7 +12,8 @@ what happens there. We clear the memory when 900 vectors have been written: its 
 updates. `num_samples`, `ridge` and `sigma_sq_min` are those of the released GPT-2 code (no code was
 released for this experiment). `rate`: a slot must not cross the border of a segment here, and 4 does not
 divide 150. `segment_length`, `clip_norm` and `dropout` are Transformer-XL's on this corpus, to which the
-paper refers for its architecture; so are `cutoffs`.
+paper refers for its architecture; so are `cutoffs` and `init_std`. `groups`: the gate of what is
+written has twice the rate of the rest.
 """
 
 from longmem_jax.config.base import base, size, two_cores
@@ -30,6 +31,7 @@ def get_config(arg=''):
     model.cutoffs = (20_000, 40_000, 200_000)
     model.tie_projections = (False, True, True, True)
     model.dropout = 0.1
+    model.init_std = 0.02
     continuous = given(
         memory_length=150,
         num_basis=150,

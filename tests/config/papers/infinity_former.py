@@ -29,6 +29,7 @@ WIKITEXT = {
     'optimizer.final_fraction': 0.0,
 }
 CONTINUOUS = 'model.infinity_former'
+GATE = {'optimizer.groups': (('attention/memory/gate_', 2.0, False),), 'model.init_std': 0.02}
 VALUES = {
     'sorting': SORTING
     | {
@@ -90,7 +91,8 @@ VALUES = {
     },
 }
 OURS = {
-    'sorting': {
+    'sorting': GATE
+    | {
         f'{CONTINUOUS}.num_samples': 512,
         f'{CONTINUOUS}.ridge': 1.0,
         f'{CONTINUOUS}.sigma_sq_min': 1e-6,
@@ -101,7 +103,8 @@ OURS = {
     },
     'sorting:memory=compressive,length=8000': {'model.compressive.rate': 4},
     'sorting:memory=compressive,length=16000': {'model.compressive.rate': 8},
-    'infinity_former_wikitext103': {
+    'infinity_former_wikitext103': GATE
+    | {
         f'{CONTINUOUS}.threshold_kind': 'clear',
         f'{CONTINUOUS}.num_samples': 512,
         f'{CONTINUOUS}.ridge': 0.5,
