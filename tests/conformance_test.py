@@ -413,15 +413,6 @@ def test_bounded(base_entry):
         )
 
 
-# Also in float64; not with fewer than four segments, nor with fewer axes of devices.
-SHARDY_FAULT = (
-    'memformer',
-    dict(data=2, fsdp=2, tensor=2),
-    'the Shardy partitioner of JAX 0.10 computes gradients that are off by .2 %; those with '
-    'JAX_USE_SHARDY_PARTITIONER=false are right',
-)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def read_with_gradients(model, params, segments):
     """Logits, states, and the gradients of the parameters through all segments."""
@@ -453,8 +444,6 @@ def test_sharded_is_unsharded(base_entry, sizes):
     )
     assert_close(sharded, logits, f'{broken} logits', fix, axes=LOGITS, atol=1e-5)
     assert_close(sharded_states, states, f'{broken} states', fix, axes=STATES, atol=1e-5)
-    if (base_entry, sizes) == SHARDY_FAULT[:2]:
-        pytest.xfail(SHARDY_FAULT[2])
     assert_gradients_close(its_gradient, gradient, f'{broken} gradients', fix)
 
 
