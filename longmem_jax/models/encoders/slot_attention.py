@@ -105,7 +105,7 @@ class SlotWriter(nn.Module):
             head_dim=head_dim,
             dtype=jnp.promote_types(settings.dtype, jnp.float32),
             # Not over the mesh axis `tensor`: where the readers' and these three small matrices are both
-            # divided, the Shardy partitioner of JAX 0.10 computes gradients that are .2 % off.
+            # divided, the Shardy partitioner of JAX 0.10 computes wrong gradients, by some percent.
             axis='kv_heads',
         )
         match = value = initializers.kernel(settings)
