@@ -32,7 +32,7 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
     except UsageError as error:
         faults.append(str(error))
     if config.data.source in TASKS:
-        faults += under('config.data.task', TASKS[config.data.source][1](config.data.task))
+        faults += under('config.data.task', TASKS[config.data.source].check(config.data.task))
     faults += _positive(config) + _optimizer(config) + _loss_weights(config) + _pairs(config)
     faults += under('config.retrieval', retrieval.check(config.retrieval, config.model.d_model))
     faults += _context(config) + _generate(config) + _tokenizer(config.data)

@@ -60,7 +60,7 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
       UsageError: an unknown kind, a file of another kind, or a kind that cannot be learned.
     """
     if data.source in TASKS:
-        return TASKS[data.source][2](data.task)
+        return TASKS[data.source].vocabulary(data.task)
     settings = data.tokenizer
     if settings.kind not in KINDS:
         raise UsageError(unknown('config.data.tokenizer.kind', settings.kind, KINDS))
@@ -87,7 +87,7 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
 def load(data: Any, split: str, tokenizer: Tokenizer) -> Corpus:
     """The tokenized documents of a split or of a task; errors as in `load_source`."""
     if data.source in TASKS:
-        return TASKS[data.source][0](data.task, split, data.seed)
+        return TASKS[data.source].corpus(data.task, split, data.seed)
     if data.source == 'parallel':
         return PairCorpus(data, split, tokenizer)
     return Corpus(load_source(data, split), tokenizer)

@@ -279,7 +279,7 @@ def test_lanes_carry_inputs_and_marks():
     ],
 )
 def test_bad_settings_have_one_clear_fault(source, settings, fault):
-    faults = TASKS[source][1](settings)
+    faults = TASKS[source].check(settings)
     assert len(faults) == 1 and fault in faults[0]
 
 
@@ -315,7 +315,7 @@ def test_what_is_asked_for_was_told_so_many_tokens_before(kind, split):
 
 
 def test_distances_are_checked():
-    check = TASKS['recall'][1]
+    check = TASKS['recall'].check
     assert check(KEYS) == []
     for changes, message in (
         (dict(distances=(100, 40)), 'rising numbers'),

@@ -54,6 +54,11 @@ def vocabulary(settings: Any) -> Vocabulary:
     return Vocabulary(words, '<eos>')
 
 
+def _width(settings: Any) -> int:
+    """Tokens of a step."""
+    return 8 if settings['question'] == 'colours' else 5
+
+
 class _World:
     """Two particles in each of `count` simulations.
 
@@ -120,7 +125,7 @@ def simulate(
     history = np.zeros((count, colours * colours), np.uint8)  # label of the last collision
     last = np.full((2, count), -1)  # colours of the last collision
     quadrants = np.full((3, count), -1)  # of the last three, oldest first
-    frames = np.zeros((count, steps, 8 if asks_colours else 5), np.uint8)
+    frames = np.zeros((count, steps, _width(settings)), np.uint8)
     labels = np.zeros((count, steps), np.uint8)
     half = size // 2
     for begin in range(0, steps, CHUNK):
@@ -205,5 +210,5 @@ class Collision:
 
     def lengths(self) -> np.ndarray:
         """Tokens of every document, int64 [documents]."""
-        width = 8 if self._settings['question'] == 'colours' else 5
+        width = _width(self._settings)
         return np.full((self._count,), self._steps * width, np.int64)

@@ -33,6 +33,27 @@ def vocabulary(settings: Any) -> Vocabulary:
     return Vocabulary(WORDS, '<begin>')
 
 
+def questions(settings: Any, inputs: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """Where a question begins: at the question mark; see `registry.Task`."""
+    return np.full(len(asked), np.flatnonzero(inputs == 3)[0])
+
+
+def _count(
+    settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray
+) -> np.ndarray:
+    """The number of A's if the document's beginning was seen; else the longest run."""
+    question = questions(settings, inputs, asked)
+    # The first input is the begin token.
+    known = (inputs[:question[0]] == 1).sum()
+    count = np.where(begin == 0, known, settings['max_count'])
+    chances = np.zeros((len(asked), len(WORDS)))
+    chances[np.arange(len(asked)), np.where(asked - question < count, 1, 4)] = 1.0
+    return chances
+
+
+RULES = {'count': _count}
+
+
 class Copy:
     """The documents of a split as a corpus; see `data.corpus.Corpus`.
 

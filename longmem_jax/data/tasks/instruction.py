@@ -15,6 +15,7 @@ import numpy as np
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.data.tasks.vocabulary import Vocabulary
+from longmem_jax.errors import UsageError
 from longmem_jax.faults import of_section
 
 CHARACTERS = (
@@ -42,6 +43,8 @@ GLUE = (
     '<begin> You are in the of . is here There a near it smells like and says : " can you tell that '
     'wants to see them ? I have lost my did find any The go ! Nobody knows why'
 ).split()
+# Words of an execution, and which of them name X and Y: 'You tell the X " Y wants to see you ! "'.
+EXECUTION, TARGET, SENDER = 12, 3, 5
 
 FIELDS = dict(
     documents=(1, 10**9),
@@ -63,6 +66,54 @@ def vocabulary(settings: Any) -> Vocabulary:
     """All words of all lists."""
     lists = (GLUE, CHARACTERS, PLACES, ADJECTIVES, THINGS, ACTIONS, DIRECTIONS)
     return Vocabulary(tuple(dict.fromkeys(word for words in lists for word in words)), '<begin>')
+
+
+def questions(settings: Any, inputs: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """Where a question begins: at 'The X is here .'; see `registry.Task`.
+
+    Raises:
+      UsageError: something else than executions is asked for, as in training on all of the text.
+    """
+    places = np.flatnonzero(inputs == vocabulary(settings).ids('here')[0])
+    last = np.searchsorted(places, asked, side='right') - 1
+    here = places[np.maximum(last, 0)] if len(places) else np.full(len(asked), -1)
+    if (here < 0).any() or (last < 0).any() or (asked - here > EXECUTION).any():
+        raise UsageError(
+            'config.data.task.train_on_text = True: on the training split all of the text is scored, '
+            'and rules only execute instructions; use --split=test, or '
+            '--config.data.task.train_on_text=False.'
+        )
+    return here - 3
+
+
+def _execute(
+    settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray
+) -> np.ndarray:
+    """Executes the last instruction for who is here; any other character if none was seen."""
+    words = vocabulary(settings)
+    names = np.asarray(words.ids(' '.join(CHARACTERS[: settings['num_characters']])))
+    line = words.ids('You tell the X " Y wants to see you ! "'.replace('X', '!').replace('Y', '!'))
+    told = np.asarray(words.ids('can you tell the'))  # then X, 'that the', Y
+    starts = np.arange(max(len(inputs) - len(told), 0))
+    for offset, word in enumerate(told):
+        starts = starts[inputs[starts + offset] == word]
+    question = questions(settings, inputs, asked)
+    chances = np.zeros((len(asked), words.vocab_size))
+    for row, (at, ask, first) in enumerate(zip(asked, question, begin, strict=True)):
+        place, name = at - ask - 4, inputs[ask + 1]
+        if place == SENDER:
+            seen = starts[(starts >= first) & (starts < ask)]
+            seen = seen[inputs[seen + 4] == name]
+            if len(seen):
+                chances[row, inputs[seen[-1] + 7]] = 1.0
+            else:
+                chances[row, names[names != name]] = 1 / (len(names) - 1)
+        else:
+            chances[row, name if place == TARGET else line[place]] = 1.0
+    return chances
+
+
+RULES = {'execute': _execute}
 
 
 class _Walk:

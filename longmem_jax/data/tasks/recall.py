@@ -62,6 +62,39 @@ def vocabulary(settings: Any) -> Vocabulary:
     return Vocabulary(('<begin>', '<key>', '<ask>', *digits, *names, *fillers), '<begin>')
 
 
+def questions(settings: Any, inputs: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """Where a question begins: at <ask>; see `registry.Task`."""
+    return np.full(len(asked), np.flatnonzero(inputs == 2)[0])
+
+
+def _look_up(
+    settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray
+) -> np.ndarray:
+    """The digits of the key if they were seen; any digit otherwise."""
+    size, named = settings['answer_length'], settings['kind'] in ('needles', 'associative')
+    chances = np.zeros((len(asked), vocabulary(settings).vocab_size))
+    question = questions(settings, inputs, asked)[0]
+    for first in np.unique(begin):
+        rows = np.flatnonzero(begin == first)
+        chances[rows, 3 : 3 + DIGITS] = 1 / DIGITS
+        seen = inputs[first:question]
+        digits = (seen >= 3) & (seen < 3 + DIGITS)
+        marks = np.flatnonzero(seen == (inputs[question + 1] if named else 1))
+        if len(marks):
+            key = seen[marks[0] + 1 : marks[0] + 1 + size]
+        else:  # digits at the very beginning may be the end of the key
+            key = seen[: np.flatnonzero(~digits)[0] if not digits.all() else len(seen)][-size:]
+        for row in rows:
+            digit = asked[row] - question - named - size + len(key)
+            if 0 <= digit < len(key):
+                chances[row] = 0.0
+                chances[row, key[digit]] = 1.0
+    return chances
+
+
+RULES = {'look up': _look_up}
+
+
 class Recall:
     """The documents of a split as a corpus; see `data.corpus.Corpus`.
 

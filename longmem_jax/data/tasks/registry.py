@@ -1,14 +1,48 @@
 """The tasks that `config.data.source` may name."""
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from longmem_jax.data.tasks import collision, copy_task, instruction, recall, sorting
 
-# name -> (corpus of a split, faults of its fields, vocabulary)
-TASKS: dict[str, tuple[Any, Any, Any]] = {
-    'collision': (collision.Collision, collision.check, collision.vocabulary),
-    'copy': (copy_task.Copy, copy_task.check, copy_task.vocabulary),
-    'instruction': (instruction.Instruction, instruction.check, instruction.vocabulary),
-    'recall': (recall.Recall, recall.check, recall.vocabulary),
-    'sorting': (sorting.Sorting, sorting.check, sorting.vocabulary),
+Settings = Any  # `config.data.task`
+
+
+class Task(NamedTuple):
+    """A task.
+
+    A rule is a player without parameters, to compare models with. Its inputs are the tokens that a
+    model reads, int [n], the places at which it is asked for the next token, int [m], and for each the
+    first place that it has seen, at most where the question begins. It returns the chances of what it
+    names, float [m, words]; those of place p depend on the inputs from the first seen to p only.
+
+    Attributes:
+      corpus: (settings, split, seed) to the documents of a split.
+      check: faults of the settings.
+      vocabulary: the words.
+      questions: (settings, inputs, asked) to where the question of every asked place begins, int [m].
+      rules: name to (settings, inputs, asked, first seen) to chances.
+    """
+
+    corpus: Callable[[Settings, str, int], Any]
+    check: Callable[[Settings], list[str]]
+    vocabulary: Callable[[Settings], Any]
+    questions: Callable[[Settings, np.ndarray, np.ndarray], np.ndarray]
+    rules: Mapping[str, Callable[[Settings, np.ndarray, np.ndarray, np.ndarray], np.ndarray]]
+
+
+def _task(module: ModuleType, corpus: Any) -> Task:
+    """The task of a module, by the names that every one of them has."""
+    return Task(corpus, module.check, module.vocabulary, module.questions, module.RULES)
+
+
+TASKS: dict[str, Task] = {
+    'collision': _task(collision, collision.Collision),
+    'copy': _task(copy_task, copy_task.Copy),
+    'instruction': _task(instruction, instruction.Instruction),
+    'recall': _task(recall, recall.Recall),
+    'sorting': _task(sorting, sorting.Sorting),
 }

@@ -48,6 +48,32 @@ def by_frequency(tokens: np.ndarray, num_tokens: int) -> np.ndarray:
     return np.lexsort((np.arange(num_tokens), first_index, -counts)).astype(np.int32)
 
 
+def questions(settings: Any, inputs: np.ndarray, asked: np.ndarray) -> np.ndarray:
+    """Where a question begins: at the separator; see `registry.Task`."""
+    return np.full(len(asked), np.flatnonzero(inputs == settings['num_tokens'])[0])
+
+
+def _count(
+    settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray
+) -> np.ndarray:
+    """The most frequent token of those seen that is not yet named; any unnamed one if none was seen."""
+    num_tokens, words = settings['num_tokens'], vocabulary(settings).vocab_size
+    chances = np.zeros((len(asked), words))
+    separator = questions(settings, inputs, asked)[0]
+    for first in np.unique(begin):
+        seen = inputs[first:separator]
+        seen = seen[seen < num_tokens]
+        order = by_frequency(seen, num_tokens)
+        for row in np.flatnonzero(begin == first):
+            left = order[~np.isin(order, inputs[separator + 1 : asked[row] + 1])]
+            left = left[:1] if len(seen) else left
+            chances[row, left] = 1 / len(left)
+    return chances
+
+
+RULES = {'counts': _count}
+
+
 class Sorting:
     """The sequences of a split as a corpus; see `data.corpus.Corpus`.
 
