@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 from absl import flags
 
-from longmem_jax.commands import compile, entry, evaluate, generate, translate
+from longmem_jax.commands import compile, entry, evaluate, floors, generate, translate
 from longmem_jax.commands.train import train
 from longmem_jax.config import checks
 from longmem_jax.devices import allocator, sharding
@@ -47,6 +47,10 @@ def _evaluate_pairs(experiment: Experiment) -> None:
     translate.evaluate(experiment, _SPLIT.value or 'test')
 
 
+def _floors(experiment: Experiment) -> None:
+    floors.measure(experiment, _SPLIT.value or 'test')
+
+
 def _generate(experiment: Experiment) -> None:
     options = {'length': _LENGTH, 'temperature': _TEMPERATURE, 'top_k': _TOP_K, 'top_p': _TOP_P,
                'seed': _SEED}  # fmt: skip
@@ -72,6 +76,7 @@ MODES = {
     'train': Mode(_train, _train),
     'evaluate': Mode(_evaluate, _evaluate_pairs),
     'generate': Mode(_generate, _translate),
+    'floors': Mode(_floors, None),
     'build_datastore': Mode(_build_datastore, None),
     'train_spalm': Mode(spalm.train, None),
 }
@@ -101,7 +106,7 @@ _LOAD_STATE = flags.DEFINE_string(
 _SPLIT = flags.DEFINE_string(
     'split',
     '',
-    'train, validation or test; the default is test for evaluate, train for build_datastore.',
+    'train, validation or test; the default is test for evaluate and floors, train for build_datastore.',
 )
 _TOPOLOGY = flags.DEFINE_string('topology', '', 'compile: a TPU slice such as v5e:4x4.')
 _DISTRIBUTED = flags.DEFINE_bool(

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from longmem_jax.commands.floors import show_beside
 from longmem_jax.commands.recall_by_distance import by_distance
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.errors import UsageError
@@ -89,6 +90,7 @@ def evaluate(
         paths = {'by distance': experiment.workdir / 'recall.png'}
     progress.close()
     show(progress, results, paths)
+    show_beside(progress, experiment.workdir, results[split])
     return results
 
 

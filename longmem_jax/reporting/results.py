@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from longmem_jax.evaluation.floors import Floors
 from longmem_jax.evaluation.result import Result
 from longmem_jax.reporting.progress import Progress
 
@@ -65,6 +66,25 @@ def show(progress: Progress, results: dict[str, Result], paths: dict[str, Any]) 
         progress.say(f'{name}: {result.protocol}')
     for name, path in paths.items():
         progress.say(f'{name}: {path}')
+
+
+def show_floors(progress: Progress, floors: Floors) -> None:
+    """Prints the scores of players without a learned memory."""
+    formats = {
+        'exact_match': ('exact match', '{:.2%}'),
+        'accuracy': ('accuracy', '{:.2%}'),
+        'bits_per_byte': ('bits/byte', '{:.4f}'),
+        'loss': ('nats/token', '{:.4f}'),
+        'perplexity': ('perplexity', '{:,.2f}'),
+    }
+    names = list(next(iter(floors.scores.values()), ()))
+    rows = [
+        (label, *(formats[name][1].format(scores[name]) for name in names))
+        for label, scores in floors.scores.items()
+    ]
+    columns = ('rule: what it sees', *(formats[name][0] for name in names))
+    progress.table('Without a learned memory', columns, rows)
+    progress.say(f'rules: {floors.protocol}')
 
 
 def _row(name: str, result: Result, *numbers: str) -> tuple[str, ...]:

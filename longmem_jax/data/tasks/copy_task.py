@@ -38,13 +38,11 @@ def questions(settings: Any, inputs: np.ndarray, asked: np.ndarray) -> np.ndarra
     return np.full(len(asked), np.flatnonzero(inputs == 3)[0])
 
 
-def _count(
-    settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray
-) -> np.ndarray:
+def _count(settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray) -> np.ndarray:
     """The number of A's if the document's beginning was seen; else the longest run."""
     question = questions(settings, inputs, asked)
     # The first input is the begin token.
-    known = (inputs[:question[0]] == 1).sum()
+    known = (inputs[: question[0]] == 1).sum()
     count = np.where(begin == 0, known, settings['max_count'])
     chances = np.zeros((len(asked), len(WORDS)))
     chances[np.arange(len(asked)), np.where(asked - question < count, 1, 4)] = 1.0

@@ -86,13 +86,11 @@ def questions(settings: Any, inputs: np.ndarray, asked: np.ndarray) -> np.ndarra
     return here - 3
 
 
-def _execute(
-    settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray
-) -> np.ndarray:
+def _execute(settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray) -> np.ndarray:
     """Executes the last instruction for who is here; any other character if none was seen."""
     words = vocabulary(settings)
     names = np.asarray(words.ids(' '.join(CHARACTERS[: settings['num_characters']])))
-    line = words.ids('You tell the X " Y wants to see you ! "'.replace('X', '!').replace('Y', '!'))
+    line = words.ids('You tell the king " king wants to see you ! "')
     told = np.asarray(words.ids('can you tell the'))  # then X, 'that the', Y
     starts = np.arange(max(len(inputs) - len(told), 0))
     for offset, word in enumerate(told):

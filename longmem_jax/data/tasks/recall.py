@@ -67,9 +67,7 @@ def questions(settings: Any, inputs: np.ndarray, asked: np.ndarray) -> np.ndarra
     return np.full(len(asked), np.flatnonzero(inputs == 2)[0])
 
 
-def _look_up(
-    settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray
-) -> np.ndarray:
+def _look_up(settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray) -> np.ndarray:
     """The digits of the key if they were seen; any digit otherwise."""
     size, named = settings['answer_length'], settings['kind'] in ('needles', 'associative')
     chances = np.zeros((len(asked), vocabulary(settings).vocab_size))

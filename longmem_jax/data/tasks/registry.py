@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from longmem_jax.data.tasks import collision, copy_task, instruction, recall, sorting
+from longmem_jax.data.tasks import (
+    collision,
+    collision_rules,
+    copy_task,
+    instruction,
+    recall,
+    sorting,
+)
 
 Settings = Any  # `config.data.task`
 
@@ -34,13 +41,14 @@ class Task(NamedTuple):
     rules: Mapping[str, Callable[[Settings, np.ndarray, np.ndarray, np.ndarray], np.ndarray]]
 
 
-def _task(module: ModuleType, corpus: Any) -> Task:
-    """The task of a module, by the names that every one of them has."""
-    return Task(corpus, module.check, module.vocabulary, module.questions, module.RULES)
+def _task(module: ModuleType, corpus: Any, rules: ModuleType | None = None) -> Task:
+    """The task of a module, by the names that every one of them has; its rules may be another's."""
+    rules = rules or module
+    return Task(corpus, module.check, module.vocabulary, rules.questions, rules.RULES)
 
 
 TASKS: dict[str, Task] = {
-    'collision': _task(collision, collision.Collision),
+    'collision': _task(collision, collision.Collision, collision_rules),
     'copy': _task(copy_task, copy_task.Copy),
     'instruction': _task(instruction, instruction.Instruction),
     'recall': _task(recall, recall.Recall),

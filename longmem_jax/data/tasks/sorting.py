@@ -53,9 +53,7 @@ def questions(settings: Any, inputs: np.ndarray, asked: np.ndarray) -> np.ndarra
     return np.full(len(asked), np.flatnonzero(inputs == settings['num_tokens'])[0])
 
 
-def _count(
-    settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray
-) -> np.ndarray:
+def _count(settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray) -> np.ndarray:
     """The most frequent token of those seen that is not yet named; any unnamed one if none was seen."""
     num_tokens, words = settings['num_tokens'], vocabulary(settings).vocab_size
     chances = np.zeros((len(asked), words))

@@ -1,0 +1,52 @@
+"""`--mode=floors`: what rules without a learned memory score; needs no checkpoint."""
+
+from pathlib import Path
+
+import jax
+
+from longmem_jax.data.documents import SPLITS
+from longmem_jax.errors import UsageError
+from longmem_jax.evaluation import floors
+from longmem_jax.evaluation.result import Result
+from longmem_jax.experiment import Experiment
+from longmem_jax.reporting.progress import Progress
+from longmem_jax.reporting.results import show_floors
+
+
+def measure(experiment: Experiment, split: str) -> floors.Floors:
+    """Scores n-grams or a task's rules on what an evaluation scores; prints and saves the table.
+
+    Args:
+      experiment: an experiment, trained or not.
+      split: 'train', 'validation' or 'test'.
+
+    Raises:
+      UsageError: an unknown split, or one whose questions no rule answers.
+    """
+    if split not in SPLITS:
+        raise UsageError(f'--split={split}: allowed are {", ".join(SPLITS)}.')
+    found = floors.measure(
+        experiment.config, split, experiment.corpus(split), lambda: experiment.corpus('train')
+    )
+    progress = Progress(0, log_every=0)
+    show_floors(progress, found)
+    if jax.process_index() == 0:
+        progress.say(f'floors: {floors.save(found, experiment.workdir)}')
+    return found
+
+
+def show_beside(progress: Progress, workdir: Path, result: Result) -> None:
+    """Prints the floors of a workdir if they are of the tokens of `result`; else how to get them."""
+    found = floors.saved(workdir)
+    if found is None:
+        progress.say('What rules without a learned memory score: --mode=floors')
+    elif (found.split, found.tokens, found.answers) == (
+        result.split,
+        result.tokens,
+        result.answers,
+    ):
+        show_floors(progress, found)
+    else:
+        progress.say(
+            f'{floors.FILE} is of other tokens ({found.protocol}); run --mode=floors again for these.'
+        )

@@ -1,0 +1,294 @@
+"""Scores of players without a learned memory, on the tokens that an evaluation scores.
+
+For texts: n-grams of one to five tokens, counted on the training text (`evaluation.ngrams`). For tasks:
+their rules (`data.tasks.registry.Task`), which see the question and so many tokens before it; that
+with everything seen is a ceiling. Rules may guess at random, and have the expected scores.
+"""
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from longmem_jax.data import lanes
+from longmem_jax.data.corpus import Corpus, TokenizedDocument
+from longmem_jax.data.tasks.registry import TASKS, Task
+from longmem_jax.data.windows import Windows
+from longmem_jax.evaluation.ngrams import NGrams, stream
+from longmem_jax.evaluation.result import Result, scored_text, segment_text
+from longmem_jax.files import whole_file
+
+FILE = 'floors.json'
+NAMES = ('unigram', 'bigram', 'trigram', '4-gram', '5-gram')
+ORDER = len(NAMES)  # of the longest n-grams
+MOST_COUNTED = 1 << 24  # tokens of the training text: some GB of tables
+AT_ONCE = 1 << 20  # tokens scored together
+SHORTEST = 64  # tokens before the question; then twice as many, and so on
+
+
+class Floors(NamedTuple):
+    """The scores of all players.
+
+    Attributes:
+      split: 'train', 'validation' or 'test'.
+      tokens, answers: how many were scored.
+      protocol: what was scored, and on what n-grams were counted.
+      scores: name to 'exact_match' and 'accuracy' for tasks, to 'bits_per_byte', 'loss' (nats per
+        token) and 'perplexity' for texts.
+    """
+
+    split: str
+    tokens: int
+    answers: int
+    protocol: str
+    scores: dict[str, dict[str, float]]
+
+
+def measure(config: Any, split: str, corpus: Corpus, train: Callable[[], Corpus]) -> Floors:
+    """The scores of all players on a split.
+
+    Args:
+      config: the whole configuration.
+      split: its name.
+      corpus: its documents.
+      train: makes the training corpus; called for texts only.
+
+    Raises:
+      UsageError: a split whose questions no rule answers.
+    """
+    evaluate = config.evaluate
+    if evaluate.context:
+        corpus = Windows(corpus, evaluate.segment_length, evaluate.context)
+    total = dict.fromkeys(('scored', 'tokens', 'num_bytes', 'answers'), 0.0)
+    parts = _counted(
+        parts_read(corpus, evaluate.num_lanes, evaluate.segment_length, evaluate.max_test_segments),
+        total,
+    )
+    lengths = corpus.lengths()
+    if config.data.source in TASKS:
+        task = TASKS[config.data.source]
+        scores = _of_task(
+            task,
+            config.data.task.to_dict(),
+            evaluate.segment_length,
+            int(lengths.max()),
+            parts,
+        )
+        counted = ''
+    else:
+        tokens, real, counted = _training_text(config, train())
+        ngrams = NGrams(tokens, real, corpus.tokenizer.vocab_size, ORDER)
+        nll = _of_text(ngrams, corpus.tokenizer.begin, parts)
+        scores = {
+            NAMES[order - 1]: _text_scores(sum_of_order, total)
+            for order, sum_of_order in enumerate(nll, start=1)
+        }
+    complete = total['tokens'] == lengths.sum()
+    first = None if complete else evaluate.max_test_segments
+    protocol = (
+        f'{segment_text(evaluate)}, {evaluate.num_lanes} lanes, {scored_text(total, split, first)}'
+    )
+    return Floors(split, int(total['scored']), int(total['answers']), protocol + counted, scores)
+
+
+def parts_read(
+    corpus: Any, num_lanes: int, segment_length: int, max_segments: int
+) -> Iterator[tuple[TokenizedDocument, int]]:
+    """The documents that an evaluation reads, each with the number of its tokens that are read.
+
+    Args:
+      corpus: documents, of which number k belongs to lane k % num_lanes (`data.lanes`).
+      num_lanes, segment_length: of the evaluation.
+      max_segments: read per lane; 0 = all.
+    """
+    left = np.full((num_lanes,), max_segments or np.iinfo(np.int64).max)
+    for index in range(len(corpus)):
+        lane = index % num_lanes
+        if not left.any():
+            return
+        if not left[lane]:
+            continue
+        document = corpus[index]
+        segments = min(-(-len(document.tokens) // segment_length), left[lane])
+        left[lane] -= segments
+        if segments:
+            yield document, min(len(document.tokens), int(segments) * segment_length)
+
+
+def _counted(
+    parts: Iterator[tuple[TokenizedDocument, int]], total: dict[str, float]
+) -> Iterator[tuple[TokenizedDocument, int]]:
+    """The same parts; adds what they hold to `total`."""
+    for document, read in parts:
+        scored = document.scored
+        total['tokens'] += read
+        total['scored'] += read if scored is None else int((scored[:read] > 0).sum())
+        total['answers'] += 0 if scored is None else int((scored[:read] == 2).sum())
+        total['num_bytes'] += document.num_bytes * read / len(document.tokens)
+        yield document, read
+
+
+def _inputs(document: TokenizedDocument, begin: int) -> np.ndarray:
+    """What a model reads at every position, int [n]."""
+    if document.inputs is not None:
+        return document.inputs
+    return np.concatenate([[begin], document.tokens[:-1]])
+
+
+def _of_task(
+    task: Task,
+    settings: Any,
+    segment: int,
+    longest: int,
+    parts: Iterator[tuple[TokenizedDocument, int]],
+) -> dict[str, dict[str, float]]:
+    """Exact match and accuracy of every rule by what it sees before the question.
+
+    `longest` is the number of tokens of the longest document.
+    """
+    begin = task.vocabulary(settings).begin
+    sums: dict[tuple[str, str], np.ndarray] = {}  # answers and tokens that are right
+    counts = np.zeros(2)
+    for document, read in parts:
+        asked = np.flatnonzero(document.scored[:read])
+        if not len(asked):
+            continue
+        inputs, targets, ends = (
+            _inputs(document, begin),
+            document.tokens[asked],
+            document.scored[asked],
+        )
+        # The first place of every answer; what follows the last end is not a whole answer.
+        last = np.flatnonzero(ends == 2)
+        first = np.concatenate([[0], last + 1])[: len(last)]
+        counts += len(last), len(asked)
+        question = task.questions(settings, inputs, asked)
+        for seen, since in _seen(question, segment, longest).items():
+            for name, rule in task.rules.items():
+                chances = rule(settings, inputs, asked, since)
+                chance = chances[np.arange(len(asked)), targets]
+                exact = np.multiply.reduceat(chance[: last[-1] + 1], first) if len(last) else 0.0
+                label = name, seen
+                sums[label] = sums.get(label, np.zeros(2)) + [np.sum(exact), chance.sum()]
+    return {
+        f'{name}: {seen}': {
+            'exact_match': float(found[0] / counts[0]) if counts[0] else math.nan,
+            'accuracy': float(found[1] / counts[1]),
+        }
+        for rule in task.rules
+        for (name, seen), found in sums.items()
+        if name == rule
+    }
+
+
+def _seen(question: np.ndarray, segment: int, longest: int) -> dict[str, np.ndarray]:
+    """What is seen, in words, to the first place seen for every question, int [m].
+
+    Args:
+      question: int [m], where the questions begin.
+      segment: length of the segments of the evaluation.
+      longest: tokens of the longest document.
+    """
+    found = {
+        'the question': question,
+        f'its segment of {segment}': question // segment * segment,
+    }
+    before = SHORTEST
+    while before < longest:
+        found[f'{before:,} tokens more'] = np.maximum(question - before, 0)
+        before *= 2
+    return found | {'everything': np.zeros_like(question)}
+
+
+def _of_text(
+    ngrams: NGrams, begin: int, parts: Iterator[tuple[TokenizedDocument, int]]
+) -> np.ndarray:
+    """Sums of negative log-likelihoods of the scored tokens by order, float64 [order]."""
+    nll, waiting, size = np.zeros(ngrams.order), [], 0
+    for document, read in itertools.chain(parts, [(None, 0)]):
+        if document is not None:
+            waiting.append((document, read))
+            size += read
+        if waiting and (document is None or size >= AT_ONCE):
+            texts = [(_inputs(d, begin)[0], d.tokens[:read]) for d, read in waiting]
+            tokens, real = stream(texts, begin, ngrams.order)
+            scored = np.concatenate(
+                [
+                    np.ones((read,), bool) if d.scored is None else d.scored[:read] > 0
+                    for d, read in waiting
+                ]
+            )
+            nll -= np.log(ngrams.chances(tokens)[:, real][:, scored]).sum(axis=1)
+            waiting, size = [], 0
+    return nll
+
+
+def _text_scores(nll: float, total: dict[str, float]) -> dict[str, float]:
+    """Scores of a text by the sum of its negative log-likelihoods."""
+    result = Result('', nll, int(total['scored']), total['num_bytes'], '', None, 0, 0)
+    return {name: getattr(result, name) for name in ('bits_per_byte', 'loss', 'perplexity')}
+
+
+def _training_text(config: Any, corpus: Corpus) -> tuple[np.ndarray, np.ndarray, str]:
+    """What a run of this configuration reads of the first epoch.
+
+    Returns:
+      Tokens, and which are of a document, as from `ngrams.stream`; and how many, in words.
+    """
+    train, begin = config.train, corpus.tokenizer.begin
+    source = lanes.batches(
+        corpus,
+        lanes=range(train.num_lanes),
+        num_lanes=train.num_lanes,
+        segment_length=train.segment_length,
+        segments_per_batch=train.segments_per_step,
+        seed=config.data.seed,
+        shuffle=True,
+        num_epochs=1,
+        cursor=None,
+    )
+    texts: list[list[list[np.ndarray]]] = [[] for _ in range(train.num_lanes)]
+    size, steps = 0, 0
+    for batch, _ in source:
+        for segment, lane in np.ndindex(*batch.start.shape):
+            tokens = batch.targets[segment, lane][batch.valid[segment, lane]]
+            if batch.start[segment, lane]:
+                texts[lane].append([])
+            if len(tokens):
+                texts[lane][-1].append(tokens)
+                size += len(tokens)
+        steps += 1
+        if steps == train.num_steps or size >= MOST_COUNTED:
+            break
+    documents = (
+        (begin, np.concatenate(document)) for lane in texts for document in lane if document
+    )
+    tokens, real = stream(documents, begin, ORDER)
+    whole = size == corpus.lengths().sum()
+    which = 'all' if whole else 'the first'
+    return (
+        tokens,
+        real,
+        (
+            f'; n-grams counted on {which} {size:,} tokens of train'
+            + ('' if whole else f', those of {steps:,} of {train.num_steps:,} steps, each once')
+        ),
+    )
+
+
+def save(floors: Floors, workdir: Path) -> Path:
+    """Writes `floors.json`; returns its path."""
+    path = workdir / FILE
+    with whole_file(path) as partial:
+        partial.write_text(json.dumps(floors._asdict(), indent=1) + '\n')
+    return path
+
+
+def saved(workdir: Path) -> Floors | None:
+    """What `save` wrote, or None."""
+    path = workdir / FILE
+    return Floors(**json.loads(path.read_text())) if path.exists() else None
