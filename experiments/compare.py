@@ -7,7 +7,8 @@ Trains every run with every seed, one after another; flags after `--` apply to a
 are not repeated. A row shows mean (minimum - maximum) over seeds on the test set; `reset` is with the
 memory reset before every segment; translations show BLEU instead. `--contexts=512,4096` adds tokens per
 second of generation after contexts of these lengths (experiments/generation.py). `--figure=FILE.png`
-draws validation by step, and generation by context if it was measured.
+draws validation by step, and generation by context if it was measured. `--floors` adds what rules
+without a learned memory score on the test set of the first run and seed (`--mode=floors`).
 
 `--sweep=FIELD=VALUE,VALUE,...` repeats every run for each value of `config.FIELD`. A field that begins
 with `evaluate.` is swept over one training per seed, with the scores of experiments/evaluation.py. Then
@@ -30,6 +31,7 @@ from typing import Any, NamedTuple
 
 import matplotlib.figure
 
+from experiments import floors
 from experiments.evaluation import memory_size
 from longmem_jax.reporting import figures
 
@@ -322,6 +324,7 @@ def main() -> None:
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--figure', type=Path)
     parser.add_argument('--contexts', type=whole_numbers)
+    parser.add_argument('--floors', action='store_true')
     parser.add_argument('--sweep', type=sweep, default=Sweep())
     parser.add_argument('--by_size', type=Path)
     parser.add_argument('--by_value', type=Path)
@@ -330,8 +333,7 @@ def main() -> None:
         parser.error('--by_value: needs --sweep=FIELD=VALUE,VALUE,...')
     results: dict[str, dict[str, list[dict]]] = {}
     for text in options.runs:
-        label, _, rest = text.partition(': ')
-        variants, *flags = (rest or label).split()
+        label, (variants, *flags) = parts(text)
         by_value = results.setdefault(label, {})
         for value in options.sweep.values:
             for seed in range(options.seeds):
@@ -345,10 +347,21 @@ def main() -> None:
         for value, seeds in by_value.items()
     }
     print(table(rows))
+    if options.floors:
+        _, (variants, *flags) = parts(options.runs[0])
+        flags = [*_seeds(0), *flags, *arguments[cut + 1 :]]
+        found = floors.measure(options.config, variants, flags, options.output / 'floors')
+        print(f'\n{floors.table(found)}')
     if options.figure:
         draw(rows, options.figure)
     for path in filter(None, (options.by_size, options.by_value)):
         draw_scores(results, path, options.sweep.field, path == options.by_size)
+
+
+def parts(text: str) -> tuple[str, list[str]]:
+    """'LABEL: VARIANTS FLAGS' as the label, and the variants followed by the flags."""
+    label, _, rest = text.partition(': ')
+    return label, (rest or label).split()
 
 
 def swept(

@@ -1,0 +1,38 @@
+"""What rules without a learned memory score, beside a table of experiments/compare.py."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PERCENT = {'exact_match': 'exact match, %', 'accuracy': 'accuracy, %'}
+HEADINGS = PERCENT | {'bits_per_byte': 'bits/byte', 'perplexity': 'perplexity'}
+
+
+def measure(config: str, variants: str, flags: list[str], folder: Path) -> dict[str, Any]:
+    """The `floors.json` of a configuration; what is there is not measured again."""
+    path = folder / 'floors.json'
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [
+            sys.executable, '-m', 'longmem_jax.main', f'--config={config}:{variants}',
+            f'--workdir={folder}', '--mode=floors', *flags,
+        ]  # fmt: skip
+        if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
+            raise SystemExit(f'failed: {" ".join(command)}')
+    return json.loads(path.read_text())
+
+
+def table(measured: dict[str, Any]) -> str:
+    """A Markdown table of what `measure` returned, with what was scored below it."""
+    scores = measured['scores']
+    shown = [name for name in HEADINGS if name in next(iter(scores.values()))]
+    lines = [
+        f'| without a learned memory | {" | ".join(HEADINGS[name] for name in shown)} |',
+        f'|{"---|" * (1 + len(shown))}',
+    ]
+    for label, found in scores.items():
+        numbers = (found[name] * (100 if name in PERCENT else 1) for name in shown)
+        lines.append(f'| {label} | {" | ".join(f"{number:.3f}" for number in numbers)} |')
+    return '\n'.join([*lines, '', measured['protocol']])
