@@ -192,6 +192,39 @@ def test_score_by_value_of_evaluation(tmp_path, monkeypatch, capsys):
     assert [row[0] for row in rows[-2:]] == ['spans, limit 64', 'spans, limit 16']
 
 
+def test_floors_are_measured_once_below_the_table(tmp_path, monkeypatch, capsys):
+    finished(tmp_path, 'spans', [''], [4.0])
+    commands = []
+
+    def measure(command, **_):
+        commands.append(command)
+        scores = {'trigram': {'bits_per_byte': 2.25, 'loss': 1.0, 'perplexity': 7.0}}
+        content = {'split': 'test', 'answers': 0, 'protocol': 'all of it', 'scores': scores}
+        (tmp_path / 'floors' / 'floors.json').write_text(json.dumps(content))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(compare.floors.subprocess, 'run', measure)
+    for _ in range(2):
+        given = ['--floors', 'spans: tiny --config.a=1', '--', '--config.b=2']
+        assert not called(monkeypatch, tmp_path, *given)
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[-1] == 'all of it'
+        rows = cells('\n'.join(lines[-5:-2]))
+        assert rows == [
+            ['without a learned memory', 'bits/byte', 'perplexity'],
+            ['trigram', '2.250', '7.000'],
+        ]
+    (command,) = commands
+    assert '--config=c.py:tiny' in command and '--mode=floors' in command
+    assert command[-2:] == ['--config.a=1', '--config.b=2'] and '--config.data.seed=0' in command
+
+
+def test_floors_of_tasks_are_in_percent():
+    scores = {'counts: the question': {'exact_match': 0.001, 'accuracy': 0.4083}}
+    text = compare.floors.table({'scores': scores, 'protocol': 'all'})
+    assert cells('\n'.join(text.splitlines()[:3]))[1] == ['counts: the question', '0.100', '40.830']
+
+
 @pytest.mark.parametrize('text', ['w', 'w=', '=1', 'w=1,,2', 'w=1,1'])
 def test_sweeps_are_refused_before_anything_runs(text, tmp_path, monkeypatch, capsys):
     given = ['compare', 'a', '--config=c', f'--output={tmp_path}', f'--sweep={text}']

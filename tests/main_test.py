@@ -1,6 +1,7 @@
 """The command: each bad input is one message, exit code 2, no traceback; modes work together."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,10 @@ BAD = [
     ([TINY, '--workdir={tmp}', '--config.model.vocab_size=100'], 'the tokenizer has 257'),
     ([TINY, '--workdir={tmp}', '--mode=generate', '--prompt=x'], 'train first'),
     ([TINY, '--workdir={tmp}', '--mode=evaluate', '--split=dev'], 'train, validation, test'),
+    ([TINY, '--workdir={tmp}', '--mode=floors', '--split=dev'], 'train, validation, test'),
+    ([PAIRS, '--mode=floors'], "--mode=floors: not for models of the kind 'seq2seq'"),
+    (['--config=configs/instruction.py:tiny', '--workdir={tmp}', '--mode=floors', '--split=train'],
+     '--config.data.task.train_on_text=False'),
     ([TINY, '--mode=compile'], '--topology='),
     ([TINY, '--workdir={tmp}', '--coordinator=a:1'], 'go together'),
     ([TINY, '--workdir={tmp}', '--process_id=1'], 'go together'),
@@ -176,6 +181,17 @@ def test_training_says_everything(trained):
 def test_evaluate(trained):
     out, _ = run(TINY, f'--workdir={trained[0]}', '--mode=evaluate', '--split=validation')
     assert 'validation, memory reset' in out and 'tokens' in out
+
+
+@pytest.mark.slow
+def test_floors_are_shown_beside_the_results(trained):
+    out, _ = run(TINY, f'--workdir={trained[0]}', '--mode=floors')
+    assert 'unigram' in out and '5-gram' in out and 'counted on the first 5,120 tokens' in out
+    scored = re.search('the first [0-9,]+ tokens .* of test scored', out)[0]
+    out, _ = run(TINY, f'--workdir={trained[0]}', '--mode=evaluate')
+    assert 'gain by memory' in out and '5-gram' in out and out.count(scored) == 3
+    out, _ = run(TINY, f'--workdir={trained[0]}', '--mode=evaluate', '--split=validation')
+    assert '5-gram' not in out and 'is of other tokens' in out
 
 
 @pytest.mark.slow
