@@ -157,6 +157,15 @@ def test_collisions_of_the_last_steps_are_those_of_a_loop(question, rule):
     assert found == pytest.approx(np.mean(right))
 
 
+def test_a_collision_of_which_a_token_was_not_seen_does_not_count():
+    settings, rule = WORLD | dict(question='last'), TASKS['collision'].rules['latest']
+    # Row, column, row, column, question: they meet at the upper left, then both are at the lower right.
+    inputs = np.asarray([[0, 6, 0, 6, 12], [5, 10, 4, 11, 12]]).reshape(-1)
+    for first, wanted in ((0, 0), (1, 3), (5, 3)):
+        chances = rule(settings, inputs, np.asarray([9]), np.asarray([first]))
+        assert chances[0, wanted] == 1.0 and chances.sum() == 1.0
+
+
 def test_rules_do_not_score_text_that_is_only_learnt_from():
     inputs, asked, _ = next(documents('instruction', WALKS, 'train'))
     with pytest.raises(UsageError, match='train_on_text=False'):
