@@ -191,7 +191,7 @@ def test_floors_are_shown_beside_the_results(trained):
     out, _ = run(TINY, f'--workdir={trained[0]}', '--mode=evaluate')
     assert 'gain by memory' in out and '5-gram' in out and out.count(scored) == 3
     out, _ = run(TINY, f'--workdir={trained[0]}', '--mode=evaluate', '--split=validation')
-    assert '5-gram' not in out and 'is of other tokens' in out
+    assert '5-gram' not in out and 'is of other settings' in out
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def evaluate(
         paths = {'by distance': experiment.workdir / 'recall.png'}
     progress.close()
     show(progress, results, paths)
-    show_beside(progress, experiment.workdir, results[split])
+    show_beside(progress, experiment, split)
     return results
 
 

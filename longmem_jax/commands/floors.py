@@ -1,13 +1,10 @@
 """`--mode=floors`: what rules without a learned memory score; needs no checkpoint."""
 
-from pathlib import Path
-
 import jax
 
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation import floors
-from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show_floors
@@ -35,18 +32,14 @@ def measure(experiment: Experiment, split: str) -> floors.Floors:
     return found
 
 
-def show_beside(progress: Progress, workdir: Path, result: Result) -> None:
-    """Prints the floors of a workdir if they are of the tokens of `result`; else how to get them."""
-    found = floors.saved(workdir)
+def show_beside(progress: Progress, experiment: Experiment, split: str) -> None:
+    """Prints the floors of the workdir if they are of what was evaluated; else how to get them."""
+    found = floors.saved(experiment.workdir)
     if found is None:
         progress.say('What rules without a learned memory score: --mode=floors')
-    elif (found.split, found.tokens, found.answers) == (
-        result.split,
-        result.tokens,
-        result.answers,
-    ):
+    elif found.settings == floors.settings_of(experiment.config, split):
         show_floors(progress, found)
     else:
         progress.say(
-            f'{floors.FILE} is of other tokens ({found.protocol}); run --mode=floors again for these.'
+            f'{floors.FILE} is of other settings ({found.protocol}); --mode=floors measures for these.'
         )

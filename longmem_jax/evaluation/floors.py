@@ -20,7 +20,7 @@ from longmem_jax.data.tasks.registry import TASKS, Task
 from longmem_jax.data.windows import Windows
 from longmem_jax.evaluation.ngrams import NGrams, stream
 from longmem_jax.evaluation.result import Result, scored_text, segment_text
-from longmem_jax.files import whole_file
+from longmem_jax.files import checksum, whole_file
 
 FILE = 'floors.json'
 NAMES = ('unigram', 'bigram', 'trigram', '4-gram', '5-gram')
@@ -37,6 +37,7 @@ class Floors(NamedTuple):
       split: 'train', 'validation' or 'test'.
       tokens, answers: how many were scored.
       protocol: what was scored, and on what n-grams were counted.
+      settings: checksum of the settings that the scores depend on, `settings_of`.
       scores: name to 'exact_match' and 'accuracy' for tasks, to 'bits_per_byte', 'loss' (nats per
         token) and 'perplexity' for texts.
     """
@@ -45,6 +46,7 @@ class Floors(NamedTuple):
     tokens: int
     answers: int
     protocol: str
+    settings: str
     scores: dict[str, dict[str, float]]
 
 
@@ -92,7 +94,24 @@ def measure(config: Any, split: str, corpus: Corpus, train: Callable[[], Corpus]
     protocol = (
         f'{segment_text(evaluate)}, {evaluate.num_lanes} lanes, {scored_text(total, split, first)}'
     )
-    return Floors(split, int(total['scored']), int(total['answers']), protocol + counted, scores)
+    return Floors(
+        split,
+        int(total['scored']),
+        int(total['answers']),
+        protocol + counted,
+        settings_of(config, split),
+        scores,
+    )
+
+
+def settings_of(config: Any, split: str) -> str:
+    """Checksum of the settings that the floors of a split depend on."""
+    evaluate, train = config.evaluate, config.train
+    used = [split, config.data.to_dict(), evaluate.num_lanes, evaluate.segment_length]
+    used += [evaluate.context, evaluate.max_test_segments]
+    if config.data.source not in TASKS:
+        used += [train.num_lanes, train.segment_length, train.segments_per_step, train.num_steps]
+    return checksum(json.dumps(used, sort_keys=True).encode())
 
 
 def parts_read(

@@ -16,7 +16,7 @@ from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.data.windows import Windows
 from longmem_jax.evaluation import floors
 from longmem_jax.evaluation.ngrams import NGrams, stream
-from longmem_jax.evaluation.result import Result
+from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show_floors
 from tests.data.tasks_test import KEYS
@@ -158,20 +158,30 @@ def test_answers_that_are_not_read_are_not_scored():
     assert 'nothing is to be scored' in out.getvalue()
 
 
-def shown(workdir, tokens=4, answers=0):
+def shown(workdir, config):
     out = io.StringIO()
-    result = Result('test', 1.0, tokens, 4.0, 'all', None, answers, 0)
-    show_beside(Progress(0, log_every=0, out=out), workdir, result)
+    experiment = Experiment(config, workdir, None)
+    show_beside(Progress(0, log_every=0, out=out), experiment, 'test')
     return out.getvalue()
 
 
-def test_floors_are_shown_beside_results_of_the_same_tokens(tmp_path):
-    assert '--mode=floors' in shown(tmp_path)
-    scores = {'unigram': {'bits_per_byte': 2.5, 'loss': 1.73, 'perplexity': 5.66}}
-    kept = floors.Floors('test', 4, 0, 'all 4 tokens', scores)
-    path = floors.save(kept, tmp_path)
-    assert json.loads(path.read_text())['scores'] == scores and floors.saved(tmp_path) == kept
-    text = shown(tmp_path)
-    assert 'unigram' in text and '2.5000' in text and 'all 4 tokens' in text
-    text = shown(tmp_path, tokens=5)
-    assert 'unigram' not in text and 'is of other tokens (all 4 tokens)' in text
+def test_floors_are_shown_beside_results_of_the_same_settings(tmp_path):
+    config = configuration()
+    assert '--mode=floors' in shown(tmp_path, config)
+    measured = floors.measure(config, 'test', Texts(0), lambda: Texts(1))
+    path = floors.save(measured, tmp_path)
+    assert json.loads(path.read_text())['scores'] == measured.scores
+    assert floors.saved(tmp_path) == measured
+    text = shown(tmp_path, config)
+    assert 'unigram' in text and measured.protocol in text
+    config.model.num_layers = 7
+    assert shown(tmp_path, config) == text
+    for section, changes in (
+        ('data', dict(seed=3)),
+        ('evaluate', dict(max_test_segments=2)),
+        ('train', dict(num_steps=3)),
+    ):
+        other = configuration()
+        other[section].update(changes)
+        text = shown(tmp_path, other)
+        assert 'unigram' not in text and f'is of other settings ({measured.protocol})' in text
