@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from longmem_jax.data.lanes import batches
+from longmem_jax.data.tasks import mqar
 from longmem_jax.data.tasks.collision import Collision
 from longmem_jax.data.tasks.copy_task import Copy
 from longmem_jax.data.tasks.instruction import Instruction
+from longmem_jax.data.tasks.mqar import FILLS, Mqar, by_power
 from longmem_jax.data.tasks.recall import KINDS, Recall
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.tasks.sorting import Sorting, by_frequency
@@ -48,10 +50,20 @@ KEYS = dict(
     num_fillers=5,
     before=20,
 )
+PAIRS = dict(
+    documents=60,
+    eval_documents=12,
+    num_words=40,
+    sizes=((32, 4), (64, 8), (96, 16)),
+    power=0.01,
+    passes=2,
+    fill='random',
+)
 EVERY = [
     (Collision, WORLD),
     (Copy, GAPS),
     (Instruction, WALKS),
+    (Mqar, PAIRS),
     (Recall, KEYS),
     (Sorting, COUNTS),
 ]
@@ -325,3 +337,86 @@ def test_distances_are_checked():
         (dict(kind='haystack'), "kind = 'haystack'"),
     ):
         assert any(message in fault for fault in check(KEYS | changes)), changes
+
+
+@pytest.mark.parametrize('split', ['train', 'test'])
+@pytest.mark.parametrize('fill', FILLS)
+def test_every_key_is_told_and_then_asked_for_once(fill, split):
+    corpus, found = Mqar(PAIRS | dict(fill=fill), split, 0), set()
+    for index in range(len(corpus)):
+        document = corpus[index]
+        length, pairs = len(document.tokens), int((document.scored > 0).sum())
+        found.add((length, pairs))
+        listed = document.inputs[: 2 * pairs].reshape(pairs, 2)
+        told = dict(listed.tolist())
+        assert len(told) == len(set(told.values())) == pairs
+        assert 1 <= min(told) and max(told) < 20 <= min(told.values()) and max(told.values()) < 40
+        np.testing.assert_array_equal(document.inputs[2 * pairs : 4 * pairs], listed.reshape(-1))
+        (asked,) = np.nonzero(document.scored)
+        assert asked.min() >= 4 * pairs and not (asked % 2).any()
+        assert set(document.scored[asked]) == {2}
+        assert sorted(document.inputs[asked]) == sorted(told)
+        answers = [told[key] for key in document.inputs[asked].tolist()]
+        assert document.tokens[asked].tolist() == answers
+        rest = np.delete(document.inputs[4 * pairs :], asked - 4 * pairs)
+        if fill == 'blank':
+            assert not rest.any()
+        elif fill == 'others':
+            assert rest.min() > 0 and not set(rest.tolist()) & set(told)
+    assert found == set(PAIRS['sizes'])
+
+
+def test_sizes_of_mqar_are_drawn_in_training_and_cycled_in_evaluation():
+    sizes = PAIRS['sizes']
+    test = Mqar(PAIRS, 'test', 0).lengths()
+    assert test.tolist() == [sizes[index % 3][0] for index in range(12)]
+    train = Mqar(PAIRS | dict(documents=600), 'train', 0).lengths()
+    shares = [np.mean(train == length) for length, _ in sizes]
+    assert np.abs(np.subtract(shares, 1 / 3)).max() < 0.06
+    text = Mqar(PAIRS | dict(sizes='((32, 4), (64, 8), (96, 16))'), 'test', 0)  # as a flag gives it
+    np.testing.assert_array_equal(text.lengths(), test)
+
+
+def test_questions_come_by_a_power_of_the_distance():
+    """The share of the first place is 1 over the harmonic sum; with power 1 all are alike."""
+    random = np.random.default_rng(0)
+    first = [by_power(random, 50, 0.0, 1)[0] == 0 for _ in range(4000)]
+    assert abs(np.mean(first) - 1 / (1 / np.arange(1, 51)).sum()) < 0.03
+    places = [by_power(random, 50, 1.0, 1)[0] for _ in range(4000)]
+    assert abs(np.mean(places) - 24.5) < 1
+    assert sorted(by_power(random, 8, 0.01, 8)) == list(range(8))
+
+
+def test_sizes_are_checked():
+    check = TASKS['mqar'].check
+    assert check(PAIRS) == [] and check(PAIRS | dict(sizes='((32, 4),)')) == []
+    for changes, message in (
+        (dict(sizes=()), 'must be (length, pairs)'),
+        (dict(sizes=(64, 4)), 'must be (length, pairs)'),
+        (dict(sizes='much'), 'must be (length, pairs)'),
+        (dict(sizes=((22, 4),)), '4 pairs in 22 tokens'),
+        (dict(sizes=((33, 4),)), 'an even number of tokens, at least 24'),
+        (dict(sizes=((33, 0),)), 'at least one pair'),
+        (dict(sizes=((128, 20),)), '20 pairs need as many keys; num_words = 40 has 19'),
+        (dict(fill='some'), "fill = 'some'"),
+    ):
+        faults = check(PAIRS | changes)
+        assert len(faults) == 1 and message in faults[0], (changes, faults)
+
+
+def test_values_of_keys_that_were_seen_are_looked_up():
+    """Right where the list was seen, one of the values otherwise."""
+    corpus = Mqar(PAIRS | dict(fill='blank'), 'test', 0)
+    for index in range(3):
+        document = corpus[index]
+        (asked,) = np.nonzero(document.scored)
+        right = document.tokens[asked]
+        chances = {
+            name: mqar.RULES['look up'](PAIRS, document.inputs, asked, begin)
+            for name, begin in (('all', np.zeros_like(asked)), ('none', asked))
+        }
+        assert (mqar.questions(PAIRS, document.inputs, asked) == asked).all()
+        np.testing.assert_array_equal(chances['all'].argmax(axis=1), right)
+        assert chances['all'].max(axis=1).min() == 1
+        np.testing.assert_allclose(chances['none'][:, 20:], 1 / 20)
+        assert not chances['none'][:, :20].any()

@@ -11,6 +11,7 @@ from longmem_jax.data.tasks import (
     collision_rules,
     copy_task,
     instruction,
+    mqar,
     recall,
     sorting,
 )
@@ -51,6 +52,7 @@ TASKS: dict[str, Task] = {
     'collision': _task(collision, collision.Collision, collision_rules),
     'copy': _task(copy_task, copy_task.Copy),
     'instruction': _task(instruction, instruction.Instruction),
+    'mqar': _task(mqar, mqar.Mqar),
     'recall': _task(recall, recall.Recall),
     'sorting': _task(sorting, sorting.Sorting),
 }
