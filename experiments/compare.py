@@ -38,6 +38,7 @@ from longmem_jax.reporting import figures
 TASK = {'exact_match': 'exact match, %', 'accuracy': 'accuracy, %'}
 TEXT = {'bits_per_byte': 'bits/byte'}
 WORDS = {'perplexity': 'perplexity'}
+TRAIN = 'longmem_jax.main'
 STYLES = ('-', '--', ':')
 
 
@@ -47,10 +48,8 @@ def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -
     if path.exists():
         return json.loads(path.read_text())
     folder.mkdir(parents=True, exist_ok=True)
-    command = [
-        sys.executable, '-m', 'longmem_jax.main', f'--config={config}:{variants}',
-        f'--workdir={folder}', *_seeds(seed), *flags,
-    ]  # fmt: skip
+    given = run_arguments(config, variants, flags, seed, folder)
+    command = [sys.executable, '-m', TRAIN, *given]
     with open(folder / 'log.txt', 'w') as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         _, status, usage = os.wait4(process.pid, 0)
@@ -83,6 +82,14 @@ def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -
     }
     path.write_text(json.dumps(numbers, indent=1))
     return numbers
+
+
+def run_arguments(
+    config: str, variants: str, flags: list[str], seed: int, folder: Path
+) -> list[str]:
+    """What follows `python -m MODULE` on a command line: config, folder, seeds, flags."""
+    given = [f'--config={config}:{variants}', f'--workdir={folder}']
+    return [*given, *_seeds(seed), *flags]
 
 
 def _seeds(seed: int) -> list[str]:

@@ -1,0 +1,98 @@
+"""One model and one way of training for every memory of the library, on several tasks.
+
+python -m longmem_jax.main --config=configs/scoreboard.py:task=mqar,memory=infini --workdir=DIR
+`:memory=` is any memory of the library. `:task=` is `mqar` (many pairs, each asked for), `passkey`,
+`needles` or `copy` (one key, at a distance), `stdlib` (bytes of Python's standard library) or `text`
+(bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of 64, for two cores. This is not an
+experiment of a paper; `python -m experiments.scoreboard` runs it for all memories and makes the table,
+with feed-forward layers of a width that makes parameters equal.
+"""
+
+from longmem_jax.config.base import base, read_bytes, size, two_cores
+from longmem_jax.config.variants import one_of, variant
+
+RECALL = ('passkey', 'needles', 'copy')
+TASKS = ('mqar', *RECALL, 'stdlib', 'text')
+
+
+def get_config(arg=''):
+    config = base()
+
+    size(config, layers=4, width=256, heads=4, feed_forward=1024)
+    config.model.dtype = 'bfloat16'
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.schedule = 'cosine'
+    config.optimizer.warmup_steps = 500
+    config.optimizer.clip_norm = 1.0
+    config.train.num_steps = 20_000
+    config.train.num_lanes = 64
+    config.train.segment_length = 128
+    config.train.segments_per_step = 4
+    config.train.log_every = 100
+    config.train.evaluate_every = 5000
+    config.evaluate.num_lanes = 64
+    config.evaluate.max_segments = 64
+    config.generate.sample_length = 0
+    scale = dict(reach=512, memories=8192)
+    # Of the tasks: words; length and pairs; distances; documents of evaluation.
+    sizes = dict(
+        words=1024,
+        pairs=((128, 8), (256, 16), (512, 32), (1024, 64)),
+        distances=(32, 256, 1024, 2048),
+        fill='others',
+        documents=512,
+        fillers=64,
+    )
+
+    def tiny(config):
+        """2 layers of 64, segments of 32; a minute or two per task on a core."""
+        size(config, layers=2, width=64, heads=2, feed_forward=512)  # wide: room for tables
+        two_cores(config, steps=1000, lanes=16, segment=32)
+        config.optimizer.learning_rate = 3e-3
+        config.train.log_every = 50
+        config.train.evaluate_every = 500
+        config.evaluate.num_lanes = 16
+        scale.update(reach=128, memories=2048, basis=64, samples=32, widths=(0.02, 0.05), slots=16)
+        sizes.update(
+            words=32,
+            pairs=((16, 2), (32, 4), (64, 8)),
+            fill='blank',
+            distances=(16, 64, 256),
+            documents=192,
+            fillers=8,
+        )
+
+    def task(config, name):
+        """What the model is trained on."""
+        data = config.data
+        one_of('task', name, TASKS)
+        if name in ('stdlib', 'text'):
+            data.source, data.pieces = name, 16
+            read_bytes(config)
+            config.evaluate.max_test_segments = 1024
+            return
+        shared = dict(documents=10_000_000, eval_documents=sizes['documents'])
+        data.source = 'mqar' if name == 'mqar' else 'recall'
+        if name == 'mqar':
+            config.model.vocab_size = sizes['words']
+            data.task = shared | dict(
+                num_words=sizes['words'],
+                sizes=sizes['pairs'],
+                power=0.01,
+                passes=1,
+                fill=sizes['fill'],
+            )
+            config.train.num_steps += config.train.num_steps // 2
+            return
+        config.model.vocab_size = 128
+        data.task = shared | dict(
+            kind=name,
+            distances=sizes['distances'],
+            num_pairs=4,
+            answer_length=1,
+            num_fillers=sizes['fillers'],
+            before=config.train.segment_length,
+        )
+
+    argument = arg if 'task=' in arg else ','.join(filter(None, (arg, 'task=mqar')))
+    return variant(config, argument, memory='local', scale=scale, tiny=tiny, task=task)

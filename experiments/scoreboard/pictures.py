@@ -1,0 +1,151 @@
+"""Three figures of the scoreboard: every row has a panel, or a line, of its own."""
+
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import matplotlib.figure
+
+from experiments.scoreboard import rows, table
+from longmem_jax.reporting import figures
+
+BY_DISTANCE = {'passkey': '-', 'needles': '--', 'copy': ':'}
+FAR = {'passkey': 'passkey_far', 'needles': 'needles_far'}
+ACROSS = 5
+
+
+def draw(found: table.Found, output: Path) -> list[Path]:
+    """Writes the figures that have cells, as PNG files in `output`; returns their paths."""
+    drawn = []
+    for name, function in (('pairs', by_pairs), ('distance', by_distance), ('cost', by_cost)):
+        figure = function(found)
+        if figure is not None:
+            drawn.append(output / f'{name}.png')
+            figure.savefig(drawn[-1])
+    return drawn
+
+
+def _mean(several: list[dict[str, Any]], size: str, field: str) -> tuple[float, float, float]:
+    """(mean, least, greatest) in percent, over the seeds that have the size."""
+    scores = [cell['scores'][size] for cell in several if size in cell['scores']]
+    values = [100 * score[field] for score in scores if score.get(field) is not None]
+    return (statistics.mean(values), min(values), max(values)) if values else (math.nan,) * 3
+
+
+def _panels(labels: list[str], x: str) -> tuple[matplotlib.figure.Figure, dict[str, Any]]:
+    """A small panel per label, with equal axes."""
+    across = min(ACROSS, len(labels))
+    down = math.ceil(len(labels) / across)
+    figure = figures.figure(2.4 * across + 0.6, 1.9 * down + 0.6)
+    grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).reshape(-1)
+    for axes, label in zip(grid, labels, strict=False):
+        axes.set_title(label, fontsize=8)
+        axes.set_ylim(-3, 103)
+        axes.grid(alpha=0.3)
+        axes.tick_params(labelsize=7)
+    for axes in grid[len(labels) :]:
+        axes.set_visible(False)
+    figure.supxlabel(x, fontsize=8)
+    figure.supylabel('right answers, %', fontsize=8)
+    return figure, dict(zip(labels, grid, strict=False))
+
+
+def by_pairs(found: table.Found) -> matplotlib.figure.Figure | None:
+    """MQAR: a panel per row, accuracy by size, with the memory reset dashed, all other rows in grey."""
+    by_row = found.get('mqar')
+    if not by_row:
+        return None
+    figure, panels = _panels(list(by_row), 'tokens x pairs')
+    sizes = list(next(iter(by_row.values()))[0]['scores'])
+    curves = {row: [_mean(several, s, 'kept') for s in sizes] for row, several in by_row.items()}
+    places = range(len(sizes))
+    for row, axes in panels.items():
+        for other, curve in curves.items():
+            if other != row:
+                axes.plot(places, [mean for mean, *_ in curve], color='0.85', linewidth=0.8)
+        mean, low, high = zip(*curves[row], strict=True)
+        axes.plot(places, mean, marker='o', markersize=3, color='C0', label='memory kept')
+        axes.fill_between(places, low, high, color='C0', alpha=0.2)
+        reset = [_mean(by_row[row], size, 'reset')[0] for size in sizes]
+        axes.plot(places, reset, linestyle='--', color='C1', label='memory reset')
+        axes.set_xticks(list(places), sizes, rotation=45)
+        kilobytes = by_row[row][0]['state_bytes'] / 1000
+        axes.set_title(f'{row}\n{kilobytes:,.1f} kB of state', fontsize=8)
+    _legend(figure, next(iter(panels.values())))
+    return figure
+
+
+def by_distance(found: table.Found) -> matplotlib.figure.Figure | None:
+    """One key: a panel per row, right answers by distance, a line style per task."""
+    present = [row for row in rows.names() if any(row in found.get(c, {}) for c in BY_DISTANCE)]
+    if not present:
+        return None
+    figure, panels = _panels(present, 'distance, tokens')
+    for row, axes in panels.items():
+        for number, (column, style) in enumerate(BY_DISTANCE.items()):
+            points = []
+            for name in (column, FAR.get(column, '')):
+                several = found.get(name, {}).get(row, [])
+                sizes = several[0]['scores'] if several else ()
+                points += [(int(size), *_mean(several, size, 'kept')) for size in sizes]
+            if points:
+                x, mean, low, high = zip(*points, strict=True)
+                look = dict(color=f'C{number}', linestyle=style)
+                axes.plot(x, mean, marker='o', markersize=3, label=column, **look)
+                axes.fill_between(x, low, high, color=look['color'], alpha=0.15)
+        axes.set_xscale('log')
+    _legend(figure, max(panels.values(), key=lambda axes: len(axes.lines)))
+    return figure
+
+
+def _legend(figure: matplotlib.figure.Figure, axes: Any) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc='outside upper center', ncols=len(labels), fontsize=8)
+
+
+def by_cost(found: table.Found) -> matplotlib.figure.Figure | None:
+    """A line per row, labelled at the side: bytes of state, times, bits per byte; dots with ranges."""
+    sides: list[tuple[str, dict[str, tuple[float, float, float]]]] = []
+    cells = [by_row for by_row in found.values()]
+    state = {
+        row: several[0]['state_bytes'] / 1000 for by_row in cells for row, several in by_row.items()
+    }
+    sides.append(('state, kB per lane', {row: (size,) * 3 for row, size in state.items()}))
+    for what in ('train', 'generate'):
+        times = {}
+        for row, several in found.get('speed', {}).items():
+            ratios = [cell['scores'][what] for cell in several]
+            times[row] = (
+                statistics.median(ratio['ratio'] for ratio in ratios),
+                min(ratio['ratio_min'] for ratio in ratios),
+                max(ratio['ratio_max'] for ratio in ratios),
+            )
+        sides.append((f'{what}: time / {rows.BASELINE}', times))
+    for column in table.TEXT:
+        kept = {
+            row: [cell['scores']['bits/byte']['kept'] for cell in several]
+            for row, several in found.get(column, {}).items()
+        }
+        values = {row: (statistics.mean(v), min(v), max(v)) for row, v in kept.items()}
+        sides.append((f'{column}: bits/byte', values))
+    sides = [(title, values) for title, values in sides if values]
+    if not sides:
+        return None
+    order = [row for row in rows.names() if row in state][::-1]
+    figure = figures.figure(1.6 + 2.3 * len(sides), 1.0 + 0.27 * len(order))
+    grid = figure.subplots(1, len(sides), sharey=True, squeeze=False).reshape(-1)
+    for axes, (title, values) in zip(grid, sides, strict=True):
+        for place, row in enumerate(order):
+            if row in values:
+                mean, low, high = values[row]
+                axes.errorbar(
+                    [mean], [place], xerr=[[mean - low], [high - mean]], marker='o', markersize=4,
+                    color='C0', capsize=2,
+                )  # fmt: skip
+        axes.set_xlabel(title, fontsize=8)
+        axes.grid(alpha=0.3)
+        axes.tick_params(labelsize=8)
+    grid[0].set_xscale('symlog', linthresh=1)  # a row without a memory has no state
+    grid[0].set_yticks(range(len(order)), order)
+    return figure
