@@ -2,10 +2,11 @@
 
 python -m experiments.recall.run --output=DIR --seeds=3 MEMORY [MEMORY ...] [-- --config.FIELD=VALUE ...]
 
-Trains `configs/recall.py:tiny,kind=passkey,memory=MEMORY` with every seed, of the parameters and of the data,
-in one process, so that a memory is compiled once, and tests it at every one of `--distances`. The table has
-exact match in %, mean (minimum - maximum) over seeds, with the memory kept and with it reset before every
-segment. DIR/MEMORY/SEED has `recall.json`; seeds that have one are not repeated. Nothing else is saved.
+Trains `configs/recall.py:tiny,kind=passkey,memory=MEMORY` with every seed, of the parameters and of the
+data, in one process, so that a memory is compiled once, and tests it at every one of `--distances`. The
+table has exact match in %, mean (minimum - maximum) over seeds, with the memory kept and with it reset
+before every segment. DIR/MEMORY/SEED has `recall.json`; seeds that have one are not repeated. No
+parameters are saved.
 """
 
 import argparse

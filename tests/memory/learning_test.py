@@ -1,0 +1,111 @@
+"""Every memory learns, in a few seconds, what only it can know; and does not where its recipe is broken.
+
+A key of one digit, filler, a question. Keys are at least a segment back, so without a memory the answer
+is one of ten digits. A memory needs a row in `LEARNS`; a row in `BROKEN` shows that the test notices
+settings with which it could not learn.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from configs import recall
+from longmem_jax.config import checks, recipes
+from longmem_jax.data import lanes
+from longmem_jax.devices import sharding
+from longmem_jax.experiment import Experiment, lower_step, to_devices
+
+SEGMENT = 8
+GUESSED = 0.1  # ten digits
+NOT_LEARNED = 0.3  # three standard errors above it, and less than knowing half of the digits
+LEARNED = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A small training.
+
+    Attributes:
+      memory: NAME of `:memory=NAME`.
+      steps: of 16 lanes x 4 segments.
+      changes: fields of the config, `{'model.infini.gate_init': -20.0}`.
+      distances: shortest and longest, in tokens.
+      layers: of the model.
+    """
+
+    memory: str
+    steps: int = 120
+    changes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    distances: tuple[int, int] = (SEGMENT, 2 * SEGMENT)
+    layers: int = 1
+
+
+LEARNS = {
+    'transformer_xl': Run('transformer_xl'),
+    'adaptive_span': Run('adaptive_span'),
+    'compressive': Run('compressive'),
+    'compressive_sliding': Run('compressive_sliding'),
+    'expire_span': Run('expire_span'),
+    'infini': Run('infini', steps=200),
+    'memorizing': Run('memorizing'),
+    'normalized_xl': Run('normalized_xl'),
+}
+
+BROKEN = {
+    'no memory': Run('local'),
+    'expire_span, short spans': Run(
+        'expire_span',
+        changes={'model.expire_span.initial_share': 0.06, 'model.expire_span.ramp': 2},
+    ),
+    'infini, gates closed': Run('infini', steps=200, changes={'model.infini.gate_init': -20.0}),
+}
+
+
+def config_of(run):
+    """`configs/recall.py:tiny` still smaller: width 32, segments of 8, a reach of 32."""
+    config = recall.get_config('tiny,kind=passkey')
+    recipes_sizes = dict(reach=4 * SEGMENT, memories=64, basis=16, samples=16, slots=8)
+    config.model.num_layers = run.layers
+    config.model.d_model = config.model.d_embed = 32
+    config.model.head_dim, config.model.d_feed_forward = 16, 32
+    config.train.segment_length = config.evaluate.segment_length = SEGMENT
+    config.train.num_steps, config.optimizer.warmup_steps = run.steps, 10
+    config.optimizer.learning_rate = 1e-2
+    config.data.task.update(distances=run.distances, before=0, num_fillers=4)
+    recipes.use(config, run.memory, **recipes_sizes)
+    config.update_from_flattened_dict(run.changes)
+    return config
+
+
+def right(run):
+    """Share of right answers in training, in the last fifth of the steps."""
+    config = config_of(run)
+    mesh = sharding.make_mesh(dict(data=1, fsdp=1, tensor=1, memory=1), jax.devices()[:1])
+    experiment = Experiment(config, None, mesh)
+    source = lanes.batches(
+        experiment.corpus('train'), lanes=range(config.train.num_lanes),
+        num_lanes=config.train.num_lanes, segment_length=SEGMENT,
+        segments_per_batch=config.train.segments_per_step, seed=0, shuffle=True, num_epochs=None,
+        cursor=None,
+    )  # fmt: skip
+    step = lower_step(experiment).compile()
+    state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
+    shares = []
+    for _ in range(run.steps):
+        state, metrics = step(state, *to_devices(experiment, *next(source)))
+        shares.append(metrics['accuracy'])
+    return float(np.mean(jax.device_get(shares[-run.steps // 5 :])))
+
+
+@pytest.mark.parametrize('name', LEARNS)
+def test_learns_what_only_a_memory_can_know(name):
+    assert checks.find_faults(config_of(LEARNS[name]), 1) == []
+    assert right(LEARNS[name]) > LEARNED
+
+
+@pytest.mark.parametrize('name', BROKEN)
+def test_without_its_memory_it_can_only_guess(name):
+    assert right(BROKEN[name]) < NOT_LEARNED
