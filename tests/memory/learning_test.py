@@ -69,11 +69,9 @@ def config_of(run):
     config = recall.get_config('tiny,kind=passkey')
     recipes_sizes = dict(reach=4 * SEGMENT, memories=64, basis=16, samples=16, slots=8)
     config.model.num_layers = run.layers
-    config.model.d_model = config.model.d_embed = 32
-    config.model.head_dim, config.model.d_feed_forward = 16, 32
     config.train.segment_length = config.evaluate.segment_length = SEGMENT
     config.train.num_steps, config.optimizer.warmup_steps = run.steps, 10
-    config.optimizer.learning_rate = 1e-2
+    config.optimizer.learning_rate = 5e-3
     config.data.task.update(distances=run.distances, before=0, num_fillers=4)
     recipes.use(config, run.memory, **recipes_sizes)
     config.update_from_flattened_dict(run.changes)
