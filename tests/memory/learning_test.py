@@ -37,43 +37,47 @@ class Run:
     """
 
     memory: str
-    steps: int = 120
+    steps: int = 100
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)
     distances: tuple[int, int] = (SEGMENT, 2 * SEGMENT)
-    layers: int = 1
+    layers: int = 2
 
 
+# Beyond the window of a segment that Memorizing's layers also have, and what they hand on: 3 segments.
+FAR = (3 * SEGMENT, 5 * SEGMENT)
 LEARNS = {
-    'transformer_xl': Run('transformer_xl'),
-    'adaptive_span': Run('adaptive_span'),
-    'compressive': Run('compressive'),
-    'compressive_sliding': Run('compressive_sliding'),
-    'expire_span': Run('expire_span'),
-    'infini': Run('infini', steps=200),
-    'memorizing': Run('memorizing'),
-    'normalized_xl': Run('normalized_xl'),
+    'expire_span': Run('expire_span', changes={'model.expire_span.num_sizes': 1}),
+    'infini': Run('infini'),
+    'memorizing': Run('memorizing', distances=FAR),
 }
 
 BROKEN = {
     'no memory': Run('local'),
     'expire_span, short spans': Run(
         'expire_span',
-        changes={'model.expire_span.initial_share': 0.06, 'model.expire_span.ramp': 2},
+        changes={
+            'model.expire_span.num_sizes': 1,
+            'model.expire_span.initial_share': 0.06,  # 2 of 32 tokens, and a ramp of 2
+            'model.expire_span.ramp': 2,
+        },
     ),
-    'infini, gates closed': Run('infini', steps=200, changes={'model.infini.gate_init': -20.0}),
+    'infini, gates closed': Run('infini', changes={'model.infini.gate_init': -20.0}),
+    'memorizing, gates closed': Run(
+        'memorizing', changes={'model.memorizing.gate_init': -20.0}, distances=FAR
+    ),
 }
 
 
 def config_of(run):
-    """`configs/recall.py:tiny` still smaller: width 32, segments of 8, a reach of 32."""
+    """`configs/recall.py:tiny` with segments of 8, a reach of 32, and fewer steps."""
     config = recall.get_config('tiny,kind=passkey')
-    recipes_sizes = dict(reach=4 * SEGMENT, memories=64, basis=16, samples=16, slots=8)
+    sizes = dict(reach=4 * SEGMENT, memories=64, basis=16, samples=16, slots=8)
     config.model.num_layers = run.layers
     config.train.segment_length = config.evaluate.segment_length = SEGMENT
     config.train.num_steps, config.optimizer.warmup_steps = run.steps, 10
     config.optimizer.learning_rate = 5e-3
     config.data.task.update(distances=run.distances, before=0, num_fillers=4)
-    recipes.use(config, run.memory, **recipes_sizes)
+    recipes.use(config, run.memory, **sizes)
     config.update_from_flattened_dict(run.changes)
     return config
 
