@@ -1,7 +1,7 @@
-"""Every memory learns, in a few seconds, what only it can know; and does not where its recipe is broken.
+"""Memories learn in seconds what only they can know, and do not where their recipe is broken.
 
 A key of one digit, filler, a question. Keys are at least a segment back, so without a memory the answer
-is one of ten digits. A memory needs a row in `LEARNS`; a row in `BROKEN` shows that the test notices
+is one of ten digits. A memory gets a row in `LEARNS`; a row in `BROKEN` shows that the test notices
 settings with which it could not learn.
 """
 
