@@ -63,9 +63,9 @@ def get_config(arg=''):
         config.checkpoint.every = 600
         memories.update(
             compared(
-                block=32, span=256, ramp=32, xl=64, compressed=256,
-                expire_loss=1e-4, adaptive_loss=1e-5, adaptive_share=0.5, num_sizes=4,
-                initial_share=0.25,
+                block=32, span=256, ramp=64, xl=64, compressed=256,
+                expire_loss=1e-5, adaptive_loss=1e-5, adaptive_share=0.5, num_sizes=4,
+                initial_share=0.5,
             )
         )  # fmt: skip
 

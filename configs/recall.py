@@ -53,10 +53,10 @@ def get_config(arg=''):
     def tiny(config):
         """2 layers of 64, some minutes on two cores."""
         size(config, layers=2, width=64, heads=2, feed_forward=128)
-        two_cores(config, steps=500, lanes=16, segment=32)
+        two_cores(config, steps=1500, lanes=16, segment=32)
         config.model.vocab_size = 32
         config.data.task.update(
-            eval_documents=64,
+            eval_documents=576,
             distances=(16, 64, 256),
             num_pairs=4,
             answer_length=1,
@@ -66,9 +66,9 @@ def get_config(arg=''):
         config.optimizer.learning_rate = 3e-3
         config.train.remat = False
         config.train.log_every = 50
-        config.train.evaluate_every = 250
+        config.train.evaluate_every = 500
         config.evaluate.num_lanes = 16
         config.evaluate.max_segments = 0
-        scale.update(reach=128, memories=2048, basis=64, samples=64, widths=(0.02, 0.05), slots=16)
+        scale.update(reach=256, memories=2048, basis=64, samples=64, widths=(0.02, 0.05), slots=16)
 
     return variant(config, arg, memory='infini', scale=scale, tiny=tiny, kind=kind)

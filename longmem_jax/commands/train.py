@@ -9,6 +9,7 @@ import numpy as np
 
 from longmem_jax.commands.start_from import parameters_of
 from longmem_jax.commands.translate import translate_split
+from longmem_jax.config.reach import too_short
 from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator, passes
@@ -110,10 +111,12 @@ class LanguageModelTask:
         return state.replace(params=params)
 
     def begin(self, step: int) -> None:
-        """Saves the configuration next to the checkpoints, and prints the notes of the recipe."""
+        """Saves the configuration next to the checkpoints; prints notes, and what cannot be learned."""
         config = self._experiment.config
         for note in config.notes:
             self._progress.say(f'Note: {note}')
+        for text in too_short(config):
+            self._progress.say(f'Warning: {text}.')
         if step == 0:
             self._writer.text('config', f'```\n{config}\n```', 0)
         if jax.process_index() == 0:

@@ -66,4 +66,4 @@ def recipe(scale: Scale) -> Recipe:
     return Recipe({'local': dict(position=position)}, notes=notes)
 
 
-ENTRY = Entry(name='local', layer=Local, toy={}, recipes={'local': recipe})
+ENTRY = Entry(name='local', layer=Local, toy={}, recipes={'local': recipe}, reach=lambda fields: 0)

@@ -154,6 +154,7 @@ ENTRY = Entry(
     check=check,
     shared=shared_biases,
     lengths={'memory_length': ''},
+    reach=lambda fields: fields['memory_length'],
     recipes={'transformer_xl': recipe},
     toy=dict(memory_length=6),
 )

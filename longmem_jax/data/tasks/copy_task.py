@@ -28,6 +28,11 @@ def check(settings: Any) -> list[str]:
     return of_section(settings, FIELDS)
 
 
+def greatest_distance(settings: Any) -> int:
+    """The longest gap, tokens."""
+    return int(settings['span'])
+
+
 def vocabulary(settings: Any) -> Vocabulary:
     """Five words."""
     return Vocabulary(WORDS, '<begin>')

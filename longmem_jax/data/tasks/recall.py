@@ -54,6 +54,11 @@ def check(settings: Any) -> list[str]:
     return faults
 
 
+def greatest_distance(settings: Any) -> int:
+    """Tokens between a key and its question, at most."""
+    return int(settings['distances'][-1])
+
+
 def vocabulary(settings: Any) -> Vocabulary:
     """Begin, marks, digits, names and fillers."""
     names = [f'n{number}' for number in range(settings['num_pairs'])]

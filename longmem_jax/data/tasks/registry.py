@@ -56,3 +56,9 @@ TASKS: dict[str, Task] = {
     'recall': _task(recall, recall.Recall),
     'sorting': _task(sorting, sorting.Sorting),
 }
+
+# name -> (fields -> the greatest distance in training, tokens) of the tasks that have one
+DISTANCES: dict[str, Callable[[Settings], int]] = {
+    'copy': copy_task.greatest_distance,
+    'recall': recall.greatest_distance,
+}

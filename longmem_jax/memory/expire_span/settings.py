@@ -8,10 +8,14 @@ from longmem_jax.faults import above, at_least, between, one_of
 CAPACITY = 4096  # at most, in recipes: four times what the paper reports to be alive (Sec. 5.2)
 
 
+def reach(fields: Any) -> int:
+    """The longest span that a memory can be given, with its ramp, in tokens."""
+    return min(fields['max_span'], fields['limit'] or fields['max_span']) + fields['ramp']
+
+
 def full_capacity(fields: Any) -> int:
     """The smallest capacity with which a layer with these fields never drops a live memory."""
-    longest = min(fields['max_span'], fields['limit'] or fields['max_span'])
-    return longest + fields['ramp'] + fields['position_length']
+    return reach(fields) + fields['position_length']
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
@@ -39,16 +43,16 @@ def check_training(fields: Any, model: Any, segment_length: int) -> list[str]:
     A span has a gradient only while its memory expires in front of a query. Where no memory lives for
     more than a segment, none of them is ever old enough to be missed.
     """
-    reach = fields['initial_share'] * fields['max_span'] + fields['ramp']
-    initial = f'initial_share * max_span + ramp = {reach:g}'
-    if reach < segment_length:
+    first = fields['initial_share'] * fields['max_span'] + fields['ramp']
+    initial = f'initial_share * max_span + ramp = {first:g}'
+    if first < segment_length:
         return [
             f'initial_share = {fields["initial_share"]}: memories are seen for {initial} tokens at '
             f'first, less than a segment of {segment_length}, and spans that never reach beyond it do '
             f'not grow; use {min(0.75, 3 * segment_length / fields["max_span"]):.2g}, or a larger '
             'max_span or ramp'
         ]
-    if fields['capacity'] and fields['capacity'] < min(reach, full_capacity(fields)):
+    if fields['capacity'] and fields['capacity'] < min(first, full_capacity(fields)):
         return [
             f'capacity = {fields["capacity"]}: memories are alive for {initial} tokens at first, so '
             'some would be dropped from the beginning; raise the capacity or lower initial_share'
