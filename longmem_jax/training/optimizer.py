@@ -84,7 +84,7 @@ def parameter_groups(groups: Any, params: Any) -> Any:
     try:
         patterns = [re.compile(pattern) for pattern, _, _, *_ in groups]
         if any(
-            len(group) > 4 or group[3:4] not in ((), *((name,) for name in NAMES))
+            len(group) > 4 or not set(group[3:]) <= set(NAMES)  # lists, if read from config.json
             for group in groups
         ):
             raise ValueError(f'optimizers are {", ".join(NAMES)}')
