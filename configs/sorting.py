@@ -22,6 +22,9 @@ from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant, whole_number
 
+# The gate of what is written has a rate of its own.
+GATE = (('attention/memory/gate_', 2.0, False),)
+
 
 def get_config(arg=''):
     config = base()
@@ -43,6 +46,7 @@ def get_config(arg=''):
         sigma_sq_min=1e-6,
         sticky='none',
         loss_weights=dict(kl=1e-5),
+        groups=GATE,
     )
     memories = dict(
         infinity_former=continuous,
