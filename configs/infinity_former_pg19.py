@@ -14,6 +14,9 @@ from longmem_jax.config.base import base, read_bytes, size, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant
 
+# The gate of what is written has a rate of its own.
+GATE = (('attention/memory/gate_', 2.0, False),)
+
 
 def get_config(arg=''):
     config = base()
@@ -23,7 +26,13 @@ def get_config(arg=''):
     config.model.dropout = 0.05
     config.model.dtype = 'bfloat16'
     continuous = given(
-        memory_length=512, num_basis=512, widths=(0.005, 0.01), num_samples=512, sticky='none'
+        memory_length=512,
+        num_basis=512,
+        widths=(0.005, 0.01),
+        num_samples=512,
+        tau=0.5,
+        sticky='none',
+        groups=GATE,
     )
     memories = dict(infinity_former=continuous, transformer_xl=given(memory_length=512))
 

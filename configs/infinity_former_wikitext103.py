@@ -20,6 +20,9 @@ from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant
 
+# The gate of what is written has a rate of its own.
+GATE = (('attention/memory/gate_', 2.0, False),)
+
 
 def get_config(arg=''):
     config = base()
@@ -37,11 +40,13 @@ def get_config(arg=''):
         num_basis=150,
         widths=(0.01, 0.05),
         num_samples=512,
+        tau=0.5,
         memory_threshold=900,
         threshold_kind='clear',
         sigma_0=0.1,
         sticky='none',
         loss_weights=dict(kl=1e-5),
+        groups=GATE,
     )
     memories = dict(
         infinity_former=continuous,

@@ -15,7 +15,8 @@ Not the paper's: the survey gives no `temperature`, `vocab_size`, `num_summaries
 `weight_decay`, `learning_rate`, `warmup_steps`, `clip_norm`, `num_steps`, `num_lanes` and
 `segments_per_step`. `normalized` and `bias_std`: slots and tokens are scaled before their projections,
 and slots forget a twentieth of their length per write; the paper's keep nothing for more than two writes
-before training (`models/encoders/slot_attention.py`).
+before training (`models/encoders/slot_attention.py`). `position`: the decoder's heads have rotary
+positions beside the sinusoids of both sides; the survey gives no positions.
 """
 
 from longmem_jax.config.base import base, size, two_cores
@@ -68,7 +69,7 @@ def get_config(arg=''):
         memories['transformer_xl'].fields.update(memory_length=64)
         memories['compressive'].fields.update(memory_length=32, compressed_length=32)
         config.optimizer.name = 'adamw'
-        config.train.segments_per_step = 4
+        config.train.segments_per_step = 8
         config.train.evaluate_every = 100
         config.evaluate.num_lanes = 4
         config.evaluate.max_segments = 0

@@ -42,9 +42,9 @@ def get_config(arg=''):
     model.dropout, model.attention_dropout, model.layer_drop = 0.2, 0.1, 0.2
     model.dtype = 'bfloat16'
     model.init = 'glorot_uniform'
-    memories = {name: given(chunk=64, carry=False) for name in MEMORIES}
+    memories = {name: given(chunk=64, carry=False, shift='none') for name in MEMORIES}
     memories['memsizer'].fields.update(query_scale=32.0, write_scale=1.0)
-    memories['rfa'].fields.update(redraw=True)
+    memories['rfa'].fields.update(redraw=True, guard='clamp', epsilon=1.0)
     memories['local'] = given(position='none')
 
     def features(slots, size, chunk):
@@ -120,9 +120,10 @@ def get_config(arg=''):
     changes = dict(tiny=tiny, carry=carry, slots=slots, heads=heads, frozen=frozen, shift=shift)
     changes['convert'] = convert
     variant(config, arg, memory='memsizer', memories=memories, **changes)
-    if 'local' in model.attention:
-        # The biases and positions of the others, so that T2R can begin with it.
-        model.position, model.attention_bias = 'sinusoidal', 'all'
+    if {'local', 'linear', 'memsizer'} & set(model.attention):
+        model.position = 'sinusoidal'
+    if 'local' in model.attention:  # has the biases of the others, so that T2R can begin with it
+        model.attention_bias = 'all'
     if config.train.start_from and model.get('linear', {}).get('features') != 't2r':
         raise UsageError('convert: only T2R begins with a softmax Transformer; add memory=t2r.')
     return config

@@ -29,11 +29,11 @@ def get_config(arg=''):
     config = translation()
     config.model.init, config.model.attention_bias = 'glorot_uniform', 'all'
 
-    memories = dict(memsizer=given(num_slots=4), local=given(position='none'))
+    memories = dict(memsizer=given(num_slots=4, shift='none'), local=given(position='none'))
     memories['memsizer'].fields.update(query_scale=8.0, write_scale=8.0)
     for name in LINEAR:
-        memories[name] = given(size=64, carry=False)
-    memories['rfa'].fields.update(redraw=True)
+        memories[name] = given(size=64, carry=False, shift='none')
+    memories['rfa'].fields.update(redraw=True, guard='clamp', epsilon=1.0)
 
     def small(config):
         """The tiny model, and memories to match."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import ml_collections
 
+from longmem_jax.config.recipes import holds
 from longmem_jax.errors import UsageError, nearest
 from longmem_jax.memory.registry import ATTENTION
 
@@ -62,16 +63,7 @@ def apply(config: ml_collections.ConfigDict, overrides: Sequence[tuple[str, str]
         for path, text in overrides:
             _set(config, tuple(path.split('.')), text)
         if overrides:
-            config.notes = tuple(note for note in config.notes if _holds(note, config))
-
-
-def _holds(note: str, config: ml_collections.ConfigDict) -> bool:
-    """Whether a section has each `NAME = VALUE` of a note: "infini: position = 't5': ..."."""
-    model = config.model
-    layers = [fields for fields in model.values() if isinstance(fields, ml_collections.ConfigDict)]
-    sections = [config.train, config.evaluate, model, *layers]
-    named = re.findall(r"(\w+) = ('\w*'|[\w.]+)", note)
-    return all(any(repr(fields.get(name)) == value for fields in sections) for name, value in named)
+            config.notes = tuple(note for note in config.notes if holds(note, config))
 
 
 def _set(config: ml_collections.ConfigDict, path: tuple[str, ...], text: str) -> None:

@@ -5,8 +5,11 @@ of the model and the segment. A config lists only the fields that its experiment
 """
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
+
+import ml_collections
 
 from longmem_jax.contract import Recipe, Scale
 from longmem_jax.errors import UsageError, unknown
@@ -143,7 +146,17 @@ def use(config: Any, name: str, changes: Given | Recipe | None = None, **sizes: 
     weights = recipe.loss_weights if changes.loss_weights is None else changes.loss_weights
     config.train.loss_weights = kind_weights | weights
     config.optimizer.groups = recipe.groups if changes.groups is None else changes.groups
-    config.notes = tuple(f'{name}: {note}' for note in (*recipe.notes, *changes.notes))
+    notes = (f'{name}: {note}' for note in (*recipe.notes, *changes.notes))
+    config.notes = tuple(note for note in notes if holds(note, config))
+
+
+def holds(note: str, config: Any) -> bool:
+    """Whether a section has each `NAME = VALUE` of a note: "infini: position = 't5': ..."."""
+    model = config.model
+    layers = [fields for fields in model.values() if isinstance(fields, ml_collections.ConfigDict)]
+    sections = [config.train, config.evaluate, model, *layers]
+    named = re.findall(r"(\w+) = ('\w*'|[\w.]+)", note)
+    return all(any(repr(fields.get(name)) == value for fields in sections) for name, value in named)
 
 
 def _set_model(model: Any, name: str, recipe: Recipe) -> None:

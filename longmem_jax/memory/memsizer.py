@@ -240,14 +240,19 @@ def cross(fields: dict[str, Any], num_slots: int) -> Callable[..., CrossMemSizer
 
 
 def recipe(scale: Scale) -> Recipe:
-    """Slots of one segment only: sums divided by the root of the length grow on long documents.
+    """Slots that carry over, and a view of the token before in place of absolute positions.
 
     Maps begin as other kernels: the gain of the release leaves the shares of all slots equal, and what
-    is written adds up to zero over the slots.
+    is written adds up to zero over the slots. Without `carry`, as in the paper, nothing is remembered
+    beyond a segment.
     """
-    fields = dict(num_slots=scale.slots, chunk=min(scale.segment, 64))
+    fields = dict(num_slots=scale.slots, chunk=min(scale.segment, 64), shift='half', carry=True)
     fields |= dict(query_scale=0.0, write_scale=0.0)
-    return Recipe({'memsizer': fields}, model=dict(position='sinusoidal'))
+    notes = (
+        "shift = 'half': slots alone cannot single out the token before; no absolute positions",
+        'carry = True: otherwise nothing is remembered beyond a segment',
+    )
+    return Recipe({'memsizer': fields}, notes=notes)
 
 
 ENTRY = Entry(

@@ -80,8 +80,11 @@ def recipe(scale: Scale) -> Recipe:
     """Half of the layers read and write the slots, the other half continue the text.
 
     The paper gives neither the writer's temperature nor the number of summaries: 0.25 and 4 are ours.
-    Slots are normalised and forget slowly, since the paper's keep nothing before they are trained.
+    Slots are normalised and forget slowly, since the paper's keep nothing before they are trained. The
+    decoder has rotary positions besides: one that cannot tell near tokens apart wants nothing from far
+    away.
     """
+    position, notes = scale.position()
     encoder = max(scale.layers // 2, 1)
     fields = dict(
         encoder='slot_attention',
@@ -96,9 +99,10 @@ def recipe(scale: Scale) -> Recipe:
     )
     decoder = max(scale.layers - encoder, 1)
     return Recipe(
-        {'memformer': fields, 'local': dict(position='none')},
+        {'memformer': fields, 'local': dict(position=position)},
         attention=('local',) * decoder,
         model=dict(kind='memformer', num_layers=decoder, position='sinusoidal'),
+        notes=notes,
     )
 
 

@@ -39,8 +39,13 @@ class MemoryTransformerState:
 
 
 def recipe(scale: Scale) -> Recipe:
-    """Fresh tokens before every segment, with a cache (Burtsev et al., 2020)."""
-    return _recipe(dict(num_tokens=scale.tokens, memory_length=scale.reach), carry=False)
+    """Fresh tokens before every segment, with a cache (Burtsev et al., 2020).
+
+    The cache also holds the memory tokens of past segments, so it needs room for them.
+    """
+    segments = -(-scale.reach // scale.segment)
+    length = scale.reach + segments * scale.tokens
+    return _recipe(dict(num_tokens=scale.tokens, memory_length=length), carry=False)
 
 
 def recurrent_recipe(scale: Scale) -> Recipe:

@@ -51,6 +51,10 @@ LEARNS = {
     ),
     'infini': Run('infini'),
     'memorizing': Run('memorizing', steps=250, distances=FAR),
+    'linear': Run('linear'),
+    't2r': Run('t2r'),
+    'memsizer': Run('memsizer', steps=200),
+    'recurrent': Run('recurrent', steps=350),
 }
 
 BROKEN = {
@@ -67,6 +71,13 @@ BROKEN = {
     'infini, gates closed': Run('infini', changes={'model.infini.gate_init': -20.0}),
     'memorizing, gates closed': Run(
         'memorizing', 250, changes={'model.memorizing.gate_init': -20.0}, distances=FAR
+    ),
+    'linear, sums not carried': Run('linear', changes={'model.linear.carry': False}),
+    'memsizer, slots not carried': Run(
+        'memsizer', steps=200, changes={'model.memsizer.carry': False}
+    ),
+    'recurrent, nothing carried': Run(
+        'recurrent', steps=350, changes={'model.memory_transformer.carry': False}
     ),
 }
 

@@ -13,14 +13,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.contract import Entry, ModelSettings
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import shared_biases
 from longmem_jax.layers.self_attention import SelfAttention, write_at
 from longmem_jax.layers.window import push
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
-from longmem_jax.memory.infinity_former.settings import check
+from longmem_jax.memory.infinity_former.settings import check, recipe
 from longmem_jax.memory.infinity_former.state import (
     InfinityFormerCache,
     InfinityFormerState,
@@ -321,22 +321,6 @@ class InfinityFormer(nn.Module):
     ) -> InfinityFormerState:
         """Remembers the first `count` tokens of the open segment."""
         return self._remember(state, cache.long, cache.mass, cache.hidden, count)
-
-
-def recipe(scale: Scale) -> Recipe:
-    """A short-term memory of one segment and deterministic (quantile) sticky memories.
-
-    The gate of what is written has a rate of its own, and no weight decay.
-    """
-    fields = dict(
-        memory_length=scale.segment,
-        num_basis=scale.basis,
-        widths=scale.widths,
-        num_samples=scale.samples,
-        sticky='quantile',
-    )
-    groups = (('attention/memory/gate_', 2.0, False),)
-    return Recipe({'infinity_former': fields}, loss_weights={'kl': 1e-6}, groups=groups)
 
 
 ENTRY = Entry(

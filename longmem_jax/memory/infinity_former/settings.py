@@ -1,11 +1,14 @@
-"""Checks of the fields of an infinity-former layer."""
+"""The settings of an infinity-former: their rules, and how they follow from the sizes of a model."""
 
+import math
 from typing import Any
 
+from longmem_jax.contract import Recipe, Scale
 from longmem_jax.faults import above, at_least, between, one_of
 from longmem_jax.memory.infinity_former import continuous
 
 THRESHOLDS = ('fill', 'clear')
+KEPT = 0.3  # of a vector's share of the memory, in recipes, after as many tokens as it should last
 
 
 def spacing(length: int, num_samples: int, tau: float) -> float:
@@ -83,3 +86,36 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
             f'memory_threshold = {threshold}: must be 0 (none) or at least write_length = {write_length}'
         )
     return faults
+
+
+def kept(tau: float, write_length: int, distance: int) -> float:
+    """Share of the room that a vector got at its write and still has `distance` tokens later."""
+    return tau ** (distance / write_length)
+
+
+def recipe(scale: Scale) -> Recipe:
+    """A short-term memory of one segment, and a continuous one of `scale.memories` tokens.
+
+    Every write leaves `tau` of the room to older vectors, so `tau` follows from the distance that they
+    should last; .5, as in the paper, is for memories of a few segments. No sticky memories: where the
+    densities are still flat they are even sampling. Functions are wider than the distance of the
+    samples, and there are enough of them to cover [0, 1].
+
+    The continuous memory learns at three times the rate of the rest, without weight decay: its gate and
+    its values select what is worth keeping.
+    """
+    segment = scale.segment
+    tau = KEPT ** (segment / max(scale.memories, 2 * segment))
+    narrowest = max(scale.widths[0], 1.5 * spacing(segment, scale.samples, tau))
+    widths = (narrowest, max(scale.widths[-1], 2 * narrowest))
+    per_width = max(scale.basis / len(widths), 1 / (1.5 * narrowest))
+    fields = dict(
+        memory_length=segment,
+        num_basis=len(widths) * math.ceil(per_width),
+        widths=widths,
+        num_samples=scale.samples,
+        tau=tau,
+        sticky='none',
+    )
+    groups = (('attention/memory/', 3.0, False),)
+    return Recipe({'infinity_former': fields}, loss_weights={'kl': 1e-6}, groups=groups)

@@ -195,12 +195,28 @@ RELEASED = {
     'rfa': dict(features='rfa', guard='clamp', epsilon=1.0),
     't2r': dict(features='t2r', guard='clamp', epsilon=0.01),
 }  # as in their released code
+SIZE = 64  # K, as released: directions per head of RFA and T2R
+SHIFT_NOTE = (
+    "shift = 'half': the features alone cannot single out the token before; no absolute positions, "
+    'which would be as large as the token'
+)
+GUARD_NOTE = (
+    "guard = 'magnitude': the released clamp at 1 shrinks what the first tokens of a document read, "
+    'up to eightfold'
+)
 
 
 def recipe(scale: Scale, kind: str = 'elu') -> Recipe:
-    """One of `RELEASED`, with `head_dim` directions per head; positions are sinusoidal."""
-    fields = RELEASED[kind] | dict(size=scale.head_dim, chunk=min(scale.segment, 64))
-    return Recipe({'linear': fields}, model=dict(position='sinusoidal'))
+    """One of `RELEASED` with a view of the token before, which stands in for positions.
+
+    Sums are a bag of all tokens: to find what followed a mark, a key must know its predecessor.
+    """
+    fields = RELEASED[kind] | dict(size=SIZE, chunk=min(scale.segment, 64), shift='half')
+    notes = (SHIFT_NOTE,)
+    if kind == 'rfa':
+        fields |= dict(guard='magnitude', epsilon=1e-3)
+        notes += (GUARD_NOTE,)
+    return Recipe({'linear': fields}, notes=notes)
 
 
 ENTRY = Entry(

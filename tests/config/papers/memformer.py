@@ -44,6 +44,7 @@ VALUES = {
 }
 OURS = {
     'memformer_wikitext103': {
+        'model.local.position': 'rotary',
         'model.memformer.temperature': 0.25,
         'model.memformer.num_summaries': 8,
         'model.memformer.normalized': True,
