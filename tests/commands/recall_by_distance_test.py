@@ -40,19 +40,3 @@ def test_every_distance_is_scored_by_itself(tmp_path, capsys, made_figures):
         np.testing.assert_allclose(drawn[label], wanted)
     assert (tmp_path / 'recall.png').exists()
     assert 'distance 300: exact match' in capsys.readouterr().out
-
-
-def test_a_memory_learns_what_only_it_can_know(tmp_path):
-    """Expire-Span learns a passkey seen in this segment or two segments before it is asked for."""
-    config = recall.get_config('tiny,kind=passkey,memory=expire_span')
-    config.data.task.update(distances=(16, 64), before=0, eval_documents=32)
-    # Spans that hold the passkey at first, and may shrink; short spans have no gradient to grow by.
-    config.model.expire_span.update(max_span=128, ramp=64, initial_share=0.75)
-    config.train.num_steps = config.checkpoint.every = config.train.evaluate_every = 120
-    config.train.num_lanes = config.evaluate.num_lanes = 8
-    config.mesh.data, config.evaluate.max_segments = 1, 2
-    run = experiment(config, tmp_path)
-    summary = train(run)
-    kept, reset = (summary.results[name] for name in ('test', 'test, memory reset'))
-    assert kept.exact_match > 0.9
-    assert reset.exact_match < 0.7  # only the near half; one in eight of the others by chance

@@ -42,6 +42,6 @@ def test_the_protocol_names_every_length():
 
     found = memory_lengths(memorizing_pg19.get_config('tiny').model)
     assert found == 'normalized_xl 128, memorizing 128 + entries 2048'
-    assert memory_lengths(sorting.get_config('tiny').model) == 'infinity_former 128 + functions 128'
+    assert memory_lengths(sorting.get_config('tiny').model) == 'infinity_former 64 + functions 64'
     memformer = memformer_wikitext103.get_config('tiny').model
     assert memory_lengths(memformer) == 'memformer + slots 32, local'

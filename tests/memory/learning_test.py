@@ -54,7 +54,6 @@ LEARNS = {
     'linear': Run('linear'),
     't2r': Run('t2r'),
     'memsizer': Run('memsizer', steps=200),
-    'recurrent': Run('recurrent', steps=350),
 }
 
 BROKEN = {
@@ -75,9 +74,6 @@ BROKEN = {
     'linear, sums not carried': Run('linear', changes={'model.linear.carry': False}),
     'memsizer, slots not carried': Run(
         'memsizer', steps=200, changes={'model.memsizer.carry': False}
-    ),
-    'recurrent, nothing carried': Run(
-        'recurrent', steps=350, changes={'model.memory_transformer.carry': False}
     ),
 }
 
