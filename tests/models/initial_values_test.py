@@ -78,8 +78,8 @@ def test_the_first_loss_is_that_of_guessing(argument):
         return scores[0].mean()
 
     wanted = guess(config.model, np.asarray(tokens[:, 1:]))
-    # Vectors of length one give logits around 1, and the token itself a higher one: some tenths; more where
-    # the projections of the clusters are tied, too.
+    # Vectors of length one give logits around 1, and the token itself a higher one: some tenths; more
+    # where the projections of the clusters are tied, too.
     above = 1.8 if any(config.model.tie_projections) else 1.3
     assert wanted - 0.3 < first_loss(jax.random.key(0)) < wanted + above
 
