@@ -16,19 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from absl import flags
 from ml_collections import config_flags
 
 from longmem_jax.commands import entry
-from longmem_jax.commands.bench import random_batch, state_bytes
+from longmem_jax.commands.bench import generate_call, random_batch, state_bytes
 from longmem_jax.config import checks
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, lower_step, to_devices
-from longmem_jax.generation.stream import open_stream, read_token
 
 if __name__ == '__main__':
     _BASELINE = config_flags.DEFINE_config_file('baseline', None, 'The config to compare with.')
@@ -74,23 +72,6 @@ def train_call(experiment: Experiment) -> Callable[[], Any]:
     def call() -> Any:
         holder[0], metrics = compiled(holder[0], *inputs)
         return metrics
-
-    return call
-
-
-def generate_call(experiment: Experiment, params: Any) -> Callable[[], Any]:
-    """One token in one lane per call."""
-    model = experiment.evaluation_model
-    state = model.apply({'params': params}, 1, method='initial_state')
-    stream = jax.jit(lambda params, state: open_stream(model, params, state, 1))(params, state)
-    step = jax.jit(
-        lambda params, token, stream: read_token(model, params, token, stream), donate_argnums=2
-    )
-    holder, token = [stream], jnp.zeros((1,), jnp.int32)
-
-    def call() -> Any:
-        logits, holder[0] = step(params, token, holder[0])
-        return logits
 
     return call
 

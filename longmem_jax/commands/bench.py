@@ -140,12 +140,10 @@ def bench_evaluation(
     }
 
 
-def bench_generation(experiment: Experiment, params: Any, repeats: int) -> dict[str, Any]:
-    """Times the generation of one token in one lane."""
+def generate_call(experiment: Experiment, params: Any) -> Callable[[], Any]:
+    """A function that reads one more token in one lane per call, and returns its logits."""
     model = experiment.evaluation_model
     state = model.apply({'params': params}, 1, method='initial_state')
-    size = state_bytes(state)
-    began = time.perf_counter()
     stream = jax.jit(lambda params, state: open_stream(model, params, state, 1))(params, state)
     step = jax.jit(
         lambda params, token, stream: read_token(model, params, token, stream), donate_argnums=2
@@ -156,6 +154,16 @@ def bench_generation(experiment: Experiment, params: Any, repeats: int) -> dict[
         logits, holder[0] = step(params, token, holder[0])
         return logits
 
+    return call
+
+
+def bench_generation(experiment: Experiment, params: Any, repeats: int) -> dict[str, Any]:
+    """Times the generation of one token in one lane."""
+    model = experiment.evaluation_model
+    state = model.apply({'params': params}, 1, method='initial_state')
+    size = state_bytes(state)
+    began = time.perf_counter()
+    call = generate_call(experiment, params)
     jax.block_until_ready(call())
     seconds = time.perf_counter() - began
     return {**measure(call, 8 * repeats, 1), 'compile_s': seconds, 'state_bytes': size}
