@@ -3,19 +3,18 @@
 python -m experiments.recall.run --output=DIR --seeds=3 MEMORY [MEMORY ...] [-- --config.FIELD=VALUE ...]
 
 Trains `configs/recall.py:tiny,kind=passkey,memory=MEMORY` with every seed, of the parameters and of the
-data, in one process, so that a memory is compiled once, and tests it at every one of `--distances`. The
-table has exact match in %, mean (minimum - maximum) over seeds, with the memory kept and with it reset
-before every segment. DIR/MEMORY/SEED has `recall.json`; seeds that have one are not repeated. No
-parameters are saved.
+data, in one process, so that a memory is compiled once, and tests it at every one of `--distances`. A
+training ends when nearly all answers of the last `RECENT` steps were right, and at the latest after
+`config.train.num_steps`. DIR/MEMORY/SEED has `recall.json` and `training.json`; seeds that have them are
+not repeated, so the table of everything is one more, short run. No parameters are saved.
 """
 
 import argparse
+import collections
 import dataclasses
 import json
-import statistics
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,20 @@ import jax
 import numpy as np
 
 from configs import recall
-from longmem_jax.commands.recall_by_distance import by_distance, draw
+from experiments.recall import report
+from longmem_jax.commands.recall_by_distance import by_distance
 from longmem_jax.config import checks, overrides
 from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
+from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment, lower_step, to_devices
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.training import step as train_step
 
-LOGGED = 10  # times per training
+RECENT = 100  # steps whose answers decide whether a training may end
+LOOKED = 25  # steps from one look at them to the next
+DISTANCES = (16, 64, 128, 256, 512, 1024)
 
 
 def seeded(experiment: Experiment, seed: int, folder: Path) -> Experiment:
@@ -42,13 +45,19 @@ def seeded(experiment: Experiment, seed: int, folder: Path) -> Experiment:
     return dataclasses.replace(experiment, config=config, workdir=folder)
 
 
-def train(experiment: Experiment, compiled: Any, initial: Any) -> Iterator[dict[str, float]]:
-    """Takes all steps of the config; returns the state, and yields mean metrics on the way.
+def train(
+    experiment: Experiment, compiled: Any, state: Any, enough: float
+) -> tuple[Any, list[dict[str, float]]]:
+    """Trains until it is decided, or for all steps of the config.
 
     Args:
       experiment: with the seed of the run.
       compiled: its training step.
-      initial: `seed -> TrainState`.
+      state: the first `TrainState`.
+      enough: the share of right answers in the last `RECENT` steps that ends the training.
+
+    Returns:
+      The state, and mean metrics of every `LOOKED` steps.
     """
     settings = experiment.config.train
     source = lanes.batches(
@@ -62,16 +71,21 @@ def train(experiment: Experiment, compiled: Any, initial: Any) -> Iterator[dict[
         num_epochs=None,
         cursor=None,
     )
-    state, waiting = initial(settings.seed), []
-    every = max(settings.num_steps // LOGGED, 1)
+    waiting, lines, recent = [], [], collections.deque(maxlen=RECENT // LOOKED)
     for step in range(1, settings.num_steps + 1):
         state, metrics = compiled(state, *to_devices(experiment, *next(source)))
         waiting.append({name: metrics[name] for name in ('loss', 'accuracy')})
-        if step % every == 0:
-            means = jax.tree.map(lambda *values: float(np.mean(values)), *jax.device_get(waiting))
-            waiting = []
-            yield {'step': step, **means, **_numbers(metrics)}
-    return state
+        if step % LOOKED and step < settings.num_steps:
+            continue
+        means = jax.tree.map(lambda *values: float(np.mean(values)), *jax.device_get(waiting))
+        waiting = []
+        lines.append({'step': step, **means, **_numbers(metrics)})
+        recent.append(means['accuracy'])
+        if step % RECENT == 0:
+            print(lines[-1], flush=True)
+        if len(recent) == recent.maxlen and np.mean(recent) >= enough:
+            break
+    return state, lines
 
 
 def _numbers(metrics: dict[str, jax.Array]) -> dict[str, float]:
@@ -83,75 +97,82 @@ def _numbers(metrics: dict[str, jax.Array]) -> dict[str, float]:
     }
 
 
-def results(
-    memory: str, options: argparse.Namespace, changes: list[tuple[str, str]]
-) -> list[list[dict[str, float]]]:
-    """Rows of `by_distance` for every seed; trains what is not there."""
-    folder = options.output / memory.replace('/', '_')
+def configuration(memory: str, changes: list[tuple[str, str]]) -> Any:
+    """The config of all runs of a memory."""
     config = recall.get_config(f'tiny,kind=passkey,memory={memory}')
     overrides.apply(config, changes)
     checks.require_runnable(config, 1)
-    mesh = sharding.make_mesh(dict(data=1, fsdp=1, tensor=1, memory=1))
-    shared = Experiment(config, folder, mesh)
-    evaluator = Evaluator(shared.evaluation_model, mesh, config)
-    compiled, found = None, []
+    return config
+
+
+def results(
+    memory: str, config: Any, options: argparse.Namespace, changes: list[tuple[str, str]]
+) -> list[report.Run]:
+    """The runs of all seeds; trains those that are not there.
+
+    Raises:
+      UsageError: the output has runs of other settings.
+    """
+    folder = options.output / memory
+    settings = {
+        'changes': [list(change) for change in changes],
+        'distances': list(options.distances),
+        'documents': options.documents,
+        'enough': options.enough,
+    }
+    train_seed, found = None, []
     for seed in range(options.seeds):
-        run = seeded(shared, seed, folder / str(seed))
-        path = run.workdir / 'recall.json'
-        if path.exists():
-            found.append(json.loads(path.read_text()))
+        workdir = folder / str(seed)
+        if (workdir / 'training.json').exists():
+            run = report.read(workdir)
+            if run.settings != settings:
+                raise UsageError(
+                    f'{workdir} has a run with {run.settings}, asked for were {settings}: choose '
+                    'another --output, or delete it.'
+                )
+            found.append(run)
             continue
-        run.workdir.mkdir(parents=True, exist_ok=True)
-        if compiled is None:
-            compiled = lower_step(shared).compile()
-            initial = jax.jit(
-                lambda seed: train_step.make_initial_state(
-                    shared.model, shared.optimizer, config.train.num_lanes, seed
-                )(),
-                out_shardings=shared.state_shardings,
-            )
-        started, lines = time.monotonic(), []
-        steps = train(run, compiled, initial)
-        while True:
-            try:
-                lines.append(next(steps))
-            except StopIteration as stopped:
-                state = stopped.value
-                break
-            print(f'{memory}, seed {seed}: {lines[-1]}', flush=True)
-        print(f'{memory}, seed {seed}: trained in {time.monotonic() - started:.0f} s', flush=True)
-        (run.workdir / 'training.json').write_text(json.dumps(lines, indent=1) + '\n')
-        run.config.data.task.update(distances=options.distances, eval_documents=options.documents)
-        progress = Progress(config.train.num_steps, log_every=config.train.log_every)
-        found.append(by_distance(run, evaluator, state.params, 'test', progress))
-        progress.close()
+        train_seed = train_seed or _trainer(memory, config, folder, options)
+        training = train_seed(seed, workdir)
+        (workdir / 'training.json').write_text(json.dumps(settings | training, indent=1) + '\n')
+        found.append(report.read(workdir))
     return found
 
 
-def _span(values: list[float]) -> str:
-    """Mean (minimum - maximum) in %."""
-    mean, least, greatest = (100 * f(values) for f in (statistics.mean, min, max))
-    return f'{mean:.0f} ({least:.0f} - {greatest:.0f})' if len(values) > 1 else f'{mean:.0f}'
+def _trainer(memory: str, config: Any, folder: Path, options: argparse.Namespace) -> Any:
+    """`(seed, workdir) -> what training.json has`: trains and tests a seed; compiles once."""
+    mesh = sharding.make_mesh(dict(data=1, fsdp=1, tensor=1, memory=1))
+    shared = Experiment(config, folder, mesh)
+    evaluator = Evaluator(shared.evaluation_model, mesh, config)
+    compiled = lower_step(shared).compile()
+    initial = jax.jit(
+        lambda seed: train_step.make_initial_state(
+            shared.model, shared.optimizer, config.train.num_lanes, seed
+        )(),
+        out_shardings=shared.state_shardings,
+    )
+
+    def train_seed(seed: int, workdir: Path) -> dict[str, Any]:
+        run = seeded(shared, seed, workdir)
+        workdir.mkdir(parents=True, exist_ok=True)
+        print(f'{memory}, seed {seed}', flush=True)
+        started = time.monotonic()
+        state, lines = train(run, compiled, initial(seed), options.enough)
+        seconds = time.monotonic() - started
+        print(f'{memory}, seed {seed}: {lines[-1]["step"]} steps in {seconds:.0f} s', flush=True)
+        run.config.data.task.update(distances=options.distances, eval_documents=options.documents)
+        progress = Progress(config.train.num_steps, log_every=config.train.log_every)
+        by_distance(run, evaluator, state.params, 'test', progress)
+        progress.close()
+        return {'seconds': seconds, 'decided': bool(_decided(lines, options)), 'lines': lines}
+
+    return train_seed
 
 
-def table(runs: dict[str, list[list[dict[str, float]]]]) -> str:
-    """A Markdown table; `runs`: memory to the rows of its seeds."""
-    distances = [row['distance'] for row in next(iter(runs.values()))[0]]
-    heads = ['memory', *(f'{distance:,}' for distance in distances)]
-    lines = [f'| {" | ".join(heads)} |', f'|{"---|" * len(heads)}']
-    for memory, seeds in runs.items():
-        for name, label in (('exact_match', f'`{memory}`'), ('exact_match_reset', '... reset')):
-            cells = [_span([rows[i][name] for rows in seeds]) for i in range(len(distances))]
-            lines.append(f'| {" | ".join([label, *cells])} |')
-    return '\n'.join(lines)
-
-
-def mean_rows(seeds: list[list[dict[str, float]]]) -> list[dict[str, float]]:
-    """The mean of the rows of several seeds."""
-    return [
-        {name: statistics.mean(row[name] for row in rows) for name in rows[0]}
-        for rows in zip(*seeds, strict=True)
-    ]
+def _decided(lines: list[dict[str, float]], options: argparse.Namespace) -> bool:
+    """Whether the training ended because its answers were right."""
+    last = [line['accuracy'] for line in lines[-RECENT // LOOKED :]]
+    return np.mean(last) >= options.enough
 
 
 def main() -> None:
@@ -168,13 +189,18 @@ def main() -> None:
     parser.add_argument(
         '--distances',
         type=lambda text: tuple(int(item) for item in text.split(',')),
-        default=(16, 64, 128, 256, 512, 1024),
+        default=DISTANCES,
     )
     parser.add_argument('--documents', type=int, default=128, help='at every distance')
+    parser.add_argument(
+        '--enough', type=float, default=0.995, help='share of right answers that ends a training'
+    )
     options = parser.parse_args(arguments)
-    runs = {memory: results(memory, options, changes) for memory in options.memories}
-    print(table(runs))
-    draw({memory: mean_rows(rows) for memory, rows in runs.items()}, options.output / 'recall.png')
+    configs = {memory: configuration(memory, changes) for memory in options.memories}
+    runs = {memory: results(memory, config, options, changes) for memory, config in configs.items()}
+    print(report.table(runs, configs))
+    print('\n'.join(report.floors(next(iter(configs.values())), options)))
+    report.draw(runs, configs, options.output / 'recall.png')
 
 
 if __name__ == '__main__':

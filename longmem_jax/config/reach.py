@@ -6,26 +6,33 @@ from longmem_jax.data.tasks.registry import DISTANCES
 from longmem_jax.memory.registry import LAYERS
 
 
+def reaches(config: Any) -> list[tuple[str, int]] | None:
+    """Attention layers and how many tokens before a segment each can read; None = without limit.
+
+    None is also for models whose layers are not their memory.
+    """
+    model = config.model
+    if model.kind != 'language_model':
+        return None
+    entries = [LAYERS[name] for name in model.attention]
+    if any(entry.reach is None for entry in entries):
+        return None
+    return [(entry.name, entry.reach(model[entry.name])) for entry in entries]
+
+
 def too_short(config: Any) -> list[str]:
     """What to say if the task asks for tokens beyond the reach of every layer; [] = nothing.
 
     Only of tasks with a greatest distance, and of models all of whose attention has a limited reach.
     """
-    model = config.model
-    if config.data.source not in DISTANCES or model.kind != 'language_model':
+    found = reaches(config)
+    if config.data.source not in DISTANCES or found is None:
         return []
-    entries = [LAYERS[name] for name in model.attention]
-    if any(entry.reach is None for entry in entries):
-        return []
-    reaches = [entry.reach(model[entry.name]) for entry in entries]
-    asked, longest, together = (
-        DISTANCES[config.data.source](config.data.task),
-        max(reaches),
-        sum(reaches),
-    )
+    asked = DISTANCES[config.data.source](config.data.task)
+    longest, together = (f(reach for _, reach in found) for f in (max, sum))
     if longest >= asked:
         return []
-    each = ', '.join(f'{e.name} {reach:,}' for e, reach in zip(entries, reaches, strict=True))
+    each = ', '.join(f'{name} {reach:,}' for name, reach in found)
     handed_on = (
         f'What is farther back than {longest:,} can only be known if one layer hands it to the next, '
         f'and beyond {together:,} not at all'
