@@ -208,8 +208,8 @@ class Entry:
       trained: fields that parameters are trained for though no shape depends on them, with advice:
         evaluation must not override them.
       warnings: name of one of its `Aux.metrics` to what is said in training when it is above 0.
-      reach: `fields -> tokens` before a segment that a layer can read in it, at most; None = there is
-        no such limit, or it is no attention.
+      reach: `(fields, segment_length) -> tokens` before a segment that a layer can read in it, at
+        most; None = there is no such limit, or it is no attention.
       losses: `fields -> names` of its `Aux.losses`, each with a weight in
         `config.train.loss_weights`.
       shared: `fields -> module class` of parameters shared by all layers of this type, or None.
@@ -233,7 +233,7 @@ class Entry:
     check_training: Callable[[Any, Any, int], list[str]] | None = None
     trained: dict[str, str] = dataclasses.field(default_factory=dict)
     warnings: dict[str, str] = dataclasses.field(default_factory=dict)
-    reach: Callable[[Any], int] | None = None
+    reach: Callable[[Any, int], int] | None = None
     losses: Callable[[Any], tuple[str, ...]] = lambda fields: ()
     shared: Callable[[Any], Any] | None = None
     lengths: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -4,20 +4,20 @@ from typing import Any
 
 from longmem_jax.data.tasks.registry import DISTANCES
 from longmem_jax.memory.registry import LAYERS
+from longmem_jax.models.kinds import KINDS
 
 
 def reaches(config: Any) -> list[tuple[str, int]] | None:
     """Attention layers and how many tokens before a segment each can read; None = without limit.
 
-    None is also for models whose layers are not their memory.
+    None is also for models that remember by themselves, in addition to their layers.
     """
     model = config.model
-    if model.kind != 'language_model':
-        return None
     entries = [LAYERS[name] for name in model.attention]
-    if any(entry.reach is None for entry in entries):
+    if KINDS[model.kind].carries(model) or any(entry.reach is None for entry in entries):
         return None
-    return [(entry.name, entry.reach(model[entry.name])) for entry in entries]
+    segment = config.train.segment_length
+    return [(entry.name, entry.reach(model[entry.name], segment)) for entry in entries]
 
 
 def too_short(config: Any) -> list[str]:

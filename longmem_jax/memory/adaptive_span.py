@@ -362,7 +362,7 @@ ENTRY = Entry(
     shared=lambda fields: near_positions.shared_table(fields, 'max_span'),
     losses=lambda fields: () if fields['per'] == 'none' else ('adaptive_span',),
     lengths={'max_span': 'span '},
-    reach=lambda fields: fields['max_span'],
+    reach=lambda fields, segment: fields['max_span'],
     bounded=('span_share',),
     recipes={'adaptive_span': recipe},
     toy=dict(max_span=8, ramp=3, initial_share=0.3, num_sizes=2),

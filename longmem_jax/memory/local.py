@@ -66,4 +66,6 @@ def recipe(scale: Scale) -> Recipe:
     return Recipe({'local': dict(position=position)}, notes=notes)
 
 
-ENTRY = Entry(name='local', layer=Local, toy={}, recipes={'local': recipe}, reach=lambda fields: 0)
+ENTRY = Entry(
+    name='local', layer=Local, toy={}, recipes={'local': recipe}, reach=lambda fields, segment: 0
+)

@@ -154,7 +154,7 @@ ENTRY = Entry(
     check=check,
     shared=shared_biases,
     lengths={'memory_length': ''},
-    reach=lambda fields: fields['memory_length'],
+    reach=lambda fields, segment: fields['memory_length'],
     recipes={'transformer_xl': recipe},
     toy=dict(memory_length=6),
 )

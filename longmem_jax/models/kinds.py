@@ -24,6 +24,7 @@ class Kind:
       recipes: names of `:memory=NAME` to `(scale) -> Recipe`, where the model itself is the memory.
       lengths: fields that set how much it remembers, each with its label in result tables.
       attention: the attention layer that its blocks must use and other kinds must not; '' = any.
+      carries: `config.model -> bool`: the model itself remembers, not only its attention layers.
       first_token: `config.model -> position` of a segment's first token in what blocks read.
       growing: suffixes of paths of parameters that may have more rows than in the run it starts from.
       toy: fields and sections of `config.model` for the conformance suite; None for a kind that does
@@ -38,6 +39,7 @@ class Kind:
     recipes: dict[str, Callable[[Scale], Recipe]] = dataclasses.field(default_factory=dict)
     lengths: dict[str, str] = dataclasses.field(default_factory=dict)
     attention: str = ''
+    carries: Callable[[Any], bool] = lambda model: False
     first_token: Callable[[Any], int] = lambda model: 0
     growing: tuple[str, ...] = ()
     toy: dict[str, Any] | None = None
@@ -52,6 +54,7 @@ KINDS: dict[str, Kind] = {
         memformer.faults,
         recipes={'memformer': memformer.recipe},
         lengths={'num_slots': '+ slots '},
+        carries=lambda model: True,
         toy=dict(
             position='sinusoidal',
             memformer=dict(
@@ -82,6 +85,7 @@ KINDS: dict[str, Kind] = {
             'recurrent': memory_transformer.recurrent_recipe,
         },
         attention='memory_tokens',
+        carries=lambda model: model.memory_transformer.carry,
         first_token=lambda model: model.memory_tokens.num_tokens,
         growing=('memory_tokens/tokens',),
         toy=dict(memory_transformer=dict(carry=True, gradients=True)),

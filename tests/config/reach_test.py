@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from configs import copy, quickstart, recall
+from configs import copy, quickstart, recall, scoreboard
 from longmem_jax.commands.train import LanguageModelTask
 from longmem_jax.config.reach import too_short
 from longmem_jax.config.recipes import recipes
@@ -29,6 +29,11 @@ def test_the_recipes_reach_the_small_recall_task():
         ('expire_span', dict(max_span=512, limit=64, ramp=8), ('farther back than 72',)),
         ('compressive', dict(memory_length=64, compressed_length=16), ('farther back than 128',)),
         ('memorizing', dict(memory_size=128), ('memorizing 128, normalized_xl 32',)),
+        (
+            'infinity_former',
+            dict(tau=0.5),  # 4.3 writes of 32 tokens leave .05
+            ('infinity_former 138', 'farther back than 138', 'beyond 276 not'),
+        ),
         ('local', {}, ('farther back than 0 cannot be known',)),
     ],
 )  # fmt: skip
@@ -48,6 +53,12 @@ def test_only_where_the_task_has_a_distance_and_the_memory_a_limit():
     assert too_short(copy.get_config('tiny,memory=expire_span')) == []
     (text,) = too_short(copy.get_config('tiny,memory=transformer_xl'))
     assert 'up to 192 back' in text and 'farther back than 64' in text
+
+
+def test_pairs_are_asked_for_as_far_back_as_documents_are_long():
+    (text,) = too_short(scoreboard.get_config('tiny,task=mqar,memory=normalized_xl'))
+    assert 'up to 62 back' in text and 'farther back than 32' in text
+    assert too_short(scoreboard.get_config('tiny,task=mqar,memory=transformer_xl')) == []
 
 
 def test_training_begins_with_the_warning(tmp_path):

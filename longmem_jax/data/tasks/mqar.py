@@ -65,6 +65,11 @@ def as_sizes(given: Any) -> tuple[tuple[int, int], ...]:
     return tuple((int(length), int(pairs)) for length, pairs in sizes)
 
 
+def greatest_distance(settings: Any) -> int:
+    """Tokens from the first pair to the last place of a question."""
+    return max(length for length, _ in as_sizes(settings['sizes'])) - 2
+
+
 def vocabulary(settings: Any) -> Vocabulary:
     """The blank, keys and values."""
     half = settings['num_words'] // 2

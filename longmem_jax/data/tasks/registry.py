@@ -60,5 +60,6 @@ TASKS: dict[str, Task] = {
 # name -> (fields -> the greatest distance in training, tokens) of the tasks that have one
 DISTANCES: dict[str, Callable[[Settings], int]] = {
     'copy': copy_task.greatest_distance,
+    'mqar': mqar.greatest_distance,
     'recall': recall.greatest_distance,
 }

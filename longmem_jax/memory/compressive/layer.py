@@ -370,7 +370,9 @@ ENTRY = Entry(
     shared=shared,
     losses=lambda fields: () if fields['reconstruction'] == 'none' else ('compression',),
     lengths={'memory_length': '', 'compressed_length': '+ slots '},
-    reach=lambda fields: fields['memory_length'] + fields['rate'] * fields['compressed_length'],
+    reach=lambda fields, segment: (
+        fields['memory_length'] + fields['rate'] * fields['compressed_length']
+    ),
     recipes={'compressive': recipe, 'compressive_sliding': sliding_recipe},
     toy=dict(memory_length=6, compressed_length=3),
     variants=dict(

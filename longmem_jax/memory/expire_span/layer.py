@@ -368,7 +368,7 @@ ENTRY = Entry(
     shared=lambda fields: near_positions.shared_table(fields, 'position_length'),
     losses=lambda fields: ('expire_span',),
     lengths={'max_span': 'span '},
-    reach=reach,
+    reach=lambda fields, segment: reach(fields),
     recipes={'expire_span': recipe},
     toy=dict(max_span=12, ramp=3, capacity=14, position_length=4, initial_share=0.4, num_sizes=2),
     variants=dict(

@@ -20,7 +20,7 @@ from longmem_jax.layers.self_attention import SelfAttention, write_at
 from longmem_jax.layers.window import push
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
-from longmem_jax.memory.infinity_former.settings import check, recipe
+from longmem_jax.memory.infinity_former.settings import check, reach, recipe
 from longmem_jax.memory.infinity_former.state import (
     InfinityFormerCache,
     InfinityFormerState,
@@ -330,6 +330,7 @@ ENTRY = Entry(
     shared=shared_biases,
     losses=lambda fields: () if fields['kl'] == 'none' else ('kl',),
     lengths={'memory_length': '', 'num_basis': '+ functions '},
+    reach=reach,
     recipes={'infinity_former': recipe},
     toy=dict(
         memory_length=3,

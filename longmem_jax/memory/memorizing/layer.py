@@ -238,7 +238,7 @@ ENTRY = Entry(
     layer=Memorizing,
     check=check,
     lengths={'memory_length': '', 'memory_size': '+ entries '},
-    reach=lambda fields: max(fields['memory_size'], fields['memory_length']),
+    reach=lambda fields, segment: max(fields['memory_size'], fields['memory_length']),
     nearest='memory_size',
     recipes={'memorizing': recipe},
     toy=dict(memory_length=4, memory_size=12, top_k=3, block_size=4),

@@ -103,7 +103,7 @@ ENTRY = Entry(
     layer=NormalizedXL,
     check=normalized_attention.check,
     lengths={'memory_length': ''},
-    reach=lambda fields: fields['memory_length'],
+    reach=lambda fields, segment: fields['memory_length'],
     recipes={'normalized_xl': recipe},
     toy=dict(memory_length=4),
 )

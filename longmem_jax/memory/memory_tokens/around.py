@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings
 from longmem_jax.layers.relative_position import shared_biases
-from longmem_jax.memory.memory_tokens.layer import MemoryTokensLayer, check
+from longmem_jax.memory.memory_tokens.layer import MemoryTokensLayer, check, reach
 from longmem_jax.memory.transformer_xl import TransformerXLState
 from longmem_jax.segment import Aux, Packing, Segment, pack, select_lanes
 
@@ -178,5 +178,6 @@ ENTRY = Entry(
     check=check,
     shared=shared_biases,
     lengths={'memory_length': '', 'num_tokens': '+ memory tokens '},
+    reach=reach,
     toy=dict(num_tokens=2, at_end=True, memory_length=6),
 )

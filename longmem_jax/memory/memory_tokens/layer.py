@@ -54,6 +54,13 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     return faults
 
 
+def reach(fields: Any, segment_length: int) -> int:
+    """Tokens in the cache, which also holds the memory tokens of past segments."""
+    added = fields['num_tokens'] * (1 + fields['at_end'])
+    segments, rest = divmod(fields['memory_length'], segment_length + added)
+    return segments * segment_length + min(rest, segment_length)
+
+
 def visible(
     queries: jax.Array,
     keys: jax.Array,
