@@ -141,7 +141,8 @@ def results(
 
 def _trainer(memory: str, config: Any, folder: Path, options: argparse.Namespace) -> Any:
     """`(seed, workdir) -> what training.json has`: trains and tests a seed; compiles once."""
-    mesh = sharding.make_mesh(dict(data=1, fsdp=1, tensor=1, memory=1))
+    one = dict(data=1, fsdp=1, tensor=1, memory=1)
+    mesh = sharding.make_mesh(one, jax.devices()[:1])
     shared = Experiment(config, folder, mesh)
     evaluator = Evaluator(shared.evaluation_model, mesh, config)
     compiled = lower_step(shared).compile()
