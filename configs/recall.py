@@ -62,6 +62,7 @@ def get_config(arg=''):
             answer_length=1,
             num_fillers=8,
             before=32,
+            spread='log',
         )
         config.optimizer.learning_rate = 3e-3
         config.train.remat = False

@@ -326,6 +326,19 @@ def test_what_is_asked_for_was_told_so_many_tokens_before(kind, split):
         assert min(found) >= 40 and max(found) <= 100 and len(found) > 10
 
 
+def test_distances_can_be_as_frequent_in_every_doubling():
+    settings = KEYS | dict(kind='passkey', documents=600, distances=(15, 127), spread='log')
+    corpus = Recall(settings, 'train', 0)
+    found = []
+    for index in range(600):
+        words = corpus[index].tokens.tolist()
+        found.append(words.index(2) - words.index(1) - 1 - settings['answer_length'])
+    assert min(found) == 15 and max(found) > 120 and max(found) <= 127
+    for low in (15, 31, 63):
+        share = np.mean([low <= distance <= 2 * low for distance in found])
+        assert abs(share - 1 / 3) < 0.1
+
+
 def test_distances_are_checked():
     check = TASKS['recall'].check
     assert check(KEYS) == []
@@ -335,6 +348,7 @@ def test_distances_are_checked():
         (dict(distances='far'), 'must be a tuple of ints'),
         (dict(num_pairs=20), '20 keys need 95 tokens'),
         (dict(kind='haystack'), "kind = 'haystack'"),
+        (dict(spread='far'), "spread = 'far'"),
     ):
         assert any(message in fault for fault in check(KEYS | changes)), changes
 

@@ -18,6 +18,7 @@ from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.faults import of_section
 
 KINDS = ('passkey', 'needles', 'associative', 'copy')
+SPREADS = ('even', 'log')
 FIELDS = dict(
     kind=KINDS,
     documents=(1, 10**9),
@@ -26,6 +27,7 @@ FIELDS = dict(
     answer_length=(1, 1000),  # tokens of a key
     num_fillers=(1, 10_000),  # different filler tokens
     before=(0, 10**8),  # most tokens of filler before the first key
+    spread=SPREADS,  # of training's distances: even, or even in their logarithm; 'even' if not given
 )
 DIGITS = 10
 
@@ -33,7 +35,7 @@ DIGITS = 10
 def check(settings: Any) -> list[str]:
     """Faults of `config.data.task`; `distances` must be in rising order."""
     other_fields = {name: settings[name] for name in settings if name != 'distances'}
-    faults = of_section(other_fields, FIELDS)
+    faults = of_section({'spread': 'even'} | other_fields, FIELDS)
     distances = settings.get('distances')
     where = f'distances = {distances}'
     try:
@@ -98,11 +100,17 @@ def _look_up(settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.nda
 RULES = {'look up': _look_up}
 
 
+def between(random: np.random.Generator, low: int, high: int) -> int:
+    """A number from `low` to `high`, uniform in the logarithm of the number plus one."""
+    return int(np.exp(random.uniform(np.log(low + 1), np.log(high + 2)))) - 1
+
+
 class Recall:
     """The documents of a split as a corpus; see `data.corpus.Corpus`.
 
-    Training draws distances uniformly between the smallest and the largest; evaluation cycles through
-    the list.
+    Training draws distances between the smallest and the largest, uniformly, or with `spread = 'log'`
+    so that every doubling is as frequent: what carries its memory from segment to segment learns from
+    short distances first. Evaluation cycles through the list.
 
     Attributes:
       tokenizer: the words.
@@ -123,7 +131,10 @@ class Recall:
         random = np.random.default_rng([self._seed, SPLITS.index(self._split), index])
         low, high = self._distances[0], self._distances[-1]
         if self._split == 'train':
-            distance = int(random.integers(low, high, endpoint=True))
+            if self._settings.get('spread', 'even') == 'log':
+                distance = between(random, low, high)
+            else:
+                distance = int(random.integers(low, high, endpoint=True))
         else:
             distance = self._distances[index % len(self._distances)]
         return random, distance, int(random.integers(0, self._settings['before'], endpoint=True))
