@@ -26,30 +26,42 @@ def test_ends_when_enough_is_right_and_repeats_nothing(tmp_path, monkeypatch, ca
     call(monkeypatch, *arguments)
     assert 'local, seed 0: 2 steps' in capsys.readouterr().out
     found = report.read(tmp_path / 'local/0')
-    assert found.decided and [row['distance'] for row in found.rows] == [16, 40]
+    assert found.decided and sorted(found.rows) == [16, 40] and len(found.rows[16]) == 6
     assert (tmp_path / 'recall.png').exists()
 
     call(monkeypatch, *arguments)
     out = capsys.readouterr().out
     assert 'seed 0' not in out and '| `local` | 0 | 2 |' in out
     assert '| look up: its segment of 32 | | | ' in out
+
+    call(
+        monkeypatch,
+        *arguments[:2],
+        '--kept_only',
+        '--distances=50',
+        *arguments[2:3],
+        *arguments[4:],
+    )
+    out = capsys.readouterr().out
+    assert 'steps in' not in out and 'seed 0, distance 50' in out
+    assert sorted(report.read(tmp_path / 'local/0').rows) == [16, 40, 50]
     with pytest.raises(UsageError, match='choose another --output'):
-        call(monkeypatch, *arguments[:2], '--documents=8', *arguments[3:])
+        call(monkeypatch, *arguments[:-1], '--config.train.num_steps=8')
 
 
 def test_the_table_has_reach_steps_and_spread():
-    rows = [{'distance': 1024, 'exact_match': 0.5, 'exact_match_reset': 0.1}]
-    other = [{'distance': 1024, 'exact_match': 1.0, 'exact_match_reset': 0.1}]
+    rows = {1024: {'exact_match': 0.5, 'exact_match_reset': 0.1}, 4096: {'exact_match': 0.5}}
+    other = {1024: {'exact_match': 1.0, 'exact_match_reset': 0.1}, 4096: {'exact_match': 0.5}}
     runs = {
-        name: [report.Run({}, 1500, False, rows), report.Run({}, 300, True, other)]
+        name: [report.Run(1500, False, rows), report.Run(300, True, other)]
         for name in ('linear', 'transformer_xl')
     }
     configs = {name: recall.get_config(f'tiny,memory={name}') for name in runs}
-    assert report.table(runs, configs).splitlines() == [
-        '| memory | reads back | steps | 1,024 |',
-        '|---|---|---|---|',
-        '| `linear` | no limit | 1,500*, 300 | 75 (50 - 100) |',
-        '| ... reset |  |  | 10 |',
-        '| `transformer_xl` | 256 | 1,500*, 300 | 75 (50 - 100) |',
-        '| ... reset |  |  | 10 |',
+    assert report.table(runs, configs, (1024, 4096)).splitlines() == [
+        '| memory | reads back | steps | 1,024 | 4,096 |',
+        '|---|---|---|---|---|',
+        '| `linear` | no limit | 1,500*, 300 | 75 (50 - 100) | 50 |',
+        '| ... reset |  |  | 10 |  |',
+        '| `transformer_xl` | 256 | 1,500*, 300 | 75 (50 - 100) | 50 |',
+        '| ... reset |  |  | 10 |  |',
     ]

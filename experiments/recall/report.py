@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,43 +20,47 @@ class Run(NamedTuple):
     """A seed of a memory.
 
     Attributes:
-      settings: what it was run with.
       steps: trained.
       decided: training ended since its answers were right.
-      rows: the result of `by_distance`.
+      rows: distance to the result of `at_distance`.
     """
 
-    settings: dict[str, Any]
     steps: int
     decided: bool
-    rows: list[dict[str, float]]
+    rows: dict[int, dict[str, float]]
+
+    def score(self, name: str, distance: int) -> float:
+        """A number of a distance, nan if it was not measured."""
+        return self.rows[distance].get(name, math.nan)
 
 
 def read(workdir: Path) -> Run:
     """What a finished seed has written."""
     training = json.loads((workdir / 'training.json').read_text())
-    settings = {name: training[name] for name in ('changes', 'distances', 'documents', 'enough')}
     rows = json.loads((workdir / 'recall.json').read_text())
-    return Run(settings, training['lines'][-1]['step'], training['decided'], rows)
+    by_distance = {row['distance']: row for row in rows}
+    return Run(training['lines'][-1]['step'], training['decided'], by_distance)
 
 
 def percent(values: list[float]) -> str:
-    """Mean (minimum - maximum) in %; one number if all are the same."""
+    """Mean (minimum - maximum) in %; one number if all are the same, nothing if one is missing."""
+    if any(math.isnan(value) for value in values):
+        return ''
     mean, least, greatest = (f'{100 * f(values):.0f}' for f in (statistics.mean, min, max))
     return mean if least == greatest else f'{mean} ({least} - {greatest})'
 
 
-def table(runs: dict[str, list[Run]], configs: dict[str, Any]) -> str:
+def table(runs: dict[str, list[Run]], configs: dict[str, Any], distances: Sequence[int]) -> str:
     """A Markdown table: exact match by distance with the memory, and with it reset.
 
     Args:
       runs: memory to its seeds.
       configs: memory to its config, for how far its layers read.
+      distances: columns.
 
     Returns:
       The table; trainings that took all their steps without being decided have a star.
     """
-    distances = [row['distance'] for row in next(iter(runs.values()))[0].rows]
     heads = ['memory', 'reads back', 'steps', *(f'{distance:,}' for distance in distances)]
     lines = [f'| {" | ".join(heads)} |', f'|{"---|" * len(heads)}']
     for memory, seeds in runs.items():
@@ -64,7 +69,9 @@ def table(runs: dict[str, list[Run]], configs: dict[str, Any]) -> str:
             ('exact_match', (f'`{memory}`', _reach(configs[memory]), steps)),
             ('exact_match_reset', ('... reset', '', '')),
         ):
-            cells = [percent([run.rows[i][name] for run in seeds]) for i in range(len(distances))]
+            cells = [
+                percent([run.score(name, distance) for run in seeds]) for distance in distances
+            ]
             lines.append(f'| {" | ".join([*first, *cells])} |')
     return '\n'.join(lines)
 
@@ -91,7 +98,9 @@ def floors(config: Any, options: Any) -> list[str]:
     ]
 
 
-def draw(runs: dict[str, list[Run]], configs: dict[str, Any], path: Path) -> None:
+def draw(
+    runs: dict[str, list[Run]], configs: dict[str, Any], distances: Sequence[int], path: Path
+) -> None:
     """One small figure per memory: the mean of its seeds, their range, and the memory reset."""
     lines = math.ceil(len(runs) / COLUMNS)
     figure = figures.figure(2.6 * min(len(runs), COLUMNS), 1.9 * lines + 0.4)
@@ -99,7 +108,7 @@ def draw(runs: dict[str, list[Run]], configs: dict[str, Any], path: Path) -> Non
     for part in axes.flat[len(runs) :]:
         part.set_visible(False)
     for part, (memory, seeds) in zip(axes.flat, runs.items(), strict=False):
-        _draw_one(part, seeds, reaches(configs[memory]))
+        _draw_one(part, seeds, distances, reaches(configs[memory]))
         part.set_title(memory, fontsize=9)
     axes.flat[0].legend(fontsize=6, loc='center right')
     figure.supxlabel('distance, tokens', fontsize=9)
@@ -107,13 +116,14 @@ def draw(runs: dict[str, list[Run]], configs: dict[str, Any], path: Path) -> Non
     figure.savefig(path)
 
 
-def _draw_one(part: Any, seeds: list[Run], reach: list[tuple[str, int]] | None) -> None:
-    distances = [row['distance'] for row in seeds[0].rows]
+def _draw_one(
+    part: Any, seeds: list[Run], distances: Sequence[int], reach: list[tuple[str, int]] | None
+) -> None:
     for name, label, style in (
         ('exact_match', 'with memory', dict(color='C0', marker='o', markersize=3)),
         ('exact_match_reset', 'memory reset', dict(color='C1', linestyle='--')),
     ):
-        values = [[100 * run.rows[i][name] for run in seeds] for i in range(len(distances))]
+        values = [[100 * run.score(name, distance) for run in seeds] for distance in distances]
         part.plot(distances, [statistics.mean(found) for found in values], label=label, **style)
         least, greatest = [min(found) for found in values], [max(found) for found in values]
         part.fill_between(distances, least, greatest, color=style['color'], alpha=0.2, linewidth=0)

@@ -5,13 +5,14 @@ python -m experiments.recall.run --output=DIR --seeds=3 MEMORY [MEMORY ...] [-- 
 Trains `configs/recall.py:tiny,kind=passkey,memory=MEMORY` with every seed, of the parameters and of the
 data, in one process, so that a memory is compiled once, and tests it at every one of `--distances`. A
 training ends when nearly all answers of the last `RECENT` steps were right, and at the latest after
-`config.train.num_steps`. DIR/MEMORY/SEED has `recall.json` and `training.json`; seeds that have them are
-not repeated, so the table of everything is one more, short run. No parameters are saved.
+`config.train.num_steps`. DIR/MEMORY/SEED has the parameters, `training.json` and `recall.json`; what is
+there is not done again, so the table of everything, or other distances, are one more, short run.
 """
 
 import argparse
 import collections
 import dataclasses
+import functools
 import json
 import sys
 import time
@@ -20,17 +21,17 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.serialization import msgpack_restore, msgpack_serialize
 
 from configs import recall
 from experiments.recall import report
-from longmem_jax.commands.recall_by_distance import by_distance
+from longmem_jax.commands.recall_by_distance import at_distance, in_short
 from longmem_jax.config import checks, overrides
 from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment, lower_step, to_devices
-from longmem_jax.reporting.progress import Progress
 from longmem_jax.training import step as train_step
 
 RECENT = 100  # steps whose answers decide whether a training may end
@@ -105,75 +106,88 @@ def configuration(memory: str, changes: list[tuple[str, str]]) -> Any:
     return config
 
 
-def results(
-    memory: str, config: Any, options: argparse.Namespace, changes: list[tuple[str, str]]
-) -> list[report.Run]:
-    """The runs of all seeds; trains those that are not there.
+class Runs:
+    """Trains and tests the seeds of a memory; what is finished is kept in a folder per seed."""
 
-    Raises:
-      UsageError: the output has runs of other settings.
-    """
-    folder = options.output / memory
-    settings = {
-        'changes': [list(change) for change in changes],
-        'distances': list(options.distances),
-        'documents': options.documents,
-        'enough': options.enough,
-    }
-    train_seed, found = None, []
-    for seed in range(options.seeds):
-        workdir = folder / str(seed)
+    def __init__(self, memory: str, config: Any, folder: Path):
+        """`config`: from `configuration`; nothing is compiled before it is needed."""
+        self._memory, self._folder = memory, folder
+        one = dict(data=1, fsdp=1, tensor=1, memory=1)
+        mesh = sharding.make_mesh(one, jax.devices()[:1])
+        self._shared = Experiment(config, folder, mesh)
+        self._evaluators: dict[int, Evaluator] = {}  # by lanes
+
+    @functools.cached_property
+    def _step(self) -> Any:
+        return lower_step(self._shared).compile()
+
+    @functools.cached_property
+    def _initial(self) -> Any:
+        shared = self._shared
+        return jax.jit(
+            lambda seed: train_step.make_initial_state(
+                shared.model, shared.optimizer, shared.config.train.num_lanes, seed
+            )(),
+            out_shardings=shared.state_shardings,
+        )
+
+    def _evaluator(self, lanes: int) -> Evaluator:
+        if lanes not in self._evaluators:
+            config = self._shared.config.copy_and_resolve_references()
+            config.evaluate.num_lanes = lanes
+            shared = self._shared
+            self._evaluators[lanes] = Evaluator(shared.evaluation_model, shared.mesh, config)
+        return self._evaluators[lanes]
+
+    def trained(self, seed: int, changes: list[list[str]], enough: float) -> Any:
+        """The parameters of a seed; trains it if that has not been done.
+
+        Raises:
+          UsageError: the folder has a training with other settings.
+        """
+        workdir = self._folder / str(seed)
+        settings = {'changes': changes, 'enough': enough}
         if (workdir / 'training.json').exists():
-            run = report.read(workdir)
-            if run.settings != settings:
+            found = json.loads((workdir / 'training.json').read_text())
+            if {name: found[name] for name in settings} != settings:
                 raise UsageError(
-                    f'{workdir} has a run with {run.settings}, asked for were {settings}: choose '
-                    'another --output, or delete it.'
+                    f'{workdir} has a training with other settings than {settings}: choose another '
+                    '--output, or delete it.'
                 )
-            found.append(run)
-            continue
-        train_seed = train_seed or _trainer(memory, config, folder, options)
-        training = train_seed(seed, workdir)
-        (workdir / 'training.json').write_text(json.dumps(settings | training, indent=1) + '\n')
-        found.append(report.read(workdir))
-    return found
-
-
-def _trainer(memory: str, config: Any, folder: Path, options: argparse.Namespace) -> Any:
-    """`(seed, workdir) -> what training.json has`: trains and tests a seed; compiles once."""
-    one = dict(data=1, fsdp=1, tensor=1, memory=1)
-    mesh = sharding.make_mesh(one, jax.devices()[:1])
-    shared = Experiment(config, folder, mesh)
-    evaluator = Evaluator(shared.evaluation_model, mesh, config)
-    compiled = lower_step(shared).compile()
-    initial = jax.jit(
-        lambda seed: train_step.make_initial_state(
-            shared.model, shared.optimizer, config.train.num_lanes, seed
-        )(),
-        out_shardings=shared.state_shardings,
-    )
-
-    def train_seed(seed: int, workdir: Path) -> dict[str, Any]:
-        run = seeded(shared, seed, workdir)
+            return msgpack_restore((workdir / 'parameters.msgpack').read_bytes())
         workdir.mkdir(parents=True, exist_ok=True)
-        print(f'{memory}, seed {seed}', flush=True)
+        print(f'{self._memory}, seed {seed}', flush=True)
         started = time.monotonic()
-        state, lines = train(run, compiled, initial(seed), options.enough)
+        run = seeded(self._shared, seed, workdir)
+        state, lines = train(run, self._step, self._initial(seed), enough)
         seconds = time.monotonic() - started
-        print(f'{memory}, seed {seed}: {lines[-1]["step"]} steps in {seconds:.0f} s', flush=True)
-        run.config.data.task.update(distances=options.distances, eval_documents=options.documents)
-        progress = Progress(config.train.num_steps, log_every=config.train.log_every)
-        by_distance(run, evaluator, state.params, 'test', progress)
-        progress.close()
-        return {'seconds': seconds, 'decided': bool(_decided(lines, options)), 'lines': lines}
+        last = [line['accuracy'] for line in lines[-RECENT // LOOKED :]]
+        decided = bool(len(last) == RECENT // LOOKED and np.mean(last) >= enough)
+        print(
+            f'{self._memory}, seed {seed}: {lines[-1]["step"]} steps in {seconds:.0f} s', flush=True
+        )
+        params = jax.device_get(state.params)
+        (workdir / 'parameters.msgpack').write_bytes(msgpack_serialize(params))
+        training = settings | {'seconds': seconds, 'decided': decided, 'lines': lines}
+        (workdir / 'training.json').write_text(json.dumps(training, indent=1) + '\n')
+        return params
 
-    return train_seed
-
-
-def _decided(lines: list[dict[str, float]], options: argparse.Namespace) -> bool:
-    """Whether the training ended because its answers were right."""
-    last = [line['accuracy'] for line in lines[-RECENT // LOOKED :]]
-    return np.mean(last) >= options.enough
+    def test(self, seed: int, params: Any, distance: int, documents: int, resets: bool) -> None:
+        """Tests a seed at a distance, unless its `recall.json` has that."""
+        path = self._folder / str(seed) / 'recall.json'
+        rows = json.loads(path.read_text()) if path.exists() else []
+        if any((row['distance'], row['documents']) == (distance, documents) for row in rows):
+            return
+        config = seeded(self._shared, seed, path.parent).config
+        config.data.task.eval_documents = documents
+        evaluator = self._evaluator(min(config.evaluate.num_lanes, documents))
+        started = time.monotonic()
+        row = at_distance(config, evaluator, params, 'test', distance, resets=resets)
+        print(f'{self._memory}, seed {seed}, {in_short(row)}', flush=True)
+        row |= {'documents': documents, 'seconds': round(time.monotonic() - started, 1)}
+        rows = [other for other in rows if other['distance'] != distance]
+        rows = sorted([*rows, row], key=lambda row: row['distance'])
+        path.write_text(json.dumps(rows, indent=1) + '\n')
 
 
 def main() -> None:
@@ -194,14 +208,26 @@ def main() -> None:
     )
     parser.add_argument('--documents', type=int, default=128, help='at every distance')
     parser.add_argument(
+        '--kept_only', action='store_true', help='do not read everything again with memory reset'
+    )
+    parser.add_argument(
         '--enough', type=float, default=0.995, help='share of right answers that ends a training'
     )
     options = parser.parse_args(arguments)
     configs = {memory: configuration(memory, changes) for memory in options.memories}
-    runs = {memory: results(memory, config, options, changes) for memory, config in configs.items()}
-    print(report.table(runs, configs))
+    found = {}
+    for memory, config in configs.items():
+        runs = Runs(memory, config, options.output / memory)
+        for seed in range(options.seeds):
+            params = runs.trained(seed, [list(change) for change in changes], options.enough)
+            for distance in options.distances:
+                runs.test(seed, params, distance, options.documents, not options.kept_only)
+        found[memory] = [
+            report.read(options.output / memory / str(seed)) for seed in range(options.seeds)
+        ]
+    print(report.table(found, configs, options.distances))
     print('\n'.join(report.floors(next(iter(configs.values())), options)))
-    report.draw(runs, configs, options.output / 'recall.png')
+    report.draw(found, configs, options.distances, options.output / 'recall.png')
 
 
 if __name__ == '__main__':

@@ -11,43 +11,66 @@ from longmem_jax.reporting import figures
 from longmem_jax.reporting.progress import Progress
 
 
+def at_distance(
+    config: Any,
+    evaluator: Evaluator,
+    params: Any,
+    split: str,
+    distance: int,
+    *,
+    resets: bool = True,
+) -> dict[str, float]:
+    """Scores `eval_documents` documents at one distance; memory and time per token are constant.
+
+    Args:
+      config: of the experiment, for the documents.
+      evaluator: of its evaluation model.
+      params: its parameters.
+      split: 'train', 'validation' or 'test'.
+      distance: tokens between a key and its question.
+      resets: also score them with the memory reset before every segment.
+
+    Returns:
+      Distance, accuracy, exact match, and, with `resets`, exact match with the memory reset.
+    """
+    corpus = Recall(
+        config.data.task.to_dict() | {'distances': (distance,)}, split, config.data.seed
+    )
+    result, _ = evaluator.evaluate(params, corpus, split)
+    row = dict(distance=int(distance), accuracy=result.accuracy, exact_match=result.exact_match)
+    if resets:
+        result, _ = evaluator.evaluate(params, corpus, split, reset=True)
+        row['exact_match_reset'] = result.exact_match
+    return row
+
+
+def in_short(row: dict[str, float]) -> str:
+    """A result of `at_distance` in a line."""
+    text = f'distance {row["distance"]:,}: exact match {row["exact_match"]:.1%}'
+    if row['accuracy'] != row['exact_match']:
+        text += f', accuracy {row["accuracy"]:.1%}'
+    return text + (f'; memory reset {row["exact_match_reset"]:.1%}' if len(row) > 3 else '')
+
+
 def by_distance(
     experiment: Experiment, evaluator: Evaluator, params: Any, split: str, progress: Progress
 ) -> list[dict[str, float]]:
-    """Scores `eval_documents` documents at every distance; memory and time per token are constant.
+    """Scores documents at every distance of `config.data.task`.
 
     Writes `recall.json` and `recall.png` to the workdir.
 
     Args:
       experiment: a trained experiment on the recall task.
-      evaluator: of its evaluation model.
-      params: its parameters.
-      split: 'train', 'validation' or 'test'.
+      evaluator, params, split: as in `at_distance`.
       progress: where the results are printed.
 
     Returns:
-      For every distance: distance, accuracy, exact match, and exact match with the memory reset
-      before every segment.
+      For every distance what `at_distance` returns.
     """
     config, rows = experiment.config, []
     for distance in config.data.task.distances:
-        settings = config.data.task.to_dict() | {'distances': (distance,)}
-        corpus = Recall(settings, split, config.data.seed)
-        results = [
-            evaluator.evaluate(params, corpus, split, reset=reset)[0] for reset in (False, True)
-        ]
-        rows.append(
-            {
-                'distance': int(distance),
-                'accuracy': results[0].accuracy,
-                'exact_match': results[0].exact_match,
-                'exact_match_reset': results[1].exact_match,
-            }
-        )
-        progress.say(
-            f'distance {distance:,}: exact match {rows[-1]["exact_match"]:.1%}, accuracy '
-            f'{rows[-1]["accuracy"]:.1%}; memory reset {rows[-1]["exact_match_reset"]:.1%}'
-        )
+        rows.append(at_distance(config, evaluator, params, split, distance))
+        progress.say(in_short(rows[-1]))
     (experiment.workdir / 'recall.json').write_text(json.dumps(rows, indent=1) + '\n')
     draw({'with memory': rows}, experiment.workdir / 'recall.png')
     return rows
