@@ -37,14 +37,13 @@ def test_ends_when_enough_is_right_and_repeats_nothing(tmp_path, monkeypatch, ca
     call(
         monkeypatch,
         *arguments[:2],
-        '--kept_only',
-        '--distances=50',
+        '--distances=500',
         *arguments[2:3],
         *arguments[4:],
     )
     out = capsys.readouterr().out
-    assert 'steps in' not in out and 'seed 0, distance 50' in out
-    assert sorted(report.read(tmp_path / 'local/0').rows) == [16, 40, 50]
+    assert 'steps in' not in out and 'seed 0, distance 500' in out
+    assert sorted(report.read(tmp_path / 'local/0').rows) == [16, 40, 500]
     with pytest.raises(UsageError, match='choose another --output'):
         call(monkeypatch, *arguments[:-1], '--config.train.num_steps=8')
 

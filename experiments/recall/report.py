@@ -110,7 +110,8 @@ def draw(
     for part, (memory, seeds) in zip(axes.flat, runs.items(), strict=False):
         _draw_one(part, seeds, distances, reaches(configs[memory]))
         part.set_title(memory, fontsize=9)
-    axes.flat[0].legend(fontsize=6, loc='center right')
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, loc='outside upper center', ncols=len(labels))
     figure.supxlabel('distance, tokens', fontsize=9)
     figure.supylabel('exact match, %', fontsize=9)
     figure.savefig(path)
@@ -128,14 +129,11 @@ def _draw_one(
         least, greatest = [min(found) for found in values], [max(found) for found in values]
         part.fill_between(distances, least, greatest, color=style['color'], alpha=0.2, linewidth=0)
     if reach is not None:
-        part.axvline(
-            max(tokens for _, tokens in reach),
-            color='gray',
-            linewidth=1,
-            label='a layer reads so far',
-        )
+        farthest = max(tokens for _, tokens in reach)
+        part.axvline(max(farthest, 1), color='gray', linewidth=1, label='a layer reads so far')
     part.set_xscale('log', base=2)
     part.set_xticks(distances, [f'{distance:,}' for distance in distances], fontsize=6, rotation=45)
     part.tick_params(axis='y', labelsize=7)
+    part.set_xlim(distances[0] / 1.3, distances[-1] * 1.3)
     part.set_ylim(-3, 103)
     part.grid(alpha=0.3)

@@ -6,7 +6,8 @@ Trains `configs/recall.py:tiny,kind=passkey,memory=MEMORY` with every seed, of t
 data, in one process, so that a memory is compiled once, and tests it at every one of `--distances`. A
 training ends when nearly all answers of the last `RECENT` steps were right, and at the latest after
 `config.train.num_steps`. DIR/MEMORY/SEED has the parameters, `training.json` and `recall.json`; what is
-there is not done again, so the table of everything, or other distances, are one more, short run.
+there is not done again, so the table of everything, or other distances, are one more, short run. The
+memory is also reset before every segment, at distances that are trained.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from experiments.recall import report
 from longmem_jax.commands.recall_by_distance import at_distance, in_short
 from longmem_jax.config import checks, overrides
 from longmem_jax.data import lanes
+from longmem_jax.data.tasks.recall import greatest_distance
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
@@ -208,9 +210,6 @@ def main() -> None:
     )
     parser.add_argument('--documents', type=int, default=128, help='at every distance')
     parser.add_argument(
-        '--kept_only', action='store_true', help='do not read everything again with memory reset'
-    )
-    parser.add_argument(
         '--enough', type=float, default=0.995, help='share of right answers that ends a training'
     )
     options = parser.parse_args(arguments)
@@ -221,7 +220,8 @@ def main() -> None:
         for seed in range(options.seeds):
             params = runs.trained(seed, [list(change) for change in changes], options.enough)
             for distance in options.distances:
-                runs.test(seed, params, distance, options.documents, not options.kept_only)
+                resets = distance <= greatest_distance(config.data.task)
+                runs.test(seed, params, distance, options.documents, resets)
         found[memory] = [
             report.read(options.output / memory / str(seed)) for seed in range(options.seeds)
         ]
