@@ -174,16 +174,18 @@ class Runs:
         (workdir / 'training.json').write_text(json.dumps(training, indent=1) + '\n')
         return params
 
-    def test(self, seed: int, params: Any, distance: int, documents: int, resets: bool) -> None:
+    def test(self, seed: int, params: Any, distance: int, options: argparse.Namespace) -> None:
         """Tests a seed at a distance, unless its `recall.json` has that."""
+        documents = options.documents
         path = self._folder / str(seed) / 'recall.json'
         rows = json.loads(path.read_text()) if path.exists() else []
         if any((row['distance'], row['documents']) == (distance, documents) for row in rows):
             return
         config = seeded(self._shared, seed, path.parent).config
         config.data.task.eval_documents = documents
-        evaluator = self._evaluator(min(config.evaluate.num_lanes, documents))
+        evaluator = self._evaluator(min(options.lanes or config.evaluate.num_lanes, documents))
         started = time.monotonic()
+        resets = distance <= greatest_distance(config.data.task)
         row = at_distance(config, evaluator, params, 'test', distance, resets=resets)
         print(f'{self._memory}, seed {seed}, {in_short(row)}', flush=True)
         row |= {'documents': documents, 'seconds': round(time.monotonic() - started, 1)}
@@ -210,6 +212,9 @@ def main() -> None:
     )
     parser.add_argument('--documents', type=int, default=128, help='at every distance')
     parser.add_argument(
+        '--lanes', type=int, default=0, help='documents read together; 0 = as in the config'
+    )
+    parser.add_argument(
         '--enough', type=float, default=0.995, help='share of right answers that ends a training'
     )
     options = parser.parse_args(arguments)
@@ -220,8 +225,7 @@ def main() -> None:
         for seed in range(options.seeds):
             params = runs.trained(seed, [list(change) for change in changes], options.enough)
             for distance in options.distances:
-                resets = distance <= greatest_distance(config.data.task)
-                runs.test(seed, params, distance, options.documents, resets)
+                runs.test(seed, params, distance, options)
         found[memory] = [
             report.read(options.output / memory / str(seed)) for seed in range(options.seeds)
         ]
