@@ -36,7 +36,7 @@ from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment, lower_step, to_devices
 from longmem_jax.training import step as train_step
 
-RECENT = 100  # steps whose answers decide whether a training may end
+RECENT = 50  # steps whose answers decide whether a training may end
 LOOKED = 25  # steps from one look at them to the next
 DISTANCES = (16, 64, 128, 256, 512, 1024)
 
@@ -84,7 +84,7 @@ def train(
         waiting = []
         lines.append({'step': step, **means, **_numbers(metrics)})
         recent.append(means['accuracy'])
-        if step % RECENT == 0:
+        if step % 100 == 0:
             print(lines[-1], flush=True)
         if len(recent) == recent.maxlen and np.mean(recent) >= enough:
             break
