@@ -142,18 +142,17 @@ class Runs:
         return self._evaluators[lanes]
 
     def trained(self, seed: int, changes: list[list[str]], enough: float) -> Any:
-        """The parameters of a seed; trains it if that has not been done.
+        """The parameters of a seed; trains it if that has not been done, whatever was `enough` then.
 
         Raises:
           UsageError: the folder has a training with other settings.
         """
         workdir = self._folder / str(seed)
-        settings = {'changes': changes, 'enough': enough}
         if (workdir / 'training.json').exists():
             found = json.loads((workdir / 'training.json').read_text())
-            if {name: found[name] for name in settings} != settings:
+            if found['changes'] != changes:
                 raise UsageError(
-                    f'{workdir} has a training with other settings than {settings}: choose another '
+                    f'{workdir} has a training with {found["changes"]}, not {changes}: choose another '
                     '--output, or delete it.'
                 )
             return msgpack_restore((workdir / 'parameters.msgpack').read_bytes())
@@ -170,7 +169,8 @@ class Runs:
         )
         params = jax.device_get(state.params)
         (workdir / 'parameters.msgpack').write_bytes(msgpack_serialize(params))
-        training = settings | {'seconds': seconds, 'decided': decided, 'lines': lines}
+        training = {'changes': changes, 'enough': enough, 'seconds': seconds}
+        training |= {'decided': decided, 'lines': lines}
         (workdir / 'training.json').write_text(json.dumps(training, indent=1) + '\n')
         return params
 
