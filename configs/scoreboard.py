@@ -1,18 +1,17 @@
 """One model and one way of training for every memory of the library, on several tasks.
 
 python -m longmem_jax.main --config=configs/scoreboard.py:task=mqar,memory=infini --workdir=DIR
-`:memory=` is any memory of the library. `:task=` is `mqar` (many pairs, each asked for), `passkey`,
-`needles` or `copy` (one key, at a distance), `stdlib` (bytes of Python's standard library) or `text`
-(bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of 64, for two cores. This is not an
-experiment of a paper; `python -m experiments.scoreboard` runs it for all memories and makes the table,
-with feed-forward layers of a width that makes parameters equal.
+`:memory=` is any memory of the library. `:task=` is `mqar` (many pairs, each asked for), `recall` (a
+passkey, a needle or a string to be copied, at a distance), `stdlib` (bytes of Python's standard library)
+or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of 64, for two cores. This is not
+an experiment of a paper; `python -m experiments.scoreboard` runs it for all memories and makes the
+table, with feed-forward layers of a width that makes parameters equal.
 """
 
 from longmem_jax.config.base import base, read_bytes, size, two_cores
 from longmem_jax.config.variants import one_of, variant
 
-RECALL = ('passkey', 'needles', 'copy')
-TASKS = ('mqar', *RECALL, 'stdlib', 'text')
+TASKS = ('mqar', 'recall', 'stdlib', 'text')
 
 
 def get_config(arg=''):
@@ -46,19 +45,21 @@ def get_config(arg=''):
 
     def tiny(config):
         """2 layers of 64, segments of 32; a minute or two per task on a core."""
-        size(config, layers=2, width=64, heads=2, feed_forward=512)  # wide: room for tables
+        size(config, layers=2, width=64, heads=2, feed_forward=256)  # wide: room for tables
         two_cores(config, steps=1000, lanes=16, segment=32)
         config.optimizer.learning_rate = 3e-3
         config.train.log_every = 50
         config.train.evaluate_every = 500
         config.evaluate.num_lanes = 16
-        scale.update(reach=128, memories=2048, basis=64, samples=32, widths=(0.02, 0.05), slots=16)
+        scale.update(
+            reach=256, memories=2048, basis=64, samples=32, widths=(0.02, 0.05), slots=16, keys=16
+        )
         sizes.update(
             words=32,
             pairs=((16, 2), (32, 4), (64, 8)),
             fill='blank',
             distances=(16, 64, 256),
-            documents=192,
+            documents=96,
             fillers=8,
         )
 
@@ -69,7 +70,7 @@ def get_config(arg=''):
         if name in ('stdlib', 'text'):
             data.source, data.pieces = name, 16
             read_bytes(config)
-            config.evaluate.max_test_segments = 1024
+            config.evaluate.max_test_segments = 512
             return
         shared = dict(documents=10_000_000, eval_documents=sizes['documents'])
         data.source = 'mqar' if name == 'mqar' else 'recall'
@@ -82,14 +83,14 @@ def get_config(arg=''):
                 passes=1,
                 fill=sizes['fill'],
             )
-            config.train.num_steps += config.train.num_steps // 2
             return
         config.model.vocab_size = 128
         data.task = shared | dict(
-            kind=name,
+            kind='mixed',
             distances=sizes['distances'],
             num_pairs=4,
             answer_length=1,
+            copy_length=4,
             num_fillers=sizes['fillers'],
             before=config.train.segment_length,
         )

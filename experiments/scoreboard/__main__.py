@@ -1,20 +1,26 @@
 """All memories of the library side by side: accuracy, bits per byte, bytes of state and time.
 
-python -m experiments.scoreboard --output=DIR [--rows=infini,linear] [--columns=mqar,passkey] \
+python -m experiments.scoreboard --output=DIR [--rows=infini,linear] [--columns=mqar,recall] \
     [--seeds=3] [--minutes=60] [--full] [--novels=FOLDER] [-- --config.FIELD=VALUE ...]
 
 Rows are all memories, in one backbone (`configs/scoreboard.py`) with equal parameters; `rows.py` says
 how. A cell is a row, a column and a seed. Finished cells are kept, so the command can be stopped and
-repeated; every call writes the table of what is there, DIR/scoreboard.md and .json, and three figures.
-No cell of a row begins after the row has taken `--minutes` in all. `--minutes=0` runs nothing: it only
-writes the table.
+repeated, and several can run at once for different rows; every call writes the table of what is there,
+DIR/scoreboard.md and .json, and three figures. `--output=experiments/scoreboard` begins with the
+published cells. No cell of a row begins after the row has taken `--minutes` in all. `--minutes=0` runs
+nothing: it only writes the table.
 """
 
 import argparse
 import sys
+import traceback
 from pathlib import Path
 
-from experiments.scoreboard import cells, pictures, rows, table
+import jax
+
+from experiments.scoreboard import cells, measure, pictures, rows, speed, table
+
+SEED = 0  # of times: parameters do not change them
 
 
 def some_of(known: list[str]) -> object:
@@ -56,50 +62,92 @@ def main(given: list[str]) -> None:
     if options.minutes > 0:
         run(options)
     options.output.mkdir(parents=True, exist_ok=True)
-    found = table.collect(options.output, options.seeds)
+    found = table.collect(options.output)
     text = table.write(options.output, found, options.seeds)
     pictures.draw(found, options.output)
     print(text)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the cells that are missing, seed by seed, so that early tables have all rows.
+    """Runs the cells that are missing.
 
     A row with a failed cell goes on with the next one; the failed cell is tried again by the next call.
     """
-    size = '' if options.full else 'tiny'
+    size, baseline = '' if options.full else 'tiny', None
     for column in map(cells.COLUMNS.__getitem__, options.columns):
-        try:
-            cells.measure_floors(options.output, column, size, options.flags, options.novels)
-        except SystemExit as failure:
-            print(f'{column.name}, floors: {failure}', flush=True)
-    for seed in range(options.seeds):
-        for column in map(cells.COLUMNS.__getitem__, options.columns):
-            for name in options.rows:
-                label = f'{column.name}, {name}, seed {seed}'
-                if cells.finished(options.output, column.name, name, seed) is not None:
-                    continue
+        if column.name == 'novels' and not options.novels:
+            print('novels: not run: no --novels=FOLDER', flush=True)
+            continue
+        if column.name != 'speed':
+            _floors(options, column, size)
+        for name in options.rows:
+            label = f'{column.name}, {name}'
+            seeds = missing(options, column.name, name)
+            if not seeds:
+                continue
+            if used(options.output, name) >= 60 * options.minutes:
+                reason = f'the row has had its {options.minutes:g} minutes'
+                print(f'{label}: not run: {reason}', flush=True)
+                continue
+            try:
                 row = rows.row(name, size, column.task)
-                reason = cells.excused(column, row, options.novels)
-                if not reason and used(options.output, name) >= 60 * options.minutes:
-                    reason = f'not run: the row has had its {options.minutes:g} minutes'
-                if reason:
-                    print(f'{label}: {reason}', flush=True)
-                    continue
-                try:
-                    cell = cells.run(
-                        options.output, column, row, seed, size, options.flags, options.novels
+                config = measure.config_of(row, column, size, options.flags, options.novels)
+                if column.name == 'speed':
+                    baseline = baseline or _baseline(options, column, size)
+                    found = [(SEED, speed_cell(row, config, baseline))]
+                else:
+                    found = measure.scores(row, column, config, size, seeds)
+                for seed, cell in found:
+                    cells.save(options.output, column.name, name, seed, cell)
+                    print(
+                        f'{label}, seed {seed}: {cell["seconds"]:.0f} s, {cell["scores"]}',
+                        flush=True,
                     )
-                except SystemExit as failure:
-                    print(f'{label}: {failure}', flush=True)
-                    continue
-                print(f'{label}: {cell["seconds"]:.0f} s, {cell["scores"]}', flush=True)
+            except Exception:  # whatever it is, other rows can still be measured
+                print(f'{label}: failed\n{traceback.format_exc()}', flush=True)
+            if column.name != 'speed':
+                jax.clear_caches()
+
+
+def missing(options: argparse.Namespace, column: str, name: str) -> list[int]:
+    """The seeds of a row and a column that have no cell."""
+    seeds = range(options.seeds) if column != 'speed' else [SEED]
+    return [s for s in seeds if cells.finished(options.output, column, name, s) is None]
 
 
 def used(output: Path, row: str) -> float:
-    """Seconds that the finished cells of a row have taken."""
-    found = [cells.json.loads(file.read_text()) for file in output.glob(f'*/{row}/*/{cells.FILE}')]
-    return sum(cell['seconds'] for cell in found)
+    """Seconds that the cells of a row have taken."""
+    found = table.collect(output)
+    return sum(c['seconds'] for rows_ in found.values() for c in rows_.get(row, {}).values())
+
+
+def speed_cell(row: rows.Row, config: object, baseline: speed.Baseline) -> dict[str, object]:
+    """The cell with the times of a row."""
+    began = speed.time.monotonic()
+    times, size = speed.speed(config, baseline)
+    return {
+        'scores': {'speed': times},
+        'parameters': row.parameters,
+        'positions': row.positions,
+        'flags': row.flags,
+        'state_bytes': size,
+        'seconds': speed.time.monotonic() - began,
+    }
+
+
+def _baseline(options: argparse.Namespace, column: cells.Column, size: str) -> speed.Baseline:
+    row = rows.row(rows.BASELINE, size, column.task)
+    return speed.Baseline(measure.config_of(row, column, size, options.flags, options.novels))
+
+
+def _floors(options: argparse.Namespace, column: cells.Column, size: str) -> None:
+    """Scores rules without a learned memory, once for all rows."""
+    if cells.finished(options.output, column.name, cells.FLOORS, SEED) is not None:
+        return
+    row = rows.row(rows.BASELINE, size, column.task)
+    config = measure.config_of(row, column, size, options.flags, options.novels)
+    found = measure.floors(column, config, size)
+    cells.save(options.output, column.name, cells.FLOORS, SEED, {'scores': found})
 
 
 if __name__ == '__main__':

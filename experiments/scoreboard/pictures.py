@@ -7,11 +7,10 @@ from typing import Any
 
 import matplotlib.figure
 
-from experiments.scoreboard import rows, table
+from experiments.scoreboard import cells, rows, table
 from longmem_jax.reporting import figures
 
 BY_DISTANCE = {'passkey': '-', 'needles': '--', 'copy': ':'}
-FAR = {'passkey': 'passkey_far', 'needles': 'needles_far'}
 ACROSS = 5
 
 
@@ -26,9 +25,11 @@ def draw(found: table.Found, output: Path) -> list[Path]:
     return drawn
 
 
-def _mean(several: list[dict[str, Any]], size: str, field: str) -> tuple[float, float, float]:
+def _mean(
+    several: dict[int, dict[str, Any]], name: str, size: str, field: str
+) -> tuple[float, float, float]:
     """(mean, least, greatest) in percent, over the seeds that have the size."""
-    scores = [cell['scores'][size] for cell in several if size in cell['scores']]
+    scores = [cell['scores'][name].get(size, {}) for cell in several.values()]
     values = [100 * score[field] for score in scores if score.get(field) is not None]
     return (statistics.mean(values), min(values), max(values)) if values else (math.nan,) * 3
 
@@ -53,12 +54,16 @@ def _panels(labels: list[str], x: str) -> tuple[matplotlib.figure.Figure, dict[s
 
 def by_pairs(found: table.Found) -> matplotlib.figure.Figure | None:
     """MQAR: a panel per row, accuracy by size, with the memory reset dashed, all other rows in grey."""
-    by_row = found.get('mqar')
+    by_row = table.memories(found.get('mqar', {}))
     if not by_row:
         return None
     figure, panels = _panels(list(by_row), 'tokens x pairs')
-    sizes = list(next(iter(by_row.values()))[0]['scores'])
-    curves = {row: [_mean(several, s, 'kept') for s in sizes] for row, several in by_row.items()}
+    firsts = {row: next(iter(several.values())) for row, several in by_row.items()}
+    sizes = list(next(iter(firsts.values()))['scores']['mqar'])
+    curves = {
+        row: [_mean(several, 'mqar', size, 'kept') for size in sizes]
+        for row, several in by_row.items()
+    }
     places = range(len(sizes))
     for row, axes in panels.items():
         for other, curve in curves.items():
@@ -67,35 +72,31 @@ def by_pairs(found: table.Found) -> matplotlib.figure.Figure | None:
         mean, low, high = zip(*curves[row], strict=True)
         axes.plot(places, mean, marker='o', markersize=3, color='C0', label='memory kept')
         axes.fill_between(places, low, high, color='C0', alpha=0.2)
-        reset = [_mean(by_row[row], size, 'reset')[0] for size in sizes]
+        reset = [_mean(by_row[row], 'mqar', size, 'reset')[0] for size in sizes]
         axes.plot(places, reset, linestyle='--', color='C1', label='memory reset')
         axes.set_xticks(list(places), sizes, rotation=45)
-        kilobytes = by_row[row][0]['state_bytes'] / 1000
-        axes.set_title(f'{row}\n{kilobytes:,.1f} kB of state', fontsize=8)
+        axes.set_title(f'{row}\n{table.kilobytes(firsts[row])} kB of state', fontsize=8)
     _legend(figure, next(iter(panels.values())))
     return figure
 
 
 def by_distance(found: table.Found) -> matplotlib.figure.Figure | None:
     """One key: a panel per row, right answers by distance, a line style per task."""
-    present = [row for row in rows.names() if any(row in found.get(c, {}) for c in BY_DISTANCE)]
-    if not present:
+    by_row = table.memories(found.get('recall', {}))
+    if not by_row:
         return None
-    figure, panels = _panels(present, 'distance, tokens')
+    figure, panels = _panels(list(by_row), 'distance, tokens')
     for row, axes in panels.items():
-        for number, (column, style) in enumerate(BY_DISTANCE.items()):
-            points = []
-            for name in (column, FAR.get(column, '')):
-                several = found.get(name, {}).get(row, [])
-                sizes = several[0]['scores'] if several else ()
-                points += [(int(size), *_mean(several, size, 'kept')) for size in sizes]
-            if points:
-                x, mean, low, high = zip(*points, strict=True)
-                look = dict(color=f'C{number}', linestyle=style)
-                axes.plot(x, mean, marker='o', markersize=3, label=column, **look)
-                axes.fill_between(x, low, high, color=look['color'], alpha=0.15)
+        several = by_row[row]
+        for number, (name, style) in enumerate(BY_DISTANCE.items()):
+            sizes = list(max((cell['scores'][name] for cell in several.values()), key=len))
+            points = [(int(size), *_mean(several, name, size, 'kept')) for size in sizes]
+            x, mean, low, high = zip(*points, strict=True)
+            look = dict(color=f'C{number}', linestyle=style)
+            axes.plot(x, mean, marker='o', markersize=3, label=name, **look)
+            axes.fill_between(x, low, high, color=look['color'], alpha=0.15)
         axes.set_xscale('log')
-    _legend(figure, max(panels.values(), key=lambda axes: len(axes.lines)))
+    _legend(figure, next(iter(panels.values())))
     return figure
 
 
@@ -107,28 +108,28 @@ def _legend(figure: matplotlib.figure.Figure, axes: Any) -> None:
 def by_cost(found: table.Found) -> matplotlib.figure.Figure | None:
     """A line per row, labelled at the side: bytes of state, times, bits per byte; dots with ranges."""
     sides: list[tuple[str, dict[str, tuple[float, float, float]]]] = []
-    cells = [by_row for by_row in found.values()]
     state = {
-        row: several[0]['state_bytes'] / 1000 for by_row in cells for row, several in by_row.items()
+        row: cell['state_bytes'] / 1000
+        for by_row in found.values()
+        for row, several in table.memories(by_row).items()
+        for cell in several.values()
     }
     sides.append(('state, kB per lane', {row: (size,) * 3 for row, size in state.items()}))
     for what in ('train', 'generate'):
         times = {}
         for row, several in found.get('speed', {}).items():
-            ratios = [cell['scores'][what] for cell in several]
-            times[row] = (
-                statistics.median(ratio['ratio'] for ratio in ratios),
-                min(ratio['ratio_min'] for ratio in ratios),
-                max(ratio['ratio_max'] for ratio in ratios),
-            )
+            time = several[0]['scores']['speed'][what]
+            times[row] = (time['ratio'], time['ratio_min'], time['ratio_max'])
         sides.append((f'{what}: time / {rows.BASELINE}', times))
-    for column in table.TEXT:
+    for name, column in cells.COLUMNS.items():
+        if column.scored != cells.BITS:
+            continue
         kept = {
-            row: [cell['scores']['bits/byte']['kept'] for cell in several]
-            for row, several in found.get(column, {}).items()
+            row: [cell['scores'][name]['bits/byte']['kept'] for cell in several.values()]
+            for row, several in table.memories(found.get(name, {})).items()
         }
         values = {row: (statistics.mean(v), min(v), max(v)) for row, v in kept.items()}
-        sides.append((f'{column}: bits/byte', values))
+        sides.append((f'{name}: bits/byte', values))
     sides = [(title, values) for title, values in sides if values]
     if not sides:
         return None

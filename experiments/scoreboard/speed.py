@@ -1,36 +1,24 @@
-"""Milliseconds per token of a row and of the baseline, measured in turns, as JSON.
-
-python -m experiments.scoreboard.speed --config=configs/scoreboard.py:VARIANTS \
-    --baseline=configs/scoreboard.py:VARIANTS --output=FILE.json [--config.FIELD=VALUE ...]
+"""Milliseconds per token of a row and of the baseline, measured in turns.
 
 Whatever else the machine does slows both alike, so `ratio`, the median over rounds of row / baseline, is
 steadier than the times. Training: the whole step. Generation: one token in one lane, with new parameters
 and an empty memory.
 """
 
-import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from absl import flags
-from ml_collections import config_flags
 
-from longmem_jax.commands import entry
+from experiments.trainings import ONE_DEVICE
 from longmem_jax.commands.bench import generate_call, random_batch, state_bytes
 from longmem_jax.config import checks
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.devices import sharding
-from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, lower_step, to_devices
-
-if __name__ == '__main__':
-    _BASELINE = config_flags.DEFINE_config_file('baseline', None, 'The config to compare with.')
-    _OUTPUT = flags.DEFINE_string('output', 'speed.json', 'JSON file for the results.')
 
 ROUNDS, TRAIN_CALLS, TOKENS = 12, 2, 64
 
@@ -76,34 +64,37 @@ def train_call(experiment: Experiment) -> Callable[[], Any]:
     return call
 
 
-def speed(row: Any, baseline: Any) -> dict[str, Any]:
-    """Times of two configurations, and the bytes of the row's state per lane.
+class Baseline:
+    """The calls of the baseline, compiled once for all rows."""
+
+    def __init__(self, config: Any):
+        """Compiles them."""
+        self.calls = calls_of(config)[0]
+
+
+def calls_of(config: Any) -> tuple[dict[str, Callable[[], Any]], int]:
+    """Calls that train a step and generate a token, and the bytes of the state per lane.
 
     Raises:
-      UsageError: faults of a configuration.
+      UsageError: faults of the configuration.
     """
-    experiments = {}
-    for name, config in (('row', row), ('baseline', baseline)):
-        checks.require_runnable(config, jax.device_count())
-        experiments[name] = Experiment(config, None, sharding.make_mesh(config.mesh.to_dict()))
-    calls = {name: train_call(experiment) for name, experiment in experiments.items()}
-    train = row.train
+    checks.require_runnable(config, 1)
+    mesh = sharding.make_mesh(ONE_DEVICE, jax.devices()[:1])
+    experiment = Experiment(config, None, mesh)
+    train = train_call(experiment)
+    params = jax.jit(experiment.make_state)().params
+    generate = generate_call(experiment, params)
+    state = experiment.evaluation_model.apply({'params': params}, 1, method='initial_state')
+    return {'train': train, 'generate': generate}, state_bytes(state)
+
+
+def speed(config: Any, baseline: Baseline) -> tuple[dict[str, Any], int]:
+    """Times of a row beside those of the baseline, and the bytes of its state per lane."""
+    calls, size = calls_of(config)
+    train = config.train
     tokens = train.num_lanes * train.segment_length * train.segments_per_step
-    result = {'train': in_turns(calls, tokens, TRAIN_CALLS)}
-    params = {name: jax.jit(e.make_state)().params for name, e in experiments.items()}
-    calls = {name: generate_call(e, params[name]) for name, e in experiments.items()}
-    result['generate'] = in_turns(calls, 1, TOKENS)
-    model = experiments['row'].evaluation_model
-    state = model.apply({'params': params['row']}, 1, method='initial_state')
-    return result | {'state_bytes': state_bytes(state)}
-
-
-def _main(config: Any) -> None:
-    if _BASELINE.value is None:
-        raise UsageError('--baseline= is missing: the config to compare with.')
-    result = speed(config, _BASELINE.value)
-    Path(_OUTPUT.value).write_text(json.dumps(result, indent=1) + '\n')
-
-
-if __name__ == '__main__':
-    entry.command(_main, workdir=False)
+    found = {}
+    for what, (count, repeats) in {'train': (tokens, TRAIN_CALLS), 'generate': (1, TOKENS)}.items():
+        pair = {'row': calls[what], 'baseline': baseline.calls[what]}
+        found[what] = in_turns(pair, count, repeats)
+    return found, size

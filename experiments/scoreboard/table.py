@@ -5,33 +5,28 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from experiments import floors
 from experiments.scoreboard import cells, rows
 
-# column -> row -> cells of its seeds
-Found = dict[str, dict[str, list[dict[str, Any]]]]
-TEXT = ('stdlib', 'novels')
+# column -> row -> seed -> cell
+Found = dict[str, dict[str, dict[int, dict[str, Any]]]]
 MISSING = '-'
 
 
-def collect(output: Path, seeds: int) -> Found:
-    """All finished cells, in the order of columns, rows and seeds."""
+def collect(output: Path) -> Found:
+    """All finished cells, in the order of columns, rows and seeds; rules are the last row."""
     found: Found = {}
     for column in cells.COLUMNS:
-        for row in rows.names():
-            several = [cells.finished(output, column, row, seed) for seed in range(seeds)]
-            several = [cell for cell in several if cell is not None]
+        for row in (*rows.names(), cells.FLOORS):
+            several = cells.of_row(output, column, row)
             if several:
                 found.setdefault(column, {})[row] = several
     return found
 
 
 def span(values: list[float], digits: int) -> str:
-    """Mean (minimum - maximum)."""
-    mean = f'{statistics.mean(values):.{digits}f}'
-    if len(values) == 1:
-        return mean
-    return f'{mean} ({min(values):.{digits}f} - {max(values):.{digits}f})'
+    """Mean (minimum - maximum); one number if they are equal as they are shown."""
+    mean, low, high = (f'{f(values):.{digits}f}' for f in (statistics.mean, min, max))
+    return mean if low == high else f'{mean} ({low} - {high})'
 
 
 def _markdown(heads: list[str], lines: list[list[str]]) -> str:
@@ -39,18 +34,23 @@ def _markdown(heads: list[str], lines: list[list[str]]) -> str:
     return '\n'.join(f'| {" | ".join(line)} |' for line in text)
 
 
+def memories(by_row: dict[str, Any]) -> dict[str, Any]:
+    """The rows of a column without the rules."""
+    return {row: several for row, several in by_row.items() if row != cells.FLOORS}
+
+
 def of_rows(found: Found) -> str:
     """What every row is: parameters, positions, bytes of state, with the flags that make it so."""
     known: dict[str, dict[str, Any]] = {}
     for by_row in found.values():
-        for row, several in by_row.items():
-            known.setdefault(row, several[0])
+        for row, several in memories(by_row).items():
+            known.setdefault(row, next(iter(several.values())))
     lines = [
         [
             f'`{row}`',
             f'{known[row]["parameters"]:,}',
             known[row]['positions'],
-            f'{known[row]["state_bytes"] / 1000:,.1f}',
+            kilobytes(known[row]),
             f'`{" ".join(known[row]["flags"])}`',
         ]
         for row in rows.names()
@@ -59,38 +59,58 @@ def of_rows(found: Found) -> str:
     return _markdown(['row', 'parameters', 'positions', 'state, kB per lane', 'flags'], lines)
 
 
-def of_scores(column: str, by_row: dict[str, list[dict[str, Any]]]) -> str:
-    """The scores of a column, with the bytes of state; with the memory reset in square brackets."""
-    text = column in TEXT
+def kilobytes(cell: dict[str, Any]) -> str:
+    """What a lane carries from segment to segment."""
+    return f'{cell["state_bytes"] / 1000:,.1f}'
+
+
+def of_scores(column: cells.Column, name: str, by_row: dict[str, Any]) -> str:
+    """A table of a column; with the memory reset in square brackets, and rules at the end."""
+    text = column.scored == cells.BITS
     scale, digits = (1, 3) if text else (100, 0)
-    sizes = list(next(iter(by_row.values()))[0]['scores'])
+    sizes = _sizes(name, by_row)
     lines = []
-    for row, several in by_row.items():
-        line = [f'`{row}`', str(len(several)), f'{several[0]["state_bytes"] / 1000:,.1f}']
+    for row, several in memories(by_row).items():
+        first = next(iter(several.values()))
+        steps = sorted(cell['steps'] for cell in several.values())
+        line = [f'`{row}`', str(len(several)), f'{steps[0]:,} - {steps[-1]:,}', kilobytes(first)]
+        line[2] = f'{steps[0]:,}' if steps[0] == steps[-1] else line[2]
         for size in sizes:
-            scores = [cell['scores'][size] for cell in several if size in cell['scores']]
+            scores = [
+                c['scores'][name][size] for c in several.values() if size in c['scores'][name]
+            ]
             kept = span([scale * score['kept'] for score in scores], digits) if scores else MISSING
             reset = [scale * s['reset'] for s in scores if s.get('reset') is not None]
             line.append(f'{kept} [{span(reset, digits)}]' if reset else kept)
         lines.append(line)
-    return _markdown(['row', 'seeds', 'state, kB per lane', *sizes], lines)
+    rules = by_row.get(cells.FLOORS, {}).get(0, {'scores': {name: {}}})['scores'][name]
+    for rule in dict.fromkeys(rule for by_rule in rules.values() for rule in by_rule):
+        scores = [rules.get(size, {}).get(rule) for size in sizes]
+        shown = [MISSING if s is None else f'{scale * s:.{digits}f}' for s in scores]
+        lines.append([rule, '', '', '', *shown])
+    return _markdown(['row', 'seeds', 'steps', 'state, kB per lane', *sizes], lines)
 
 
-def of_speed(by_row: dict[str, list[dict[str, Any]]]) -> str:
+def _sizes(name: str, by_row: dict[str, Any]) -> list[str]:
+    """What was scored, in the order of the cell that has most of it."""
+    scores = [
+        cell['scores'][name] for several in memories(by_row).values() for cell in several.values()
+    ]
+    return list(max(scores, key=len, default={}))
+
+
+def of_speed(by_row: dict[str, Any]) -> str:
     """Times of rows; the ratio to the baseline measured in turns is what compares."""
-    heads = ['row', 'runs']
+    heads = ['row']
     for what in ('train', 'generate'):
         heads += [f'{what}, ms/token', f'{what}, ratio to `{rows.BASELINE}` (range of rounds)']
     lines = []
     for row, several in by_row.items():
-        line = [f'`{row}`', str(len(several))]
+        line = [f'`{row}`']
         for what in ('train', 'generate'):
-            times = [cell['scores'][what] for cell in several]
-            ratio = statistics.median(time['ratio'] for time in times)
-            low = min(time['ratio_min'] for time in times)
-            high = max(time['ratio_max'] for time in times)
-            line.append(f'{statistics.median(time["row"] for time in times):.4f}')
-            line.append(f'{ratio:.2f} ({low:.2f} - {high:.2f})')
+            time = several[0]['scores']['speed'][what]
+            low, high = time['ratio_min'], time['ratio_max']
+            line += [f'{time["row"]:.4f}', f'{time["ratio"]:.2f} ({low:.2f} - {high:.2f})']
         lines.append(line)
     return _markdown(heads, lines)
 
@@ -98,28 +118,18 @@ def of_speed(by_row: dict[str, list[dict[str, Any]]]) -> str:
 def missing(found: Found, seeds: int) -> list[str]:
     """What is not there: a line per column, with the rows and how many of the seeds they lack."""
     lines = []
-    for name, column in cells.COLUMNS.items():
+    for name in cells.COLUMNS:
+        wanted = 1 if name == 'speed' else seeds
         absent = []
         for row in rows.names():
-            count = len(found.get(name, {}).get(row, []))
-            if count < seeds:
-                absent.append(f'`{row}`' if not count else f'`{row}` ({count} of {seeds} seeds)')
+            count = len(found.get(name, {}).get(row, {}))
+            if count < wanted:
+                absent.append(f'`{row}`' if not count else f'`{row}` ({count} of {wanted} seeds)')
         if len(absent) == len(rows.names()) and name not in found:
-            lines.append(f'- {column.title}: no row.')
+            lines.append(f'- {name}: no row.')
         elif absent:
-            lines.append(f'- {column.title}: {", ".join(absent)}.')
+            lines.append(f'- {name}: {", ".join(absent)}.')
     return lines
-
-
-def commands(found: Found) -> list[str]:
-    """A line per cell with its commands."""
-    return [
-        f'- {cells.COLUMNS[column].title}, `{row}`, run {number}: '
-        + '; '.join(f'`{command}`' for command in cell['commands'])
-        for column, by_row in found.items()
-        for row, several in by_row.items()
-        for number, cell in enumerate(several, 1)
-    ]
 
 
 def write(output: Path, found: Found, seeds: int) -> str:
@@ -127,34 +137,23 @@ def write(output: Path, found: Found, seeds: int) -> str:
     parts = ['# Scoreboard']
     if found:
         parts += ['## Rows', of_rows(found)]
-    for column, by_row in found.items():
-        parts.append(f'## {cells.COLUMNS[column].title}')
-        if column == 'speed':
-            parts.append(of_speed(by_row))
-            continue
-        unit = 'Bits per byte' if column in TEXT else 'Right answers, %'
-        parts.append(
-            f'{unit}: mean (minimum - maximum) over seeds, and in square brackets the same with the '
-            'memory reset before every segment.'
-        )
-        parts.append(of_scores(column, by_row))
-        parts += filter(None, [of_floors(output, column)])
+    for name, by_row in found.items():
+        column = cells.COLUMNS[name]
+        command = f'`python -m experiments.scoreboard --output=DIR --columns={name} --rows=ROW`'
+        for scored, title in column.titles.items():
+            parts.append(f'## {title}')
+            if not column.scored:
+                parts += [command, of_speed(by_row)]
+                continue
+            parts.append(
+                f'{command}. {column.scored.capitalize()}: mean (minimum - maximum) over seeds, and '
+                'in square brackets the same with the memory reset before every segment.'
+            )
+            parts.append(of_scores(column, scored, by_row))
     absent = missing(found, seeds)
     if absent:
         parts += ['## Not run', '\n'.join(absent)]
-    if found:
-        parts += ['## Commands', '\n'.join(commands(found))]
     text = '\n\n'.join(parts) + '\n'
     (output / 'scoreboard.md').write_text(text)
-    (output / 'scoreboard.json').write_text(json.dumps(found, indent=1) + '\n')
+    (output / cells.FILE).write_text(json.dumps(found, separators=(',', ':')) + '\n')
     return text
-
-
-def of_floors(output: Path, column: str) -> str:
-    """Scores of rules without a learned memory: the same for all rows; '' if there are none."""
-    folder = output / column / 'floors'
-    if not (folder / 'command.txt').exists():
-        return ''
-    measured = json.loads((folder / 'floors.json').read_text())
-    command = (folder / 'command.txt').read_text().strip()
-    return f'Rules, all sizes together:\n\n{floors.table(measured)}\n\n`{command}`'

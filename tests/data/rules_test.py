@@ -17,7 +17,7 @@ CASES = {
     'instruction': ('instruction', WALKS | dict(locations=30)),
     'sorting': ('sorting', COUNTS | dict(length=150)),
     **{f'recall, {kind}': ('recall', KEYS | dict(kind=kind)) for kind in
-       ('passkey', 'needles', 'associative', 'copy')},
+       ('passkey', 'needles', 'associative', 'copy', 'mixed')},
 }  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def test_sorting_by_the_last_counts_is_that_of_a_loop(before):
 
 
 def test_recall_by_the_question_alone_is_any_digit():
-    for kind in ('passkey', 'needles', 'associative', 'copy'):
+    for kind in ('passkey', 'needles', 'associative', 'copy', 'mixed'):
         assert accuracy('recall', KEYS | dict(kind=kind), 'look up', 0) == pytest.approx(0.1)
 
 

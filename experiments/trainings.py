@@ -1,0 +1,118 @@
+"""Trains a configuration with several seeds in one process, which compiles once; saves no parameters.
+
+The programs of `experiments` that need many short trainings use it. `longmem_jax.main` is the way to
+train a model that is kept.
+"""
+
+import collections
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from longmem_jax.config import checks
+from longmem_jax.data import lanes
+from longmem_jax.devices import sharding
+from longmem_jax.evaluation.evaluator import Evaluator
+from longmem_jax.experiment import Experiment, lower_step, to_devices
+from longmem_jax.training import step as train_step
+
+RECENT = 100  # steps whose answers decide whether a training may end
+LOOKED = 25  # steps from one look at them to the next
+ONE_DEVICE = dict(data=1, fsdp=1, tensor=1, memory=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A training that has ended.
+
+    Attributes:
+      experiment: with the seed of the run, for its data.
+      params: parameters.
+      steps: taken.
+      decided: it ended early, since its answers were right.
+      lines: mean metrics of every `LOOKED` steps.
+    """
+
+    experiment: Experiment
+    params: Any
+    steps: int
+    decided: bool
+    lines: list[dict[str, float]]
+
+
+class Trainer:
+    """Trains one configuration with any seed on one device.
+
+    Attributes:
+      shared: the experiment of all seeds.
+      evaluator: of its evaluation model.
+    """
+
+    def __init__(self, config: Any):
+        """Compiles the training step.
+
+        Raises:
+          UsageError: faults of the configuration.
+        """
+        checks.require_runnable(config, 1)
+        mesh = sharding.make_mesh(ONE_DEVICE, jax.devices()[:1])
+        self.shared = Experiment(config, None, mesh)
+        self.evaluator = Evaluator(self.shared.evaluation_model, mesh, config)
+        self._step = lower_step(self.shared).compile()
+
+        def initial(seed: jax.Array) -> train_step.TrainState:
+            shared = self.shared
+            lanes = config.train.num_lanes
+            return train_step.make_initial_state(shared.model, shared.optimizer, lanes, seed)()
+
+        self._initial = jax.jit(initial, out_shardings=self.shared.state_shardings)
+
+    def train(self, seed: int, enough: float | None) -> Trained:
+        """Trains until it is decided, or for all steps of the config.
+
+        Args:
+          seed: of the parameters and of the data.
+          enough: share of right answers in the last `RECENT` steps that ends the training; None = never.
+        """
+        config = self.shared.config.copy_and_resolve_references()
+        config.data.seed = config.train.seed = seed
+        experiment = dataclasses.replace(self.shared, config=config)
+        settings = config.train
+        source = lanes.batches(
+            experiment.corpus('train'),
+            lanes=range(settings.num_lanes),
+            num_lanes=settings.num_lanes,
+            segment_length=settings.segment_length,
+            segments_per_batch=settings.segments_per_step,
+            seed=seed,
+            shuffle=True,
+            num_epochs=None,
+            cursor=None,
+        )
+        state, waiting, lines = self._initial(seed), [], []
+        recent = collections.deque(maxlen=RECENT // LOOKED)
+        for step in range(1, settings.num_steps + 1):
+            state, metrics = self._step(state, *to_devices(experiment, *next(source)))
+            waiting.append({name: metrics[name] for name in ('loss', 'accuracy')})
+            if step % LOOKED and step < settings.num_steps:
+                continue
+            means = jax.tree.map(lambda *values: float(np.mean(values)), *jax.device_get(waiting))
+            waiting = []
+            lines.append({'step': step, **means, **_numbers(metrics)})
+            if step % RECENT == 0:
+                print(lines[-1], flush=True)
+            recent.append(means['accuracy'])
+            if enough is not None and len(recent) == recent.maxlen and np.mean(recent) >= enough:
+                return Trained(experiment, state.params, step, True, lines)
+        return Trained(experiment, state.params, settings.num_steps, False, lines)
+
+
+def _numbers(metrics: dict[str, jax.Array]) -> dict[str, float]:
+    """The metrics of the memory that are single numbers."""
+    return {
+        name.removeprefix('memory/'): round(float(value), 3)
+        for name, value in metrics.items()
+        if name.startswith('memory/') and not np.ndim(value)
+    }
