@@ -3,182 +3,197 @@
 import itertools
 import json
 import re
-from pathlib import Path
+import shutil
+import types
 
 import pytest
 
 from experiments.scoreboard import __main__ as command
-from experiments.scoreboard import by_size, cells, pictures, rows, speed, table
+from experiments.scoreboard import cells, measure, pictures, rows, speed, table
 from longmem_jax.config import checks
 
-SIZES = ('64 x 4', '128 x 8')
+SIZES = {'mqar': ('64 x 4', '128 x 8'), 'recall': ('16', '64')}
 
 
 def cell(column, seed, **changes):
     """The contents of a finished cell."""
+    names = cells.COLUMNS[column].titles
     if column == 'speed':
         time = {'row': 0.01, 'baseline': 0.005, 'ratio': 2.0, 'ratio_min': 1.5, 'ratio_max': 2.5}
-        scores = {'train': time, 'generate': time}
-    elif column in table.TEXT:
-        scores = {'bits/byte': {'kept': 3.0 + seed, 'reset': 4.0, 'protocol': 'all'}}
+        scores = {'speed': {'train': time, 'generate': time}}
+    elif cells.COLUMNS[column].scored == cells.BITS:
+        scores = {column: {'bits/byte': {'kept': 3.0 + seed, 'reset': 4.0, 'protocol': 'all'}}}
     else:
-        sizes = SIZES if column == 'mqar' else ('16', '64')
-        scores = {size: {'size': size, 'kept': 0.5 + seed / 10, 'reset': 0.25} for size in sizes}
+        score = {'answers': 8, 'kept': 0.5 + seed / 10, 'reset': 0.25}
+        scores = {name: dict.fromkeys(SIZES[column], score) for name in names}
     return {
         'scores': scores,
+        'steps': 100 + 50 * seed,
         'state_bytes': 2000,
         'parameters': 1000,
         'positions': 'rotary',
         'flags': ['--config.a=1'],
         'seconds': 100.0,
-        'commands': [f'python -m longmem_jax.main --workdir=DIR/{column}'],
         **changes,
     }
 
 
-def finish(output, column, row, seed, **changes):
-    """Writes a finished cell."""
-    file = cells.path(output, column, row, seed)
-    file.parent.mkdir(parents=True)
-    file.write_text(json.dumps(cell(column, seed, **changes)))
-
-
 @pytest.fixture
 def ran(monkeypatch):
-    """Replaces the commands of cells; the list of (column, row, seed, folder of the training)."""
+    """Replaces what is measured; the list of (column, row, seeds)."""
     seen = []
 
-    def score(output, column, row, seed, size, flags):
-        seen.append((column.name, row.name, seed))
-        return {k: v for k, v in cell(column.name, seed).items() if k != 'seconds'}
+    def scores(row, column, config, size, seeds):
+        seen.append((column.name, row.name, seeds))
+        for seed in seeds:
+            yield seed, cell(column.name, seed)
 
-    monkeypatch.setattr(cells, '_score', score)
-    monkeypatch.setattr(cells, '_speed', score)
-    monkeypatch.setattr(cells, 'measure_floors', lambda *given: None)
+    monkeypatch.setattr(command.measure, 'scores', scores)
+    monkeypatch.setattr(command, '_floors', lambda *given: None)
     return seen
 
 
 def test_finished_cells_are_not_repeated(tmp_path, ran, capsys):
-    finish(tmp_path, 'mqar', 'infini', 0)
+    cells.save(tmp_path, 'mqar', 'infini', 0, cell('mqar', 0))
     given = [f'--output={tmp_path}', '--rows=infini,linear', '--columns=mqar,stdlib', '--seeds=2']
     command.main(given)
-    # Seed by seed and column by column, without the one that was there.
+    # The seeds of a row share what is compiled.
     assert ran == [
-        ('mqar', 'linear', 0), ('stdlib', 'infini', 0), ('stdlib', 'linear', 0),
-        ('mqar', 'infini', 1), ('mqar', 'linear', 1), ('stdlib', 'infini', 1),
-        ('stdlib', 'linear', 1),
+        ('mqar', 'infini', [1]), ('mqar', 'linear', [0, 1]),
+        ('stdlib', 'infini', [0, 1]), ('stdlib', 'linear', [0, 1]),
     ]  # fmt: skip
     ran.clear()
     command.main(given)
     assert not ran
-    assert '| `infini` | 2 | 2.0 |' in capsys.readouterr().out
+    assert '| `infini` | 2 | 100 - 150 | 2.0 |' in capsys.readouterr().out
+
+
+def test_published_cells_are_taken(tmp_path, ran):
+    """What is in scoreboard.json counts as finished, without the files of its cells."""
+    command.main([f'--output={tmp_path / "a"}', '--rows=infini', '--columns=mqar', '--seeds=2'])
+    (tmp_path / 'b').mkdir()
+    shutil.copy(tmp_path / 'a' / cells.FILE, tmp_path / 'b')
+    ran.clear()
+    command.main([f'--output={tmp_path / "b"}', '--rows=infini', '--columns=mqar', '--seeds=3'])
+    assert ran == [('mqar', 'infini', [2])]
+    assert sorted(table.collect(tmp_path / 'b')['mqar']['infini']) == [0, 1, 2]
 
 
 def test_a_failed_cell_is_told_and_tried_again(tmp_path, ran, monkeypatch, capsys):
     given = [f'--output={tmp_path}', '--rows=local,infini', '--columns=mqar', '--seeds=1']
-    works = cells._score
+    works = command.measure.scores
 
-    def fails(output, column, row, *rest):
+    def fails(row, *rest):
         if row.name == 'local':
-            raise SystemExit('failed: because')
-        return works(output, column, row, *rest)
+            raise ValueError('because')
+        return works(row, *rest)
 
-    monkeypatch.setattr(cells, '_score', fails)
+    monkeypatch.setattr(command.measure, 'scores', fails)
     command.main(given)
-    assert 'mqar, local, seed 0: failed: because' in capsys.readouterr().out
-    assert ran == [('mqar', 'infini', 0)]
-    monkeypatch.setattr(cells, '_score', works)
+    told = capsys.readouterr().out
+    assert 'mqar, local: failed' in told and 'because' in told
+    assert ran == [('mqar', 'infini', [0])]
+    monkeypatch.setattr(command.measure, 'scores', works)
     command.main(given)
-    assert ran == [('mqar', 'infini', 0), ('mqar', 'local', 0)]
+    assert ran == [('mqar', 'infini', [0]), ('mqar', 'local', [0])]
 
 
 def test_a_row_has_its_minutes(tmp_path, ran, capsys):
-    finish(tmp_path, 'mqar', 'infini', 0, seconds=61.0)
-    finish(tmp_path, 'mqar', 'linear', 0, seconds=59.0)
-    given = [f'--output={tmp_path}', '--rows=infini,linear', '--columns=copy', '--seeds=1']
+    cells.save(tmp_path, 'mqar', 'infini', 0, cell('mqar', 0, seconds=61.0))
+    cells.save(tmp_path, 'mqar', 'linear', 0, cell('mqar', 0, seconds=59.0))
+    given = [f'--output={tmp_path}', '--rows=infini,linear', '--columns=recall', '--seeds=1']
     command.main([*given, '--minutes=1'])
-    assert ran == [('copy', 'linear', 0)]
-    assert 'copy, infini, seed 0: not run: the row has had its 1 minutes' in capsys.readouterr().out
+    assert ran == [('recall', 'linear', [0])]
+    assert 'recall, infini: not run: the row has had its 1 minutes' in capsys.readouterr().out
     ran.clear()
     command.main([*given, '--minutes=0'])  # only the table
     assert not ran
 
 
-def test_only_memories_without_an_end_are_asked_far_away(tmp_path, ran):
-    given = [f'--output={tmp_path}', '--rows=transformer_xl,infinity_former,recurrent', '--seeds=1']
-    command.main([*given, '--columns=passkey_far,novels'])
-    assert ran == [('passkey_far', 'infinity_former', 0), ('passkey_far', 'recurrent', 0)]
-    ran.clear()
-    command.main([*given, '--columns=novels', '--novels=folder'])
-    assert len(ran) == 3
+def test_novels_need_a_folder(tmp_path, ran, capsys):
+    given = [f'--output={tmp_path}', '--rows=local', '--seeds=1', '--columns=novels']
+    command.main(given)
+    assert not ran and 'novels: not run: no --novels=FOLDER' in capsys.readouterr().out
+    command.main([*given, '--novels=folder'])
+    assert ran == [('novels', 'local', [0])]
 
 
-def test_far_away_is_asked_of_the_training_nearby(tmp_path, monkeypatch):
-    """One training serves both columns; its commands are shown with DIR."""
-    trained, called, measured = [], [], []
+# One layer, two steps and few documents: the programs are real.
+SMALL = [
+    '--config.model.num_layers=1', '--config.train.num_steps=2', '--config.train.num_lanes=2',
+    '--config.evaluate.num_lanes=4', '--config.data.task.eval_documents=4',
+    '--config.model.attention=linear,', '--config.model.feed_forward=dense,',
+]  # fmt: skip
 
-    def train(config, variants, flags, seed, folder):
-        trained.append((variants, flags, folder))
-        result = {'bits_per_byte': 1.0, 'protocol': 'all'}
-        return {'test': result, 'reset': result, 'state_bytes': 5, 'ms_per_step': 1.0}
 
-    def call(arguments, log):
-        called.append(arguments)
-        file = next(a for a in arguments if a.startswith('--output=')).partition('=')[2]
-        Path(file).write_text(json.dumps([{'size': '16', 'kept': 1.0}]))
+def test_a_row_is_trained_and_scored(tmp_path, monkeypatch, capsys):
+    """Every kind of recall by distance, far away too if nothing ends, with rules beside it."""
+    monkeypatch.setattr(measure, 'NEAR', {'tiny': (16, 48)})
+    monkeypatch.setattr(measure, 'FAR', (80, 96, 112))
+    monkeypatch.setattr(measure, 'FAR_DOCUMENTS', 2)
+    given = [f'--output={tmp_path}', '--rows=linear', '--columns=recall', '--seeds=2']
+    monkeypatch.setattr(measure, 'ANSWERS', 0.0)
+    train, losses = measure.Trainer.train, []
 
-    def floors(config, variants, flags, folder):
-        measured.append((flags, folder))
-        folder.mkdir(parents=True)
-        scores = {'look up: everything': {'exact_match': 1.0}}
-        (folder / 'floors.json').write_text(json.dumps({'scores': scores, 'protocol': 'all'}))
+    def watched(*given):
+        trained = train(*given)
+        losses.append(trained.lines[-1]['loss'])
+        return trained
 
-    monkeypatch.setattr(cells.compare, 'run', train)
-    monkeypatch.setattr(cells.floors, 'measure', floors)
-    monkeypatch.setattr(cells, '_call', call)
-    command.main(
-        [f'--output={tmp_path}', '--rows=infini', '--columns=passkey,passkey_far', '--seeds=1']
-        + ['--', '--config.train.num_steps=7']
-    )
-    assert {folder for *_, folder in trained} == {tmp_path / 'passkey' / 'infini' / '0'}
-    assert {variants for variants, *_ in trained} == {'tiny,task=passkey,memory=infini'}
-    assert all('--config.train.num_steps=7' in [*flags] for _, flags, _ in trained)
-    ((flags, folder),) = measured
-    assert (
-        folder == tmp_path / 'passkey' / 'floors'
-        and flags[-1] == cells.COLUMNS['passkey'].tested['tiny']
-    )
-    near, far = called
-    assert '--noreset' in far and '--noreset' not in near
-    done = cells.finished(tmp_path, 'passkey_far', 'infini', 0)
-    assert done['scores'] == {'16': {'size': '16', 'kept': 1.0}}
-    assert '--workdir=DIR/passkey/infini/0' in done['commands'][0]
+    monkeypatch.setattr(measure.Trainer, 'train', watched)
+    command.main([*given, '--', *SMALL])
+    text = capsys.readouterr().out
+    assert 'failed' not in text
+    done = cells.of_row(tmp_path, 'recall', 'linear')
+    assert sorted(done) == [0, 1]
+    for found in done.values():
+        assert found['steps'] == 2 and not found['decided'] and len(found['training']) == 1
+        assert [*found['scores']['passkey']] == ['16', '48', '80', '96', '112']
+        assert [*found['scores']['copy']] == ['16', '48']
+        assert found['scores']['needles']['16'].keys() == {'answers', 'kept', 'reset'}
+        assert found['scores']['needles']['96'].keys() == {'answers', 'kept'}
+        assert found['scores']['needles']['96']['answers'] == 2
+    assert losses[0] != losses[1]
+    assert re.search(r'\| look up: everything .* 100 \| 100 \| - \|', text)
+    assert re.search(r'\| look up: its segment of 32 .* 10 \| - \|', text)
+
+
+def test_who_does_not_answer_is_not_asked_farther_away(monkeypatch):
+    asked = []
+
+    def score(trained, evaluator, reset, kind, distances, **few):
+        asked.append((kind, *distances))
+        return {'kept': 0.6 if distances[0] < 1_000_000 and kind == 'passkey' else 0.4}
+
+    monkeypatch.setattr(measure, '_score', score)
+    config = rows.config_of('linear', 'tiny', 'recall')
+    trained = types.SimpleNamespace(experiment=types.SimpleNamespace(config=config))
+    for reach, far in ((0, {16_384, 1_048_576}), (256, set())):
+        asked.clear()
+        found = measure._recall(trained, None, 'tiny', types.SimpleNamespace(reach=reach))
+        assert {d for kind, d in asked if kind == 'passkey' and d > 1024} == far
+        assert not {d for kind, d in asked if kind != 'passkey' and d > 1024}
+        assert {*found['copy']} == {'16', '64', '256', '1024'}
 
 
 def test_the_table_of_what_is_there(tmp_path, capsys):
     for seed in (0, 1):
-        finish(tmp_path, 'mqar', 'infini', seed)
-    finish(tmp_path, 'mqar', 'local', 0, state_bytes=0)
-    finish(tmp_path, 'stdlib', 'infini', 0)
-    folder = tmp_path / 'stdlib' / 'floors'
-    folder.mkdir()
-    floors = {'protocol': 'all of it', 'scores': {'trigram': {'bits_per_byte': 2.5}}}
-    (folder / 'floors.json').write_text(json.dumps(floors))
-    (folder / 'command.txt').write_text('python --mode=floors\n')
-    finish(tmp_path, 'speed', 'infini', 0)
+        cells.save(tmp_path, 'mqar', 'infini', seed, cell('mqar', seed))
+    cells.save(tmp_path, 'mqar', 'local', 0, cell('mqar', 0, state_bytes=0))
+    cells.save(tmp_path, 'stdlib', 'infini', 0, cell('stdlib', 0))
+    floors = {'scores': {'stdlib': {'bits/byte': {'trigram': 2.5}}}}
+    cells.save(tmp_path, 'stdlib', cells.FLOORS, 0, floors)
+    cells.save(tmp_path, 'speed', 'infini', 0, cell('speed', 0))
     command.main([f'--output={tmp_path}', '--minutes=0', '--seeds=2'])
     text = capsys.readouterr().out
     assert (tmp_path / 'scoreboard.md').read_text() in text
-    assert '| `infini` | 2 | 2.0 | 55 (50 - 60) [25 (25 - 25)] |' in text
-    assert '| `local` | 1 | 0.0 | 50 [25] |' in text
-    assert '| `infini` | 1 | 2.0 | 3.000 [4.000] |' in text
-    assert '| `infini` | 1 | 0.0100 | 2.00 (1.50 - 2.50) |' in text
-    assert (
-        '| trigram | 2.500 |' in text and '`python --mode=floors`' in text and 'all of it' in text
-    )
-    assert '- Needles: no row.' in text
+    assert '| `infini` | 2 | 100 - 150 | 2.0 | 55 (50 - 60) [25] |' in text
+    assert '| `local` | 1 | 100 | 0.0 | 50 [25] |' in text
+    assert '| `infini` | 1 | 100 | 2.0 | 3.000 [4.000] |' in text
+    assert '| `infini` | 0.0100 | 2.00 (1.50 - 2.50) |' in text
+    assert '| trigram |  |  |  | 2.500 |' in text
+    assert '- novels: no row.' in text
     assert '`local` (1 of 2 seeds)' in text
-    assert len(re.findall('^- .*: `python -m', text, re.MULTILINE)) == 5
     assert set(json.loads((tmp_path / 'scoreboard.json').read_text())) == {
         'mqar',
         'stdlib',
@@ -196,9 +211,9 @@ def test_nothing_is_a_table_too(tmp_path):
 def test_every_row_is_told_apart(tmp_path, monkeypatch):
     """A panel or a labelled line per row; all marks are inside of their panel."""
     every = rows.names()
-    for column, row, seed in itertools.product(('mqar', 'copy', 'stdlib'), every, (0, 1)):
-        finish(tmp_path, column, row, seed)
-    found = table.collect(tmp_path, 2)
+    for column, row, seed in itertools.product(('mqar', 'recall', 'stdlib'), every, (0, 1)):
+        cells.save(tmp_path, column, row, seed, cell(column, seed))
+    found = table.collect(tmp_path)
     files = pictures.draw(found, tmp_path)
     assert [file.name for file in files] == ['pairs.png', 'distance.png', 'cost.png']
     for function in (pictures.by_pairs, pictures.by_distance):
@@ -229,18 +244,6 @@ def test_a_memory_larger_than_the_model_has_the_least_width():
     config = rows.config_of('infini', 'tiny', 'mqar')
     assert rows.equal_width(config, 10) == 1
     assert rows.equal_width(config, rows.num_parameters(config)) == config.model.d_feed_forward
-
-
-@pytest.mark.parametrize(
-    'task, labels',
-    [('passkey', ['16', '64', '256']), ('mqar', ['16 x 2', '32 x 4', '64 x 8'])],
-)
-def test_sizes_are_scored_one_by_one(task, labels):
-    data = rows.config_of('local', 'tiny', task).data
-    by_label = by_size.settings_by_size(data)
-    assert list(by_label) == labels
-    field = 'distances' if task == 'passkey' else 'sizes'
-    assert [settings[field] for settings in by_label.values()] == [(n,) for n in data.task[field]]
 
 
 @pytest.mark.parametrize('option', ['--rows=nothing', '--columns=mqar,nothing'])

@@ -142,6 +142,8 @@ def write(output: Path, found: Found, seeds: int) -> str:
         command = f'`python -m experiments.scoreboard --output=DIR --columns={name} --rows=ROW`'
         for scored, title in column.titles.items():
             parts.append(f'## {title}')
+            if not memories(by_row):
+                continue
             if not column.scored:
                 parts += [command, of_speed(by_row)]
                 continue
