@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from experiments.trainings import ONE_DEVICE
+from experiments.short_trainings import ONE_DEVICE
 from longmem_jax.commands.bench import generate_call, random_batch, state_bytes
 from longmem_jax.config import checks
 from longmem_jax.data.lanes import Cursor
