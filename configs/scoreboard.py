@@ -91,6 +91,7 @@ def get_config(arg=''):
             num_pairs=4,
             answer_length=1,
             copy_length=4,
+            spread='log',
             num_fillers=sizes['fillers'],
             before=config.train.segment_length,
         )
