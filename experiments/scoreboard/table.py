@@ -39,6 +39,46 @@ def memories(by_row: dict[str, Any]) -> dict[str, Any]:
     return {row: several for row, several in by_row.items() if row != cells.FLOORS}
 
 
+# Of the summary: column, table and size of a number.
+SUMMARY = {
+    'MQAR, 8 pairs': ('mqar', 'mqar', '64 x 8'),
+    'passkey, 256': ('recall', 'passkey', '256'),
+    '1,024': ('recall', 'passkey', '1024'),
+    '1,048,576': ('recall', 'passkey', '1048576'),
+    'needle, 256': ('recall', 'needles', '256'),
+    'copy, 256': ('recall', 'copy', '256'),
+    'stdlib': ('stdlib', 'stdlib', 'bits/byte'),
+    'novels': ('novels', 'novels', 'bits/byte'),
+}
+
+
+def summary(found: Found) -> str:
+    """One line per memory: the main numbers of all columns, means over the seeds that are there."""
+    heads = ['memory', 'state, kB', *SUMMARY, 'train', 'generate']
+    lines = []
+    for row in rows.names():
+        cell = next((c for by_row in found.values() for c in by_row.get(row, {}).values()), None)
+        if cell is None:
+            continue
+        line = [f'`{row}`', kilobytes(cell)]
+        for column, name, size in SUMMARY.values():
+            several = found.get(column, {}).get(row, {}).values()
+            scores = [c['scores'][name][size] for c in several if size in c['scores'][name]]
+            line.append(_mean_score(cells.COLUMNS[column], scores))
+        (time,) = found.get('speed', {}).get(row, {}).values() or (None,)
+        for what in ('train', 'generate'):
+            line.append(f'{time["scores"]["speed"][what]["ratio"]:.1f}' if time else MISSING)
+        lines.append(line)
+    return _markdown(heads, lines)
+
+
+def _mean_score(column: cells.Column, scores: list[dict[str, Any]]) -> str:
+    if not scores:
+        return MISSING
+    mean = statistics.mean(score['kept'] for score in scores)
+    return f'{mean:.3f}' if column.scored == cells.BITS else f'{100 * mean:.0f}'
+
+
 def of_rows(found: Found) -> str:
     """What every row is: parameters, positions, bytes of state, with the flags that make it so."""
     known: dict[str, dict[str, Any]] = {}
@@ -136,7 +176,7 @@ def write(output: Path, found: Found, seeds: int) -> str:
     """Writes scoreboard.md and scoreboard.json to `output`; returns the Markdown."""
     parts = ['# Scoreboard']
     if found:
-        parts += ['## Rows', of_rows(found)]
+        parts += [summary(found), '## Rows', of_rows(found)]
     for name, by_row in found.items():
         column = cells.COLUMNS[name]
         command = f'`python -m experiments.scoreboard --output=DIR --columns={name} --rows=ROW`'
