@@ -8,7 +8,7 @@ an experiment of a paper; `python -m experiments.scoreboard` runs it for all mem
 table, with feed-forward layers of a width that makes parameters equal.
 """
 
-from longmem_jax.config.base import base, read_bytes, size, two_cores
+from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import one_of, variant
 
 TASKS = ('mqar', 'recall', 'stdlib', 'text')
@@ -46,7 +46,7 @@ def get_config(arg=''):
     def tiny(config):
         """2 layers of 64, segments of 32; a minute or two per task on a core."""
         size(config, layers=2, width=64, heads=2, feed_forward=256)  # wide: room for tables
-        two_cores(config, steps=1000, lanes=16, segment=32)
+        two_cores(config, steps=1000, lanes=8, segment=32)
         config.optimizer.learning_rate = 3e-3
         config.train.log_every = 50
         config.train.evaluate_every = 500
@@ -67,15 +67,16 @@ def get_config(arg=''):
         """What the model is trained on."""
         data = config.data
         one_of('task', name, TASKS)
+        # Bytes or words: one model for all tasks, which is compiled once.
+        config.model.vocab_size = max(257, sizes['words'])
         if name in ('stdlib', 'text'):
             data.source, data.pieces = name, 16
-            read_bytes(config)
+            config.data.tokenizer = dict(kind='bytes', path='', size=0)
             config.evaluate.max_test_segments = 512
             return
         shared = dict(documents=10_000_000, eval_documents=sizes['documents'])
         data.source = 'mqar' if name == 'mqar' else 'recall'
         if name == 'mqar':
-            config.model.vocab_size = sizes['words']
             data.task = shared | dict(
                 num_words=sizes['words'],
                 sizes=sizes['pairs'],
@@ -84,7 +85,6 @@ def get_config(arg=''):
                 fill=sizes['fill'],
             )
             return
-        config.model.vocab_size = 128
         data.task = shared | dict(
             kind='mixed',
             distances=sizes['distances'],
