@@ -49,6 +49,8 @@ def ran(monkeypatch):
             yield seed, cell(column.name, seed)
 
     monkeypatch.setattr(command.measure, 'scores', scores)
+    monkeypatch.setattr(command.measure, 'config_of', lambda *given: None)
+    monkeypatch.setattr(rows, 'row', lambda name, *given: rows.Row(name, [], 1000, 'rotary', 0))
     monkeypatch.setattr(command, '_floors', lambda *given: None)
     return seen
 
