@@ -211,19 +211,22 @@ def test_nothing_is_a_table_too(tmp_path):
     assert '## Not run' in (tmp_path / 'scoreboard.md').read_text()
 
 
-def test_every_row_is_told_apart(tmp_path, monkeypatch):
-    """A panel or a labelled line per row; all marks are inside of their panel."""
-    every = rows.names()
+def test_every_row_is_told_apart(tmp_path, made_figures, monkeypatch):
+    """A panel or a labelled line per row; seven panels are more than one line of them."""
+    every = rows.names()[:7]
+    monkeypatch.setattr(rows, 'names', lambda: every)
     for column, row, seed in itertools.product(('mqar', 'recall', 'stdlib'), every, (0, 1)):
         cells.save(tmp_path, column, row, seed, cell(column, seed))
-    found = table.collect(tmp_path)
-    files = pictures.draw(found, tmp_path)
+    files = pictures.draw(table.collect(tmp_path), tmp_path)
     assert [file.name for file in files] == ['pairs.png', 'distance.png', 'cost.png']
-    for function in (pictures.by_pairs, pictures.by_distance):
-        titles = [axes.get_title() for axes in function(found).axes if axes.get_visible()]
-        assert [title.split('\n')[0] for title in titles] == every
-    labels = [label.get_text() for label in pictures.by_cost(found).axes[0].get_yticklabels()]
-    assert labels == every[::-1]
+    pairs, distance, cost = made_figures
+    for figure in (pairs, distance):
+        panels = [axes for axes in figure.axes if axes.get_visible()]
+        assert [axes.get_title().split('\n')[0] for axes in panels] == every
+    assert [line.get_ydata().tolist() for line in pairs.axes[0].lines][-2:] == [[55, 55], [25, 25]]
+    assert [line.get_label() for line in distance.axes[0].lines] == ['passkey', 'needles', 'copy']
+    assert distance.axes[0].lines[0].get_xdata().tolist() == [16, 64]
+    assert [label.get_text() for label in cost.axes[0].get_yticklabels()] == every[::-1]
 
 
 @pytest.mark.parametrize('name', rows.names())
