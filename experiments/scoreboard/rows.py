@@ -73,6 +73,7 @@ def row(name: str, size: str, task: str) -> Row:
     """
     config = config_of(name, size, task)
     flags, positions = _equal_positions(config)
+    flags += _one_shift(config)
     width = equal_width(config, baseline_parameters(size, task))
     config.model.d_feed_forward = width
     flags.append(f'--config.model.d_feed_forward={width}')
@@ -100,6 +101,16 @@ def _equal_positions(config: Any) -> tuple[list[str], str]:
             flags.append(f'--config.model.{layer}.position={POSITION}')
         used.append(fields.position)
     return flags, ', '.join(dict.fromkeys(used))
+
+
+def _one_shift(config: Any) -> list[str]:
+    """Turns off the shift of a layer, since the model has one; returns the flags for that."""
+    flags = []
+    for layer in dict.fromkeys(config.model.attention):
+        if config.model.get(layer, {}).get('shift', 'none') != 'none':
+            config.model[layer].shift = 'none'
+            flags.append(f'--config.model.{layer}.shift=none')
+    return flags
 
 
 def equal_width(config: Any, target: int) -> int:

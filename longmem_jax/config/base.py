@@ -42,6 +42,7 @@ def base() -> ml_collections.ConfigDict:
         residual_dropout=-1.0,  # on the layers' outputs, before the addition; -1 = dropout
         embedding_dropout=-1.0,  # on embeddings and the last layer's output; -1 = dropout
         attention_dropout=0.0,
+        token_shift='none',  # attention sees the tokens just before: 'none', 'half', 'convolution'
         layer_drop=0.0,  # share of blocks skipped per training step
         num_kv_heads=0,  # heads of keys and values, each shared by several queries'; 0 = num_heads
         attention_bias='none',  # which projections have biases: 'none', 'qkv', 'out', 'all'

@@ -6,7 +6,7 @@ from typing import Any
 
 from longmem_jax.errors import unknown
 from longmem_jax.faults import at_least, between, of_section, one_of, under
-from longmem_jax.layers import embedding, norms
+from longmem_jax.layers import embedding, norms, token_shift
 from longmem_jax.memory.checks import layer_faults, size_faults
 from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
 from longmem_jax.models.kinds import KINDS
@@ -16,7 +16,12 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
     """Faults of `config.model`, for segments of `segment_length` tokens."""
     faults = at_least(model, 1, 'vocab_size', 'd_embed') + at_least(model, 0, 'embedding_std')
     faults += size_faults(model)
-    faults += one_of(model, norm=norms.KINDS, position=embedding.ABSOLUTE)
+    faults += one_of(
+        model,
+        norm=norms.KINDS,
+        position=embedding.ABSOLUTE,
+        token_shift=tuple(token_shift.EARLIER),
+    )
     faults += _positions(model, segment_length) + between(model, 0, 1, 'layer_drop', ends='[)')
     for name in ('residual_dropout', 'embedding_dropout'):
         if model[name] != -1 and between(model, 0, 1, name, ends='[)'):

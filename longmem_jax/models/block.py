@@ -9,8 +9,9 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.layers.norms import Norm
+from longmem_jax.layers.token_shift import TokenShift
 from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD
-from longmem_jax.segment import Aux, Segment, merge_aux
+from longmem_jax.segment import Aux, Segment, merge_aux, select_lanes
 
 
 @flax.struct.dataclass
@@ -20,10 +21,12 @@ class BlockState:
     Attributes:
       attention: state of its attention layer.
       feed_forward: state of its feed-forward layer.
+      recent: the vectors just before, of a `token_shift`; None without one.
     """
 
     attention: Any
     feed_forward: Any
+    recent: Any = None
 
 
 def draw_skipped(key: jax.Array, rate: float) -> jax.Array:
@@ -44,6 +47,7 @@ class Block(nn.Module):
       norm, pre_norm: kind of norm; before the layers or after the sums.
       layer_drop: probability of skipping the block in a training step.
       residual_dropout: dropout of what is added to the residual stream.
+      token_shift: a view of the tokens just before for the attention layer, see `TokenShift`.
       attention_name, feed_forward_name: layer types in the registry.
       attention_fields, feed_forward_fields: their config sections.
       attention_shared, feed_forward_shared: what they share with other blocks, or None.
@@ -55,6 +59,7 @@ class Block(nn.Module):
     pre_norm: bool
     layer_drop: float
     residual_dropout: float
+    token_shift: str
     attention_name: str
     attention_fields: Any
     attention_shared: Any
@@ -79,6 +84,7 @@ class Block(nn.Module):
             **self.feed_forward_fields,
         )
         self.drop = nn.Dropout(self.residual_dropout)
+        self.shift = TokenShift(self.settings, self.token_shift)
         if self.cross is not None:
             self.cross_norm = Norm(self.norm, self.settings.norm_epsilon)
             self.across = self.cross(
@@ -105,7 +111,10 @@ class Block(nn.Module):
           train: dropout and LayerDrop on or off.
           source: what cross-attention reads, in a decoder; see `source`.
         """
-        y, attention_state, attention_aux = self.attention(x, state.attention, segment, train=train)
+        shifted, recent = self.shift(x, state.recent, segment.valid.sum(1, jnp.int32))
+        y, attention_state, attention_aux = self.attention(
+            shifted, state.attention, segment, train=train
+        )
         out = self._add(x, y, self.attention_norm, train)
         if source is not None:
             out = self._add(out, self.across(out, source, train=train), self.cross_norm, train)
@@ -122,12 +131,14 @@ class Block(nn.Module):
                 for name, loss in aux.losses.items()
             }
             aux = aux.replace(losses=losses)
-        return out, BlockState(attention_state, feed_forward_state), aux
+        return out, BlockState(attention_state, feed_forward_state, recent), aux
 
     def initial_state(self, batch_size: int) -> BlockState:
         """Memories at the start of a document; every leaf [batch_size, ...]."""
         return BlockState(
-            self.attention.initial_state(batch_size), self.feed_forward.initial_state(batch_size)
+            self.attention.initial_state(batch_size),
+            self.feed_forward.initial_state(batch_size),
+            self.shift.initial_state(batch_size),
         )
 
     def open_segment(self, state: BlockState, batch_size: int) -> BlockState:
@@ -135,23 +146,27 @@ class Block(nn.Module):
         return BlockState(
             self.attention.open_segment(state.attention, batch_size),
             self.feed_forward.open_segment(state.feed_forward, batch_size),
+            state.recent,
         )
 
     def extend(
         self, x: jax.Array, cache: BlockState, index: jax.Array, source: Any = None
     ) -> tuple[jax.Array, BlockState]:
         """Reads `x` [batch, n, d_model], positions `index` .. (int32 [batch]) of the open segment."""
-        y, attention_cache = self.attention.extend(x, cache.attention, index)
+        count = jnp.full(x.shape[:1], x.shape[1], jnp.int32)
+        shifted, recent = self.shift(x, cache.recent, count)
+        y, attention_cache = self.attention.extend(shifted, cache.attention, index)
         x = self._add(x, y, self.attention_norm, False)
         if source is not None:
             x = self._add(x, self.across(x, source, train=False), self.cross_norm, False)
         y, feed_forward_cache = self.feed_forward.extend(x, cache.feed_forward, index)
         x = self._add(x, y, self.feed_forward_norm, False)
-        return x, BlockState(attention_cache, feed_forward_cache)
+        return x, BlockState(attention_cache, feed_forward_cache, recent)
 
     def close_segment(self, state: BlockState, cache: BlockState, count: jax.Array) -> BlockState:
         """Writes the first `count` (int32 [batch]) positions of the open segment."""
         return BlockState(
             self.attention.close_segment(state.attention, cache.attention, count),
             self.feed_forward.close_segment(state.feed_forward, cache.feed_forward, count),
+            select_lanes(count > 0, cache.recent, state.recent),
         )

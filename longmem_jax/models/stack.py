@@ -248,6 +248,7 @@ def _blocks(config: Any, settings: ModelSettings, cross: Any) -> list[Block]:
             pre_norm=config.pre_norm,
             layer_drop=config.layer_drop,
             residual_dropout=rate(config, 'residual_dropout'),
+            token_shift=config.token_shift,
             attention_name=attention,
             attention_fields=fields[attention],
             attention_shared=shared[attention],

@@ -47,6 +47,8 @@ OPTIONS = {
     'blocks': dict(transformer_xl=xl(9, block_size=4)),
     'memory shorter than the segment': dict(transformer_xl=xl(3)),
     'no memory': dict(transformer_xl=xl(0)),
+    'half of the token before': dict(token_shift='half'),
+    'the last four tokens': dict(token_shift='convolution'),
 }
 
 
@@ -68,6 +70,40 @@ def test_token_by_token_is_parallel(name):
         for place in range(LENGTH):
             one, stream = step(segments.tokens[number, :, place], stream)
             np.testing.assert_allclose(one, logits[number, :, place], atol=3e-5)
+
+
+@pytest.mark.parametrize('name', ['local', 'memory_transformer', 'memformer', 'expire_span'])
+def test_a_token_shift_suits_every_model(name):
+    """It goes on from segment to segment, restarts with documents, skips padding, and streams."""
+    model = with_config(name, token_shift='half')
+    params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
+    segments = random_segments(segments=2)
+    segments = segments.replace(start=jnp.asarray([[True, True], [False, True]]))
+    logits, _ = run(model, params, segments)
+    first = jax.tree.map(lambda leaf: leaf[:1], segments)
+    second = jax.tree.map(lambda leaf: leaf[1:], segments)
+    alone, _ = run(model, params, second)
+    np.testing.assert_allclose(logits[1, 1], alone[0, 1], atol=2e-6, err_msg='start: no reset')
+    # Padding before the last tokens of a segment changes nothing after it.
+    moved = second.tokens.at[:, 0, 1:].set(second.tokens[:, 0, :-1])
+    valid = second.valid.at[:, 0, 0].set(False)
+    padded = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), first, second.replace(
+        tokens=moved, valid=valid))  # fmt: skip
+    shifted, _ = run(model, params, padded)
+    np.testing.assert_allclose(shifted[1, 0, 1:], logits[1, 0, :-1], atol=3e-5)
+    stream = open_stream(model, params, fresh_state(model, params, BATCH), BATCH)
+    step = jax.jit(lambda tokens, stream: read_token(model, params, tokens, stream))
+    for place in range(2 * LENGTH):
+        number, at = divmod(place, LENGTH)
+        one, stream = step(segments.tokens[number, :, at], stream)
+        np.testing.assert_allclose(one[0], logits[number, 0, at], atol=3e-5)
+    if name == 'local':  # nothing else goes from segment to segment
+        other = first.tokens.at[:, 0, -1].add(1) % VOCAB
+        both = jax.tree.map(
+            lambda a, b: jnp.concatenate([a, b]), first.replace(tokens=other), second
+        )
+        changed, _ = run(model, params, both)
+        assert np.abs(changed[1, 0] - logits[1, 0]).max() > 1e-3
 
 
 def test_positions_of_a_table_of_its_own_count_on_through_the_document():

@@ -90,7 +90,7 @@ def _look_up(settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.nda
         chances[rows, 3 : 3 + DIGITS] = 1 / DIGITS
         seen = inputs[first:question]
         marks = np.flatnonzero(seen == (inputs[question + 1] if named else 1))
-        # Digits at the very beginning may be the end of the key; of a mixed task's, nobody knows of which.
+        # Digits at the very beginning may be the end of the key; in a mixed task, of any kind of key.
         key = _digits(seen[marks[0] + 1 :] if len(marks) else seen)
         if kind == 'mixed' and not named:
             size = len(key)
