@@ -57,8 +57,8 @@ def get_config(arg=''):
             reach=256, memories=2048, basis=64, samples=32, widths=(0.02, 0.05), slots=16, keys=16
         )
         sizes.update(
-            words=32,
-            pairs=((16, 2), (32, 4), (64, 8)),
+            words=128,
+            pairs=((32, 4), (64, 8), (128, 16)),
             fill='blank',
             distances=(16, 64, 256),
             documents=96,

@@ -20,7 +20,7 @@ from longmem_jax.experiment import Experiment
 ENOUGH = 0.995  # share of right answers in training that ends it
 # Tested beyond what is trained, by size of the backbone.
 PAIRS = {
-    'tiny': ((16, 2), (32, 4), (64, 8), (128, 15)),
+    'tiny': ((32, 4), (64, 8), (128, 16), (256, 32), (512, 60)),
     '': ((128, 8), (256, 16), (512, 32), (1024, 64), (2048, 128)),
 }
 NEAR = {'tiny': (16, 64, 256, 1024), '': (32, 256, 1024, 2048, 16_384)}

@@ -41,7 +41,8 @@ def memories(by_row: dict[str, Any]) -> dict[str, Any]:
 
 # Of the summary: column, table and size of a number.
 SUMMARY = {
-    'MQAR, 8 pairs': ('mqar', 'mqar', '64 x 8'),
+    'MQAR, 16 pairs': ('mqar', 'mqar', '128 x 16'),
+    '60 pairs': ('mqar', 'mqar', '512 x 60'),
     'passkey, 256': ('recall', 'passkey', '256'),
     '1,024': ('recall', 'passkey', '1024'),
     '1,048,576': ('recall', 'passkey', '1048576'),
