@@ -57,7 +57,7 @@ def test_only_where_the_task_has_a_distance_and_the_memory_a_limit():
 
 def test_pairs_are_asked_for_as_far_back_as_documents_are_long():
     (text,) = too_short(scoreboard.get_config('tiny,task=mqar,memory=normalized_xl'))
-    assert 'up to 62 back' in text and 'farther back than 32' in text
+    assert 'up to 126 back' in text and 'farther back than 32' in text
     assert too_short(scoreboard.get_config('tiny,task=mqar,memory=transformer_xl')) == []
 
 
