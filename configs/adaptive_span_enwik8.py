@@ -12,22 +12,15 @@ unless a span grows by more than 64 tokens in a segment; here space is reserved 
 `num_heads` 8 is the Expire-Span paper's, for models of the same sizes.
 """
 
-from longmem_jax.config.base import base, size, two_cores
+from configs.expire_span_enwik8 import backbone, tiny_backbone
+from longmem_jax.config.base import size
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant
 
 
 def get_config(arg=''):
-    config = base()
-
-    model = config.model  # 39 M parameters
-    size(config, layers=12, width=512, heads=8, feed_forward=2048)
-    model.pre_norm = model.final_norm = False
-    model.scale_embedding = model.tie_weights = False
-    model.init, model.embedding_std = 'torch', 1.0  # PyTorch's, as released
-    model.dropout = model.attention_dropout = 0.3
-    model.residual_dropout = model.embedding_dropout = 0.0
-    model.dtype = 'bfloat16'
+    config = backbone()  # 39 M parameters
+    model = config.model
     memories = dict(
         adaptive_span=given(
             max_span=8192, ramp=32, initial_share=0.0, loss_weights=dict(adaptive_span=5e-7)
@@ -36,18 +29,13 @@ def get_config(arg=''):
 
     config.optimizer.name = 'adagrad'
     config.optimizer.learning_rate = 0.07
-    config.optimizer.schedule = 'constant'
     config.optimizer.warmup_steps = 32_000
     config.optimizer.clip_norm = 0.03
     config.optimizer.clip_each = True
     config.data.pieces = 64  # one stream per lane
     config.train.num_steps = 600_000
     config.train.num_lanes = 64
-    config.train.segment_length = 512
-    config.train.log_every = 200
-    config.train.evaluate_every = 4000
     config.evaluate.num_lanes = 64
-    config.evaluate.max_segments = 200
 
     def large(config):
         """24 layers of 768, for 150k updates."""
@@ -57,14 +45,8 @@ def get_config(arg=''):
 
     def tiny(config):
         """3 layers of 128, some minutes on two cores."""
-        size(config, layers=3, width=128, heads=4, feed_forward=512)
-        two_cores(config, steps=600, lanes=16, segment=64)
+        tiny_backbone(config)
         config.optimizer.name, config.optimizer.learning_rate = 'adagrad', 0.03
-        config.optimizer.schedule = 'constant'
-        config.data.pieces = 16
-        config.evaluate.num_lanes = 8
-        config.evaluate.max_segments = 50
-        config.evaluate.max_test_segments = 200
         memories['adaptive_span'].fields.update(max_span=256)
 
     changes = dict(large=large, tiny=tiny)

@@ -21,14 +21,14 @@ give `num_heads`, `initial_share`, `shorten`, `num_lanes`, `segment_length`, `cl
 1,024 and 4,096.
 """
 
+from configs._span_comparison import compared
 from longmem_jax.config.base import base, size, two_cores
-from longmem_jax.config.span_comparison import compared
 from longmem_jax.config.variants import variant
 
 
-def get_config(arg=''):
+def backbone():
+    """12 layers of 512 in segments of 512, as in the released scripts of both kinds of spans."""
     config = base()
-
     model = config.model  # 38 M parameters
     size(config, layers=12, width=512, heads=8, feed_forward=2048)
     model.pre_norm = model.final_norm = False
@@ -37,21 +37,38 @@ def get_config(arg=''):
     model.dropout = model.attention_dropout = 0.3
     model.residual_dropout = model.embedding_dropout = 0.0
     model.dtype = 'bfloat16'
+    config.optimizer.schedule = 'constant'
+    config.train.segment_length = 512
+    config.train.log_every = 200
+    config.train.evaluate_every = 4000
+    config.evaluate.max_segments = 200
+    return config
+
+
+def tiny_backbone(config):
+    """3 layers of 128, some minutes on two cores."""
+    size(config, layers=3, width=128, heads=4, feed_forward=512)
+    two_cores(config, steps=600, lanes=16, segment=64)
+    config.optimizer.schedule = 'constant'
+    config.data.pieces = 16
+    config.evaluate.num_lanes = 8
+    config.evaluate.max_segments = 50
+    config.evaluate.max_test_segments = 200
+
+
+def get_config(arg=''):
+    config = backbone()
+    model = config.model
     reach = dict(block=512, ramp=128, xl=2048, compressed=8192, adaptive_loss=5e-7)
     memories = compared(span=16_384, expire_loss=1e-6, shorten=True, **reach)
 
     config.optimizer.learning_rate = 7e-4
-    config.optimizer.schedule = 'constant'
     config.optimizer.warmup_steps = 8000
     config.optimizer.clip_norm = 0.3
     config.data.pieces = 512  # one stream per lane
     config.train.num_steps = 100_000
     config.train.num_lanes = 512
-    config.train.segment_length = 512
-    config.train.log_every = 200
-    config.train.evaluate_every = 4000
     config.evaluate.num_lanes = 128
-    config.evaluate.max_segments = 200
 
     def large(config):
         """24 layers of 768, Eq. 8, layer drop."""
@@ -80,14 +97,8 @@ def get_config(arg=''):
 
     def tiny(config):
         """3 layers of 128, some minutes on two cores."""
-        size(config, layers=3, width=128, heads=4, feed_forward=512)
-        two_cores(config, steps=600, lanes=16, segment=64)
+        tiny_backbone(config)
         model.pre_norm = model.final_norm = True
-        config.optimizer.schedule = 'constant'
-        config.data.pieces = 16
-        config.evaluate.num_lanes = 8
-        config.evaluate.max_segments = 50
-        config.evaluate.max_test_segments = 200
         memories.update(
             compared(
                 block=64, span=1024, ramp=32, xl=256, compressed=512,

@@ -15,8 +15,8 @@ are those of Adaptive-Span's own scripts; `memory_length` 8,192, `compressed_len
 are how the Compressive Transformer gets its 16k.
 """
 
+from configs._span_comparison import compared, set_reach
 from longmem_jax.config.base import base, size, two_cores
-from longmem_jax.config.span_comparison import compared, set_reach
 from longmem_jax.config.variants import variant, whole_number
 
 

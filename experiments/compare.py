@@ -9,6 +9,8 @@ memory reset before every segment; translations show BLEU instead. `--contexts=5
 second of generation after contexts of these lengths (experiments/generation.py). `--figure=FILE.png`
 draws validation by step, and generation by context if it was measured. `--floors` adds what rules
 without a learned memory score on the test set of the first run and seed (`--mode=floors`).
+`--together` trains the seeds of a run in one process, which compiles once; nothing then says how much
+memory one of them took.
 
 `--sweep=FIELD=VALUE,VALUE,...` repeats every run for each value of `config.FIELD`. A field that begins
 with `evaluate.` is swept over one training per seed, with the scores of experiments/evaluation.py. Then
@@ -39,22 +41,32 @@ TASK = {'exact_match': 'exact match, %', 'accuracy': 'accuracy, %'}
 TEXT = {'bits_per_byte': 'bits/byte'}
 WORDS = {'perplexity': 'perplexity'}
 TRAIN = 'longmem_jax.main'
+TOGETHER = 'experiments.trainings'
 STYLES = ('-', '--', ':')
 
 
-def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -> dict:
-    """Trains one run; returns its numbers, which are also saved as `numbers.json` in its folder."""
+def run(
+    config: str, variants: str, flags: list[str], seed: int, folder: Path, together: int = 0
+) -> dict:
+    """Trains one run; returns its numbers, which are also saved as `numbers.json` in its folder.
+
+    Args:
+      config, variants, flags: of the run.
+      seed: of parameters and data.
+      folder: of the run.
+      together: if not 0, train this many seeds in the process, into folders beside this one.
+    """
     path = folder / 'numbers.json'
     if path.exists():
         return json.loads(path.read_text())
     folder.mkdir(parents=True, exist_ok=True)
-    given = run_arguments(config, variants, flags, seed, folder)
-    command = [sys.executable, '-m', TRAIN, *given]
-    with open(folder / 'log.txt', 'w') as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f'failed: {" ".join(command)}\nsee {folder / "log.txt"}')
+    if together:
+        peak = math.nan
+        if not (folder / 'results.json').exists():
+            given = [f'--config={config}:{variants}', f'--workdir={folder.parent}', *flags]
+            _process(TOGETHER, [*given, f'--seeds={together}'], folder.parent)
+    else:
+        peak = _process(TRAIN, run_arguments(config, variants, flags, seed, folder), folder)
     results = json.loads((folder / 'results.json').read_text())
     lines = [json.loads(line) for line in open(folder / 'metrics.jsonl')]
     train = [line for line in lines if line['group'] == 'train']
@@ -73,7 +85,7 @@ def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -
         'memory_size': statistics.mean(sizes),
         # A run of few steps logs no speed.
         'ms_per_step': 1000 / statistics.median(rates) if rates else math.nan,
-        'peak_mb': usage.ru_maxrss / 1024,
+        'peak_mb': peak,
         'validation': [
             {name: line[name] for name in ('step', *_metrics(line))}
             for line in lines
@@ -82,6 +94,17 @@ def run(config: str, variants: str, flags: list[str], seed: int, folder: Path) -
     }
     path.write_text(json.dumps(numbers, indent=1))
     return numbers
+
+
+def _process(module: str, given: list[str], folder: Path) -> float:
+    """Runs `python -m MODULE`, its output in `log.txt`; returns the most memory it took, MB."""
+    command = [sys.executable, '-m', module, *given]
+    with open(folder / 'log.txt', 'w') as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f'failed: {" ".join(command)}\nsee {folder / "log.txt"}')
+    return usage.ru_maxrss / 1024
 
 
 def run_arguments(
@@ -332,6 +355,7 @@ def main() -> None:
     parser.add_argument('--figure', type=Path)
     parser.add_argument('--contexts', type=whole_numbers)
     parser.add_argument('--floors', action='store_true')
+    parser.add_argument('--together', action='store_true')
     parser.add_argument('--sweep', type=sweep, default=Sweep())
     parser.add_argument('--by_size', type=Path)
     parser.add_argument('--by_value', type=Path)
@@ -380,7 +404,8 @@ def swept(
     if override and not options.sweep.of_evaluation:
         folder, flags = folder / override, [*flags, f'--config.{override}']
     folder = folder / str(seed)
-    numbers = run(options.config, variants, flags, seed, folder)
+    together = options.seeds if options.together else 0
+    numbers = run(options.config, variants, flags, seed, folder, together)
     if override and options.sweep.of_evaluation:
         numbers = numbers | evaluated(options.config, variants, flags, seed, folder, override)
     if options.contexts:

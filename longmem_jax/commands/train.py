@@ -1,6 +1,7 @@
 """Training of language models and of seq2seq models, as a task for the runner."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,12 +46,34 @@ class Summary:
     sample: str
 
 
-def train(experiment: Experiment, *, profile: bool = False) -> Summary:
+class Programs:
+    """What is compiled for a configuration; the same for all seeds.
+
+    Attributes:
+      evaluator: scores parameters.
+    """
+
+    def __init__(self, experiment: Experiment):
+        """Compiles nothing yet."""
+        self._experiment = experiment
+        self.evaluator = Evaluator(experiment.evaluation_model, experiment.mesh, experiment.config)
+
+    @functools.cached_property
+    def step(self) -> Step:
+        """The training step for the shapes of the config."""
+        compiled = lower_step(self._experiment).compile()
+        return Step(compiled, step_flops(compiled, self._experiment.config.train.segments_per_step))
+
+
+def train(
+    experiment: Experiment, *, profile: bool = False, programs: Programs | None = None
+) -> Summary:
     """Trains up to `config.train.num_steps`, from the newest checkpoint of the workdir if any.
 
     Args:
       experiment: the experiment to train.
       profile: write a `jax.profiler` trace of a few steps to workdir/profile.
+      programs: of an experiment that differs in nothing but seeds and folder; None = its own.
 
     Returns:
       How it ended.
@@ -62,7 +85,7 @@ def train(experiment: Experiment, *, profile: bool = False) -> Summary:
     progress = Progress(config.train.num_steps, log_every=config.train.log_every)
     writer = Writer(workdir)
     ended = runner.run(
-        LanguageModelTask(experiment, writer, progress),
+        LanguageModelTask(experiment, writer, progress, programs),
         saver=experiment.checkpointer(progress.say),
         writer=writer,
         progress=progress,
@@ -79,14 +102,21 @@ class LanguageModelTask:
       abstract_state: shapes, dtypes and shardings of the `TrainState`.
     """
 
-    def __init__(self, experiment: Experiment, writer: Writer, progress: Progress):
+    def __init__(
+        self,
+        experiment: Experiment,
+        writer: Writer,
+        progress: Progress,
+        programs: Programs | None = None,
+    ):
         """Opens the data; compiles nothing yet."""
         train = experiment.config.train
         self._experiment, self._writer, self._progress = experiment, writer, progress
         self._corpora = {
             split: experiment.corpus(split) for split in ('train', 'validation', 'test')
         }
-        self._evaluator = Evaluator(experiment.evaluation_model, experiment.mesh, experiment.config)
+        self._programs = programs or Programs(experiment)
+        self._evaluator = self._programs.evaluator
         self.plan = Plan(
             num_steps=train.num_steps,
             log_every=train.log_every,
@@ -125,8 +155,7 @@ class LanguageModelTask:
 
     def compile(self) -> Step:
         """The step for the shapes of the config."""
-        compiled = lower_step(self._experiment).compile()
-        return Step(compiled, step_flops(compiled, self._experiment.config.train.segments_per_step))
+        return self._programs.step
 
     def batches(self, state: TrainState) -> Iterator[tuple[lanes.Batch, lanes.Cursor]]:
         """Endless batches of the training split, from the cursor of the state."""

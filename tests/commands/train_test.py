@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.trainings import train_seeds
 from longmem_jax.commands import evaluate
 from longmem_jax.commands.train import train
 from longmem_jax.config.base import base, stack
@@ -454,3 +455,25 @@ def test_operations_of_all_segments_are_counted(texts, tmp_path):
         compiled = lower_step(experiment(config, tmp_path / str(segments))).compile()
         flops[segments] = step_flops(compiled, segments)
     np.testing.assert_allclose(flops[6], 3 * flops[2], rtol=0.05)
+
+
+def test_seeds_share_what_is_compiled(texts, tmp_path, monkeypatch):
+    """One compilation; every seed ends as if it had been trained by itself."""
+    compiled = []
+    monkeypatch.setattr(
+        'longmem_jax.commands.train.lower_step',
+        lambda *given: compiled.append(given) or lower_step(*given),
+    )
+    config = small_config(texts)
+    train_seeds(experiment(config, tmp_path), 2)
+    assert len(compiled) == 1
+    config.data.seed = config.train.seed = 1
+    alone = train(experiment(config, tmp_path / 'alone')).results
+    losses = []
+    for seed in range(2):
+        losses.append(
+            json.loads((tmp_path / str(seed) / 'results.json').read_text())['test']['loss']
+        )
+    assert losses[1] == alone['test'].loss != losses[0]
+    train_seeds(experiment(config, tmp_path), 2)
+    assert len(compiled) == 2  # that of `alone`: finished seeds are not repeated

@@ -79,13 +79,14 @@ def set_reach(
     Args:
       memories: changed in place.
       span: longest span of Expire-Span and Adaptive-Span. Where a share that was chosen for long
-        spans makes short ones begin below a segment, they begin at three segments.
+        spans makes short ones begin below a segment, they begin at three segments. The ramp is at
+        most a quarter of it, so that the reach, span and ramp, follows the span.
       compressed: reach of the Compressive Transformer; 0 = as it is.
       capacity: see `compared`.
     """
     expire = memories['expire_span'].fields
-    block, ramp = expire['position_length'], expire['ramp']
-    expire.update(max_span=span, capacity=min(capacity, span + ramp + block))
+    block, ramp = expire['position_length'], min(expire['ramp'], span // 4)
+    expire.update(max_span=span, ramp=ramp, capacity=min(capacity, span + ramp + block))
     if expire['initial_share'] * span + ramp < block:
         expire['initial_share'] = min(0.75, 3 * block / span)
     memories['adaptive_span'].fields['max_span'] = span

@@ -1,0 +1,45 @@
+"""Trains several seeds of a configuration in one process, which compiles once.
+
+python -m experiments.trainings --config=configs/NAME.py[:variant] --workdir=DIR --seeds=3
+
+Seed n, of the parameters and of the data, is trained in DIR/n as `longmem_jax.main` would; every
+command reads it there. Seeds that have results are not repeated; one that was cut off goes on.
+`experiments.compare --together` trains with it.
+"""
+
+import dataclasses
+
+from absl import flags
+
+from longmem_jax.commands import entry
+from longmem_jax.commands.train import Programs, train
+from longmem_jax.experiment import Experiment
+
+if __name__ == '__main__':
+    _SEEDS = flags.DEFINE_integer('seeds', 3, 'Number of seeds, from 0.', lower_bound=1)
+
+
+def seeded(experiment: Experiment, seed: int) -> Experiment:
+    """The same experiment with other data and parameters, in a folder of its own."""
+    config = experiment.config.copy_and_resolve_references()
+    config.data.seed = config.train.seed = seed
+    folder = experiment.workdir / str(seed)
+    folder.mkdir(exist_ok=True)
+    return dataclasses.replace(experiment, config=config, workdir=folder)
+
+
+def train_seeds(experiment: Experiment, seeds: int) -> None:
+    """Trains all seeds that have no results yet."""
+    programs = Programs(experiment)
+    for seed in range(seeds):
+        run = seeded(experiment, seed)
+        if not (run.workdir / 'results.json').exists():
+            train(run, programs=programs)
+
+
+def _main(experiment: Experiment) -> None:
+    train_seeds(experiment, _SEEDS.value)
+
+
+if __name__ == '__main__':
+    entry.command(_main)
