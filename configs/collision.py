@@ -72,7 +72,7 @@ def get_config(arg=''):
         config.data.task.update(
             documents=32, steps=20_000, eval_documents=16, eval_steps=1000, size=4, num_colours=1
         )
-        config.optimizer.learning_rate = 3e-3
+        config.optimizer.learning_rate = 1e-3
         config.optimizer.warmup_steps = 100
         config.optimizer.clip_norm = 0.5
         config.train.log_every = 50
@@ -81,8 +81,9 @@ def get_config(arg=''):
         config.evaluate.max_segments = 32
         memories.update(
             compared(
-                block=64, span=512, ramp=32, xl=64, compressed=512,
-                expire_loss=1e-4, adaptive_loss=1e-5, adaptive_share=0.5, num_sizes=4,
+                block=64, span=512, ramp=64, xl=64, compressed=512,
+                expire_loss=1e-6, adaptive_loss=1e-5, adaptive_share=0.5, num_sizes=4,
+                initial_share=0.75,
             )
         )  # fmt: skip
 

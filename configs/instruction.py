@@ -66,7 +66,7 @@ def get_config(arg=''):
         size(config, layers=2, width=96, heads=4, feed_forward=256)
         two_cores(config, steps=2000, lanes=16, segment=64)
         config.data.task.update(
-            documents=512, eval_documents=16, locations=100, num_characters=12, mean_gap=60.0
+            documents=512, eval_documents=32, locations=100, num_characters=12, mean_gap=60.0
         )
         config.optimizer.schedule = 'constant'
         config.optimizer.warmup_steps = 100
@@ -77,8 +77,9 @@ def get_config(arg=''):
         config.checkpoint.every = 1000
         memories.update(
             compared(
-                block=64, span=512, ramp=32, xl=128, compressed=512,
-                expire_loss=1e-4, adaptive_loss=1e-5, adaptive_share=0.5, num_sizes=4,
+                block=64, span=512, ramp=64, xl=128, compressed=512,
+                expire_loss=1e-5, adaptive_loss=1e-5, adaptive_share=0.5, num_sizes=4,
+                initial_share=0.5,
             )
         )  # fmt: skip
 

@@ -186,7 +186,7 @@ class AdaptiveSpan(nn.Module):
     """Attention within learned spans.
 
     `Aux.losses['adaptive_span']` is `max_span * mean(share)`, the mean span in tokens; its weight is
-    `config.train.loss_weights.adaptive_span`. The optimizer keeps shares in [0, 1]; it finds
+    `config.train.loss_weights.adaptive_span`. `Aux.per_head['span']` are the spans in tokens. The optimizer keeps shares in [0, 1]; it finds
     them by their name, `span_share`.
 
     Attributes:
@@ -281,13 +281,15 @@ class AdaptiveSpan(nn.Module):
         needed = jnp.full((batch,), reach)
         out = read_memory(read, self.sizes, needed, params, inputs, constants)
         new = remember(state, x, segment.num_valid, self._limit())
-        losses = {}
+        losses, per_head = {}, {}
         metrics = {'memory_size': mean_count(jnp.minimum(state.count, reach))}
         if self.per != 'none':
             losses['adaptive_span'] = self.max_span * self.span_share.mean()
             metrics['span_mean'] = jax.lax.stop_gradient(losses['adaptive_span'])
             metrics['span_max'] = jax.lax.stop_gradient(self.max_span * self.span_share.max())
-        return self.projections.out(out), new, Aux(losses=losses, metrics=metrics)
+        if self.per == 'head':
+            per_head['span'] = jax.lax.stop_gradient(self.max_span * self.span_share)
+        return self.projections.out(out), new, Aux(losses, metrics, per_head)
 
     def open_segment(self, state: AdaptiveSpanState, batch_size: int) -> AdaptiveSpanCache:
         """Projects the vectors of the memory within reach, once for all tokens of the segment."""

@@ -28,6 +28,17 @@ def test_a_layer_reports_the_gate_of_every_head(name):
         np.testing.assert_allclose(aux.per_head[f'gate/{block}'], wanted, rtol=1e-6)
 
 
+def test_adaptive_span_reports_the_span_of_every_head():
+    model, params = toy('adaptive_span')
+    for block, shares in (('block_0', [0.0, 0.5]), ('block_1', [0.25, 1.0])):
+        params[block]['attention']['span_share'] = jnp.asarray(shares)
+    segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
+    state = model.apply({'params': params}, 2, method='initial_state')
+    _, _, aux = apply(model, params, segment, state)
+    np.testing.assert_allclose(aux.per_head['span/block_0'], [0.0, 4.0])
+    np.testing.assert_allclose(aux.per_head['span/block_1'], [2.0, 8.0])
+
+
 def test_vectors_are_logged_by_head():
     metrics = {'loss': jnp.asarray(2.0), 'memory/gate/block_1': jnp.asarray([0.25, 0.75])}
     assert by_head(metrics) == {
