@@ -8,6 +8,7 @@ command reads it there. Seeds that have results are not repeated; one that was c
 """
 
 import dataclasses
+import sys
 
 from absl import flags
 
@@ -29,12 +30,14 @@ def seeded(experiment: Experiment, seed: int) -> Experiment:
 
 
 def train_seeds(experiment: Experiment, seeds: int) -> None:
-    """Trains all seeds that have no results yet."""
+    """Trains all seeds that have no results yet, until it is asked to stop."""
     programs = Programs(experiment)
     for seed in range(seeds):
         run = seeded(experiment, seed)
-        if not (run.workdir / 'results.json').exists():
-            train(run, programs=programs)
+        if (run.workdir / 'results.json').exists():
+            continue
+        if not train(run, programs=programs).finished:
+            sys.exit('stopped: the same command goes on')
 
 
 def _main(experiment: Experiment) -> None:

@@ -3,9 +3,10 @@
 python -m experiments.expire_span.by_distance --config=configs/TASK.py:VARIANTS --workdir=DIR --seeds=3 \
     --bounds=0,64,128,256
 
-Reads the newest checkpoints of `experiments.trainings` in DIR/0, DIR/1, ... and scores the answers of the
-test split whose distance in tokens lies between two bounds (the last range has no end): mean (minimum -
-maximum) over seeds, and the number of answers of the first seed. For instruction, the distance is from
+Reads the newest checkpoints of `experiments.trainings` in DIR/0, DIR/1, ... and scores the answers of
+the test split whose distance in tokens lies between two bounds (the last range has no end): mean
+(minimum - maximum) over seeds, and the number of answers of the first seed. For instruction, the
+distance is from
 Y in 'tell the X that the Y wants to see them' to Y in its execution; for collision with the easy
 question 'last', from the frame of the last collision to the question; for copy, from the last A.
 """
@@ -38,24 +39,21 @@ def copied(document: TokenizedDocument) -> np.ndarray:
 
 def executed(document: TokenizedDocument) -> np.ndarray:
     """Distance from every sender in an execution back to the instruction, int64 [executions]."""
-    names = instruction.SENDER - instruction.TARGET
-    told = _told()
-    tokens, last = document.tokens, len(told) - 1
-    at = np.flatnonzero(tokens[last:] == told[-1]) + last
-    at = at[[bool((tokens[i - last : i + 1] == told).all()) for i in at]]
+    tokens, told, between = document.tokens, _told(), instruction.SENDER - instruction.TARGET
+    starts = np.arange(len(tokens) - len(told))
+    for offset, word in enumerate(told):
+        starts = starts[tokens[starts + offset] == word]
     distances = []
     for end in np.flatnonzero(document.scored == 2):
         sender = end + 1 - instruction.EXECUTION + instruction.SENDER
-        given = at[
-            (at < sender) & (tokens[np.minimum(at + 1, len(tokens) - 1)] == tokens[sender - names])
-        ]
-        distances.append(sender - (given[-1] + 4))  # X, 'that the', Y
+        given = starts[(starts < sender) & (tokens[starts + 4] == tokens[sender - between])]
+        distances.append(sender - (given[-1] + 7))
     return np.asarray(distances, np.int64)
 
 
 def _told() -> np.ndarray:
-    words = instruction.vocabulary({})
-    return np.asarray(words.ids('can you tell the'))
+    """The words before X, 'that the', Y."""
+    return np.asarray(instruction.vocabulary({}).ids('can you tell the'))
 
 
 def collided(document: TokenizedDocument) -> np.ndarray:

@@ -186,8 +186,8 @@ class AdaptiveSpan(nn.Module):
     """Attention within learned spans.
 
     `Aux.losses['adaptive_span']` is `max_span * mean(share)`, the mean span in tokens; its weight is
-    `config.train.loss_weights.adaptive_span`. `Aux.per_head['span']` are the spans in tokens. The optimizer keeps shares in [0, 1]; it finds
-    them by their name, `span_share`.
+    `config.train.loss_weights.adaptive_span`. `Aux.per_head['span']` are the spans of the heads in
+    tokens. The optimizer keeps shares in [0, 1]; it finds them by their name, `span_share`.
 
     Attributes:
       max_span: L, the longest span.
