@@ -68,7 +68,7 @@ def run(
     else:
         peak = _process(TRAIN, run_arguments(config, variants, flags, seed, folder), folder)
     results = json.loads((folder / 'results.json').read_text())
-    lines = [json.loads(line) for line in open(folder / 'metrics.jsonl')]
+    lines = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
     train = [line for line in lines if line['group'] == 'train']
     last = train[-max(1, len(train) // 4) :]
     sizes = [

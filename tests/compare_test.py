@@ -139,7 +139,8 @@ def test_score_by_size_of_the_memory(tmp_path, monkeypatch, capsys):
     assert labels == ['spans, w 1e-4', 'spans, w 1e-6', 'cache, w 1e-4', 'cache, w 1e-6']
 
 
-def test_a_swept_field_is_trained_with_each_value(tmp_path, monkeypatch):
+@pytest.mark.parametrize('flags, together', [([], 0), (['--together'], 2)])
+def test_a_swept_field_is_trained_with_each_value(tmp_path, monkeypatch, flags, together):
     trained = []
     monkeypatch.setattr(compare, 'run', lambda *given: trained.append(given) or numbers(0))
     given = [
@@ -148,11 +149,15 @@ def test_a_swept_field_is_trained_with_each_value(tmp_path, monkeypatch):
         '--config=c.py',
         f'--output={tmp_path}',
         '--seeds=2',
+        *flags,
     ]
     monkeypatch.setattr(compare.sys, 'argv', [*given, '--sweep=model.w=8,16', '--', '--config.b=2'])
     compare.main()
-    assert [seed for *_, seed, _ in trained] == [0, 1, 0, 1]
-    for value, (config, variants, flags, seed, folder) in zip((8, 8, 16, 16), trained, strict=True):
+    assert [seed for *_, seed, _, _ in trained] == [0, 1, 0, 1]
+    assert {seeds for *_, seeds in trained} == {together}
+    for value, (config, variants, flags, seed, folder, _) in zip(
+        (8, 8, 16, 16), trained, strict=True
+    ):
         assert (config, variants) == ('c.py', 'tiny')
         assert flags == ['--config.a=1', '--config.b=2', f'--config.model.w={value}']
         assert folder == tmp_path / 'cache' / f'model.w={value}' / str(seed)
@@ -260,3 +265,26 @@ def test_updates_of_rows_are_those_of_the_table():
         np.testing.assert_allclose(part[read], whole[read], rtol=1e-5, atol=1e-7)
         np.testing.assert_array_equal(part[~read], old[~read])
     assert jax.tree.all(jax.tree.map(lambda a: np.isfinite(a).all(), some))
+
+
+def test_seeds_together_are_trained_by_one_process(tmp_path, monkeypatch):
+    """Folders of all seeds, one process; nothing is said about the memory of one seed."""
+    started = []
+
+    def train(module, given, folder):
+        started.append((module, given))
+        for seed in range(2):
+            path = folder / str(seed)
+            path.mkdir(exist_ok=True)
+            result = {**numbers(seed)['test'], 'memory': 'kept'}
+            content = dict(test=result, parameters=1, state_bytes_per_lane=2)
+            (path / 'results.json').write_text(json.dumps(content))
+            lines = [{'step': 1, 'group': 'train', 'memory/memory_size': 3.0 + seed}]
+            (path / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+
+    monkeypatch.setattr(compare, '_process', train)
+    found = [compare.run('c.py', 'tiny', [], n, tmp_path / str(n), 2) for n in range(2)]
+    arguments = ['--config=c.py:tiny', f'--workdir={tmp_path}', '--seeds=2']
+    assert started == [('experiments.trainings', arguments)]
+    assert [numbers['memory_size'] for numbers in found] == [3.0, 4.0]
+    assert all(np.isnan(numbers['peak_mb']) for numbers in found)
