@@ -426,8 +426,8 @@ def read_with_gradients(model, params, segments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('sizes', [dict(data=8), dict(data=2, fsdp=2, tensor=2)])
-def test_sharded_is_unsharded(base_entry, sizes):
+def test_sharded_is_unsharded(base_entry):
+    sizes = dict(data=2, fsdp=2, tensor=2)
     model, params = toy(base_entry, layers=1)
     segments = random_segments(batch=8)
     logits, states, gradient = read_with_gradients(model, params, segments)

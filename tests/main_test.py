@@ -96,45 +96,44 @@ BAD = [
      "config.data.tokenizer.kind = 'words': the task 'copy' has its own words"),
 ]  # fmt: skip
 
-# Starting Python with JAX is nearly all of the time: one process does it, a fork of it per command.
+# Starting Python with JAX takes longer than most commands: one process does it, a fork of it per command.
 FORKS = """
 import json, os, sys
 from longmem_jax import main
 
 answers = []
 for number, arguments in enumerate(json.loads(sys.argv[1])):
-    path = f'{sys.argv[2]}/{number}'
+    paths = [f'{sys.argv[2]}/{number}.{stream}' for stream in ('out', 'error')]
     child = os.fork()
     if not child:
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), 2)
+        for stream, path in enumerate(paths, 1):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream)
         sys.argv = ['longmem_jax.main', *arguments]
+        code = 1
         try:
             main.main()
         except SystemExit as end:
-            os._exit(end.code or 0)
+            code = end.code or 0
         except BaseException:
             import traceback
 
             traceback.print_exc()
-        os._exit(1)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    answers.append((code, open(path).read()))
+    answers.append((code, *(open(path).read() for path in paths)))
 print('ANSWERS' + json.dumps(answers))
 """
 
 
-@pytest.fixture(scope='module')
-def answers(tmp_path_factory):
-    """(exit code, standard error) of every command of `BAD`."""
-    folder = tmp_path_factory.mktemp('bad')
-    commands = [
-        [argument.format(tmp=folder / f'run{number}') for argument in arguments]
-        for number, (arguments, _) in enumerate(BAD)
-    ]
+def run_all(commands, folder):
+    """(exit code, stdout, stderr) of every command, run in sequence in forks of one process."""
+    folder.mkdir()
     process = subprocess.run(
         [sys.executable, '-c', FORKS, json.dumps(commands), str(folder)],
         cwd=ROOT,
-        env=environment(),
+        env=PROCESS,
         capture_output=True,
         text=True,
         check=True,
@@ -142,9 +141,20 @@ def answers(tmp_path_factory):
     return json.loads(process.stdout.rpartition('ANSWERS')[2])
 
 
+@pytest.fixture(scope='module')
+def answers(tmp_path_factory):
+    """(exit code, stdout, stderr) of every command of `BAD`."""
+    folder = tmp_path_factory.mktemp('bad')
+    commands = [
+        [argument.format(tmp=folder / f'run{number}') for argument in arguments]
+        for number, (arguments, _) in enumerate(BAD)
+    ]
+    return run_all(commands, folder / 'answers')
+
+
 @pytest.mark.parametrize('number', range(len(BAD)), ids=lambda n: ' '.join(BAD[n][0][-1:]))
 def test_bad_input_is_one_message(answers, number):
-    code, error = answers[number]
+    code, _, error = answers[number]
     assert code == 2, error
     assert BAD[number][1] in error
     assert 'Traceback' not in error
@@ -178,20 +188,18 @@ def test_training_says_everything(trained):
 
 
 @pytest.mark.slow
-def test_evaluate(trained):
-    out, _ = run(TINY, f'--workdir={trained[0]}', '--mode=evaluate', '--split=validation')
-    assert 'validation, memory reset' in out and 'tokens' in out
-
-
-@pytest.mark.slow
-def test_floors_are_shown_beside_the_results(trained):
-    out, _ = run(TINY, f'--workdir={trained[0]}', '--mode=floors')
-    assert 'unigram' in out and '5-gram' in out and 'counted on the first 5,120 tokens' in out
-    scored = re.search('the first [0-9,]+ tokens .* of test scored', out)[0]
-    out, _ = run(TINY, f'--workdir={trained[0]}', '--mode=evaluate')
-    assert 'gain by memory' in out and '5-gram' in out and out.count(scored) == 3
-    out, _ = run(TINY, f'--workdir={trained[0]}', '--mode=evaluate', '--split=validation')
-    assert '5-gram' not in out and 'is of other settings' in out
+def test_results_are_evaluated_again_and_floors_shown_beside_them(trained, tmp_path):
+    workdir = f'--workdir={trained[0]}'
+    modes = ['--mode=floors'], ['--mode=evaluate'], ['--mode=evaluate', '--split=validation']
+    done = run_all([[TINY, workdir, *mode] for mode in modes], tmp_path / 'done')
+    assert [code for code, _, _ in done] == [0, 0, 0], done
+    floors, test, validation = (out for _, out, _ in done)
+    assert 'unigram' in floors and '5-gram' in floors
+    assert 'counted on the first 5,120 tokens' in floors
+    scored = re.search('the first [0-9,]+ tokens .* of test scored', floors)[0]
+    assert 'gain by memory' in test and '5-gram' in test and test.count(scored) == 3
+    assert '5-gram' not in validation and 'is of other settings' in validation
+    assert 'validation, memory reset' in validation and 'tokens' in validation
 
 
 @pytest.mark.slow
@@ -200,17 +208,22 @@ def test_generation_reads_a_saved_memory_and_goes_on(trained, tmp_path):
     common = [TINY, f'--workdir={trained[0]}', '--mode=generate', '--top_p=1', '--seed=3']
     text = 'import os\n\ndef walk(path):\n    """All files."""\n' * 4
     (tmp_path / 'text').write_text(text)
-    file = tmp_path / 'memory'
-    run(*common, f'--prompt=@{tmp_path / "text"}', '--length=0', f'--save_state={file}')
-    whole, _ = run(*common, f'--prompt=@{tmp_path / "text"}', '--length=40')
-    loaded, _ = run(*common, '--prompt=', '--length=40', f'--load_state={file}')
+    prompt, load = f'--prompt=@{tmp_path / "text"}', f'--load_state={tmp_path / "memory"}'
+    commands = [
+        [prompt, '--length=0', f'--save_state={tmp_path / "memory"}'],
+        [prompt, '--length=40'],
+        ['--prompt=', '--length=40', load],
+        ['--prompt=', '--length=40'],
+        [load, '--config.evaluate.segment_length=16'],
+        [f'--load_state={tmp_path / "text"}'],
+    ]
+    done = run_all([[*common, *command] for command in commands], tmp_path / 'done')
+    assert [code for code, _, _ in done] == [0, 0, 0, 0, 2, 2], done
+    _, (_, whole, _), (_, loaded, _), (_, other, _), (*_, unlike), (*_, unread) = done
     assert loaded == whole and len(whole) > 10
-    other, _ = run(*common, '--prompt=', '--length=40')
     assert other != whole
-    _, error = run(*common, f'--load_state={file}', '--config.evaluate.segment_length=16', code=2)
-    assert 'written by another model: segment_length: 32 there, 16 here' in error
-    _, error = run(*common, f'--load_state={tmp_path / "text"}', code=2)
-    assert 'cannot be read' in error
+    assert 'written by another model: segment_length: 32 there, 16 here' in unlike
+    assert 'cannot be read' in unread
 
 
 @pytest.mark.slow

@@ -20,8 +20,7 @@ def config_of(texts, size, **changes):  # noqa: F811
     config = small_config(texts)
     local = dict(memory_length=16, scale_init=1.0)
     if size:
-        names = ('normalized_xl', 'memorizing')
-        memory = given(attention=names, memory_size=size, block_size=8192, top_k=4, **local)
+        memory = given(attention=('memorizing',), memory_size=size, block_size=8192, top_k=4, **local)
         use(config, 'memorizing', memory)
     else:
         use(config, 'normalized_xl', given(**local))
@@ -43,7 +42,7 @@ def test_a_memory_is_added_and_grows(texts, tmp_path, capsys, start):  # noqa: F
     added = experiment(config_of(texts, 32, start_from=start), tmp_path / 'added')
     train(added)
     said = ' '.join(capsys.readouterr().out.split())
-    assert f'Began with the parameters of {start}; new: block_1/attention/gate.' in said
+    assert f'Began with the parameters of {start}; new: block_0/attention/gate.' in said
     grown = experiment(
         config_of(texts, 96, start_from=str(tmp_path / 'added'), num_steps=4), tmp_path / 'grown'
     )

@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 def small_config(path, **mesh):
     """A run of 12 steps on the texts in `path`."""
     config = base()
-    stack(config.model, 2, 'transformer_xl')
+    stack(config.model, 1, 'transformer_xl')
     config.model.d_model = config.model.d_embed = 32
     config.model.num_heads, config.model.head_dim, config.model.d_feed_forward = 2, 16, 48
     config.model.transformer_xl = section('transformer_xl', memory_length=16)
@@ -173,12 +173,14 @@ def test_another_model_is_refused_by_field(finished, texts):
 
 
 def command(workdir, texts, *more):
-    """A run of `:tiny` as a process of its own."""
+    """A run of `:tiny` with one layer, as a process of its own."""
     return [
         sys.executable, '-m', 'longmem_jax.main', '--config=configs/quickstart.py:tiny',
         f'--workdir={workdir}', '--config.data.source=text', f'--config.data.path={texts}',
         '--config.train.log_every=1', '--config.generate.sample_length=0',
-        '--config.checkpoint.every=3', *more,
+        '--config.checkpoint.every=3', '--config.model.num_layers=1',
+        "--config.model.attention=('transformer_xl',)", "--config.model.feed_forward=('dense',)",
+        *more,
     ]  # fmt: skip
 
 
@@ -236,55 +238,45 @@ def free_port():
         return probe.getsockname()[1]
 
 
-@pytest.fixture(scope='module')
-def start_two(texts, tmp_path_factory):
-    """Starts two processes on one workdir; each keeps what it compiled for the next time."""
-    caches = [tmp_path_factory.mktemp('process') for _ in range(2)]
-
-    def start_on(workdir):
-        port = free_port()
-        flags = [f'--coordinator=127.0.0.1:{port}', '--num_processes=2']
-        return [
-            start(command(workdir, texts, *flags, f'--process_id={number}'), cache=caches[number])
-            for number in range(2)
-        ]
-
-    return start_on
-
-
 @pytest.mark.slow
-def test_two_processes_are_one(texts, tmp_path, start_two):
-    """Two processes with gloo train and evaluate to the numbers of one with two devices."""
+def test_two_processes_are_one_and_stop_together(texts, tmp_path):
+    """Two processes with gloo train and evaluate to the numbers of one with two devices.
+
+    SIGTERM to one of them: both save the same step and end; both resume from it.
+    """
     one = start(command(tmp_path / 'one', texts), devices=2)
     out = one.communicate()[0]
     assert one.returncode == 0, out
-    pair = start_two(tmp_path / 'two')
-    outs = [process.communicate()[0] for process in pair]
-    assert [process.returncode for process in pair] == [0, 0], '\n'.join(outs)
+
+    def start_two():
+        port = free_port()
+        flags = [f'--coordinator=127.0.0.1:{port}', '--num_processes=2']
+        return [
+            start(
+                command(tmp_path / 'two', texts, *flags, f'--process_id={number}'),
+                cache=tmp_path / f'cache{number}',
+            )
+            for number in range(2)
+        ]
+
+    def ends(processes):
+        outs = [process.communicate()[0] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], '\n'.join(outs)
+        return outs[0]
+
+    processes = start_two()
+    until(processes[0], 'step 6/20')
+    processes[1].send_signal(signal.SIGTERM)
+    assert 'saved at step' in ends(processes)
+    assert 'Resuming at step' in ends(start_two())
     a, b = (training_lines(tmp_path / name) for name in ('one', 'two'))
-    assert len(a) == len(b) == 20
+    assert [line['step'] for line in b] == list(range(1, 21))
     np.testing.assert_allclose(
         [line['loss'] for line in a], [line['loss'] for line in b], rtol=1e-5
     )
     a, b = (json.loads((tmp_path / n / 'results.json').read_text()) for n in ('one', 'two'))
     np.testing.assert_allclose(a['test']['loss'], b['test']['loss'], rtol=1e-4)
     assert a['test']['tokens'] == b['test']['tokens']
-
-
-@pytest.mark.slow
-def test_two_processes_stop_together_and_go_on(tmp_path, start_two):
-    """SIGTERM to one of two processes: both save the same step and end; both resume from it."""
-    processes = start_two(tmp_path / 'run')
-    until(processes[0], 'step 6/20')
-    processes[1].send_signal(signal.SIGTERM)
-    outs = [process.communicate()[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], '\n'.join(outs)
-    assert 'saved at step' in outs[0]
-    processes = start_two(tmp_path / 'run')
-    outs = [process.communicate()[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], '\n'.join(outs)
-    assert 'Resuming at step' in outs[0]
-    assert [line['step'] for line in training_lines(tmp_path / 'run')] == list(range(1, 21))
 
 
 def steps(config, workdir, devices, count=3):

@@ -92,7 +92,7 @@ def test_padding_does_not_enter_the_statistics():
 
 def config_of(texts):  # noqa: F811
     config = small_config(texts)
-    config.model.feed_forward = ('dense', 'product_key')
+    config.model.feed_forward = ('product_key',)
     config.model.product_key = dict(
         num_keys=8, num_heads=2, top_k=4, query_dim=8, query_hidden=(), query_norm='batch',
         normalize_query=False, temperature=1.0, keys='product', chunk=0,
@@ -111,14 +111,14 @@ def test_running_averages_move_in_training_and_are_kept(  # noqa: F811
     run = experiment(config_of(texts), tmp_path)
     train(run)
     params, _ = run.restore_parameters()
-    norm = params['block_1']['feed_forward']['network']['norm_0']
+    norm = params['block_0']['feed_forward']['network']['norm_0']
     assert np.abs(norm['running_mean']).max() > 1e-3
     # 24 segments at a momentum of 0.1 leave 8 % of what it was, one.
     assert 0.05 < float(norm['running_var'].min()) and float(norm['running_var'].max()) < 10
     made_figures.clear()
     found = analysis.slot_usage_of(run, 'test', tmp_path / 'usage.png')
     (row,) = found
-    assert row['layer'] == 1 and row['slots'] == 64
+    assert row['layer'] == 0 and row['slots'] == 64
     # Every token reads 4 slots with each of 2 heads, whose weights add up to one.
     (weights, reads) = analysis.accumulate(run, 'test')[1]
     tokens = sum(int(batch.valid.sum()) for batch, _ in in_order(run.corpus('test'), 1, 16))
@@ -133,13 +133,13 @@ def test_running_averages_move_in_training_and_are_kept(  # noqa: F811
     assert row['kl_weights'] >= 0 and row['top50'] <= row['top90'] <= row['top99'] <= 64
     (line,) = made_figures[0].axes[0].lines
     slots, shares = line.get_xydata().T
-    assert line.get_label() == 'layer 1' and np.array_equal(slots, np.arange(1, 65))
+    assert line.get_label() == 'layer 0' and np.array_equal(slots, np.arange(1, 65))
     assert np.all(np.diff(shares) >= 0) and shares[-1] == pytest.approx(1.0)
     # The share of the weight that the most used slots have: `top50` of them have half of it.
     assert shares[row['top50'] - 2] <= 0.5 <= shares[row['top50'] - 1]
     assert (tmp_path / 'usage.png').exists()
     # Averages of training are used: with others, other slots are read.
-    params['block_1']['feed_forward']['network']['norm_0']['running_mean'] += 3.0
+    params['block_0']['feed_forward']['network']['norm_0']['running_mean'] += 3.0
     monkeypatch.setattr(type(run), 'restore_parameters', lambda run: (params, None))
     other, _ = analysis.accumulate(run, 'test')[1]
     assert np.abs(other - weights).max() > 1

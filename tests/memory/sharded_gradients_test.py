@@ -28,11 +28,8 @@ def uneven(params):
 @pytest.mark.parametrize(
     'name, sizes',
     [
-        ('expire_span', dict(data=8)),
         ('expire_span:blocks', dict(data=2, fsdp=2, tensor=2)),
         ('adaptive_span:trimmed', dict(data=8)),
-        ('adaptive_span', dict(data=2, fsdp=2, tensor=2)),
-        ('compressive', dict(data=8)),
         ('compressive:sliding', dict(data=8)),
     ],
     ids=str,

@@ -454,7 +454,7 @@ def test_the_key_can_be_chosen(trained):
         found[key] = part.keys[part.counted]
         hidden = part.hidden[part.counted]
     np.testing.assert_array_equal(found['hidden'], hidden)
-    norms = dict(feed_forward=params['block_1']['feed_forward_norm'], hidden=params['final_norm'])
+    norms = dict(feed_forward=params['block_0']['feed_forward_norm'], hidden=params['final_norm'])
     for key, norm in norms.items():
         raw = Norm('layernorm', 1e-5).apply({'params': norm}, found[f'{key}_raw'])
         np.testing.assert_allclose(raw, found[key], atol=1e-5)
