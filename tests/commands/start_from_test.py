@@ -20,7 +20,9 @@ def config_of(texts, size, **changes):  # noqa: F811
     config = small_config(texts)
     local = dict(memory_length=16, scale_init=1.0)
     if size:
-        memory = given(attention=('memorizing',), memory_size=size, block_size=8192, top_k=4, **local)
+        memory = given(
+            attention=('memorizing',), memory_size=size, block_size=8192, top_k=4, **local
+        )
         use(config, 'memorizing', memory)
     else:
         use(config, 'normalized_xl', given(**local))

@@ -5,17 +5,12 @@ import importlib.util
 import re
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import pytest
 
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
 from longmem_jax.config.recipes import given, recipes, scale_of, section, use
-from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment
-from longmem_jax.segment import Segment
 from tests.config.sizes import num_parameters
 
 FILES = sorted((Path(__file__).parents[2] / 'configs').glob('[a-z]*.py'))
@@ -262,31 +257,6 @@ def test_what_a_shape_forbids_is_noted_in_the_config():
     assert 'blocks of 8192' in notes['memorizing'][0]
     assert notes['transformer_xl'] == ()
     assert get_config(wikitext, 'memory=infini').model.infini.position == 't5'
-
-
-@pytest.mark.parametrize('memory', recipes())
-@pytest.mark.slow
-def test_a_recipe_takes_a_step(memory, tmp_path):
-    """One training step of every memory in one configuration, at the sizes of its recipe."""
-    config = get_config(QUICKSTART, f'tiny,memory={memory}')
-    run = Experiment(config, tmp_path, sharding.make_mesh({}, jax.devices()[:1]))
-    state, shapes = run.make_state(), run.abstract_state
-    model, length = run.model, config.train.segment_length
-    tokens = jnp.arange(4 * length, dtype=jnp.int32).reshape(4, length) % config.model.vocab_size
-    segment = Segment(tokens, jnp.ones_like(tokens, bool), jnp.ones((4,), bool))
-    assert jax.tree.structure(state.memory) == jax.tree.structure(shapes.memory)
-
-    @jax.jit
-    def loss(params):
-        keys = dict(zip(('dropout', 'memory'), jax.random.split(jax.random.key(0)), strict=True))
-        (nll, _, _), after, aux = model.apply(
-            {'params': params}, segment, tokens, state.memory, train=True, method='nll', rngs=keys
-        )
-        weights = config.train.loss_weights
-        return nll.mean() + sum(weights[name] * part for name, part in aux.losses.items())
-
-    gradient = jax.grad(loss)(state.params)
-    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient)), memory
 
 
 def test_a_name_that_is_no_memory_gets_the_nearest():

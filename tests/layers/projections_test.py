@@ -42,7 +42,7 @@ def paths(model):
 @pytest.mark.slow
 @pytest.mark.parametrize('name', GROUPED)
 def test_shared_heads_are_repeated_heads(name):
-    """One key and value head for two query heads equals two identical heads."""
+    """One key and value head for two query heads equals two identical heads, whole and streamed."""
     scaled = name in LINEAR_IN_QUERIES
     model = with_config(name, layers=1, num_kv_heads=1, scale_scores=not scaled)
     params = parameters(model)
@@ -57,18 +57,9 @@ def test_shared_heads_are_repeated_heads(name):
         return leaf
 
     segments = random_segments(segments=3)
-    found, _ = run(model, params, segments)
-    wanted, _ = run(with_config(name, layers=1), changed(params, repeat), segments)
-    np.testing.assert_allclose(found, wanted, atol=2e-5)
-
-
-@pytest.mark.parametrize('name', GROUPED)
-def test_streams_with_shared_heads(name):
-    """Token by token equals whole segments, and caches have one head."""
-    model = with_config(name, layers=1, num_kv_heads=1)
-    params = parameters(model)
-    segments = random_segments(segments=3)
     logits, _ = run(model, params, segments)
+    wanted, _ = run(with_config(name, layers=1), changed(params, repeat), segments)
+    np.testing.assert_allclose(logits, wanted, atol=2e-5)
     state = model.apply({'params': params}, BATCH, method='initial_state')
     stream = jax.jit(lambda state: open_stream(model, params, state, BATCH))(state)
     cache = jax.tree_util.tree_leaves_with_path(stream.cache)

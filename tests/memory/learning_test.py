@@ -39,40 +39,65 @@ class Run:
     """
 
     memory: str
-    steps: int = 120
+    steps: int = 70
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)
     distances: tuple[int, int] = (SEGMENT, 2 * SEGMENT)
     layers: int = 1
 
+    def broken(self, **changes):
+        """The same, with NAME__FIELD for the field `model.NAME.FIELD` of the config."""
+        fields = {f'model.{path.replace("__", ".")}': value for path, value in changes.items()}
+        return dataclasses.replace(self, changes=self.changes | fields)
+
 
 # Beyond a window of one segment that a memory has besides.
 FAR = (2 * SEGMENT, 3 * SEGMENT)
+# A window of one segment, and another one compressed.
+SHORT = {'model.compressive.memory_length': 8, 'model.compressive.compressed_length': 8}
+SLOWLY = {'optimizer.learning_rate': 1e-2}
 LEARNS = {
+    'transformer_xl': Run('transformer_xl'),
+    'adaptive_span': Run('adaptive_span'),
+    'compressive': Run('compressive', 120, SHORT | SLOWLY, FAR),
+    'compressive_sliding': Run('compressive_sliding', 150, SHORT | SLOWLY, FAR, layers=2),
     'expire_span': Run('expire_span', changes={'model.expire_span.num_sizes': 1}, distances=FAR),
+    'infinity_former': Run('infinity_former', distances=FAR),
     'infini': Run('infini'),
-    'memorizing': Run('memorizing', steps=200, distances=FAR),
+    'normalized_xl': Run('normalized_xl', changes={'model.normalized_xl.memory_length': 24}),
+    'memorizing': Run('memorizing', distances=FAR),
     'linear': Run('linear'),
+    'rfa': Run('rfa'),
     't2r': Run('t2r'),
     'memsizer': Run('memsizer'),
+    # The tokens begin every segment anew; what is remembered is in the cache of their recipe.
+    'memory_tokens': Run('memory_tokens'),
+    'recurrent': Run('recurrent', 100, SLOWLY | {'model.memory_tokens.num_tokens': 2}),
 }
 
 BROKEN = {
     'no memory': Run('local'),
-    'expire_span, short spans': Run(
-        'expire_span',
-        changes={
-            'model.expire_span.num_sizes': 1,
-            'model.expire_span.initial_share': 0.06,  # 2 of 32 tokens, and a ramp of 2
-            'model.expire_span.ramp': 2,
-        },
-        distances=FAR,
+    'transformer_xl, no cache': LEARNS['transformer_xl'].broken(transformer_xl__memory_length=0),
+    'adaptive_span, short spans': LEARNS['adaptive_span'].broken(adaptive_span__max_span=4),
+    'compressive, one slot': LEARNS['compressive'].broken(compressive__compressed_length=1),
+    'compressive_sliding, one slot': LEARNS['compressive_sliding'].broken(
+        compressive__compressed_length=1
     ),
-    'infini, gates closed': Run('infini', changes={'model.infini.gate_init': -20.0}),
-    'memorizing, gates closed': Run(
-        'memorizing', changes={'model.memorizing.gate_init': -20.0}, distances=FAR
+    'expire_span, short spans': LEARNS['expire_span'].broken(
+        expire_span__initial_share=0.06,  # 2 of 32 tokens, and a ramp of 2
+        expire_span__ramp=2,
     ),
-    'linear, sums not carried': Run('linear', changes={'model.linear.carry': False}),
-    'memsizer, slots not carried': Run('memsizer', changes={'model.memsizer.carry': False}),
+    'infinity_former, all is forgotten': LEARNS['infinity_former'].broken(
+        infinity_former__tau=0.01
+    ),
+    'infini, gates closed': LEARNS['infini'].broken(infini__gate_init=-20.0),
+    'normalized_xl, no cache': LEARNS['normalized_xl'].broken(normalized_xl__memory_length=0),
+    'memorizing, gates closed': LEARNS['memorizing'].broken(memorizing__gate_init=-20.0),
+    'linear, sums not carried': LEARNS['linear'].broken(linear__carry=False),
+    'rfa, sums not carried': LEARNS['rfa'].broken(linear__carry=False),
+    't2r, sums not carried': LEARNS['t2r'].broken(linear__carry=False),
+    'memsizer, slots not carried': LEARNS['memsizer'].broken(memsizer__carry=False),
+    'memory_tokens, no cache': LEARNS['memory_tokens'].broken(memory_tokens__memory_length=0),
+    'recurrent, nothing carried': LEARNS['recurrent'].broken(memory_transformer__carry=False),
 }
 
 
@@ -82,7 +107,7 @@ def config_of(run):
     size(config, layers=run.layers, width=32, heads=2, feed_forward=64)
     config.train.segment_length = config.evaluate.segment_length = SEGMENT
     config.train.num_steps, config.optimizer.warmup_steps = run.steps, 10
-    config.optimizer.learning_rate, config.optimizer.schedule = 1e-2, 'constant'
+    config.optimizer.learning_rate, config.optimizer.schedule = 2e-2, 'constant'
     config.data.task.update(distances=run.distances, before=0, num_fillers=4)
     sizes = dict(reach=4 * SEGMENT, memories=64, basis=16, samples=16, slots=8)
     recipes.use(config, run.memory, **sizes)
@@ -108,6 +133,13 @@ def right(run):
         state, metrics = step(state, *to_devices(experiment, *next(source)))
         shares.append(float(metrics['accuracy']))
     return np.mean(shares[-WINDOW:])
+
+
+def test_every_memory_has_a_row():
+    """A memory joins by a row in `LEARNS`, and one in `BROKEN` with what its recipe depends on."""
+    memories = {*recipes.recipes()} - {'local'}
+    assert {run.memory for run in LEARNS.values()} == memories
+    assert {run.memory for run in BROKEN.values()} == memories | {'local'}
 
 
 @pytest.mark.parametrize('name', LEARNS)

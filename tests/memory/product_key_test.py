@@ -120,7 +120,7 @@ def test_running_averages_move_in_training_and_are_kept(  # noqa: F811
     (row,) = found
     assert row['layer'] == 0 and row['slots'] == 64
     # Every token reads 4 slots with each of 2 heads, whose weights add up to one.
-    (weights, reads) = analysis.accumulate(run, 'test')[1]
+    (weights, reads) = analysis.accumulate(run, 'test')[0]
     tokens = sum(int(batch.valid.sum()) for batch, _ in in_order(run.corpus('test'), 1, 16))
     assert reads.sum() == 8 * tokens
     np.testing.assert_allclose(weights.sum(), 2 * tokens, rtol=1e-5)
@@ -141,7 +141,7 @@ def test_running_averages_move_in_training_and_are_kept(  # noqa: F811
     # Averages of training are used: with others, other slots are read.
     params['block_0']['feed_forward']['network']['norm_0']['running_mean'] += 3.0
     monkeypatch.setattr(type(run), 'restore_parameters', lambda run: (params, None))
-    other, _ = analysis.accumulate(run, 'test')[1]
+    other, _ = analysis.accumulate(run, 'test')[0]
     assert np.abs(other - weights).max() > 1
 
 
