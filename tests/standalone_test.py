@@ -1,5 +1,6 @@
 """Every memory as a layer of another model: linen, nnx, scanned, differentiated, padded."""
 
+import functools
 import inspect
 import pickle
 
@@ -32,6 +33,13 @@ def inputs(segments=3, seed=0):
     return jax.random.normal(jax.random.key(seed), (segments, BATCH, LENGTH, WIDTH))
 
 
+@functools.cache
+def initialised(name):
+    """The layer of `small`, and its parameters."""
+    layer = small(name)
+    return layer, jax.jit(layer.init)(jax.random.key(1), inputs()[0], layer.start(BATCH))
+
+
 def test_the_example_of_the_readme():
     from longmem_jax import InfiniAttention
 
@@ -48,9 +56,8 @@ def test_the_example_of_the_readme():
 @pytest.mark.parametrize('name', LAYERS)
 def test_every_entry_is_a_layer(name):
     """Jitted, scanned over segments, and differentiated; the state keeps its structure."""
-    layer, x = small(name), inputs()
+    (layer, params), x = initialised(name), inputs()
     state = layer.start(BATCH)
-    params = layer.init(jax.random.key(1), x[0], state)
 
     @jax.jit
     def loss(params):
@@ -68,9 +75,8 @@ def test_every_entry_is_a_layer(name):
 
 @pytest.mark.parametrize('name', LAYERS)
 def test_padding_and_starts_are_the_layers_own_matter(name):
-    layer, x = small(name), inputs()
+    (layer, params), x = initialised(name), inputs()
     state = layer.start(BATCH)
-    params = layer.init(jax.random.key(1), x[0], state)
     read = jax.jit(layer.apply)
     whole, before, _ = read(params, x[0, :, :3], state)
     y, after, _ = read(

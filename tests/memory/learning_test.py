@@ -39,7 +39,7 @@ class Run:
     """
 
     memory: str
-    steps: int = 70
+    steps: int = 100
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)
     distances: tuple[int, int] = (SEGMENT, 2 * SEGMENT)
     layers: int = 1
@@ -55,23 +55,33 @@ FAR = (2 * SEGMENT, 3 * SEGMENT)
 # A window of one segment, and another one compressed.
 SHORT = {'model.compressive.memory_length': 8, 'model.compressive.compressed_length': 8}
 SLOWLY = {'optimizer.learning_rate': 1e-2}
+FACTS = SLOWLY | {'data.task.documents': 40, 'data.task.num_fillers': 12}
+FEW = {'model.product_key.num_keys': 8, 'model.product_key.top_k': 2}
+MEMFORMER = {'optimizer.learning_rate': 5e-3, 'model.memformer.num_summaries': 1}
 LEARNS = {
     'transformer_xl': Run('transformer_xl'),
     'adaptive_span': Run('adaptive_span'),
-    'compressive': Run('compressive', 120, SHORT | SLOWLY, FAR),
-    'compressive_sliding': Run('compressive_sliding', 150, SHORT | SLOWLY, FAR, layers=2),
+    'compressive': Run('compressive', 150, SHORT | SLOWLY, FAR),
+    'compressive_sliding': Run('compressive_sliding', 200, SHORT | SLOWLY, FAR, layers=2),
     'expire_span': Run('expire_span', changes={'model.expire_span.num_sizes': 1}, distances=FAR),
-    'infinity_former': Run('infinity_former', distances=FAR),
+    # Two segments are in a fresh continuous memory, whatever it forgets.
+    'infinity_former': Run('infinity_former', 160, distances=(3 * SEGMENT, 4 * SEGMENT)),
     'infini': Run('infini'),
     'normalized_xl': Run('normalized_xl', changes={'model.normalized_xl.memory_length': 24}),
-    'memorizing': Run('memorizing', distances=FAR),
+    'memorizing': Run('memorizing', 140, distances=FAR),
     'linear': Run('linear'),
     'rfa': Run('rfa'),
     't2r': Run('t2r'),
     'memsizer': Run('memsizer'),
     # The tokens begin every segment anew; what is remembered is in the cache of their recipe.
     'memory_tokens': Run('memory_tokens'),
-    'recurrent': Run('recurrent', 100, SLOWLY | {'model.memory_tokens.num_tokens': 2}),
+    # A whole segment before that of the question is read by the encoder without a slot.
+    'memformer': Run('memformer', 200, MEMFORMER, distances=(2 * SEGMENT, 2 * SEGMENT + 1)),
+    # What is remembered is in its cache, as in Transformer-XL; what its table knows, see the next row.
+    'product_key': Run('product_key', changes=FEW),
+    # Slots are a table: facts of 40 documents that come again; dense layers learn as many.
+    'product_key_short': Run('product_key_short', 100, FACTS, distances=(SEGMENT, SEGMENT + 1)),
+    'recurrent': Run('recurrent', 140, SLOWLY | {'model.memory_tokens.num_tokens': 2}),
 }
 
 BROKEN = {
@@ -96,6 +106,11 @@ BROKEN = {
     'rfa, sums not carried': LEARNS['rfa'].broken(linear__carry=False),
     't2r, sums not carried': LEARNS['t2r'].broken(linear__carry=False),
     'memsizer, slots not carried': LEARNS['memsizer'].broken(memsizer__carry=False),
+    'memformer, no slots': LEARNS['memformer'].broken(memformer__num_slots=0),
+    'product_key, no cache': LEARNS['product_key'].broken(transformer_xl__memory_length=0),
+    'product_key_short, other documents': dataclasses.replace(
+        LEARNS['product_key_short'], changes=SLOWLY
+    ),
     'memory_tokens, no cache': LEARNS['memory_tokens'].broken(memory_tokens__memory_length=0),
     'recurrent, nothing carried': LEARNS['recurrent'].broken(memory_transformer__carry=False),
 }
