@@ -110,8 +110,12 @@ def draw(
     for part, (memory, seeds) in zip(axes.flat, runs.items(), strict=False):
         _draw_one(part, seeds, distances, reaches(configs[memory]))
         part.set_title(memory, fontsize=9)
-    handles, labels = axes.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, fontsize=8, loc='outside upper center', ncols=len(labels))
+    named = {}
+    for part in axes.flat:
+        handles, labels = part.get_legend_handles_labels()
+        named |= dict(zip(labels, handles, strict=True))
+    place = dict(loc='outside upper center', ncols=len(named), fontsize=8)
+    figure.legend(list(named.values()), list(named), **place)
     figure.supxlabel('distance, tokens', fontsize=9)
     figure.supylabel('exact match, %', fontsize=9)
     figure.savefig(path)
