@@ -33,7 +33,13 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
         faults.append(str(error))
     if config.data.source in TASKS:
         faults += under('config.data.task', TASKS[config.data.source].check(config.data.task))
-    faults += _positive(config) + _optimizer(config) + _loss_weights(config) + _pairs(config)
+    faults += (
+        _positive(config)
+        + _gradient(config.train)
+        + _optimizer(config)
+        + _loss_weights(config)
+        + _pairs(config)
+    )
     faults += under('config.retrieval', retrieval.check(config.retrieval, config.model.d_model))
     faults += _context(config) + _generate(config) + _tokenizer(config.data)
     if config.train.segment_length != config.evaluate.segment_length and (
@@ -124,6 +130,16 @@ def _positive(config: Any) -> list[str]:
             'optimizer': ('learning_rate', 'accumulate_steps'),
         }.items()
         for fault in under(f'config.{section}', above(config[section], 0, *names))
+    ]
+
+
+def _gradient(train: Any) -> list[str]:
+    """Faults of the number of segments that have a gradient."""
+    if 0 <= train.gradient_segments <= train.segments_per_step:
+        return []
+    return [
+        f'config.train.gradient_segments = {train.gradient_segments}: must be 0 (all) or at most '
+        f'config.train.segments_per_step = {train.segments_per_step}'
     ]
 
 

@@ -165,6 +165,33 @@ def keep_finite(finite: jax.Array, new: Any, old: Any) -> Any:
     return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)
 
 
+def _read(
+    model: LanguageModel, params: Any, memory: Any, batch: Batch, key: jax.Array, settings: Any
+) -> tuple[Any, Any]:
+    """The memories after a batch, and `score_segment` of every segment; arguments as in `read_batch`.
+
+    Only the last `settings.gradient_segments` have a gradient, if that is not 0.
+    """
+
+    def read(params: Any, memory: Any, batch: Batch, key: jax.Array) -> Any:
+        def one(memory: Any, inputs: Batch, key: jax.Array) -> Any:
+            return score_segment(model, params, memory, inputs, key, train=True)
+
+        return read_segments(one, memory, batch, key, remat=settings.remat)
+
+    without = len(batch.tokens) - settings.gradient_segments if settings.gradient_segments else 0
+    if not without:
+        return read(params, memory, batch, key)
+    first = jax.tree.map(lambda leaf: leaf[:without], batch)
+    last = jax.tree.map(lambda leaf: leaf[without:], batch)
+    first_key, last_key = jax.random.split(key)
+    memory, before = jax.lax.stop_gradient(
+        read(jax.lax.stop_gradient(params), memory, first, first_key)
+    )
+    memory, after = read(params, memory, last, last_key)
+    return memory, jax.tree.map(lambda *parts: jnp.concatenate(parts), before, after)
+
+
 def read_batch(
     model: LanguageModel, params: Any, memory: Any, batch: Batch, key: jax.Array, settings: Any
 ) -> tuple[jax.Array, tuple[Any, dict[str, jax.Array], dict[str, jax.Array]]]:
@@ -182,10 +209,7 @@ def read_batch(
       tuple of the memories after the batch, metrics, and statistics for `average_in`.
     """
 
-    def read(memory: Any, inputs: Batch, key: jax.Array) -> Any:
-        return score_segment(model, params, memory, inputs, key, train=True)
-
-    memory, (sums, _, aux) = read_segments(read, memory, batch, key, remat=settings.remat)
+    memory, (sums, _, aux) = _read(model, params, memory, batch, key, settings)
     total = jax.tree.map(lambda values: values.sum(), sums)
     aux = mean_over_segments(aux)
     losses = aux.losses

@@ -1,0 +1,62 @@
+"""The training step: which segments have a gradient."""
+
+import jax
+import numpy as np
+import pytest
+
+from configs import sorting
+from longmem_jax.config import checks
+from longmem_jax.data import lanes
+from longmem_jax.devices import sharding
+from longmem_jax.experiment import Experiment
+from longmem_jax.training import step as train_step
+
+
+def small(memory, **changes):
+    """Sorting of 32 tokens in segments of 8."""
+    config = sorting.get_config(f'tiny,memory={memory}')
+    config.train.update(segment_length=8, segments_per_step=5, num_lanes=2, **changes)
+    config.data.task.length = 32
+    if memory == 'infinity_former':
+        fields = dict(
+            memory_length=8, write_length=8, num_basis=8, widths=(0.1, 0.2), num_samples=8
+        )
+        config.model.infinity_former.update(fields)
+    config.train.loss_weights.update(dict.fromkeys(config.train.loss_weights, 0.0))
+    return config
+
+
+def gradients(config):
+    """Loss, gradients and the memory after one sequence in every lane."""
+    mesh = sharding.make_mesh(dict(data=1, fsdp=1, tensor=1, memory=1), jax.devices()[:1])
+    made, train = Experiment(config, None, mesh), config.train
+    source = lanes.batches(
+        made.corpus('train'), lanes=range(2), num_lanes=2, segment_length=8,
+        segments_per_batch=5, seed=0, shuffle=True, num_epochs=None, cursor=None,
+    )  # fmt: skip
+    batch, _ = next(source)
+    assert not batch.scored[:-1].any() and batch.scored[-1].any()
+    state = made.make_state()
+
+    def loss(params):
+        key = jax.random.key(0)
+        return train_step.read_batch(made.model, params, state.memory, batch, key, train)
+
+    (objective, (memory, metrics, _)), found = jax.jit(jax.value_and_grad(loss, has_aux=True))(
+        state.params
+    )
+    return objective, metrics['accuracy'], found, memory
+
+
+@pytest.mark.parametrize('memory', ['infinity_former', 'transformer_xl'])
+def test_segments_without_answers_need_no_gradient(memory):
+    """These memories pass no gradient from segment to segment, and only the last one is scored."""
+    every, last = (gradients(small(memory, gradient_segments=count)) for count in (0, 1))
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(last[2])) > 1e-3
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), every, last)
+
+
+def test_the_number_of_segments_with_a_gradient_is_checked():
+    for count, sound in ((0, True), (5, True), (6, False), (-1, False)):
+        faults = checks.find_faults(small('transformer_xl', gradient_segments=count), 1)
+        assert any('gradient_segments' in fault for fault in faults) != sound
