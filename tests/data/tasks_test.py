@@ -345,6 +345,21 @@ def test_distances_can_be_as_frequent_in_every_doubling():
         assert abs(share - 1 / 3) < 0.1
 
 
+def test_questions_in_the_filler_are_not_answered():
+    settings = KEYS | dict(kind='passkey')
+    plain, asking = (
+        Recall(settings | changes, 'test', 0)[1] for changes in ({}, dict(ask_every=8))
+    )
+    np.testing.assert_array_equal(plain.scored, asking.scored)
+    end = plain.tokens.tolist().index(1) + 4
+    changed = np.flatnonzero(plain.tokens != asking.tokens)
+    assert changed.tolist() == list(range(end + 7, end + 100, 8))
+    assert (asking.tokens[changed] == 2).all()
+    inputs, asked = asking.tokens[:-1], np.flatnonzero(asking.scored[1:])
+    found = TASKS['recall'].questions(settings, inputs, asked)
+    assert found.tolist() == [end + 100] * 3
+
+
 def test_distances_are_checked():
     check = TASKS['recall'].check
     assert check(KEYS) == []
@@ -355,6 +370,8 @@ def test_distances_are_checked():
         (dict(num_pairs=20), '20 keys need 95 tokens'),
         (dict(kind='haystack'), "kind = 'haystack'"),
         (dict(spread='far'), "spread = 'far'"),
+        (dict(ask_every=8), "ask_every = 8: only with kind = 'passkey'"),
+        (dict(kind='passkey', ask_every=-1), 'ask_every'),
     ):
         assert any(message in fault for fault in check(KEYS | changes)), changes
 

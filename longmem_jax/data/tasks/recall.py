@@ -7,6 +7,9 @@ scored. The distance is the number of tokens between the end of that key and the
 - associative: named values one after another, then filler, one is asked for (Arora et al., 2024);
 - copy: a string, filler, the string again;
 - mixed: one of passkey, needles and copy, drawn for every document.
+
+With `ask_every`, the filler after a passkey also has questions, which are not answered: the key is
+looked for again and again, but never repeated.
 """
 
 from typing import Any
@@ -31,6 +34,7 @@ FIELDS = dict(
     num_fillers=(1, 10_000),  # different filler tokens
     before=(0, 10**8),  # most tokens of filler before the first key
     spread=SPREADS,  # of training's distances: even, or even in their logarithm; 'even' if not given
+    ask_every=(0, 10**8),  # fillers per question that is not answered; 0 = none, also if not given
 )
 DIGITS = 10
 
@@ -38,7 +42,8 @@ DIGITS = 10
 def check(settings: Any) -> list[str]:
     """Faults of `config.data.task`; `distances` must be in rising order."""
     other_fields = {name: settings[name] for name in settings if name != 'distances'}
-    faults = of_section({'spread': 'even'} | other_fields, FIELDS)
+    other_fields = {'spread': 'even', 'ask_every': 0} | other_fields
+    faults = of_section(other_fields, FIELDS)
     distances = settings.get('distances')
     where = f'distances = {distances}'
     try:
@@ -49,6 +54,11 @@ def check(settings: Any) -> list[str]:
         faults.append(f'{where}: must be rising numbers, all at least 0')
     if faults:
         return faults
+    if other_fields['ask_every'] and settings['kind'] != 'passkey':
+        faults.append(
+            f"ask_every = {settings['ask_every']}: only with kind = 'passkey', where a question is one "
+            'token'
+        )
     if settings['kind'] in ('needles', 'associative', 'mixed'):
         room = (settings['num_pairs'] - 1) * (settings['answer_length'] + 2)
         if room > numbers[0]:
@@ -73,8 +83,8 @@ def vocabulary(settings: Any) -> Vocabulary:
 
 
 def questions(settings: Any, inputs: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """Where a question begins: at <ask>; see `registry.Task`."""
-    return np.full(len(asked), np.flatnonzero(inputs == 2)[0])
+    """Where a question begins: at the last <ask>; see `registry.Task`."""
+    return np.full(len(asked), np.flatnonzero(inputs == 2)[-1])
 
 
 def _look_up(settings: Any, inputs: np.ndarray, asked: np.ndarray, begin: np.ndarray) -> np.ndarray:
@@ -193,6 +203,9 @@ class Recall:
             parts.append(key(names[0], answers[0]))
             others = list(zip(names[1:], answers[1:], strict=True))
             rest = filler(distance - len(others) * (size + 2))
+            every = settings.get('ask_every', 0)
+            if every:
+                rest[every - 1 :: every] = 2
             positions = np.sort(random.integers(0, len(rest), len(others), endpoint=True))
             at = 0
             for position, (name, answer) in zip(positions, others, strict=True):
