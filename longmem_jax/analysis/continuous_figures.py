@@ -1,4 +1,7 @@
-"""Figures of a continuous memory; `continuous_memory` computes what they show."""
+"""Figures of a continuous memory; `continuous_memory` computes what they show.
+
+Every function writes a PNG and returns the figure.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -39,7 +42,7 @@ def _plain(text: str) -> str:
     return ' '.join(shown.split()).replace('$', r'\$')
 
 
-def draw_attention(mass: np.ndarray, borders: list[float], path: Path) -> None:
+def draw_attention(mass: np.ndarray, borders: list[float], path: Path) -> Figure:
     """Draws attention over the memory by layer; `mass` [layers, segments, bins], `borders` dashed."""
     figure, panels = _figure(len(mass), 1.2 + 1.3 * len(mass))
     bins = mass.shape[2]
@@ -53,9 +56,10 @@ def draw_attention(mass: np.ndarray, borders: list[float], path: Path) -> None:
     panels[-1].set_xlabel('position in memory: old to new')
     figure.suptitle('Attention over the continuous memory', fontsize=10)
     figure.savefig(path)
+    return figure
 
 
-def draw_space(spaces: dict[str, np.ndarray], begins: list[int], path: Path) -> None:
+def draw_space(spaces: dict[str, np.ndarray], begins: list[int], path: Path) -> Figure:
     """Draws the share of the memory that each part of a text occupies.
 
     Args:
@@ -77,9 +81,10 @@ def draw_space(spaces: dict[str, np.ndarray], begins: list[int], path: Path) -> 
     else:
         axes.set_title('the text is too short: nothing was stored', fontsize=9)
     figure.savefig(path)
+    return figure
 
 
-def draw_predictions(predictions: list[Prediction], path: Path) -> None:
+def draw_predictions(predictions: list[Prediction], path: Path) -> Figure:
     """Draws what each prediction attended to, with the texts at these positions."""
     rows = max(len(predictions), 1)
     figure, panels = _figure(rows, 0.6 + 2.2 * rows)
@@ -95,6 +100,7 @@ def draw_predictions(predictions: list[Prediction], path: Path) -> None:
         axes.set_ylabel('attention')
     panels[-1].set_xlabel('position in memory: old to new')
     figure.savefig(path)
+    return figure
 
 
 def draw_regression(
@@ -102,7 +108,7 @@ def draw_regression(
     errors: dict[str, list[float]],
     accuracy: dict[int, float],
     path: Path,
-) -> None:
+) -> Figure:
     """Draws the error of the regression by the number of basis functions.
 
     Args:
@@ -125,3 +131,4 @@ def draw_regression(
         right_axes.set_ylabel('test accuracy, %')
     figure.legend(loc='outside upper center', ncols=3)
     figure.savefig(path)
+    return figure

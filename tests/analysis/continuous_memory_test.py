@@ -32,8 +32,15 @@ def settings(**changes):
     )
 
 
-def drawn(path):
-    return path.stat().st_size > 5000
+def bars(axes):
+    """Centres and heights of the bars."""
+    found = [(bar.get_x() + bar.get_width() / 2, bar.get_height()) for bar in axes.patches]
+    return np.asarray(found).T
+
+
+def limits(axes):
+    """Where dashed vertical lines are drawn."""
+    return [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == '--']
 
 
 def test_attention_begins_when_something_is_stored(tmp_path):
@@ -47,8 +54,12 @@ def test_attention_begins_when_something_is_stored(tmp_path):
     own = memory_positions.fields_of(model)
     found = memory_positions.follow(mass[1], own, LENGTH, False)
     assert [len(owners) > 0 for owners, _ in found] == [False, False, True, True, True]
-    continuous_figures.draw_attention(mass, [0.5, 0.25], tmp_path / 'attention.png')
-    assert drawn(tmp_path / 'attention.png')
+    figure = continuous_figures.draw_attention(mass, [0.5, 0.25], tmp_path / 'attention.png')
+    for layer, axes in enumerate(figure.axes):
+        places, heights = bars(axes)
+        np.testing.assert_allclose(places, (np.arange(128) + 0.5) / 128)
+        np.testing.assert_allclose(heights, mass[layer].sum(0) / mass[layer].sum(), rtol=1e-5)
+        assert limits(axes) == [0.5, 0.25] and axes.get_ylabel() == f'layer {layer}'
 
 
 def test_tokens_are_followed_as_they_are_written():
@@ -82,8 +93,12 @@ def test_sticky_places_give_room_to_what_is_looked_at(tmp_path):
     begins = memory_positions.write_begins(settings(), 30)
     assert begins == [10, 20]
     assert memory_positions.write_begins(settings(memory_threshold=20), 35) == [20, 30]
-    continuous_figures.draw_space(spaces, begins, tmp_path / 'space.png')
-    assert drawn(tmp_path / 'space.png')
+    figure = continuous_figures.draw_space(spaces, begins, tmp_path / 'space.png')
+    (axes,) = figure.axes
+    assert limits(axes) == begins
+    lines = {line.get_label(): line for line in axes.lines if line.get_linestyle() != '--'}
+    for name, shares in spaces.items():
+        np.testing.assert_allclose(lines[name].get_ydata(), shares)
 
 
 def test_a_prediction_is_shown_with_what_it_looked_at(tmp_path):
@@ -102,9 +117,13 @@ def test_a_prediction_is_shown_with_what_it_looked_at(tmp_path):
     assert found[0].predicted == chr(text[number + 1]) and found[0].gain == 3.0
     assert found[0].before.endswith(chr(text[number]))
     assert chr(text[owners[-1]]) in found[0].seen[0][0] and found[0].seen[0][1] > 0.9
-    for shown in (found, []):
-        continuous_figures.draw_predictions(shown, tmp_path / 'predictions.png')
-        assert drawn(tmp_path / 'predictions.png')
+    figure = continuous_figures.draw_predictions(found, tmp_path / 'predictions.png')
+    for axes, prediction in zip(figure.axes, found, strict=True):
+        np.testing.assert_allclose(bars(axes)[1], prediction.attention)
+        title = axes.get_title(loc='left')
+        assert f'[{prediction.predicted}]  gain {prediction.gain:.2f} nats' in title
+    figure = continuous_figures.draw_predictions([], tmp_path / 'predictions.png')
+    assert 'too short' in figure.axes[0].get_title() and not figure.axes[0].patches
 
 
 def test_the_fields_are_those_in_effect():
@@ -173,8 +192,11 @@ def test_more_functions_fit_better(tmp_path):
     assert found == {16: 0.5, 64: 0.5} and list(found) == [16, 64]
     with pytest.raises(UsageError, match='folders of finished runs'):
         continuous_memory.accuracies([str(tmp_path / 'absent')])
-    continuous_figures.draw_regression(counts, errors, found, tmp_path / 'regression.png')
-    assert drawn(tmp_path / 'regression.png')
+    figure = continuous_figures.draw_regression(counts, errors, found, tmp_path / 'regression.png')
+    left, right = figure.axes
+    shown = {line.get_label(): line.get_xydata().T.tolist() for line in (*left.lines, *right.lines)}
+    wanted = {f'error, {name}': [list(counts), values] for name, values in errors.items()}
+    assert shown == wanted | {'accuracy': [[16, 64], [50.0, 50.0]]}
 
 
 def test_what_cannot_be_drawn_is_said():
