@@ -30,6 +30,7 @@ def get_config(arg=''):
         copy_length=0,
         num_fillers=64,
         before=256,
+        ask_every=0,
     )
     config.optimizer.learning_rate = 5e-4
     config.optimizer.schedule = 'cosine'

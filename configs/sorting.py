@@ -69,6 +69,12 @@ def get_config(arg=''):
     config.evaluate.num_lanes = 8
     config.generate.sample_length = 0
 
+    def whole_sequence():
+        """An update reads whole sequences."""
+        task = config.data.task
+        tokens = task.length + 1 + task.num_tokens
+        config.train.segments_per_step = -(-tokens // config.train.segment_length)
+
     def compress():
         """The paper's rates by segments per sequence: 2, to 6, to 12; those that divide a segment."""
         segments = config.data.task.length / config.train.segment_length
@@ -93,13 +99,11 @@ def get_config(arg=''):
         config.train.evaluate_every = 250
         config.evaluate.num_lanes = 16
         config.checkpoint.every = 500
-        # Three writes share the memory about evenly: .45, .22 and .33 of it.
         continuous.fields.update(
             memory_length=64,
             num_basis=64,
             widths=(0.02, 0.05),
             num_samples=64,
-            tau=0.67,
             biases=True,
             first_width=0.2,
             first_places=(0.15, 0.9),
@@ -107,7 +111,28 @@ def get_config(arg=''):
         continuous.groups = None
         memories['transformer_xl'].fields.update(memory_length=128)
         memories['compressive'].fields.update(memory_length=64, compressed_length=64)
+        whole_sequence()
+        answer_alone()
         compress()
+        share()
+
+    def answer_alone():
+        """Only the segments of the answer have a gradient: nothing else is scored."""
+        task, segment = config.data.task, config.train.segment_length
+        first, last = task.length + 1, task.length + task.num_tokens
+        config.train.gradient_segments = last // segment - first // segment + 1
+
+    def share():
+        """Few writes, which share the memory about evenly; nothing is waiting when the answer begins.
+
+        tau = 1 - 1 / writes: .45, .22 and .33 of it for 3 writes, .41, .1, .13, .16 and .2 for 5.
+        """
+        segment = config.train.segment_length
+        tokens = config.data.task.length - segment
+        even = (n for n in (5, 4, 3, 2) if tokens % n == 0 and tokens // n >= segment)
+        writes = next(even, 2)
+        write_length = max(tokens // writes, segment)
+        continuous.fields.update(write_length=write_length, tau=1 - 1 / writes)
 
     def sticky(config, kind):
         continuous.fields.update(sticky=kind)
@@ -116,10 +141,13 @@ def get_config(arg=''):
         """Another number of tokens to sort."""
         tokens = whole_number('length', value)
         config.data.task.length = tokens
-        config.train.segments_per_step = -(-(tokens + 21) // config.train.segment_length)
+        whole_sequence()
         if tokens >= 16_000:
             config.optimizer.learning_rate = 2e-4
         compress()
+        if config.train.gradient_segments:  # `tiny`
+            answer_alone()
+            share()
 
     def rate(config, value):
         """Another number of vectors per slot of the Compressive Transformer."""
