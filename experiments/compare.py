@@ -112,10 +112,10 @@ def run_arguments(
 ) -> list[str]:
     """What follows `python -m MODULE` on a command line: config, folder, seeds, flags."""
     given = [f'--config={config}:{variants}', f'--workdir={folder}']
-    return [*given, *_seeds(seed), *flags]
+    return [*given, *seed_flags(seed), *flags]
 
 
-def _seeds(seed: int) -> list[str]:
+def seed_flags(seed: int) -> list[str]:
     return [f'--config.train.seed={seed}', f'--config.data.seed={seed}']
 
 
@@ -135,7 +135,7 @@ def evaluated(
     partial = folder / 'evaluation.json'
     command = [
         sys.executable, '-m', 'experiments.evaluation', f'--config={config}:{variants}',
-        f'--workdir={folder}', f'--output={partial}', *_seeds(seed), *flags,
+        f'--workdir={folder}', f'--output={partial}', *seed_flags(seed), *flags,
         f'--config.{override}',
     ]  # fmt: skip
     if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
@@ -380,7 +380,7 @@ def main() -> None:
     print(table(rows))
     if options.floors:
         _, (variants, *flags) = parts(options.runs[0])
-        flags = [*_seeds(0), *flags, *arguments[cut + 1 :]]
+        flags = [*seed_flags(0), *flags, *arguments[cut + 1 :]]
         found = floors.measure(options.config, variants, flags, options.output / 'floors')
         print(f'\n{floors.table(found)}')
     if options.figure:

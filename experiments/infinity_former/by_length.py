@@ -1,0 +1,147 @@
+"""Sorting by the length of the sequence, as Markdown tables and a figure (Martins et al., 2022, Fig. 3).
+
+python -m experiments.infinity_former.by_length --output=DIR --seeds=3 MEMORY [MEMORY ...] \
+    [-- --config.FIELD=VALUE ...]
+
+Trains `configs/sorting.py:tiny,length=LENGTH,memory=MEMORY` for every length of `--lengths` and seed, in
+DIR/MEMORY/LENGTH/SEED; finished runs are not repeated. The table has the tokens of the answer that are
+right, in %, mean (minimum - maximum) over seeds, with the memory and with it reset before every segment;
+then the rules that count what they see (`--mode=floors`). DIR/by_length.png draws the same.
+"""
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib.figure
+
+from experiments import compare, floors
+from longmem_jax.reporting import figures
+
+CONFIG = 'configs/sorting.py'
+CEILING = 'counts: everything'
+
+
+def measure(options: argparse.Namespace, flags: list[str]) -> dict[str, dict[int, list[dict]]]:
+    """The numbers of `compare.run` of every seed, by memory and length; trains what is not there."""
+    found: dict[str, dict[int, list[dict]]] = {}
+    for memory in options.memories:
+        for length in options.lengths:
+            for seed in range(options.seeds):
+                folder = options.output / memory / str(length) / str(seed)
+                variants = f'tiny,length={length},memory={memory}'
+                numbers = compare.run(CONFIG, variants, flags, seed, folder)
+                found.setdefault(memory, {}).setdefault(length, []).append(numbers)
+                accuracy = 100 * numbers['test']['accuracy']
+                print(f'{memory}, {length} tokens, seed {seed}: {accuracy:.1f} %', flush=True)
+    return found
+
+
+def rules(options: argparse.Namespace) -> dict[str, dict[int, float]]:
+    """Accuracy of every rule by length: with what it sees of the first seed's test sequences."""
+    found: dict[str, dict[int, float]] = {}
+    for length in options.lengths:
+        folder = options.output / 'floors' / str(length)
+        flags = compare.seed_flags(0)
+        measured = floors.measure(CONFIG, f'tiny,length={length}', flags, folder)
+        for name, scores in measured['scores'].items():
+            found.setdefault(name, {})[length] = scores['accuracy']
+    found[CEILING] = found.pop(CEILING)
+    return found
+
+
+def _span(shares: list[float]) -> str:
+    """Mean (minimum - maximum) in %."""
+    mean, least, greatest = (100 * f(shares) for f in (statistics.mean, min, max))
+    return f'{mean:.1f} ({least:.1f} - {greatest:.1f})' if len(shares) > 1 else f'{mean:.1f}'
+
+
+def table(found: dict[str, dict[int, list[dict]]], by_rule: dict[str, dict[int, float]]) -> str:
+    """A Markdown table: memories, and below them the rules."""
+    lengths = list(next(iter(found.values())))
+    lines = [
+        f'| | {" | ".join(f"{length:,}" for length in lengths)} | kB per lane |',
+        f'|{"---|" * (len(lengths) + 2)}',
+    ]
+
+    def row(name: str, cells: list[str], size: str = '') -> None:
+        lines.append(f'| {" | ".join([name, *cells, size])} |')
+
+    for memory, by_length in found.items():
+        for split, name in (('test', f'`{memory}`'), ('reset', '... reset')):
+            cells = [
+                _span([numbers[split]['accuracy'] for numbers in by_length[length]])
+                for length in lengths
+            ]
+            sizes = [by_length[length][0]['state_bytes'] / 1000 for length in lengths]
+            row(name, cells, ' / '.join(f'{size:.0f}' for size in sizes) if split == 'test' else '')
+    for name, scores in by_rule.items():
+        row(name, [f'{100 * scores[n]:.1f}' if n in scores else '' for n in lengths])
+    return '\n'.join(lines)
+
+
+def draw(
+    found: dict[str, dict[int, list[dict]]], by_rule: dict[str, dict[int, float]], path: Path
+) -> matplotlib.figure.Figure:
+    """Draws accuracy by length: memories with bars from minimum to maximum, rules dashed."""
+    figure = figures.figure(8, 4.5)
+    axes = figure.subplots()
+    for index, (memory, by_length) in enumerate(found.items()):
+        means, below, above = [], [], []
+        for seeds in by_length.values():
+            shares = [100 * numbers['test']['accuracy'] for numbers in seeds]
+            means.append(statistics.mean(shares))
+            below.append(means[-1] - min(shares))
+            above.append(max(shares) - means[-1])
+        axes.errorbar(
+            list(by_length), means, [below, above], marker='o', capsize=3, label=memory,
+            color=f'C{index}',
+        )  # fmt: skip
+    shades = [name for name in by_rule if name != CEILING]
+    for index, name in enumerate(shades):
+        scores = {n: 100 * share for n, share in by_rule[name].items() if share < 1}
+        grey = str(0.8 - 0.6 * index / len(shades))
+        axes.plot(
+            list(scores),
+            list(scores.values()),
+            '--',
+            marker='.',
+            color=grey,
+            label=name,
+            linewidth=1,
+        )
+    axes.set_xscale('log', base=2)
+    axes.set_xlabel('tokens to sort')
+    axes.set_ylabel('tokens of the answer right, %')
+    axes.grid(alpha=0.3)
+    figure.legend(loc='outside right upper', fontsize=8)
+    figure.savefig(path)
+    return figure
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(compare.whole_numbers(text))
+
+
+def main(arguments: list[str]) -> dict[str, Any]:
+    """Runs the command; returns what was measured."""
+    cut = arguments.index('--') if '--' in arguments else len(arguments)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('memories', nargs='+')
+    parser.add_argument('--output', type=Path, required=True)
+    parser.add_argument('--seeds', type=int, default=3)
+    parser.add_argument('--lengths', type=_numbers, default=(256, 512, 1024))
+    options = parser.parse_args(arguments[:cut])
+    found = measure(options, arguments[cut + 1 :])
+    by_rule = rules(options)
+    print(table(found, by_rule))
+    draw(found, by_rule, options.output / 'by_length.png')
+    return found
+
+
+if __name__ == '__main__':
+    main(sys.argv[1:])
