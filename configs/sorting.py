@@ -86,7 +86,7 @@ def get_config(arg=''):
     def tiny(config):
         """256 tokens of 6 kinds, 2 layers of 64, segments of 64; some minutes on two cores."""
         size(config, layers=2, width=64, heads=4, feed_forward=128)
-        two_cores(config, steps=1000, lanes=16, segment=64)
+        two_cores(config, steps=500, lanes=8, segment=64)
         model.pre_norm = model.final_norm = True
         config.data.task.update(documents=40_000, eval_documents=512, length=256, num_tokens=6)
         config.optimizer.learning_rate = 3e-3
@@ -96,9 +96,10 @@ def get_config(arg=''):
         config.train.gradient_segments = 1
         config.train.remat = False
         config.train.log_every = 50
-        config.train.evaluate_every = 250
+        config.train.evaluate_every = 500
+        config.evaluate.max_segments = 17  # in training; the test is not cut
         config.evaluate.num_lanes = 16
-        config.checkpoint.every = 500
+        config.checkpoint.every = 100
         continuous.fields.update(
             memory_length=64,
             num_basis=64,
