@@ -102,6 +102,7 @@ def draw(
         axes.plot(WRITES, values, styles[kind], marker='o', markersize=3, color=color, label=label)
     axes.set_xscale('log', base=2)
     axes.set_yscale('symlog', linthresh=0.01)
+    axes.set_ylim(bottom=-0.003)
     axes.set_xlabel('later writes')
     axes.set_ylabel('left of the vector')
     axes.grid(alpha=0.3)
