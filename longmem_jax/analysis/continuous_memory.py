@@ -295,7 +295,11 @@ def continuous_memory(
     names = ('attention', 'space', 'predictions', 'regression')
     paths = {name: output / f'{name}.png' for name in names} | {'phrases': output / 'phrases.txt'}
     mass = by_segment(reading.mass, length)
-    figures.draw_attention(mass, memory_positions.borders(fields), paths['attention'])
+    # In the last segment, its own tokens and those of the short-term memory are not written yet.
+    written = len(reading.gain) - length - fields['memory_length']
+    begins = memory_positions.write_begins(fields, written)
+    borders = memory_positions.borders(fields, min(len(begins), 6))
+    figures.draw_attention(mass, borders, paths['attention'])
     spaces, lines = {}, []
     for name, sticky in (('evenly sampled', False), ('sticky', True)):
         owners, positions = memory_positions.follow(mass[-1], fields, length, sticky)[-1]
@@ -304,7 +308,6 @@ def continuous_memory(
             found = phrases(spaces[name], tokens, tokenizer)
             lines += [name, *(f'  {share:.3f}  token {at}: {text}' for share, at, text in found)]
     paths['phrases'].write_text(''.join(f'{line}\n' for line in lines))
-    begins = memory_positions.write_begins(fields, len(reading.gain))
     figures.draw_space(spaces, begins, paths['space'])
     best = predictions(reading, tokens, model, tokenizer)
     figures.draw_predictions(best, paths['predictions'])

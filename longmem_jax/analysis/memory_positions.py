@@ -27,8 +27,9 @@ def first_length(fields: dict[str, Any]) -> int:
 
 
 def write_begins(fields: dict[str, Any], num_tokens: int) -> list[int]:
-    """The tokens of a text with which later writes begin: the limits between writes."""
-    return list(range(first_length(fields), num_tokens, fields['write_length']))
+    """The tokens of a text with which later writes begin, if `num_tokens` wait to be written or are."""
+    length = fields['write_length']
+    return list(range(first_length(fields), num_tokens - length + 1, length))
 
 
 def read_positions(mass: np.ndarray, num_samples: int, sticky: bool) -> np.ndarray:
@@ -98,11 +99,10 @@ def spaces(owners: np.ndarray, positions: np.ndarray, num_tokens: int) -> np.nda
     return np.bincount(owners[order], weights=cells, minlength=num_tokens)
 
 
-def borders(fields: dict[str, Any], count: int = 6) -> list[float]:
+def borders(fields: dict[str, Any], count: int) -> list[float]:
     """Where the last `count` writes begin: tau, tau squared, ...
 
-    With sticky memories only the first: earlier borders are where attention has moved them.
+    With sticky memories only the last: earlier borders are where attention has moved them.
     """
-    return [
-        fields['tau'] ** age for age in range(1, (count if fields['sticky'] == 'none' else 1) + 1)
-    ]
+    known = count if fields['sticky'] == 'none' else min(count, 1)
+    return [fields['tau'] ** age for age in range(1, known + 1)]

@@ -90,9 +90,9 @@ def test_sticky_places_give_room_to_what_is_looked_at(tmp_path):
         assert owners[40:].tolist() == list(range(10, 20))
         assert abs(spaces[name].sum() - 1) < 1e-9 and not spaces[name][20:].any()
     assert spaces['even'].max() < 0.1 < 0.4 < spaces['sticky'][2]
-    begins = memory_positions.write_begins(settings(), 30)
+    begins = memory_positions.write_begins(settings(), 35)
     assert begins == [10, 20]
-    assert memory_positions.write_begins(settings(memory_threshold=20), 35) == [20, 30]
+    assert memory_positions.write_begins(settings(memory_threshold=20), 45) == [20, 30]
     figure = continuous_figures.draw_space(spaces, begins, tmp_path / 'space.png')
     (axes,) = figure.axes
     assert limits(axes) == begins
@@ -132,7 +132,7 @@ def test_the_fields_are_those_in_effect():
     model = with_config('infinity_former', infinity_former=fields)
     found = memory_positions.fields_of(model)
     assert found['write_length'] == LENGTH
-    assert memory_positions.borders(found) == [0.5]  # sticky = 'sampled'
+    assert memory_positions.borders(found, 3) == [0.5]  # sticky = 'sampled'
     assert memory_positions.borders(found | dict(sticky='none'), 3) == [0.5, 0.25, 0.125]
 
 
