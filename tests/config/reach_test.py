@@ -61,9 +61,13 @@ def test_pairs_are_asked_for_as_far_back_as_documents_are_long():
     assert too_short(scoreboard.get_config('tiny,task=mqar,memory=transformer_xl')) == []
 
 
-def test_training_begins_with_the_warning(tmp_path):
-    config = recall.get_config('tiny,memory=transformer_xl')
-    config.model.transformer_xl.memory_length = 100
+@pytest.mark.parametrize(
+    'memory, fields',
+    [('transformer_xl', dict(memory_length=100)), ('infinity_former', dict(tau=0.5))],
+)
+def test_training_begins_with_the_warning(tmp_path, memory, fields):
+    config = recall.get_config(f'tiny,memory={memory}')
+    config.model[memory].update(fields)
     said = []
 
     class Progress:
