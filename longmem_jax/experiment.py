@@ -228,7 +228,8 @@ def lower_step(experiment: Experiment) -> jax.stages.Lowered:
 def step_flops(compiled: Any, segments_per_step: int) -> float:
     """Floating point operations of a compiled step on one device, 0 if XLA does not report them.
 
-    XLA counts the body of a loop once, so its count is that of one segment. The small share of the
+    XLA counts the body of a loop once, so its count is that of one segment; with
+    `config.train.gradient_segments` there are two loops, and it is too high. The small share of the
     optimizer is counted once per segment, and a switch as its largest branch, used or not.
     """
     cost = compiled.cost_analysis() or {}
