@@ -102,6 +102,8 @@ def draw(
     shades = [name for name in by_rule if name != CEILING]
     for index, name in enumerate(shades):
         scores = {n: 100 * share for n, share in by_rule[name].items() if share < 1}
+        if not scores:
+            continue
         grey = str(0.8 - 0.6 * index / len(shades))
         axes.plot(
             list(scores),
@@ -112,7 +114,9 @@ def draw(
             label=name,
             linewidth=1,
         )
+    lengths = sorted({length for by_length in found.values() for length in by_length})
     axes.set_xscale('log', base=2)
+    axes.set_xticks(lengths, [f'{length:,}' for length in lengths])
     axes.set_xlabel('tokens to sort')
     axes.set_ylabel('tokens of the answer right, %')
     axes.grid(alpha=0.3)
