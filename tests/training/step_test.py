@@ -13,8 +13,9 @@ from longmem_jax.training import step as train_step
 
 
 def small(memory, **changes):
-    """Sorting of 32 tokens in segments of 8."""
+    """Sorting of 32 tokens in segments of 8, by one layer."""
     config = sorting.get_config(f'tiny,memory={memory}')
+    config.model.update(num_layers=1, attention=(memory,), feed_forward=('dense',))
     config.train.update(segment_length=8, segments_per_step=5, num_lanes=2, **changes)
     config.data.task.length = 32
     if memory == 'infinity_former':
@@ -48,12 +49,26 @@ def gradients(config):
     return objective, metrics['accuracy'], found, memory
 
 
-@pytest.mark.parametrize('memory', ['infinity_former', 'transformer_xl'])
+@pytest.mark.parametrize(
+    'memory', ['transformer_xl', pytest.param('infinity_former', marks=pytest.mark.slow)]
+)
 def test_segments_without_answers_need_no_gradient(memory):
     """These memories pass no gradient from segment to segment, and only the last one is scored."""
     every, last = (gradients(small(memory, gradient_segments=count)) for count in (0, 1))
     assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(last[2])) > 1e-3
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), every, last)
+
+
+def test_the_other_segments_have_none():
+    """The KL term is of all segments, and differs if only the last one's counts."""
+    every, last = (small('infinity_former', gradient_segments=count) for count in (0, 1))
+    for config in (every, last):
+        config.train.loss_weights.kl = 1.0
+    every, last = (
+        gradients(config)[2]['block_0']['attention']['memory']['sigma_bias']
+        for config in (every, last)
+    )
+    assert np.abs(every - last).max() > 0.1 * np.abs(every).max()
 
 
 def test_the_number_of_segments_with_a_gradient_is_checked():
