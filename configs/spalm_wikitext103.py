@@ -67,5 +67,7 @@ def get_config(arg=''):
         config.evaluate.num_lanes = 4
         config.evaluate.max_segments = 0
         config.retrieval.index, config.retrieval.context = 'exact', 32
+        # Hidden vectors begin eleven times longer than output vectors, and the run is short.
+        config.retrieval.spalm.learned_scale = True
 
     return variant(config, arg, memory='transformer_xl', memories=memories, tiny=tiny)
