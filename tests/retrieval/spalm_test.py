@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from configs import spalm_wikitext103
 from longmem_jax.errors import UsageError
 from longmem_jax.reporting.writers import read_metrics
 from longmem_jax.retrieval import evaluate, reading, spalm, spalm_lists
@@ -239,6 +240,14 @@ def test_the_right_neighbours_help(trained, noise, tmp_path, steps, changes, gai
     without = min(float(metrics['loss_alone']), np.log(config.model.vocab_size))
     gain = without - float(metrics['loss'])
     assert gain > 1 if gains else gain < 1, metrics
+
+
+def test_the_small_size_scales_what_the_paper_does_not():
+    scales = {
+        size: spalm_wikitext103.get_config(size).retrieval.spalm.learned_scale
+        for size in ('', 'tiny')
+    }
+    assert scales == {'': False, 'tiny': True}
 
 
 @pytest.fixture(scope='module')
