@@ -6,6 +6,7 @@ train a model that is kept.
 
 import collections
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -18,7 +19,6 @@ from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment, lower_step, to_devices
 from longmem_jax.training import step as train_step
 
-RECENT = 100  # steps whose answers decide whether a training may end
 LOOKED = 25  # steps from one look at them to the next
 ONE_DEVICE = dict(data=1, fsdp=1, tensor=1, memory=1)
 
@@ -47,11 +47,10 @@ class Trainer:
 
     Attributes:
       shared: the experiment of all seeds.
-      evaluator: of its evaluation model.
     """
 
     def __init__(self, config: Any):
-        """Compiles the training step.
+        """Compiles nothing before it is needed.
 
         Raises:
           UsageError: faults of the configuration.
@@ -59,27 +58,42 @@ class Trainer:
         checks.require_runnable(config, 1)
         mesh = sharding.make_mesh(ONE_DEVICE, jax.devices()[:1])
         self.shared = Experiment(config, None, mesh)
-        self.evaluator = Evaluator(self.shared.evaluation_model, mesh, config)
-        self._step = lower_step(self.shared).compile()
+
+    @functools.cached_property
+    def evaluator(self) -> Evaluator:
+        """Of the evaluation model."""
+        return Evaluator(self.shared.evaluation_model, self.shared.mesh, self.shared.config)
+
+    @functools.cached_property
+    def _step(self) -> Any:
+        return lower_step(self.shared).compile()
+
+    @functools.cached_property
+    def _initial(self) -> Any:
+        shared = self.shared
 
         def initial(seed: jax.Array) -> train_step.TrainState:
-            shared = self.shared
-            lanes = config.train.num_lanes
-            return train_step.make_initial_state(shared.model, shared.optimizer, lanes, seed)()
+            num_lanes = shared.config.train.num_lanes
+            return train_step.make_initial_state(shared.model, shared.optimizer, num_lanes, seed)()
 
-        self._initial = jax.jit(initial, out_shardings=self.shared.state_shardings)
+        return jax.jit(initial, out_shardings=shared.state_shardings)
 
-    def train(self, seed: int, enough: float | None) -> Trained:
+    def seeded(self, seed: int) -> Experiment:
+        """The experiment with the parameters and the data of a seed."""
+        config = self.shared.config.copy_and_resolve_references()
+        config.data.seed = config.train.seed = seed
+        return dataclasses.replace(self.shared, config=config)
+
+    def train(self, seed: int, enough: float | None, recent: int) -> Trained:
         """Trains until it is decided, or for all steps of the config.
 
         Args:
           seed: of the parameters and of the data.
-          enough: share of right answers in the last `RECENT` steps that ends the training; None = never.
+          enough: share of right answers that ends the training; None = never.
+          recent: steps whose answers must be right for that.
         """
-        config = self.shared.config.copy_and_resolve_references()
-        config.data.seed = config.train.seed = seed
-        experiment = dataclasses.replace(self.shared, config=config)
-        settings = config.train
+        experiment = self.seeded(seed)
+        settings = experiment.config.train
         source = lanes.batches(
             experiment.corpus('train'),
             lanes=range(settings.num_lanes),
@@ -92,7 +106,7 @@ class Trainer:
             cursor=None,
         )
         state, waiting, lines = self._initial(seed), [], []
-        recent = collections.deque(maxlen=RECENT // LOOKED)
+        shares = collections.deque(maxlen=recent // LOOKED)
         for step in range(1, settings.num_steps + 1):
             state, metrics = self._step(state, *to_devices(experiment, *next(source)))
             waiting.append({name: metrics[name] for name in ('loss', 'accuracy')})
@@ -101,10 +115,10 @@ class Trainer:
             means = jax.tree.map(lambda *values: float(np.mean(values)), *jax.device_get(waiting))
             waiting = []
             lines.append({'step': step, **means, **_numbers(metrics)})
-            if step % RECENT == 0:
+            if step % 100 == 0:
                 print(lines[-1], flush=True)
-            recent.append(means['accuracy'])
-            if enough is not None and len(recent) == recent.maxlen and np.mean(recent) >= enough:
+            shares.append(means['accuracy'])
+            if enough is not None and len(shares) == shares.maxlen and np.mean(shares) >= enough:
                 return Trained(experiment, state.params, step, True, lines)
         return Trained(experiment, state.params, settings.num_steps, False, lines)
 

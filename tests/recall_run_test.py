@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from configs import recall
+from experiments import short_trainings
 from experiments.recall import report, run
 from longmem_jax.errors import UsageError
 
@@ -18,7 +19,7 @@ def call(monkeypatch, *arguments):
 @pytest.mark.slow  # compiles a training and two readings
 def test_ends_when_enough_is_right_and_repeats_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, 'RECENT', 2)
-    monkeypatch.setattr(run, 'LOOKED', 1)
+    monkeypatch.setattr(short_trainings, 'LOOKED', 1)
     arguments = (
         f'--output={tmp_path}', '--seeds=1', '--documents=2', '--distances=16,40', '--enough=0',
         'local', '--', '--config.train.num_steps=9',

@@ -11,9 +11,6 @@ memory is also reset before every segment, at distances that are trained.
 """
 
 import argparse
-import collections
-import dataclasses
-import functools
 import json
 import sys
 import time
@@ -21,83 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from flax.serialization import msgpack_restore, msgpack_serialize
 
 from configs import recall
 from experiments.recall import report
+from experiments.short_trainings import Trainer
 from longmem_jax.commands.recall_by_distance import at_distance, in_short
 from longmem_jax.config import checks, overrides
-from longmem_jax.data import lanes
 from longmem_jax.data.tasks.recall import greatest_distance
-from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
-from longmem_jax.experiment import Experiment, lower_step, to_devices
-from longmem_jax.training import step as train_step
 
 RECENT = 50  # steps whose answers decide whether a training may end
-LOOKED = 25  # steps from one look at them to the next
 DISTANCES = (16, 64, 128, 256, 512, 1024)
-
-
-def seeded(experiment: Experiment, seed: int, folder: Path) -> Experiment:
-    """The same experiment with other data and parameters."""
-    config = experiment.config.copy_and_resolve_references()
-    config.data.seed = config.train.seed = seed
-    return dataclasses.replace(experiment, config=config, workdir=folder)
-
-
-def train(
-    experiment: Experiment, compiled: Any, state: Any, enough: float
-) -> tuple[Any, list[dict[str, float]]]:
-    """Trains until it is decided, or for all steps of the config.
-
-    Args:
-      experiment: with the seed of the run.
-      compiled: its training step.
-      state: the first `TrainState`.
-      enough: the share of right answers in the last `RECENT` steps that ends the training.
-
-    Returns:
-      The state, and mean metrics of every `LOOKED` steps.
-    """
-    settings = experiment.config.train
-    source = lanes.batches(
-        experiment.corpus('train'),
-        lanes=range(settings.num_lanes),
-        num_lanes=settings.num_lanes,
-        segment_length=settings.segment_length,
-        segments_per_batch=settings.segments_per_step,
-        seed=experiment.config.data.seed,
-        shuffle=True,
-        num_epochs=None,
-        cursor=None,
-    )
-    waiting, lines, recent = [], [], collections.deque(maxlen=RECENT // LOOKED)
-    for step in range(1, settings.num_steps + 1):
-        state, metrics = compiled(state, *to_devices(experiment, *next(source)))
-        waiting.append({name: metrics[name] for name in ('loss', 'accuracy')})
-        if step % LOOKED and step < settings.num_steps:
-            continue
-        means = jax.tree.map(lambda *values: float(np.mean(values)), *jax.device_get(waiting))
-        waiting = []
-        lines.append({'step': step, **means, **_numbers(metrics)})
-        recent.append(means['accuracy'])
-        if step % 100 == 0:
-            print(lines[-1], flush=True)
-        if len(recent) == recent.maxlen and np.mean(recent) >= enough:
-            break
-    return state, lines
-
-
-def _numbers(metrics: dict[str, jax.Array]) -> dict[str, float]:
-    """The metrics of the memory that are single numbers."""
-    return {
-        name.removeprefix('memory/'): round(float(value), 3)
-        for name, value in metrics.items()
-        if name.startswith('memory/') and not np.ndim(value)
-    }
 
 
 def configuration(memory: str, changes: list[tuple[str, str]]) -> Any:
@@ -114,30 +47,14 @@ class Runs:
     def __init__(self, memory: str, config: Any, folder: Path):
         """`config`: from `configuration`; nothing is compiled before it is needed."""
         self._memory, self._folder = memory, folder
-        one = dict(data=1, fsdp=1, tensor=1, memory=1)
-        mesh = sharding.make_mesh(one, jax.devices()[:1])
-        self._shared = Experiment(config, folder, mesh)
+        self._trainer = Trainer(config)
         self._evaluators: dict[int, Evaluator] = {}  # by lanes
-
-    @functools.cached_property
-    def _step(self) -> Any:
-        return lower_step(self._shared).compile()
-
-    @functools.cached_property
-    def _initial(self) -> Any:
-        shared = self._shared
-        return jax.jit(
-            lambda seed: train_step.make_initial_state(
-                shared.model, shared.optimizer, shared.config.train.num_lanes, seed
-            )(),
-            out_shardings=shared.state_shardings,
-        )
 
     def _evaluator(self, lanes: int) -> Evaluator:
         if lanes not in self._evaluators:
-            config = self._shared.config.copy_and_resolve_references()
+            config = self._trainer.shared.config.copy_and_resolve_references()
             config.evaluate.num_lanes = lanes
-            shared = self._shared
+            shared = self._trainer.shared
             self._evaluators[lanes] = Evaluator(shared.evaluation_model, shared.mesh, config)
         return self._evaluators[lanes]
 
@@ -159,18 +76,13 @@ class Runs:
         workdir.mkdir(parents=True, exist_ok=True)
         print(f'{self._memory}, seed {seed}', flush=True)
         started = time.monotonic()
-        run = seeded(self._shared, seed, workdir)
-        state, lines = train(run, self._step, self._initial(seed), enough)
+        trained = self._trainer.train(seed, enough, RECENT)
         seconds = time.monotonic() - started
-        last = [line['accuracy'] for line in lines[-RECENT // LOOKED :]]
-        decided = bool(len(last) == RECENT // LOOKED and np.mean(last) >= enough)
-        print(
-            f'{self._memory}, seed {seed}: {lines[-1]["step"]} steps in {seconds:.0f} s', flush=True
-        )
-        params = jax.device_get(state.params)
+        print(f'{self._memory}, seed {seed}: {trained.steps} steps in {seconds:.0f} s', flush=True)
+        params = jax.device_get(trained.params)
         (workdir / 'parameters.msgpack').write_bytes(msgpack_serialize(params))
         training = {'changes': changes, 'enough': enough, 'seconds': seconds}
-        training |= {'decided': decided, 'lines': lines}
+        training |= {'decided': trained.decided, 'lines': trained.lines}
         (workdir / 'training.json').write_text(json.dumps(training, indent=1) + '\n')
         return params
 
@@ -181,7 +93,7 @@ class Runs:
         rows = json.loads(path.read_text()) if path.exists() else []
         if any((row['distance'], row['documents']) == (distance, documents) for row in rows):
             return
-        config = seeded(self._shared, seed, path.parent).config
+        config = self._trainer.seeded(seed).config
         config.data.task.eval_documents = documents
         evaluator = self._evaluator(min(options.lanes or config.evaluate.num_lanes, documents))
         started = time.monotonic()

@@ -17,7 +17,7 @@ from longmem_jax.evaluation import floors as rules
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
 
-ENOUGH = 0.995  # share of right answers in training that ends it
+ENOUGH, RECENT = 0.995, 100  # share of right answers that ends a training, in so many steps
 # Tested beyond what is trained, by size of the backbone.
 PAIRS = {
     'tiny': ((32, 4), (64, 8), (128, 16), (256, 32), (512, 60)),
@@ -53,7 +53,7 @@ def scores(
     trainer = Trainer(config)
     for seed in seeds:
         answers = column.task in TASKS
-        trained = trainer.train(seed, ENOUGH if answers else None)
+        trained = trainer.train(seed, ENOUGH if answers else None, RECENT)
         score = {'mqar': _mqar, 'recall': _recall}.get(column.task, _text)
         found = score(trained, trainer.evaluator, size, row)
         yield (
