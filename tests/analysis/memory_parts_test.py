@@ -73,6 +73,7 @@ def test_parts_that_do_not_exist():
 def test_the_scores_are_those_of_the_evaluation(texts, tmp_path, monkeypatch):  # noqa: F811
     """Rows and cache are told apart; kept and reset are what `--mode=evaluate` gives."""
     config = small_config(texts)
+    config.model.num_layers, config.model.feed_forward = 2, ('dense', 'dense')
     config.model.attention = ('memorizing', 'normalized_xl')
     for name in config.model.attention:
         config.model[name] = LAYERS[name].small()
