@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import pathlib
 import re
 import shutil
 import types
@@ -204,6 +205,15 @@ def test_the_table_of_what_is_there(tmp_path, capsys):
     }
     for lines in re.findall(r'(?:^\|.*\n)+', text, re.MULTILINE):
         assert len({line.count('|') for line in lines.splitlines()}) == 1
+
+
+def test_the_page_has_the_published_cells():
+    """README.md has the line of every memory in scoreboard.json; after new runs, paste the new ones."""
+    folder = pathlib.Path(table.__file__).parent
+    lines = table.summary(table.collect(folder)).splitlines()
+    assert len(lines) == 2 + len(rows.names())
+    page = (folder / 'README.md').read_text()
+    assert [line for line in lines if line not in page] == []
 
 
 def test_nothing_is_a_table_too(tmp_path):
