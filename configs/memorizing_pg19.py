@@ -4,7 +4,7 @@ python -m longmem_jax.main --config=configs/memorizing_pg19.py --config.data.pat
 12 layers of 1,024, segments and an XL cache of 512, 8,192 memories in layer 9, k = 32. The paper's
 other rows: `:size=65536` and `:size=262144`, larger memories; `:size=0`, none; `:segment=2048`,
 segments and a cache of 2,048; `:no_cache`, no XL cache; `:layer=3`, the memory in another layer;
-`:k=128`. `:size=262144,from=WORKDIR` goes on from a run with another memory, or none, for 20,000 steps,
+`:k=128`. `:size=262144,from=WORKDIR` continues a run with another memory, or none, for 20,000 steps,
 as the paper does from 131,072 memories on. Memories are bfloat16, 8.6, 69 and 275 GB for all 256 lanes,
 split over the devices by lanes; `config.mesh.memory` also splits the entries of a lane. `:tiny` reads
 bytes, for two cores. Published with another vocabulary, perplexity per token: 11.93 (8k), 11.62 (65k),
@@ -15,7 +15,7 @@ up to divide over devices. `groups`: gates have Adam and .3 of the rate, so .01 
 Adafactor's steps are relative and gates begin at 0. `clip_norm` is a guard against bursts. `init_std`
 d_model**-0.5 is not said. The released code adds no output bias and divides logits by sqrt(d_model);
 here the output has one, and `scale_embedding` multiplies the token vectors, which are short, instead.
-From another run: `schedule` 'constant' at the rate of step 500,000, and the optimizer starts anew.
+From another run: `schedule` 'constant' at the rate of step 500,000, and the optimizer starts from zero.
 """
 
 from longmem_jax.config.base import base, read_bytes, size, two_cores

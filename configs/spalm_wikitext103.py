@@ -16,7 +16,7 @@ output vectors, `cutoffs` (); `d_feed_forward`, `num_heads` and everything about
 not known to us: `dropout`, `learning_rate`, `schedule`, `warmup_steps`, `clip_norm`, `num_steps`,
 `num_lanes`. `vocab_size` is rounded up to divide over devices, `dtype` is for accelerators.
 `documents` are articles, so that a token's own article is left out of its neighbours, and memories
-begin anew with each. `index` is FAISS with kNN-LM's settings where the paper has ScaNN, and `context` of
+are reset for each. `index` is FAISS with kNN-LM's settings where the paper has ScaNN, and `context` of
 the keys is a choice of ours.
 """
 

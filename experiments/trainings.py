@@ -3,7 +3,7 @@
 python -m experiments.trainings --config=configs/NAME.py[:variant] --workdir=DIR --seeds=3
 
 Seed n, of the parameters and of the data, is trained in DIR/n as `longmem_jax.main` would; every
-command reads it there. Seeds that have results are not repeated; one that was cut off goes on.
+command reads it there. Seeds that have results are not repeated; one that was cut off resumes.
 `experiments.compare --together` trains with it.
 """
 
@@ -37,7 +37,7 @@ def train_seeds(experiment: Experiment, seeds: int) -> None:
         if (run.workdir / 'results.json').exists():
             continue
         if not train(run, programs=programs).finished:
-            sys.exit('stopped: the same command goes on')
+            sys.exit('stopped: the same command resumes')
 
 
 def _main(experiment: Experiment) -> None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import compare
+from experiments import compare, compare_figures
 from experiments.layer_memories import speed
 from longmem_jax.evaluation.result import Result
 
@@ -69,11 +69,11 @@ def test_every_run_has_a_look_of_its_own(tmp_path, monkeypatch, speeds):
     """More runs than colours; generation is drawn where it was measured."""
     runs = {f'run {n}': [numbers(0, **speeds), numbers(1, **speeds)] for n in range(14)}
     seen = []
-    figure = compare.figures.figure
+    figure = compare_figures.figures.figure
     monkeypatch.setattr(
-        compare.figures, 'figure', lambda *size: seen.append(figure(*size)) or seen[-1]
+        compare_figures.figures, 'figure', lambda *size: seen.append(figure(*size)) or seen[-1]
     )
-    compare.draw(runs, tmp_path / 'figure.png')
+    compare_figures.draw(runs, tmp_path / 'figure.png')
     assert (tmp_path / 'figure.png').stat().st_size
     panels = seen[0].axes
     assert len(panels) == 1 + bool(speeds)
@@ -107,9 +107,9 @@ def drawn(figure):
 
 def called(monkeypatch, tmp_path, *arguments):
     """Runs the command, in which nothing may be trained; returns its figures."""
-    seen, figure = [], compare.figures.figure
+    seen, figure = [], compare_figures.figures.figure
     monkeypatch.setattr(
-        compare.figures, 'figure', lambda *size: seen.append(figure(*size)) or seen[-1]
+        compare_figures.figures, 'figure', lambda *size: seen.append(figure(*size)) or seen[-1]
     )
     monkeypatch.setattr(compare.subprocess, 'Popen', lambda *given, **_: pytest.fail('trained'))
     given = ['compare', '--config=c.py', f'--output={tmp_path}', '--seeds=2', *arguments]

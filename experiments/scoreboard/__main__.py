@@ -71,7 +71,7 @@ def main(given: list[str]) -> None:
 def run(options: argparse.Namespace) -> None:
     """Runs the cells that are missing.
 
-    A row with a failed cell goes on with the next one; the failed cell is tried again by the next call.
+    After a failed cell its row continues with the next one; the next call tries the failed one again.
     """
     size, baseline = '' if options.full else 'tiny', None
     for column in map(cells.COLUMNS.__getitem__, options.columns):

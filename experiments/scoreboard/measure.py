@@ -17,7 +17,10 @@ from longmem_jax.evaluation import floors as rules
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
 
-ENOUGH, RECENT = 0.995, 100  # share of right answers that ends a training, in so many steps
+ENOUGH, RECENT = (
+    0.995,
+    100,
+)  # share of right answers that ends a training, over this number of steps
 # Tested beyond what is trained, by size of the backbone.
 PAIRS = {
     'tiny': ((32, 4), (64, 8), (128, 16), (256, 32), (512, 60)),

@@ -54,7 +54,10 @@ SUMMARY = {
 
 
 def summary(found: Found) -> str:
-    """One line per memory: the main numbers of all columns, means over the seeds that are there."""
+    """One line per memory: the main numbers of all columns, means over the seeds that are there.
+
+    The last lines are rules without a learned memory.
+    """
     heads = ['memory', 'state, kB', *SUMMARY, 'train', 'generate']
     lines = []
     for row in rows.names():
@@ -70,7 +73,23 @@ def summary(found: Found) -> str:
         for what in ('train', 'generate'):
             line.append(f'{time["scores"]["speed"][what]["ratio"]:.1f}' if time else MISSING)
         lines.append(line)
-    return _markdown(heads, lines)
+    return _markdown(heads, [*lines, *_rules(found)])
+
+
+def _rules(found: Found) -> list[list[str]]:
+    """The lines of the summary for rules without a learned memory."""
+    columns = []
+    for column, name, size in SUMMARY.values():
+        floors = found.get(column, {}).get(cells.FLOORS, {}).get(0, {}).get('scores', {})
+        columns.append((cells.COLUMNS[column], floors.get(name, {}).get(size, {})))
+    lines = []
+    for rule in dict.fromkeys(rule for _, scores in columns for rule in scores):
+        line = [rule, '']
+        for column, scores in columns:
+            scored = [{'kept': scores[rule]}] if rule in scores else []
+            line.append(_mean_score(column, scored))
+        lines.append([*line, '', ''])
+    return lines
 
 
 def _mean_score(column: cells.Column, scores: list[dict[str, Any]]) -> str:

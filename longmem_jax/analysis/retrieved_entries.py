@@ -165,7 +165,7 @@ def reads_of(
     Args:
       earlier: int [n], numbers of tokens; below 0 = none.
       weights: float [n].
-      count: at most so many.
+      count: how many to return, at most.
     """
     tokens, index = np.unique(earlier, return_inverse=True)
     total = np.bincount(index, weights=weights)

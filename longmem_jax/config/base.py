@@ -92,7 +92,7 @@ def base() -> ml_collections.ConfigDict:
         num_lanes=8,
         segment_length=128,
         segments_per_step=1,  # segments read per optimizer update
-        gradient_segments=0,  # the last so many of them have a gradient; 0 = all
+        gradient_segments=0,  # how many of them, the last ones, have a gradient; 0 = all
         remat=False,  # keep only the memories between segments for the backward pass
         log_every=50,
         evaluate_every=1000,

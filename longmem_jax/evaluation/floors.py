@@ -1,8 +1,8 @@
 """Scores of players without a learned memory, on the tokens that an evaluation scores.
 
 For texts: n-grams of one to five tokens, counted on the training text (`evaluation.ngrams`). For tasks:
-their rules (`data.tasks.registry.Task`), which see the question and so many tokens before it; that
-with everything seen is a ceiling. Rules may guess at random, and have the expected scores.
+their rules (`data.tasks.registry.Task`), which see the question and a given number of tokens before
+it; the one that sees everything is a ceiling. Rules may guess at random, and have the expected scores.
 """
 
 import itertools

@@ -34,7 +34,7 @@ def layer_faults(
     where: str = '',
     where_model: str = '',
 ) -> list[str]:
-    """Faults of the fields of one layer, for segments of so many tokens.
+    """Faults of the fields of one layer, for segments of a given length.
 
     Args:
       entry: the layer.

@@ -1,4 +1,4 @@
-"""The position of a pass over a text in a file, so that a later process goes on from there."""
+"""The position of a pass over a text in a file, so that a later process resumes from it."""
 
 from pathlib import Path
 

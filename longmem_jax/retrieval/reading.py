@@ -46,7 +46,7 @@ class Part:
       valid: bool, tokens, not padding.
       counted: bool, targets that are scored.
       documents: int32 [segments, lanes], number of the document in the corpus.
-      start: bool [segments, lanes], the memories begin anew here.
+      start: bool [segments, lanes], the memories are reset here.
       begins: bool [segments, lanes], a document begins here.
       num_bytes: float32 [segments, lanes], source bytes of the scored targets.
       context: tokens of a segment that were read before, where segments are overlapping windows.

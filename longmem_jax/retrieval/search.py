@@ -94,7 +94,7 @@ class Exact:
           store: the keys.
           block_size: keys that are compared at a time; rounded up to a multiple of the devices.
           mesh: devices.
-          resident_gib: keys stay on the devices if they take at most so many GiB on each.
+          resident_gib: keys stay on the devices if they take at most this number of GiB on each.
         """
         self._store, self._mesh = store, mesh
         devices = mesh.devices.size

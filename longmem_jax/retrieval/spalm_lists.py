@@ -5,7 +5,7 @@ cost is one search per token of the split, and eight bytes per neighbour.
 
 WORKDIR/spalm_neighbours/SPLIT-DIGEST/, the digest over all that the lists depend on:
 numbers.bin            int64 [tokens, K], numbers of keys in the datastore, nearest first; -1 = none
-progress.safetensors   where the search is, until all are found; another call goes on from there
+progress.safetensors   where the search is, until all are found; another call resumes from it
 lists.json             what the lists depend on; written at the end
 """
 

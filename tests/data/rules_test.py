@@ -36,7 +36,7 @@ def documents(source, settings, split='test'):
 
 
 def accuracy(source, settings, rule, before):
-    """Share of right tokens with so many tokens before the question."""
+    """Share of right tokens with `before` tokens before the question."""
     task, right = TASKS[source], []
     for inputs, asked, targets in documents(source, settings):
         since = np.maximum(task.questions(settings, inputs, asked) - before, 0)

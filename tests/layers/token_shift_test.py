@@ -45,7 +45,7 @@ def test_the_convolution_is_that_of_numpy():
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_a_sequence_may_be_cut_anywhere(kind):
-    """Rows of different lengths, padded; the second part goes on after the tokens of the first."""
+    """Rows of different lengths, padded; the second part continues after the tokens of the first."""
     run, x, start, _ = make(kind)
     whole, end = run(x, start, [9, 9])
     for cut in (0, 1, 2, 5):

@@ -76,7 +76,7 @@ LEARNS = {
     'rfa': Run('rfa'),
     't2r': Run('t2r'),
     'memsizer': Run('memsizer'),
-    # The tokens begin every segment anew; what is remembered is in the cache of their recipe.
+    # The tokens are fresh in every segment; what is remembered is in the cache of their recipe.
     'memory_tokens': Run('memory_tokens'),
     # A whole segment before that of the question is read by the encoder without a slot.
     'memformer': Run('memformer', 200, MEMFORMER, distances=(2 * SEGMENT, 2 * SEGMENT + 1)),

@@ -74,7 +74,7 @@ def test_token_by_token_is_parallel(name):
 
 @pytest.mark.parametrize('name', ['local', 'memory_transformer', 'memformer', 'expire_span'])
 def test_a_token_shift_suits_every_model(name):
-    """It goes on from segment to segment, restarts with documents, skips padding, and streams."""
+    """It continues from segment to segment, restarts with documents, skips padding, and streams."""
     model = with_config(name, token_shift='half')
     params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
     segments = random_segments(segments=2)
