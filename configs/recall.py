@@ -4,13 +4,15 @@ python -m longmem_jax.main --config=configs/recall.py:kind=needles,memory=infini
 and the same with `--mode=evaluate` for accuracy by distance: a table, `recall.json` and `recall.png`;
 `--config.data.task.distances='(4096, 1000000)'` sets other distances. `:memory=` is any memory of the
 library, such as transformer_xl, infini, memorizing, recurrent, memformer; `:tiny` has distances of 16
-to 256, for two cores. There are no published numbers: the papers test large models. The data is
-generated.
+to 256, for two cores; models that carry vectors from segment to segment then have a lower learning rate
+and gradients through eight segments, since they guess at the others'. There are no published numbers:
+the papers test large models. The data is generated.
 """
 
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import one_of, variant
 from longmem_jax.data.tasks.recall import KINDS
+from longmem_jax.models import kinds
 
 
 def get_config(arg=''):
@@ -46,6 +48,7 @@ def get_config(arg=''):
     config.evaluate.num_lanes = 64
     config.evaluate.max_segments = 64
     config.generate.sample_length = 0
+    carried = {}  # for models that carry vectors: what differs
     scale = dict(reach=2048, memories=65_536, basis=512, samples=512, widths=(0.01, 0.05))
 
     def kind(config, name):
@@ -73,5 +76,10 @@ def get_config(arg=''):
         config.evaluate.num_lanes = 16
         config.evaluate.max_segments = 0
         scale.update(reach=256, memories=2048, basis=64, samples=64, widths=(0.02, 0.05), slots=16)
+        carried.update(learning_rate=1e-3, segments_per_step=8)
 
-    return variant(config, arg, memory='infini', scale=scale, tiny=tiny, kind=kind)
+    variant(config, arg, memory='infini', scale=scale, tiny=tiny, kind=kind)
+    if carried and kinds.KINDS[config.model.kind].carries(config.model):
+        config.optimizer.learning_rate = carried['learning_rate']
+        config.train.segments_per_step = carried['segments_per_step']
+    return config

@@ -9,12 +9,13 @@ from configs import scoreboard
 from longmem_jax.config import checks
 from longmem_jax.config.recipes import recipes
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.models.kinds import make_model
+from longmem_jax.models.kinds import KINDS, make_model
 from longmem_jax.models.parameters import initial_parameters
 
 BASELINE = 'local'  # no memory; the other rows get its number of parameters
 POSITION = 'rotary'
-ENDLESS = ('infinity_former',)  # beside its window, a function of all that was read
+ENDLESS = ('infinity_former',)  # besides its window, a function of all that was read
+CARRIED_RATE = 1e-3  # of models that carry vectors; they do not learn at the others' learning rate
 
 
 class Row(NamedTuple):
@@ -22,7 +23,8 @@ class Row(NamedTuple):
 
     Attributes:
       name: of `:memory=NAME`.
-      flags: of the command line, that make parameters and positions equal.
+      flags: of the command line, that make parameters and positions equal, and its learning rate where
+        that of the others does not teach it.
       parameters: number of parameters with these flags.
       positions: the position scheme; other than `POSITION` where the memory has its own.
       reach: tokens that windows of stored tokens cover in all layers together; 0 = none are stored, so
@@ -77,6 +79,8 @@ def row(name: str, size: str, task: str) -> Row:
     width = equal_width(config, baseline_parameters(size, task))
     config.model.d_feed_forward = width
     flags.append(f'--config.model.d_feed_forward={width}')
+    if KINDS[config.model.kind].carries(config.model):
+        flags.append(f'--config.optimizer.learning_rate={CARRIED_RATE}')
     return Row(name, flags, num_parameters(config), positions, reach(config))
 
 
