@@ -9,10 +9,10 @@ and gradients through eight segments, since they guess at the others'. There are
 the papers test large models. The data is generated.
 """
 
+from longmem_jax.config import reach
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import one_of, variant
 from longmem_jax.data.tasks.recall import KINDS
-from longmem_jax.models import kinds
 
 
 def get_config(arg=''):
@@ -79,7 +79,7 @@ def get_config(arg=''):
         carried.update(learning_rate=1e-3, segments_per_step=8)
 
     variant(config, arg, memory='infini', scale=scale, tiny=tiny, kind=kind)
-    if carried and kinds.KINDS[config.model.kind].carries(config.model):
+    if carried and reach.carries_vectors(config.model):
         config.optimizer.learning_rate = carried['learning_rate']
         config.train.segments_per_step = carried['segments_per_step']
     return config

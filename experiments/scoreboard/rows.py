@@ -7,9 +7,10 @@ import jax
 
 from configs import scoreboard
 from longmem_jax.config import checks
+from longmem_jax.config.reach import carries_vectors
 from longmem_jax.config.recipes import recipes
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.models.kinds import KINDS, make_model
+from longmem_jax.models.kinds import make_model
 from longmem_jax.models.parameters import initial_parameters
 
 BASELINE = 'local'  # no memory; the other rows get its number of parameters
@@ -79,7 +80,7 @@ def row(name: str, size: str, task: str) -> Row:
     width = equal_width(config, baseline_parameters(size, task))
     config.model.d_feed_forward = width
     flags.append(f'--config.model.d_feed_forward={width}')
-    if KINDS[config.model.kind].carries(config.model):
+    if carries_vectors(config.model):
         flags.append(f'--config.optimizer.learning_rate={CARRIED_RATE}')
     return Row(name, flags, num_parameters(config), positions, reach(config))
 

@@ -7,6 +7,11 @@ from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import KINDS
 
 
+def carries_vectors(model: Any) -> bool:
+    """Whether the model of `config.model` carries vectors itself, besides what its layers keep."""
+    return KINDS[model.kind].carries(model)
+
+
 def reaches(config: Any) -> list[tuple[str, int]] | None:
     """Attention layers and how many tokens before a segment each can read; None = without limit.
 
@@ -14,7 +19,7 @@ def reaches(config: Any) -> list[tuple[str, int]] | None:
     """
     model = config.model
     entries = [LAYERS[name] for name in model.attention]
-    if KINDS[model.kind].carries(model) or any(entry.reach is None for entry in entries):
+    if carries_vectors(model) or any(entry.reach is None for entry in entries):
         return None
     segment = config.train.segment_length
     return [(entry.name, entry.reach(model[entry.name], segment)) for entry in entries]
