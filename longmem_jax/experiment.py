@@ -2,12 +2,14 @@
 
 import dataclasses
 import functools
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
+import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 
@@ -156,20 +158,52 @@ class Experiment:
             report=report,
         )
 
-    def restore_parameters(self) -> tuple[Any, int]:
-        """Parameters of the newest checkpoint of the workdir, and its step.
+    def checkpoint_steps(self) -> list[int]:
+        """Steps of the checkpoints in the workdir, oldest first."""
+        saver = self.checkpointer(print)
+        steps = saver.steps()
+        saver.close()
+        return steps
+
+    def restore_parameters(self, at: int | None = None) -> tuple[Any, int]:
+        """Parameters of the newest checkpoint of the workdir, or of that of step `at`, and its step.
 
         Raises:
           UsageError: there is no checkpoint, or it is of another model.
         """
         saver = self.checkpointer(print)
         saver.require_format()  # before the model is made, for which an old config lacks fields
-        restored = saver.restore(self.abstract_state)
+        restored = saver.restore(self.abstract_state, at)
         saver.close()
         if restored is None:
             raise UsageError(f'--workdir={self.workdir}: no checkpoint there; train first.')
         state, step = restored
         return state.params, step
+
+
+def saved_config(workdir: str | Path) -> ml_collections.ConfigDict:
+    """The configuration of a finished or running training, from `WORKDIR/config.json`.
+
+    Raises:
+      UsageError: there is no such file, or it is something else.
+    """
+    path = Path(workdir).expanduser() / 'config.json'
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise UsageError(f'{workdir}: no config.json there; give the workdir of a run.') from error
+    except ValueError as error:
+        raise UsageError(f'{path}: not the configuration of a run ({error}).') from error
+    if not isinstance(content, dict):
+        raise UsageError(f'{path}: not the configuration of a run.')
+    return ml_collections.ConfigDict(_with_tuples(content))
+
+
+def _with_tuples(value: Any) -> Any:
+    """JSON has no tuples, and a configuration has no lists."""
+    if isinstance(value, dict):
+        return {name: _with_tuples(each) for name, each in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 def _shapes(model: LanguageModel) -> Any:

@@ -17,9 +17,12 @@ from longmem_jax.config import checks, overrides
 from longmem_jax.config.base import base
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, nearest
-from longmem_jax.experiment import Experiment, prepare_workdir
+from longmem_jax.experiment import Experiment, prepare_workdir, saved_config
 
-MISSING = '--config= is missing: for example --config=configs/quickstart.py'
+MISSING = (
+    '--config= is missing: for example --config=configs/quickstart.py; a --workdir= with the '
+    'config.json of a run needs none'
+)
 
 
 def define_config() -> flags.FlagHolder:
@@ -133,6 +136,12 @@ def _require_sections(config: Any) -> None:
         raise UsageError(f'--config: the config has no {", ".join(missing)}; {needed}.')
 
 
+def _of_workdir(workdir: str) -> ml_collections.ConfigDict | None:
+    """The configuration that a run has left in its folder; None where there is none."""
+    there = workdir and (Path(workdir).expanduser() / 'config.json').is_file()
+    return saved_config(workdir).lock() if there else None
+
+
 def _parse(argv: list[str]) -> list[str]:
     """absl's flag parser with our overrides; its errors and a config file's become one message."""
     try:
@@ -141,6 +150,8 @@ def _parse(argv: list[str]) -> list[str]:
         _require_file(argv)
         rest = flags.FLAGS(argv)
         config = flags.FLAGS['config'].value if 'config' in flags.FLAGS else None
+        if config is None and 'config' in flags.FLAGS and 'workdir' in flags.FLAGS:
+            config = flags.FLAGS['config'].value = _of_workdir(flags.FLAGS['workdir'].value)
         if config is not None:
             _require_sections(config)  # a file that could not be loaded raises only here
             overrides.apply(config, config_overrides)

@@ -1,13 +1,10 @@
 """Warm start from the parameters of another run (`config.train.start_from`)."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-import ml_collections
-
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment
+from longmem_jax.experiment import Experiment, saved_config
 
 
 def parameters_of(experiment: Experiment) -> Any:
@@ -22,8 +19,7 @@ def parameters_of(experiment: Experiment) -> Any:
         raise UsageError(
             f'config.train.start_from = {workdir}: there is no config.json; give the workdir of a run.'
         )
-    config = ml_collections.ConfigDict(json.loads((path / 'config.json').read_text()))
-    other = Experiment(config, path, experiment.mesh)
+    other = Experiment(saved_config(path), path, experiment.mesh)
     if other.tokenizer.fingerprint() != experiment.tokenizer.fingerprint():
         raise UsageError(
             f'config.train.start_from = {workdir}: that run has another vocabulary; set '

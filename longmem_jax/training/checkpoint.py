@@ -206,20 +206,29 @@ class Checkpointer:
             self._checksums(step).unlink(missing_ok=True)
         self._manager.reload()
 
-    def restore(self, abstract: Any) -> tuple[Any, int] | None:
-        """Restores the newest intact checkpoint.
+    def restore(self, abstract: Any, at: int | None = None) -> tuple[Any, int] | None:
+        """Restores the newest intact checkpoint, or that of a step.
 
         Args:
           abstract: the train state as `jax.ShapeDtypeStruct` with shardings.
+          at: the step; None = the newest.
 
         Returns:
           state, step; None if there never was a checkpoint.
 
         Raises:
           UsageError: it belongs to another model (the message names the differing fields), it is
-            intact but has another structure, or all are broken, now or in an earlier attempt.
+            intact but has another structure, or all are broken, now or in an earlier attempt; there
+            is none of step `at`.
         """
         steps = self.steps()
+        if at is not None:
+            if at not in steps:
+                raise UsageError(
+                    f'{self.directory}: no checkpoint of step {at}; there are '
+                    f'{", ".join(map(str, steps)) or "none"} (config.checkpoint.keep keeps more).'
+                )
+            steps = [at]
         for step in reversed(steps):
             reason = self._damage(step)
             if not reason:
@@ -242,6 +251,11 @@ class Checkpointer:
                             'config.train that it was saved with, or use another --workdir.'
                         ) from error
             self._move_aside(step, reason)
+        if at is not None:
+            raise UsageError(
+                f'{self.directory}: checkpoint {at} is broken (moved to {self._broken_folder.name}); '
+                'leave it out, or train again.'
+            )
         if steps:
             raise UsageError(
                 f'{self.directory}: all {len(steps)} checkpoints are broken (moved to '

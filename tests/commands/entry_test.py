@@ -40,3 +40,15 @@ def test_a_config_is_whole():
         entry._require_sections(config)
     with pytest.raises(UsageError, match='get_config returned 3; get_config must return'):
         entry._require_sections(3)
+
+
+def test_a_run_brings_its_own_config(tmp_path):
+    config = quickstart.get_config('tiny')
+    (tmp_path / 'config.json').write_text(config.to_json())
+    found = entry._of_workdir(str(tmp_path))
+    assert found.to_dict() == config.to_dict() and found.is_locked
+    assert isinstance(found.model.attention, tuple)
+    assert entry._of_workdir(str(tmp_path / 'nothing')) is None and entry._of_workdir('') is None
+    (tmp_path / 'config.json').write_text('{"model": ')
+    with pytest.raises(UsageError, match='not the configuration of a run'):
+        entry._of_workdir(str(tmp_path))

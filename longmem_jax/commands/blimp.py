@@ -1,0 +1,194 @@
+"""BLiMP: how often a model finds the acceptable sentence of a minimal pair the likelier one.
+
+python -m longmem_jax.commands.blimp --workdir=DIR --data=blimp/data
+
+scores the newest checkpoint of a run on the original files (67 paradigms, a .jsonl file each) by the sum
+of the log-probabilities of all tokens of a sentence; the memory is empty before every sentence. Printed
+are tables by paradigm and by field; WORKDIR/blimp.json has both, the 12 phenomena and the protocol.
+`--checkpoints=all` scores all checkpoints that the run has kept (`--config.checkpoint.keep=`) and draws
+WORKDIR/blimp.png, the scores over training. `--before=' '` puts a blank before every sentence, as the
+BabyLM pipeline and lm-eval do; `--pairs=200` takes the first 200 pairs of every paradigm.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from longmem_jax.commands import entry
+from longmem_jax.data.minimal_pairs import NUM_PARADIGMS, Paradigm, read_paradigms
+from longmem_jax.errors import UsageError
+from longmem_jax.evaluation.likelihood import Likelihood
+from longmem_jax.evaluation.minimal_pairs import Preference, means, prefer
+from longmem_jax.evaluation.result import memory_lengths, segment_text
+from longmem_jax.experiment import Experiment
+from longmem_jax.files import whole_file
+from longmem_jax.reporting import figures
+from longmem_jax.reporting.progress import Progress
+
+CHECKPOINTS = ('newest', 'all')
+
+if __name__ == '__main__':
+    _DATA = flags.DEFINE_string('data', '', 'Folder with a .jsonl file per paradigm.')
+    _BEFORE = flags.DEFINE_string('before', '', 'Text before every sentence.')
+    _PAIRS = flags.DEFINE_integer('pairs', 0, 'First pairs of a paradigm; 0 = all.', lower_bound=0)
+    _CHECKPOINTS = flags.DEFINE_enum('checkpoints', 'newest', CHECKPOINTS, 'What is scored.')
+
+
+def blimp(
+    experiment: Experiment,
+    data: str,
+    *,
+    before: str = '',
+    num_pairs: int = 0,
+    checkpoints: str = 'newest',
+) -> list[dict[str, Any]]:
+    """Scores checkpoints, prints the tables, and writes `blimp.json` and `blimp.png` to the workdir.
+
+    Args:
+      experiment: a trained experiment.
+      data: folder of the original files.
+      before: text put before every sentence, and scored with it.
+      num_pairs: the first pairs of every paradigm; 0 = all.
+      checkpoints: 'newest' or 'all'.
+
+    Returns:
+      For every checkpoint, oldest first: 'step', 'overall', 'field', 'phenomenon', as in `means`, and
+      'paradigm', name to its numbers.
+
+    Raises:
+      UsageError: no checkpoint, files that are not BLiMP's, or as in `Likelihood`.
+    """
+    paradigms = read_paradigms(data)
+    if checkpoints not in CHECKPOINTS:
+        raise UsageError(f'--checkpoints={checkpoints}: allowed are {", ".join(CHECKPOINTS)}.')
+    progress = Progress(0, log_every=0)
+    if len(paradigms) != NUM_PARADIGMS:
+        progress.say(f'Note: {len(paradigms)} of the {NUM_PARADIGMS} paradigms are in {data}.')
+    steps = experiment.checkpoint_steps() if checkpoints == 'all' else []
+    rows, results = [], []
+    for at in steps or [None]:
+        params, step = experiment.restore_parameters(at)
+        progress.say(f'Scoring step {step:,} of {experiment.workdir} ...')
+        likelihood = Likelihood(
+            experiment.evaluation_model,
+            params,
+            experiment.mesh,
+            experiment.config.evaluate.num_lanes,
+        )
+        results = prefer(
+            likelihood, experiment.tokenizer, paradigms, before=before, num_pairs=num_pairs
+        )
+        rows.append(_row(step, results))
+        progress.say(f'step {step:,}: {_in_short(rows[-1])}')
+    _show(progress, results, rows[-1])
+    protocol = _protocol(experiment, paradigms, results, before)
+    progress.say(protocol)
+    path = experiment.workdir / 'blimp.json'
+    with whole_file(path) as partial:
+        content = {'protocol': protocol, 'checkpoints': rows}
+        partial.write_text(json.dumps(content, indent=1) + '\n')
+    progress.say(f'results: {path}')
+    if len(rows) > 1:
+        draw(rows, experiment.workdir / 'blimp.png')
+        progress.say(f'over training: {experiment.workdir / "blimp.png"}')
+    progress.close()
+    return rows
+
+
+def _row(step: int, results: Sequence[Preference]) -> dict[str, Any]:
+    """The results of a checkpoint as JSON."""
+    paradigms = {
+        each.name: {
+            'accuracy': each.accuracy,
+            'pairs': each.pairs,
+            'ties': each.ties,
+            'field': each.field,
+            'phenomenon': each.phenomenon,
+        }
+        for each in results
+    }
+    return {'step': step, **means(results), 'paradigm': paradigms}
+
+
+def _in_short(row: dict[str, Any]) -> str:
+    """The numbers by field in a line."""
+    fields = ', '.join(f'{name} {value:.1%}' for name, value in row['field'].items())
+    return f'{row["overall"]["paradigms"]:.1%} of the pairs right ({fields})'
+
+
+def _show(progress: Progress, results: Sequence[Preference], row: dict[str, Any]) -> None:
+    """Prints the tables by paradigm and by field."""
+    progress.table(
+        'By paradigm',
+        ('paradigm', 'phenomenon', 'field', 'right', 'pairs', 'ties'),
+        [
+            (each.name, each.phenomenon, each.field, f'{each.accuracy:.1%}', str(each.pairs),
+             str(each.ties))
+            for each in results
+        ],
+    )  # fmt: skip
+    for kind, title in (('phenomenon', 'By phenomenon'), ('field', 'By field')):
+        progress.table(
+            title, (kind, 'right'), [(name, f'{value:.1%}') for name, value in row[kind].items()]
+        )
+    overall = row['overall']
+    progress.say(
+        f'mean of the paradigms {overall["paradigms"]:.2%}, mean of the phenomena '
+        f'{overall["phenomena"]:.2%}'
+    )
+
+
+def _protocol(
+    experiment: Experiment,
+    paradigms: Sequence[Paradigm],
+    results: Sequence[Preference],
+    before: str,
+) -> str:
+    """What the numbers depend on, as text."""
+    config = experiment.config.evaluate
+    text = f' after {before!r}' if before else ''
+    return (
+        f'sum of log-probabilities of all tokens after the begin token{text}, memory '
+        f'{memory_lengths(experiment.evaluation_model.config)} empty before every sentence, '
+        f'{segment_text(config)}, {sum(each.pairs for each in results):,} pairs of '
+        f'{len(paradigms)} paradigms, ties count a half'
+    )
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draws the means by field, and of all paradigms, over the steps of training.
+
+    Args:
+      rows: results of `blimp`.
+      path: PNG to write.
+    """
+    figure = figures.figure(7, 4)
+    axes = figure.subplots()
+    steps = [row['step'] for row in rows]
+    for field in rows[0]['field']:
+        axes.plot(steps, [100 * row['field'][field] for row in rows], marker='.', label=field)
+    overall = [100 * row['overall']['paradigms'] for row in rows]
+    axes.plot(steps, overall, color='black', linewidth=2, marker='o', label='all paradigms')
+    axes.axhline(50, color='gray', linestyle=':', label='chance')
+    axes.set_xlabel('step')
+    axes.set_ylabel('acceptable sentence likelier, %')
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.savefig(path)
+
+
+def _blimp(experiment: Experiment) -> None:
+    blimp(
+        experiment,
+        _DATA.value,
+        before=_BEFORE.value,
+        num_pairs=_PAIRS.value,
+        checkpoints=_CHECKPOINTS.value,
+    )
+
+
+if __name__ == '__main__':
+    entry.command(_blimp)

@@ -1,0 +1,165 @@
+"""Many texts at once, each read by itself up to its last segment border.
+
+What follows a border, the tokens of the open segment, is kept as tokens: whoever scores or writes a
+continuation reads it again, in segments that end where they would have ended had the whole text been
+read in one go. So a text that many continuations share is read once.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from longmem_jax.devices.sharding import from_processes, memory_shardings, own_lanes
+from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.segment import Segment, read_segments
+
+SEGMENTS_PER_STEP = 8
+
+
+@flax.struct.dataclass
+class Rows:
+    """Segments of texts, one text per lane; leading axis `segments`.
+
+    Attributes:
+      tokens, targets: int32 [segments, lanes, length]: what is read, and what follows.
+      valid: bool [segments, lanes, length]; False after the end of a text.
+      scored: bool [segments, lanes, length]; positions whose targets are scored.
+    """
+
+    tokens: jax.Array
+    targets: jax.Array
+    valid: jax.Array
+    scored: jax.Array
+
+
+def num_full(num_tokens: int, length: int) -> int:
+    """The tokens of a text before its last segment border; one at least stays after it."""
+    return max(num_tokens - 1, 0) // length * length
+
+
+def cut(
+    inputs: Sequence[np.ndarray],
+    num_lanes: int,
+    length: int,
+    targets: Sequence[np.ndarray] | None = None,
+    first_scored: Sequence[int] | None = None,
+) -> Rows:
+    """Cuts texts into segments of `length`; unused lanes and the ends of texts are padding.
+
+    Args:
+      inputs: int32 [n] each, at most `num_lanes` of them.
+      num_lanes: lanes of the result.
+      length: tokens of a segment.
+      targets: int32 [n] each, as long as the inputs; None = nothing is scored.
+      first_scored: for every text the first position that is scored.
+    """
+    segments = max((-(-len(row) // length) for row in inputs), default=0)
+    tokens = np.zeros((num_lanes, segments * length), np.int32)
+    rows = Rows(tokens, np.zeros_like(tokens), tokens.astype(bool), tokens.astype(bool))
+    for lane, row in enumerate(inputs):
+        rows.tokens[lane, : len(row)] = row
+        rows.valid[lane, : len(row)] = True
+        if targets is not None:
+            rows.targets[lane, : len(row)] = targets[lane]
+            rows.scored[lane, first_scored[lane] : len(row)] = True
+    return jax.tree.map(lambda leaf: leaf.reshape(num_lanes, segments, length).swapaxes(0, 1), rows)
+
+
+def steps(rows: Rows) -> Iterator[Rows]:
+    """Parts of `SEGMENTS_PER_STEP` segments, then of one: two programs for texts of any length."""
+    count = len(rows.tokens)
+    whole = count // SEGMENTS_PER_STEP * SEGMENTS_PER_STEP
+    borders = [*range(0, whole, SEGMENTS_PER_STEP), *range(whole, count + 1)]
+    for start, end in zip(borders, borders[1:], strict=False):
+        yield jax.tree.map(lambda leaf, part=slice(start, end): leaf[part], rows)
+
+
+class ContextReader:
+    """Reads texts, one per lane, into memories.
+
+    Attributes:
+      model, params: the language model.
+      mesh: devices.
+      num_lanes: texts at a time.
+      tokens_read: tokens of all texts read so far.
+    """
+
+    def __init__(self, model: LanguageModel, params: Any, mesh: Mesh, num_lanes: int):
+        """Compiles nothing yet.
+
+        Raises:
+          UsageError: lanes that the devices do not divide.
+        """
+        self.model, self.params, self.mesh, self.num_lanes = model, params, mesh, num_lanes
+        self.tokens_read = 0
+        own_lanes(mesh, num_lanes)
+
+        def one_lane():
+            params = unbox(initial_parameters(model, jax.random.key(0)))
+            return model.apply({'params': params}, 1, method='initial_state')
+
+        #: shardings of the memories
+        self.shardings = memory_shardings(mesh, jax.eval_shape(one_lane))
+        self._start = jax.jit(
+            lambda params: model.apply({'params': params}, num_lanes, method='initial_state'),
+            out_shardings=self.shardings,
+        )
+        self._read = jax.jit(
+            functools.partial(_read, model), out_shardings=self.shardings, donate_argnums=1
+        )
+        self._take = jax.jit(_take, out_shardings=self.shardings)
+
+    def start(self) -> Any:
+        """Memories at the start of a text; every leaf [num_lanes, ...]."""
+        return self._start(self.params)
+
+    def read(self, texts: Sequence[np.ndarray]) -> Any:
+        """Reads texts from their beginning.
+
+        Args:
+          texts: int32 [n] each, whole segments, at most `num_lanes` texts; see `num_full`.
+
+        Returns:
+          The memories after them, every leaf [num_lanes, ...]; lanes without a text are at a start.
+        """
+        length = self.model.segment_length
+        partial = [len(text) for text in texts if len(text) % length]
+        if partial:
+            raise ValueError(f'texts of {partial} tokens are not whole segments of {length}')
+        states = self.start()
+        for rows in steps(cut(texts, self.num_lanes, length)):
+            states = self._read(self.params, states, self.to_devices(rows))
+        self.tokens_read += sum(len(text) for text in texts)
+        return states
+
+    def take(self, states: Any, lanes: Sequence[int]) -> Any:
+        """The memories of `lanes`, at most `num_lanes` of them, each as often as it is named."""
+        index = np.zeros((self.num_lanes,), np.int32)
+        index[: len(lanes)] = lanes
+        return self._take(states, index)
+
+    def to_devices(self, tree: Any) -> Any:
+        """Arrays on the devices, from numpy arrays with lanes on axis 1."""
+        return from_processes(self.mesh, tree, 1)
+
+
+def _read(model: LanguageModel, params: Any, states: Any, rows: Rows) -> Any:
+    """The memories after the segments of `rows`."""
+
+    def read(state: Any, row: Rows, key: jax.Array) -> tuple[Any, None]:
+        segment = Segment(row.tokens, row.valid, jnp.zeros(row.tokens.shape[:1], bool))
+        state = model.apply({'params': params}, segment, state, train=False, method='hidden')[1]
+        return state, None
+
+    return read_segments(read, states, rows, jax.random.key(0))[0]
+
+
+def _take(states: Any, lanes: jax.Array) -> Any:
+    return jax.tree.map(lambda leaf: leaf[lanes], states)
