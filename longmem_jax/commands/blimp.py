@@ -120,16 +120,17 @@ def _in_short(row: dict[str, Any]) -> str:
 
 
 def _show(progress: Progress, results: Sequence[Preference], row: dict[str, Any]) -> None:
-    """Prints the tables by paradigm and by field."""
-    progress.table(
-        'By paradigm',
-        ('paradigm', 'phenomenon', 'field', 'right', 'pairs', 'ties'),
-        [
-            (each.name, each.phenomenon, each.field, f'{each.accuracy:.1%}', str(each.pairs),
-             str(each.ties))
-            for each in results
-        ],
-    )  # fmt: skip
+    """Prints the tables by paradigm, a table per field, and those of the means."""
+    for field in row['field']:
+        progress.table(
+            f'By paradigm: {field}',
+            ('paradigm', 'right', 'pairs', 'ties'),
+            [
+                (each.name, f'{each.accuracy:.1%}', str(each.pairs), str(each.ties))
+                for each in results
+                if each.field == field
+            ],
+        )
     for kind, title in (('phenomenon', 'By phenomenon'), ('field', 'By field')):
         progress.table(
             title, (kind, 'right'), [(name, f'{value:.1%}') for name, value in row[kind].items()]

@@ -44,7 +44,7 @@ def _open(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5, 6, 7), donate_argnums=3)
-def _continue(
+def continue_stream(
     model: LanguageModel,
     params: Any,
     logits: jax.Array,
@@ -139,7 +139,7 @@ class Reader:
         sampling = (float(temperature), int(top_k), float(top_p))
         for start in range(0, length, chunk):
             size = min(chunk, length - start)
-            tokens, self.logits, self._stream = _continue(
+            tokens, self.logits, self._stream = continue_stream(
                 self.model,
                 self.params,
                 self.logits,

@@ -1,0 +1,245 @@
+"""Runs of this library as a model of lm-eval, the EleutherAI evaluation harness (extra `[eval]`).
+
+    import lm_eval
+    import longmem_jax.evaluation.lm_eval
+    lm_eval.simple_evaluate('longmem_jax', model_args='workdir=DIR', tasks=['blimp'])
+
+or `python -m longmem_jax.commands.lm_eval --workdir=DIR --tasks=blimp`. There is no longest context: a
+context of any length is read into memory, a document is scored with the memory carried from its first
+token to its last. Contexts that requests share are read once.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longmem_jax.devices import sharding
+from longmem_jax.errors import UsageError
+from longmem_jax.evaluation.likelihood import Likelihood
+from longmem_jax.experiment import Experiment, saved_config
+from longmem_jax.generation.continuations import continue_texts
+
+try:
+    from lm_eval import simple_evaluate as simple_evaluate
+    from lm_eval.api.model import LM
+    from lm_eval.api.registry import register_model
+    from lm_eval.tasks import TaskManager
+    from lm_eval.utils import make_table as make_table
+except ImportError as error:
+    raise UsageError(
+        f"the package lm-eval is needed: pip install -e '.[eval]' ({error})."
+    ) from error
+
+Pair = tuple[np.ndarray, np.ndarray]
+MAX_TOKENS = 256  # of a text to generate, where a task gives no number
+# What `generate_until` understands, with the values where a task does not give them.
+GENERATION = {
+    'until': (), 'max_gen_toks': MAX_TOKENS, 'do_sample': False, 'temperature': 0.0, 'top_k': 0,
+    'top_p': 1.0,
+}  # fmt: skip
+
+
+@register_model('longmem_jax')
+class LongMemLM(LM):
+    """The three methods that all tasks of lm-eval are made of.
+
+    Attributes:
+      likelihood: scores; `likelihood.reader.tokens_read` counts the tokens of contexts.
+      tokenizer: of the model.
+    """
+
+    def __init__(self, likelihood: Likelihood, tokenizer: Any):
+        """Takes parts that are loaded; see `of_experiment`."""
+        super().__init__()
+        self.likelihood, self.tokenizer = likelihood, tokenizer
+
+    @classmethod
+    def of_experiment(cls, experiment: Experiment, batch_size: int = 0) -> 'LongMemLM':
+        """The newest checkpoint of an experiment; `batch_size` 0 = `config.evaluate.num_lanes`.
+
+        Raises:
+          UsageError: no checkpoint, or as in `Likelihood`.
+        """
+        params, _ = experiment.restore_parameters()
+        lanes = batch_size or experiment.config.evaluate.num_lanes
+        likelihood = Likelihood(experiment.evaluation_model, params, experiment.mesh, lanes)
+        return cls(likelihood, experiment.tokenizer)
+
+    @classmethod
+    def create_from_arg_obj(
+        cls, arg_dict: Mapping[str, Any], additional_config: Mapping[str, Any] | None = None
+    ) -> 'LongMemLM':
+        """A run by its folder: `workdir=DIR`, and maybe `batch_size=N`.
+
+        Raises:
+          UsageError: another argument, or no run there.
+        """
+        given = {
+            name: value
+            for name, value in {**arg_dict, **(additional_config or {})}.items()
+            if value is not None and name != 'max_batch_size'
+        }
+        unknown = sorted(set(given) - {'workdir', 'batch_size'})
+        if unknown or 'workdir' not in given:
+            raise UsageError(
+                f'model_args has {", ".join(map(str, given)) or "nothing"}: workdir=DIR is needed, '
+                'batch_size=N (texts at a time) is allowed; devices are those of JAX.'
+            )
+        workdir, size = Path(str(given['workdir'])).expanduser(), given.get('batch_size', 0)
+        if not str(size).isdigit():
+            raise UsageError(f'batch_size = {size}: must be a whole number of texts.')
+        config = saved_config(workdir)
+        mesh = sharding.make_mesh(config.mesh.to_dict())
+        return cls.of_experiment(Experiment(config, workdir, mesh), int(size))
+
+    @classmethod
+    def create_from_arg_string(
+        cls, arg_string: str, additional_config: Mapping[str, Any] | None = None
+    ) -> 'LongMemLM':
+        """As `create_from_arg_obj`, from 'workdir=DIR,batch_size=N'."""
+        items = (item.partition('=') for item in filter(None, (arg_string or '').split(',')))
+        return cls.create_from_arg_obj({k.strip(): v for k, _, v in items}, additional_config)
+
+    @property
+    def tokenizer_name(self) -> str:
+        """Names the tokenizer in the harness's caches."""
+        return self.tokenizer.fingerprint()
+
+    def _encode(self, text: str) -> np.ndarray:
+        """Tokens of a text, int32 [n]."""
+        return np.asarray(self.tokenizer.encode(text.encode()), np.int32)
+
+    def _after_begin(self, tokens: np.ndarray) -> np.ndarray:
+        """The tokens after the begin token, as all texts are read."""
+        return np.concatenate([[self.tokenizer.begin], tokens]).astype(np.int32)
+
+    def pair(self, context: str, continuation: str) -> Pair:
+        """Tokens of a context, after the begin token, and of its continuation.
+
+        A blank at the end of the context belongs to the continuation, and both are encoded as one text,
+        as all models of the harness do.
+        """
+        stripped = context.rstrip()
+        continuation = context[len(stripped) :] + continuation
+        tokens = self._encode(stripped)
+        whole = self._encode(stripped + continuation)
+        return self._after_begin(tokens), whole[len(tokens) :]
+
+    def loglikelihood(
+        self, requests: Sequence[Any], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        """Log-likelihood of continuations, nats, and whether each is what greedy decoding writes."""
+        scores = self.likelihood([self.pair(*request.args) for request in requests])
+        results = [(score.log_likelihood, score.greedy) for score in scores]
+        for request, result in zip(requests, results, strict=True):
+            self.cache_hook.add_partial('loglikelihood', request.args, result)
+        return results
+
+    def loglikelihood_rolling(
+        self, requests: Sequence[Any], disable_tqdm: bool = False
+    ) -> list[float]:
+        """Log-likelihood of whole documents, nats; the memory is carried through each of them."""
+        begin = self._after_begin(np.zeros((0,), np.int32))
+        scores = self.likelihood([(begin, self._encode(request.args[0])) for request in requests])
+        results = [score.log_likelihood for score in scores]
+        for request, result in zip(requests, results, strict=True):
+            self.cache_hook.add_partial('loglikelihood_rolling', request.args, result)
+        return results
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """Continues contexts up to a stop text, which is left out, or up to `max_gen_toks` tokens."""
+        settings = [_settings(request.args[1]) for request in requests]
+        contexts = [self._after_begin(self._encode(request.args[0])) for request in requests]
+        alike: dict[str, list[int]] = {}
+        for number, each in enumerate(settings):
+            alike.setdefault(repr(each), []).append(number)
+        results = [''] * len(requests)
+        lanes = self.likelihood.reader.num_lanes
+        for numbers in alike.values():
+            # Contexts of like length are read together.
+            numbers = sorted(numbers, key=lambda number: -len(contexts[number]))
+            for begin in range(0, len(numbers), lanes):
+                part = numbers[begin : begin + lanes]
+                texts = self._write([contexts[number] for number in part], settings[part[0]])
+                for number, text in zip(part, texts, strict=True):
+                    results[number] = text
+                    self.cache_hook.add_partial('generate_until', requests[number].args, text)
+        return results
+
+    def _write(self, contexts: list[np.ndarray], settings: dict[str, Any]) -> list[str]:
+        """Continues at most a batch of contexts."""
+        tokens = [np.zeros((0,), np.int32)] * len(contexts)
+        texts, ended = [''] * len(contexts), [False] * len(contexts)
+        chunks = continue_texts(
+            self.likelihood.reader,
+            contexts,
+            settings['max_gen_toks'],
+            vocab_size=self.tokenizer.vocab_size,
+            temperature=settings['temperature'],
+            top_k=settings['top_k'],
+            top_p=settings['top_p'],
+        )
+        for chunk in chunks:
+            for lane, new in enumerate(chunk):
+                if not ended[lane]:
+                    tokens[lane] = np.concatenate([tokens[lane], new])
+                    texts[lane], ended[lane] = self._cut(tokens[lane], settings['until'])
+            if all(ended):
+                break
+        return texts
+
+    def _cut(self, tokens: np.ndarray, until: tuple[str, ...]) -> tuple[str, bool]:
+        """The text of tokens up to the first end token or stop text, and whether there was one."""
+        ends = np.flatnonzero(tokens == self.tokenizer.begin)
+        text = self.tokenizer.decode(tokens[: ends[0]] if len(ends) else tokens)
+        text = text.decode('utf-8', 'replace')
+        stops = [place for stop in until if (place := text.find(stop)) >= 0]
+        return text[: min(stops)] if stops else text, bool(stops) or bool(len(ends))
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of `generate_until`, complete.
+
+    Raises:
+      UsageError: a setting that this library does not have.
+    """
+    unknown = sorted(set(given) - set(GENERATION))
+    if unknown:
+        raise UsageError(
+            f'generation_kwargs {", ".join(unknown)}: not known here; allowed are '
+            f'{", ".join(GENERATION)}.'
+        )
+    settings = GENERATION | {name: value for name, value in given.items() if value is not None}
+    until = settings['until']
+    settings['until'] = (until,) if isinstance(until, str) else tuple(until)
+    settings['until'] = tuple(stop for stop in settings['until'] if stop)
+    if not settings['do_sample']:
+        settings['temperature'] = 0.0
+    elif not settings['temperature']:
+        settings['temperature'] = 1.0
+    return settings
+
+
+def task_manager(tasks: Sequence[str], include_path: str = '', local: bool = False) -> TaskManager:
+    """The harness's tasks, and those of a folder.
+
+    Args:
+      tasks: names that must be among them.
+      include_path: folder with YAML files of tasks; '' = none.
+      local: leave out the harness's own tasks, which take seconds to list.
+
+    Raises:
+      UsageError: a name that is not known, or none.
+    """
+    manager = TaskManager(include_path=include_path or None, include_defaults=not local)
+    known = sorted(manager.all_tasks)
+    unknown = [name for name in tasks if name not in known]
+    if unknown or not tasks:
+        raise UsageError(
+            f'--tasks={",".join(tasks)}: '
+            f'{", ".join(unknown) + " is not known" if unknown else "a name is needed"}; there are '
+            f'{len(known):,} tasks ({", ".join(known[:8])} ...); --include_path=FOLDER adds YAML files.'
+        )
+    return manager
