@@ -31,7 +31,12 @@ FLOORS = (
 # A room that may import less than its floor allows.
 ONLY = {'data': ('errors', 'files', 'faults', 'segment')}
 # What a file in `configs/` may import, and one other config.
-CONFIGS_MAY = (f'{PACKAGE}.config', f'{PACKAGE}.errors', f'{PACKAGE}.data.tasks')
+CONFIGS_MAY = (
+    f'{PACKAGE}.config',
+    f'{PACKAGE}.errors',
+    f'{PACKAGE}.data.tasks',
+    f'{PACKAGE}.data.sets',
+)
 
 
 @functools.cache

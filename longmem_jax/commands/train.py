@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from longmem_jax.commands.by_source import SCORES
 from longmem_jax.commands.start_from import parameters_of
 from longmem_jax.commands.translate import translate_split
 from longmem_jax.config.reach import too_short
@@ -209,7 +210,11 @@ class LanguageModelTask:
         show(self._progress, results, paths)
         # Results first: generation may fail, and testing takes long.
         sample = ''
-        if jax.process_count() == 1 and experiment.config.model.kind == 'seq2seq':
+        source = experiment.config.data.source
+        if jax.process_count() == 1 and source in SCORES:
+            scores = SCORES[source](experiment, state.params, 'test', self._progress)
+            self._write_results(state.params, step, results | scores)
+        elif jax.process_count() == 1 and experiment.config.model.kind == 'seq2seq':
             translation = translate_split(experiment, state.params, 'test', self._progress)
             self._writer.scalars(step, 'test', {'bleu': translation['bleu']})
             self._write_results(state.params, step, results | translation)

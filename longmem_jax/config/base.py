@@ -57,7 +57,8 @@ def base() -> ml_collections.ConfigDict:
         dtype='float32',  # of activations; 'bfloat16' on accelerators
     )
     config.data = config_dict.create(
-        source='text',  # 'stdlib', 'text', 'tfds', 'huggingface', 'parallel', or a task: data/tasks/
+        # 'stdlib', 'text', 'tfds', 'huggingface', 'parallel', a set of data/sets/, a task of data/tasks/
+        source='text',
         path='',  # 'text', 'parallel': a folder with train, validation, test; 'text' also: one file
         name='',  # 'tfds', 'huggingface': the data set; 'parallel': a TFDS set if path is ''
         documents='file',  # what a document is: 'file', 'line', 'wiki', 'folder'
@@ -68,7 +69,7 @@ def base() -> ml_collections.ConfigDict:
         # source 'parallel': the two languages, and the positions for each side.
         pairs=dict(languages=('', ''), max_source=0, max_target=0),
         seed=0,  # of the order of documents, and of the documents of a task
-        task=config_dict.create(),  # fields of a task
+        task=config_dict.create(),  # fields of a task, or of a set of data/sets/
     )
     config.optimizer = config_dict.create(
         name='adam',  # 'adam', 'adamw', 'adagrad', 'adafactor', 'sgd'

@@ -11,6 +11,7 @@ import ml_collections
 
 from longmem_jax.config import retrieval
 from longmem_jax.config.model_checks import model_faults, training_faults
+from longmem_jax.data.sets.registry import DATA_SETS
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, nearest, unknown
@@ -33,6 +34,8 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
         faults.append(str(error))
     if config.data.source in TASKS:
         faults += under('config.data.task', TASKS[config.data.source].check(config.data.task))
+    if config.data.source in DATA_SETS:
+        faults += under('config.data.task', DATA_SETS[config.data.source].check(config.data.task))
     faults += (
         _positive(config)
         + _gradient(config.train)

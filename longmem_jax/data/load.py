@@ -9,13 +9,15 @@ from longmem_jax.data.documents import Pieces, Source
 from longmem_jax.data.folders import Folders
 from longmem_jax.data.learn_tokenizer import LEARNT, SUFFIX, learn
 from longmem_jax.data.parallel import PairCorpus, PairTexts, load_pairs
+from longmem_jax.data.sets.pieces import PieceCorpus, PieceTexts
+from longmem_jax.data.sets.registry import DATA_SETS
 from longmem_jax.data.stdlib import StandardLibrary
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.data.tokenizers import KINDS, Bytes, Tokenizer, load_tokenizer
 from longmem_jax.errors import UsageError, unknown
 
-SOURCES = ('stdlib', 'text', 'tfds', 'huggingface', 'parallel', *TASKS)
+SOURCES = ('stdlib', 'text', 'tfds', 'huggingface', 'parallel', *DATA_SETS, *TASKS)
 
 
 def load_source(data: Any, split: str) -> Source:
@@ -38,6 +40,8 @@ def load_source(data: Any, split: str) -> Source:
         source = hubs.tfds_source(data.name, split)
     elif data.source == 'parallel':
         return PairTexts(load_pairs(data, split))
+    elif data.source in DATA_SETS:
+        return PieceTexts(DATA_SETS[data.source].documents(data, split))
     elif data.source == 'huggingface':
         source = hubs.huggingface_source(data.name, split)
     else:
@@ -90,4 +94,6 @@ def load(data: Any, split: str, tokenizer: Tokenizer) -> Corpus:
         return TASKS[data.source].corpus(data.task, split, data.seed)
     if data.source == 'parallel':
         return PairCorpus(data, split, tokenizer)
+    if data.source in DATA_SETS:
+        return PieceCorpus(DATA_SETS[data.source].documents(data, split), tokenizer)
     return Corpus(load_source(data, split), tokenizer)

@@ -1,0 +1,74 @@
+"""SuperGLUE: fine-tuning on questions with a few answers, and the metrics of the tasks.
+
+python -m longmem_jax.main --config=configs/superglue.py:task=RTE,from=RUN --config.data.path=SUPERGLUE \
+    --config.data.tokenizer.path=TOKENIZER --workdir=DIR
+`SUPERGLUE` holds the folders of the unpacked original files; `:task=` is BoolQ, CB, COPA, MultiRC, RTE,
+WiC or WSC. A model that was trained on text, `RUN`, learns the word of the right answer after `Answer:`;
+its output layer is the classifier. A passage of any length is read through the memory, in segments of
+128. Training, and `--mode=evaluate --split=validation`, end with accuracy (CB: and macro F1; MultiRC: F1
+of all answers and exact match of questions), beside the most frequent class. `:memory=` is any memory;
+`:tiny` is a small model trained on the questions alone, for two cores: no more than a check.
+
+Batch, rate and length are those of the BabyLM 2023 pipeline (AdamW, 5e-5, linear decay, batches of 64,
+segments as long as its longest text, 128), which cuts longer texts; ours are read to their ends.
+"""
+
+from longmem_jax.config.base import base, size, two_cores
+from longmem_jax.config.recipes import given
+from longmem_jax.config.variants import one_of, variant
+from longmem_jax.data.sets.superglue import TASKS
+
+
+def get_config(arg=''):
+    config = base()
+
+    size(config, layers=12, width=768, heads=12, feed_forward=3072)
+    config.model.vocab_size = 50_264  # 50,257 of GPT-2, and 7 more for the mesh
+    config.model.dropout = 0.1
+    config.model.dtype = 'bfloat16'
+    config.data.source = 'superglue'
+    config.data.task = dict(name='BoolQ')
+    config.data.tokenizer.kind = 'bpe'
+    config.data.tokenizer.size = 32_000  # if no file is given, it is learned from the questions
+    config.optimizer.name = 'adamw'
+    config.optimizer.learning_rate = 5e-5
+    config.optimizer.weight_decay = 0.01
+    config.optimizer.schedule = 'linear'
+    config.optimizer.clip_norm = 1.0
+    config.train.num_steps = 1000
+    config.train.num_lanes = 64
+    config.train.segment_length = 128
+    config.train.segments_per_step = 4  # so that an answer has a gradient to its passage
+    config.train.log_every = 20
+    config.train.evaluate_every = 200
+    config.evaluate.num_lanes = 64
+    config.generate.sample_length = 0
+    memories = dict(transformer_xl=given(memory_length=512))
+
+    def tiny(config):
+        """2 layers of 64, a minute or two on two cores."""
+        size(config, layers=2, width=64, heads=2, feed_forward=128)
+        two_cores(config, steps=150, lanes=16, segment=64)
+        config.model.vocab_size = 1024
+        config.data.tokenizer.size = 1000
+        config.optimizer.weight_decay = 0.0
+        memories['transformer_xl'].fields.update(memory_length=256)
+        config.evaluate.num_lanes = 32
+
+    def task(config, name):
+        """One of the tasks."""
+        config.data.task.name = one_of('task', name, TASKS)
+
+    def start(config, workdir):
+        """The run that the parameters come from."""
+        config.train.start_from = workdir
+
+    return variant(
+        config,
+        arg,
+        memory='transformer_xl',
+        memories=memories,
+        tiny=tiny,
+        task=task,
+        **{'from': start},
+    )

@@ -1,0 +1,67 @@
+"""Metrics of a SuperGLUE task after training, and in `--mode=evaluate`."""
+
+import json
+from typing import Any
+
+import jax
+
+from longmem_jax.data.sets.superglue import TASKS, read
+from longmem_jax.evaluation.likelihood import Likelihood
+from longmem_jax.evaluation.superglue import answer, majority, scores
+from longmem_jax.experiment import Experiment
+from longmem_jax.files import whole_file
+from longmem_jax.reporting.progress import Progress
+
+
+def answer_split(
+    experiment: Experiment, params: Any, split: str, progress: Progress
+) -> dict[str, Any]:
+    """Answers the questions of a split with the words of the classes.
+
+    Writes the answers to `WORKDIR/answers.SPLIT.jsonl`, under the labels of the original files, and the
+    result to `WORKDIR/superglue.SPLIT.json`.
+
+    Args:
+      experiment: with `config.data.source = 'superglue'`.
+      params: parameters.
+      split: 'train', 'validation' or 'test'.
+      progress: where the results are printed.
+
+    Returns:
+      'superglue': name of the task, its metrics and their mean 'score', the same for the most frequent
+      class ('majority'), number of examples.
+    """
+    config = experiment.config
+    name = config.data.task.name
+    examples = read(config.data.path, name, split)
+    progress.say(f'Answering {len(examples):,} examples of {name}, {split} ...')
+    likelihood = Likelihood(
+        experiment.evaluation_model, params, experiment.mesh, config.evaluate.num_lanes
+    )
+    found = answer(likelihood, experiment.tokenizer, examples, TASKS[name].answers)
+    result = {
+        'task': name,
+        'split': split,
+        'examples': len(examples),
+        **scores(name, examples, found),
+        'majority': scores(name, examples, majority(examples)),
+    }
+    if jax.process_index() == 0:
+        with whole_file(experiment.workdir / f'answers.{split}.jsonl') as partial:
+            lines = (
+                json.dumps({'idx': index, 'label': TASKS[name].labels[label]}) + '\n'
+                for index, label in enumerate(found)
+            )
+            partial.write_text(''.join(lines))
+        path = experiment.workdir / f'superglue.{split}.json'
+        path.write_text(json.dumps(result, indent=1) + '\n')
+    columns = list(result['majority'])
+    progress.table(
+        f'{name}, {split}',
+        ('', *columns),
+        [
+            ('model', *(f'{result[metric]:.2%}' for metric in columns)),
+            ('most frequent class', *(f'{result["majority"][metric]:.2%}' for metric in columns)),
+        ],
+    )
+    return {'superglue': result}

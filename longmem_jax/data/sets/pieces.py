@@ -1,0 +1,85 @@
+"""Documents made of pieces of text, some of which are scored."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from longmem_jax.data.corpus import TokenizedDocument
+from longmem_jax.data.documents import Document
+from longmem_jax.data.tokenizers import Tokenizer
+
+READ, SCORED, ANSWER = 0, 1, 2
+
+
+class Piece(NamedTuple):
+    """A part of a document.
+
+    Attributes:
+      text: encoded by itself, so that its tokens do not depend on the other pieces.
+      role: READ, not scored; SCORED, as text; ANSWER, scored, and right only as a whole.
+    """
+
+    text: str
+    role: int
+
+
+class PieceTexts:
+    """The documents as plain texts, to learn a vocabulary from; a `data.documents.Source`."""
+
+    def __init__(self, documents: Sequence[Sequence[Piece]]):
+        """`documents`: the pieces of every document."""
+        self._documents = documents
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __getitem__(self, index: int) -> Document:
+        text = ''.join(piece.text for piece in self._documents[index])
+        return Document(f'document {index}', text.encode())
+
+
+class PieceCorpus:
+    """Tokenized documents; a corpus as `data.corpus.Corpus`.
+
+    Bytes are those of the pieces that are scored as text: a document of answers has none.
+
+    Attributes:
+      tokenizer: the tokenizer of all pieces.
+    """
+
+    def __init__(self, documents: Sequence[Sequence[Piece]], tokenizer: Tokenizer):
+        """Tokenizes nothing yet."""
+        self._documents, self.tokenizer = documents, tokenizer
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __getitem__(self, index: int) -> TokenizedDocument:
+        tokens, scored, num_bytes = [np.zeros((0,), np.int32)], [np.zeros((0,), np.uint8)], 0
+        for piece in self._documents[index]:
+            text = piece.text.encode()
+            ids = self.tokenizer.encode(text)
+            places = np.full((len(ids),), 1 if piece.role else 0, np.uint8)
+            if piece.role == ANSWER:
+                places[-1:] = 2
+            tokens.append(ids)
+            scored.append(places)
+            num_bytes += len(text) if piece.role == SCORED else 0
+        return TokenizedDocument(np.concatenate(tokens), num_bytes, scored=np.concatenate(scored))
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of every document, int64 [documents]."""
+        return np.asarray([len(self[i].tokens) for i in range(len(self))], np.int64)
+
+
+class DataSet(NamedTuple):
+    """A data set of which `config.data.source` may be the name.
+
+    Attributes:
+      documents: (`config.data`, split) to the pieces of every document of a split.
+      check: `config.data.task` to its faults.
+    """
+
+    documents: Callable[[Any, str], Sequence[Sequence[Piece]]]
+    check: Callable[[Any], list[str]]
