@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from longmem_jax.commands.by_source import SCORES
+from longmem_jax.commands.by_source import SCORES, require
 from longmem_jax.commands.start_from import parameters_of
 from longmem_jax.commands.translate import translate_split
 from longmem_jax.config.reach import too_short
@@ -111,6 +111,7 @@ class LanguageModelTask:
         programs: Programs | None = None,
     ):
         """Opens the data; compiles nothing yet."""
+        require(experiment.config)
         train = experiment.config.train
         self._experiment, self._writer, self._progress = experiment, writer, progress
         self._corpora = {

@@ -19,6 +19,7 @@ from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.likelihood import Likelihood
 from longmem_jax.experiment import Experiment, saved_config
+from longmem_jax.generation.contexts import num_full
 from longmem_jax.generation.continuations import continue_texts
 
 try:
@@ -172,9 +173,13 @@ class LongMemLM(LM):
         """Continues at most a batch of contexts."""
         tokens = [np.zeros((0,), np.int32)] * len(contexts)
         texts, ended = [''] * len(contexts), [False] * len(contexts)
+        reader = self.likelihood.reader
+        full = [num_full(len(context), reader.model.segment_length) for context in contexts]
+        states = reader.read([text[:end] for text, end in zip(contexts, full, strict=True)])
         chunks = continue_texts(
-            self.likelihood.reader,
-            contexts,
+            reader,
+            states,
+            [text[end:] for text, end in zip(contexts, full, strict=True)],
             settings['max_gen_toks'],
             vocab_size=self.tokenizer.vocab_size,
             temperature=settings['temperature'],

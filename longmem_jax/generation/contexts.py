@@ -120,20 +120,21 @@ class ContextReader:
         """Memories at the start of a text; every leaf [num_lanes, ...]."""
         return self._start(self.params)
 
-    def read(self, texts: Sequence[np.ndarray]) -> Any:
-        """Reads texts from their beginning.
+    def read(self, texts: Sequence[np.ndarray], states: Any = None) -> Any:
+        """Reads texts.
 
         Args:
           texts: int32 [n] each, whole segments, at most `num_lanes` texts; see `num_full`.
+          states: memories to continue from, every leaf [num_lanes, ...], donated; None = a start.
 
         Returns:
-          The memories after them, every leaf [num_lanes, ...]; lanes without a text are at a start.
+          The memories after them, every leaf [num_lanes, ...]; lanes without a text keep theirs.
         """
         length = self.model.segment_length
         partial = [len(text) for text in texts if len(text) % length]
         if partial:
             raise ValueError(f'texts of {partial} tokens are not whole segments of {length}')
-        states = self.start()
+        states = self.start() if states is None else states
         for rows in steps(cut(texts, self.num_lanes, length)):
             states = self._read(self.params, states, self.to_devices(rows))
         self.tokens_read += sum(len(text) for text in texts)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.generation.contexts import ContextReader, num_full
+from longmem_jax.generation.contexts import ContextReader
 from longmem_jax.generation.reader import continue_stream
 from longmem_jax.generation.stream import Stream, open_stream, read_token
 from longmem_jax.models.language_model import LanguageModel
@@ -19,38 +19,39 @@ CHUNK = 16
 
 def continue_texts(
     reader: ContextReader,
-    texts: Sequence[np.ndarray],
+    states: Any,
+    pending: Sequence[np.ndarray],
     length: int,
     *,
     vocab_size: int,
     temperature: float = 0.0,
     top_k: int = 0,
     top_p: float = 1.0,
-    seed: int = 0,
+    key: jax.Array | None = None,
 ) -> Iterator[np.ndarray]:
-    """Reads texts and continues each of them; a caller that has enough stops asking.
+    """Continues texts; a caller that has enough stops asking.
 
     Args:
       reader: of the model.
-      texts: int32 [n] each, from the begin token on, at most `reader.num_lanes` of them.
+      states: memories at the last segment border of every text, every leaf [lanes, ...].
+      pending: of every text the tokens since, int32 [n], n at most a segment; see
+        `contexts.num_full`. Without tokens a text is not continued; what is drawn has no meaning.
       length: most tokens to draw.
       vocab_size: that of the tokenizer; the model's may be larger.
-      temperature, top_k, top_p, seed: as in `config.generate`; temperature 0 takes the likeliest.
+      temperature, top_k, top_p: as in `config.generate`; temperature 0 takes the likeliest.
+      key: random key; None = always the same.
 
     Yields:
       The next tokens of all texts, int32 [texts, <= 16].
     """
-    if any(not len(text) for text in texts):
-        raise ValueError('a text to continue has at least the begin token')
     model, params, lanes = reader.model, reader.params, reader.num_lanes
-    full = [num_full(len(text), model.segment_length) for text in texts]
-    states = reader.read([text[:end] for text, end in zip(texts, full, strict=True)])
     tokens, counts = np.zeros((lanes, model.segment_length), np.int32), np.zeros((lanes,), np.int32)
-    for lane, (text, end) in enumerate(zip(texts, full, strict=True)):
-        counts[lane] = len(text) - end
-        tokens[lane, : counts[lane]] = text[end:]
+    for lane, text in enumerate(pending):
+        counts[lane] = len(text)
+        tokens[lane, : len(text)] = text
     logits, stream = _open(model, params, states, tokens, counts)
-    key, sampling = jax.random.key(seed), (float(temperature), int(top_k), float(top_p))
+    key = jax.random.key(0) if key is None else key
+    sampling = (float(temperature), int(top_k), float(top_p))
     for start in range(0, length, CHUNK):
         drawn, logits, stream = continue_stream(
             model,
@@ -62,7 +63,7 @@ def continue_texts(
             vocab_size,
             sampling,
         )
-        yield np.asarray(drawn)[: len(texts), : length - start]
+        yield np.asarray(drawn)[: len(pending), : length - start]
 
 
 @functools.partial(jax.jit, static_argnums=0)

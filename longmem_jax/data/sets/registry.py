@@ -1,6 +1,9 @@
 """The data sets, read from their original files, that `config.data.source` may name."""
 
-from longmem_jax.data.sets import superglue
+from longmem_jax.data.sets import cmu_dog, superglue
 from longmem_jax.data.sets.pieces import DataSet
 
-DATA_SETS: dict[str, DataSet] = {'superglue': superglue.DATA_SET}
+DATA_SETS: dict[str, DataSet] = {
+    'cmu_dog': cmu_dog.DATA_SET,
+    'superglue': superglue.DATA_SET,
+}
