@@ -2,7 +2,9 @@
 
 Every mistake is a `UsageError` that names the field, what was given and what is allowed. Two sections
 accept names that they do not contain yet: `config.evaluate.model` every field of `config.model`, and
-`config.train.loss_weights` every loss.
+`config.train.loss_weights` every loss. An empty `config.data.task` accepts a whole dictionary, so that
+any config can read another source:
+`--config.data.source=superglue --config.data.task="{'name': 'CB'}"`.
 """
 
 import ast
@@ -81,6 +83,10 @@ def _set(config: ml_collections.ConfigDict, path: tuple[str, ...], text: str) ->
         current = 0.0
     else:
         current = _child(section, fields[-1], where, argument) if fields else section
+    if path == ('data', 'task') and not current:
+        # Of a source that the file does not read; `config.checks` knows its fields.
+        config.data.task = ml_collections.ConfigDict(_section(text, argument, path, current))
+        return
     if isinstance(current, ml_collections.ConfigDict):
         for name, value in _section(text, argument, path, current).items():
             _set(config, (*path, str(name)), value if isinstance(value, str) else repr(value))

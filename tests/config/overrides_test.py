@@ -106,6 +106,13 @@ def test_notes_end_with_what_they_explain():
         assert notes(argument) == [everything[0], everything[2]], argument
 
 
+def test_any_config_can_read_another_source():
+    config = overridden('--config.data.source=superglue', "--config.data.task={'name': 'CB'}")
+    assert config.data.task.to_dict() == {'name': 'CB'} and not checks.find_faults(config, 1)
+    config = overridden('--config.data.source=superglue', "--config.data.task={'nam': 'CB'}")
+    assert any("did you mean 'name'" in fault for fault in checks.find_faults(config, 1))
+
+
 @pytest.mark.parametrize(
     'argument, parts',
     [
