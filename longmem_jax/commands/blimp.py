@@ -7,8 +7,9 @@ of the log-probabilities of all tokens of a sentence; the memory is empty before
 are tables by paradigm and by field; WORKDIR/blimp.json has both, the 12 phenomena and the protocol.
 `--checkpoints=all` scores all checkpoints that the run has kept (`--config.checkpoint.keep=`) and draws
 WORKDIR/blimp.png, the scores over training. `--before=' '` puts a blank before every sentence, as the
-BabyLM pipeline and lm-eval do; `--pairs=200` takes the first 200 pairs of every paradigm. Sentences are
-short: `--config.evaluate.segment_length=32 --config.evaluate.num_lanes=64` reads them faster.
+BabyLM pipeline and lm-eval do; `--pairs=200` takes the first 200 pairs of every paradigm. A segment that
+holds the longest sentence is enough, and the fastest: `--config.evaluate.segment_length=64`, and
+`--config.evaluate.num_lanes=64`.
 """
 
 import json

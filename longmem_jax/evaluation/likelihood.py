@@ -60,6 +60,10 @@ class Likelihood:
             donate_argnums=1,
         )
 
+    def use(self, params: Any) -> None:
+        """Goes on with other parameters of the same model; nothing is compiled again."""
+        self.reader.params = params
+
     def __call__(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Score]:
         """Scores pairs of a text and its continuation.
 
