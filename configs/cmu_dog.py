@@ -7,8 +7,7 @@ A continuous memory of 512 functions holds the document; `:sticky=sampled` adds 
 GPT-2 with its input alone, `:no_document` leaves the document out. Training ends with the perplexity of
 utterances, and with F1, ROUGE-1, ROUGE-L and METEOR of utterances that the model writes itself
 (`pip install -e '.[dialogue]'`; without WordNet's data METEOR matches equal words and stems only).
-Published for sticky memories: F1 9.01, ROUGE-1 15.37, ROUGE-L 12.56, METEOR 7.55. `:tiny` reads bytes,
-for two cores.
+`:tiny` reads bytes, for two cores.
 
 Not the paper's: `segment_length`, 510 for 512, and `memory_length` of `compressive`: a rate of 3 must
 divide both. `num_samples`, `ridge`, `sigma_sq_min`, `clip_norm`, `train.loss_weights.kl`, `length`,
