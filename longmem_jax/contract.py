@@ -41,6 +41,10 @@ class ModelSettings:
       norm_epsilon: added to the variance in the norms of the stack.
       rotary_base: base of the wavelengths of rotary positions.
       rotary_share: share of head_dim that is rotated, its first dimensions.
+      rotary_scaling, rotary_factor, rotary_original, rotary_bands: slower rotations for texts longer
+        than in pretraining; see `layers.positions.scaled_frequencies`.
+      rotary_gain: factor of rotated queries, and of rotated keys.
+      head_norm: norm of the queries and the keys of every head; 'none' or one of `layers.norms.KINDS`.
       init: one of `INITS`, the scheme of kernels at the start.
       scale_residual_init: kernels whose results are added to the residual stream, `out` of attention
         and `down` of the feed-forward layer, are divided by sqrt(2 num_layers) at the start.
@@ -62,6 +66,12 @@ class ModelSettings:
     norm_epsilon: float = 1e-5
     rotary_base: float = 10000.0
     rotary_share: float = 1.0
+    rotary_scaling: str = 'none'
+    rotary_factor: float = 1.0
+    rotary_original: int = 0
+    rotary_bands: tuple[float, float] = (1.0, 4.0)
+    rotary_gain: float = 1.0
+    head_norm: str = 'none'
     init: str = 'normal'
     scale_residual_init: bool = False
 

@@ -30,11 +30,13 @@ def base() -> ml_collections.ConfigDict:
         dense=section('dense'),
         norm='layernorm',  # or 'rmsnorm'
         pre_norm=True,
+        parallel_residual=False,  # pre-norm: attention and feed-forward layer read the same input
         final_norm=True,
         scale_embedding=True,  # by sqrt(d_model)
         position='none',  # absolute positions: 'none', 'sinusoidal', 'learned'
         num_positions=0,  # length of the position table; 0 = the segment length
         tie_weights=True,
+        output_bias=True,  # of the logits
         cutoffs=(),  # adaptive embedding and softmax: first token of cluster 1, 2, ...
         div_val=1,  # width of cluster i is d_embed / div_val**i
         tie_projections=(False,),  # per cluster: output projection = input projection
@@ -50,6 +52,17 @@ def base() -> ml_collections.ConfigDict:
         norm_epsilon=1e-5,
         rotary_base=10000.0,
         rotary_share=1.0,  # share of head_dim that rotary positions rotate
+        # Rotary positions beyond the length of pretraining: 'none', 'linear', 'llama3', 'yarn'; see
+        # `layers.positions.scaled_frequencies`.
+        rotary_scaling='none',
+        rotary_factor=1.0,  # by which frequencies are divided
+        rotary_original=0,  # 'llama3', 'yarn': tokens of a text in pretraining
+        rotary_bands=(
+            1.0,
+            4.0,
+        ),  # 'llama3', 'yarn': turns in these; below all, above none is divided
+        rotary_gain=1.0,  # of rotated queries and keys, each
+        head_norm='none',  # of every head's queries and keys: 'none', 'rmsnorm', 'layernorm'
         init='normal',  # kernels at the start: 'normal', 'glorot_uniform', 'torch' (PyTorch's uniform)
         init_std=0.0,  # standard deviation of 'normal' kernels, and of tables; 0 = d_model**-0.5
         embedding_std=0.0,  # of token vectors, before they are scaled; 0 = init_std

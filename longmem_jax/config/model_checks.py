@@ -22,6 +22,10 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
         position=embedding.ABSOLUTE,
         token_shift=tuple(token_shift.EARLIER),
     )
+    if model.parallel_residual and (not model.pre_norm or model.kind == 'seq2seq'):
+        faults.append(
+            'parallel_residual = True: needs pre_norm = True, and a model without cross-attention'
+        )
     faults += _positions(model, segment_length) + between(model, 0, 1, 'layer_drop', ends='[)')
     for name in ('residual_dropout', 'embedding_dropout'):
         if model[name] != -1 and between(model, 0, 1, name, ends='[)'):

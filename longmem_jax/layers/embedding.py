@@ -31,6 +31,7 @@ class Embedding(nn.Module):
       div_val: factor by which the width shrinks from cluster to cluster.
       tie_weights: whether output vectors are the input vectors.
       tie_projections: per cluster, whether the output projection is the input projection.
+      output_bias: whether logits have biases.
       scale: whether input vectors are multiplied by sqrt(d_model).
       position: absolute positions added to the input: 'none', 'sinusoidal' or 'learned'.
       num_positions: length of the position table: a segment, or the model's own limit.
@@ -47,6 +48,7 @@ class Embedding(nn.Module):
     div_val: int
     tie_weights: bool
     tie_projections: tuple[bool, ...]
+    output_bias: bool
     scale: bool
     position: str
     num_positions: int
@@ -83,6 +85,8 @@ class Embedding(nn.Module):
             self.out_tables = [table(f'out_table_{i}', *size, out) for i, size in enumerate(tables)]
         self.out_biases = [
             self.param(f'out_bias_{i}', axes(zeros, ('vocab',)), (entries,))
+            if self.output_bias
+            else jnp.zeros((entries,), jnp.float32)
             for i, (entries, _) in enumerate(tables)
         ]
         self.out_projections = [

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+SCALINGS = ('none', 'linear', 'llama3', 'yarn')
+
 
 def clamped(num_distances: int, clamp_length: int) -> np.ndarray:
     """Distances 0 .. num_distances - 1, clamped at `clamp_length` (0 = no limit), int [n]."""
@@ -38,13 +40,64 @@ def rotated_width(head_dim: int, share: float) -> int:
     return int(head_dim * share)
 
 
-def rotary(x: jax.Array, start: int | jax.Array, frequencies: np.ndarray) -> jax.Array:
+def scaled_frequencies(
+    frequencies: np.ndarray,
+    base: float,
+    *,
+    scaling: str,
+    factor: float,
+    original: int,
+    bands: tuple[float, float],
+) -> np.ndarray:
+    """Frequencies for texts that are longer than those of pretraining.
+
+    'linear' divides all by `factor` (Chen et al., 2023). The others divide those that turn less than
+    `bands[0]` times within `original` tokens, keep those that turn more than `bands[1]` times, and mix
+    both between them: 'llama3' in proportion to the number of turns (Llama 3.1, as released), 'yarn' in
+    proportion to the index of the pair (Peng et al., 2023, Sec. 3.2), whole indices being borders.
+
+    Args:
+      frequencies: of `rotary_frequencies`, for `base`.
+      base: base of the wavelengths.
+      scaling: one of `SCALINGS`.
+      factor: at least 1.
+      original: tokens of a text in pretraining.
+      bands: numbers of turns, the lower one first.
+
+    Returns:
+      float64, like `frequencies`.
+    """
+    if scaling == 'none':
+        return frequencies
+    if scaling == 'linear':
+        return frequencies / factor
+    low, high = bands
+    if scaling == 'llama3':
+        turns = original * frequencies / (2 * math.pi)
+        kept = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    else:
+        pairs = len(frequencies)
+
+        def index(turns: float) -> float:
+            """The pair, not rounded, that turns so often within `original` tokens."""
+            return pairs * math.log(original / (turns * 2 * math.pi)) / math.log(base)
+
+        first, last = max(math.floor(index(high)), 0), min(math.ceil(index(low)), 2 * pairs - 1)
+        last = last + 0.001 if first == last else last
+        kept = 1.0 - np.clip((np.arange(pairs) - first) / (last - first), 0.0, 1.0)
+    return frequencies * kept + frequencies / factor * (1.0 - kept)
+
+
+def rotary(
+    x: jax.Array, start: int | jax.Array, frequencies: np.ndarray, gain: float = 1.0
+) -> jax.Array:
     """Rotates pairs (i, i + width / 2) by position times frequency (Su et al., 2021).
 
     Args:
       x: [batch, heads, n, head_dim]; the first `width` dimensions are rotated, the rest are unchanged.
       start: position of the first vector, an int or int32 [batch].
       frequencies: float64 [width / 2], of `rotary_frequencies`.
+      gain: factor of the rotated dimensions.
 
     Returns:
       Shape and dtype of `x`.
@@ -52,13 +105,14 @@ def rotary(x: jax.Array, start: int | jax.Array, frequencies: np.ndarray) -> jax
     length, width = x.shape[2], 2 * len(frequencies)
     if isinstance(start, int):
         angles = (start + np.arange(length))[:, None] * frequencies
-        sin, cos = (jnp.asarray(f(angles), x.dtype)[None, None] for f in (np.sin, np.cos))
+        sin, cos = (jnp.asarray(gain * f(angles), x.dtype)[None, None] for f in (np.sin, np.cos))
     else:
         angle_dtype = jnp.promote_types(x.dtype, jnp.float32)
         position = start[:, None] + jnp.arange(length, dtype=jnp.int32)[None]
         angles = position.astype(angle_dtype)[..., None]
         angles = angles * jnp.asarray(frequencies, angle_dtype)[None, None]
-        sin, cos = (f(angles).astype(x.dtype)[:, None] for f in (jnp.sin, jnp.cos))
+        gain = jnp.asarray(gain, angle_dtype)
+        sin, cos = ((gain * f(angles)).astype(x.dtype)[:, None] for f in (jnp.sin, jnp.cos))
     a, b, rest = jnp.split(x, [width // 2, width], axis=-1)
     return jnp.concatenate([a * cos - b * sin, a * sin + b * cos, rest], axis=-1)
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
+from longmem_jax.layers.norms import Norm
 
 
 class HeadsIn(nn.Module):
@@ -24,6 +25,7 @@ class HeadsIn(nn.Module):
       kernel_init: initialiser of the kernel.
       axis: logical axis of the heads; 'kv_heads' for keys and values shared by query heads.
       bias: adds a bias [heads, head_dim].
+      norm, epsilon: norm of each head's result, 'none' or one of `norms.KINDS`; see `Norm`.
       precision: of the product; None = the default of the device.
     """
 
@@ -33,6 +35,8 @@ class HeadsIn(nn.Module):
     kernel_init: Callable
     axis: str = 'heads'
     bias: bool = False
+    norm: str = 'none'
+    epsilon: float = 1e-5
     precision: Any = None
 
     @nn.compact
@@ -48,6 +52,8 @@ class HeadsIn(nn.Module):
             zeros = nn.with_logical_partitioning(nn.initializers.zeros, (self.axis, 'head_dim'))
             bias = self.param('bias', zeros, (self.num_heads, self.head_dim))
             projected = projected + bias.astype(self.dtype)[None, None]
+        if self.norm != 'none':
+            projected = Norm(self.norm, self.epsilon, name='norm')(projected)
         return jnp.swapaxes(projected, 1, 2)
 
 
@@ -104,11 +110,12 @@ class Projections(nn.Module):
             dtype=settings.dtype,
             kernel_init=initializers.kernel(settings),
         )
-        self.query = HeadsIn(num_heads=settings.num_heads, **heads)
+        normed = dict(norm=settings.head_norm, epsilon=settings.norm_epsilon)
+        self.query = HeadsIn(num_heads=settings.num_heads, **heads, **normed)
         heads.update(
             num_heads=settings.kv_heads, axis='kv_heads' if settings.num_kv_heads else 'heads'
         )
-        self.key, self.value = HeadsIn(**heads), HeadsIn(**heads)
+        self.key, self.value = HeadsIn(**heads, **normed), HeadsIn(**heads)
         biased = self.bias or settings.attention_bias in ('out', 'all')
         self.out = HeadsOut(
             d_model=settings.d_model,

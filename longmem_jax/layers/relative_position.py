@@ -9,7 +9,6 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers, positions
@@ -88,16 +87,25 @@ class RelativePosition(nn.Module):
             return self.num_distances
         return min(self.clamp_length + 1, self.num_distances)
 
-    def _frequencies(self) -> np.ndarray:
-        """Frequencies of rotary positions; scaling them for long contexts would belong here."""
-        width = positions.rotated_width(self.settings.head_dim, self.settings.rotary_share)
-        return positions.rotary_frequencies(width, self.settings.rotary_base)
+    def _rotate(self, x: jax.Array, start: int | jax.Array) -> jax.Array:
+        """Rotary positions start, start + 1, ... of `x` [batch, heads, n, head_dim]."""
+        settings = self.settings
+        width = positions.rotated_width(settings.head_dim, settings.rotary_share)
+        frequencies = positions.scaled_frequencies(
+            positions.rotary_frequencies(width, settings.rotary_base),
+            settings.rotary_base,
+            scaling=settings.rotary_scaling,
+            factor=settings.rotary_factor,
+            original=settings.rotary_original,
+            bands=settings.rotary_bands,
+        )
+        return positions.rotary(x, start, frequencies, settings.rotary_gain)
 
     def apply_to_keys(self, keys: jax.Array, start: int | jax.Array) -> jax.Array:
         """Gives keys [batch, heads, n, head_dim] the positions start, start + 1, ... (rotary)."""
         if self.kind != 'rotary':
             return keys
-        return positions.rotary(keys, start, self._frequencies())
+        return self._rotate(keys, start)
 
     def apply_to_queries(
         self, queries: jax.Array, offset: int | jax.Array, num_keys: int, *, train: bool
@@ -130,7 +138,7 @@ class RelativePosition(nn.Module):
             table = self.table[:, : min(self._num_encoded(), num_keys)].astype(queries.dtype)
             return queries, {'relative': RelativeTable(queries, table)}
         if self.kind == 'rotary':
-            return positions.rotary(queries, offset, self._frequencies()), {}
+            return self._rotate(queries, offset), {}
         if self.kind == 'alibi':
             table = positions.alibi(self.settings.num_heads, num_keys)
         elif self.kind == 't5':

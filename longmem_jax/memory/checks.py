@@ -4,7 +4,8 @@ from typing import Any
 
 from longmem_jax.contract import BIASES, INITS, Entry
 from longmem_jax.faults import above, at_least, between, of_section, one_of
-from longmem_jax.layers.positions import rotated_width
+from longmem_jax.layers import norms
+from longmem_jax.layers.positions import SCALINGS, rotated_width
 from longmem_jax.layers.relative_position import POSITIONS
 
 DTYPES = ('float32', 'bfloat16', 'float64')
@@ -18,6 +19,7 @@ def size_faults(model: Any) -> list[str]:
     """
     faults = at_least(model, 1, 'num_layers', 'd_model', 'num_heads', 'head_dim', 'd_feed_forward')
     faults += one_of(model, attention_bias=BIASES, dtype=DTYPES, init=INITS)
+    faults += one_of(model, head_norm=('none', *norms.KINDS))
     faults += above(model, 0, 'norm_epsilon') + at_least(model, 0, 'init_std')
     return (
         faults + _key_heads(model) + between(model, 0, 1, 'dropout', 'attention_dropout', ends='[)')
@@ -56,7 +58,7 @@ def layer_faults(
 
 def _rotary(model):
     """Faults of rotary positions."""
-    faults = above(model, 1, 'rotary_base')
+    faults = above(model, 1, 'rotary_base') + _rotary_scaling(model)
     share, head_dim = model['rotary_share'], model['head_dim']
     if not 0 < share <= 1:
         return [*faults, *between(model, 0, 1, 'rotary_share', ends='(]')]
@@ -68,6 +70,18 @@ def _rotary(model):
             f'rotary_share = {share}: of head_dim = {head_dim} it rotates {width} dimensions; an even '
             'number from 2 is needed'
         )
+    return faults
+
+
+def _rotary_scaling(model):
+    """Faults of the scaling of rotary positions."""
+    faults = one_of(model, rotary_scaling=SCALINGS) + at_least(model, 1, 'rotary_factor')
+    faults += above(model, 0, 'rotary_gain')
+    if model['rotary_scaling'] in ('llama3', 'yarn'):
+        faults += at_least(model, 1, 'rotary_original')
+        bands = tuple(model['rotary_bands'])
+        if len(bands) != 2 or not 0 < bands[0] < bands[1]:
+            faults.append(f'rotary_bands = {bands}: two rising numbers above 0 are needed')
     return faults
 
 

@@ -10,10 +10,12 @@ from longmem_jax.contract import Entry
 from longmem_jax.layers import feed_forward
 from longmem_jax.memory import (
     adaptive_span,
+    full,
     infini,
     local,
     memsizer,
     product_key,
+    sliding,
     transformer_xl,
 )
 from longmem_jax.memory.compressive import layer as compressive
@@ -31,6 +33,8 @@ def _by_name(*modules: ModuleType) -> dict[str, Entry]:
 
 ATTENTION = _by_name(
     local,
+    full,
+    sliding,
     transformer_xl,
     adaptive_span,
     compressive,

@@ -45,6 +45,7 @@ class Block(nn.Module):
     Attributes:
       settings: model settings shared by all layers.
       norm, pre_norm: kind of norm; before the layers or after the sums.
+      parallel: the feed-forward layer reads the block's input, as attention does, not their sum.
       layer_drop: probability of skipping the block in a training step.
       residual_dropout: dropout of what is added to the residual stream.
       token_shift: a view of the tokens just before for the attention layer, see `TokenShift`.
@@ -57,6 +58,7 @@ class Block(nn.Module):
     settings: ModelSettings
     norm: str
     pre_norm: bool
+    parallel: bool
     layer_drop: float
     residual_dropout: float
     token_shift: str
@@ -119,7 +121,7 @@ class Block(nn.Module):
         if source is not None:
             out = self._add(out, self.across(out, source, train=train), self.cross_norm, train)
         y, feed_forward_state, feed_forward_aux = self.feed_forward(
-            out, state.feed_forward, segment, train=train
+            x if self.parallel else out, state.feed_forward, segment, train=train
         )
         out = self._add(out, y, self.feed_forward_norm, train)
         aux = merge_aux([attention_aux, feed_forward_aux])
@@ -156,12 +158,14 @@ class Block(nn.Module):
         count = jnp.full(x.shape[:1], x.shape[1], jnp.int32)
         shifted, recent = self.shift(x, cache.recent, count)
         y, attention_cache = self.attention.extend(shifted, cache.attention, index)
-        x = self._add(x, y, self.attention_norm, False)
+        out = self._add(x, y, self.attention_norm, False)
         if source is not None:
-            x = self._add(x, self.across(x, source, train=False), self.cross_norm, False)
-        y, feed_forward_cache = self.feed_forward.extend(x, cache.feed_forward, index)
-        x = self._add(x, y, self.feed_forward_norm, False)
-        return x, BlockState(attention_cache, feed_forward_cache, recent)
+            out = self._add(out, self.across(out, source, train=False), self.cross_norm, False)
+        y, feed_forward_cache = self.feed_forward.extend(
+            x if self.parallel else out, cache.feed_forward, index
+        )
+        out = self._add(out, y, self.feed_forward_norm, False)
+        return out, BlockState(attention_cache, feed_forward_cache, recent)
 
     def close_segment(self, state: BlockState, cache: BlockState, count: jax.Array) -> BlockState:
         """Writes the first `count` (int32 [batch]) positions of the open segment."""

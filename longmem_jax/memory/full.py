@@ -1,0 +1,184 @@
+"""Attention to the last `window` tokens through their keys and values: what decoders are trained with.
+
+The state is the key-value cache of such a decoder, so a text of any length can be read segment by segment
+and gives what the decoder computes from the whole text at once. Keys are kept without their positions,
+which are counted from the start of the cache whenever it is read. Gradients go through the cache to
+earlier segments of the same training step.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.faults import at_least
+from longmem_jax.layers.attention import attend_in
+from longmem_jax.layers.attention_rules import Rules
+from longmem_jax.layers.projections import Projections
+from longmem_jax.layers.relative_position import RelativePosition
+from longmem_jax.layers.self_attention import KeyValues, write_at
+from longmem_jax.layers.window import push
+from longmem_jax.segment import Aux, Segment, mean_count
+
+
+@flax.struct.dataclass
+class FullState:
+    """The cache of one layer at a segment border.
+
+    Attributes:
+      keys, values: [batch, kv_heads, window, head_dim]; the last `count` are filled. Keys have no
+        position yet.
+      count: int32 [batch].
+    """
+
+    keys: jax.Array
+    values: jax.Array
+    count: jax.Array
+
+
+@flax.struct.dataclass
+class FullCache:
+    """What an open segment reads, and will write when it closes.
+
+    Attributes:
+      attention: keys, with positions, and values of the state and of the tokens so far.
+      keys: [batch, kv_heads, segment_length, head_dim], keys of the tokens so far, without positions.
+      count: int32 [batch], as in the state.
+    """
+
+    attention: KeyValues
+    keys: jax.Array
+    count: jax.Array
+
+
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """Checks that tokens see at least one token before them."""
+    return at_least(fields, 2, 'window')
+
+
+class FullAttention(nn.Module):
+    """Attention to the last `window` tokens, the query's own included.
+
+    Attributes:
+      window: tokens seen; of a pretrained decoder the length of its context, or of its sliding window.
+      position: position scheme, one of `layers.relative_position.POSITIONS`.
+    """
+
+    settings: ModelSettings
+    normalize: Callable[[jax.Array], jax.Array]
+    shared: Any
+    window: int = 1024
+    position: str = 'rotary'
+
+    def setup(self):
+        self.projections = Projections(self.settings)
+        self.relation = RelativePosition(
+            settings=self.settings,
+            shared=None,
+            kind=self.position,
+            num_distances=self.window,
+            clamp_length=0,
+        )
+
+    def initial_state(self, batch_size: int) -> FullState:
+        """An empty cache."""
+        settings = self.settings
+        shape = (batch_size, settings.kv_heads, self.window, settings.head_dim)
+        room = jnp.zeros(shape, settings.dtype)
+        return FullState(room, room, jnp.zeros((batch_size,), jnp.int32))
+
+    def _read(
+        self,
+        x: jax.Array,
+        cache: KeyValues,
+        offset: int | jax.Array,
+        count: jax.Array,
+        train: bool,
+    ) -> jax.Array:
+        """Attends from normalised `x` [batch, n, d_model], whose first key has index `offset`."""
+        num_keys = cache.keys.shape[2]
+        queries, by_distance = self.relation.apply_to_queries(
+            self.projections.queries(x), offset, num_keys, train=train
+        )
+        rules = Rules(
+            offset=offset,
+            first=self.window - count,
+            window=self.window,
+            scale=self.settings.score_scale,
+            **by_distance,
+        )
+        parts = (('cache', self.window), ('segment', num_keys - self.window))
+        out = attend_in(self, queries, cache.keys, cache.values, rules, train=train, parts=parts)
+        return self.projections.out(out)
+
+    def __call__(
+        self, x: jax.Array, state: FullState, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, FullState, Aux]:
+        """Attends to cache and segment, then writes; x, y are [batch, length, d_model]."""
+        x = self.normalize(x)
+        keys, values = self.projections.keys(x), self.projections.values(x)
+        joined = KeyValues(
+            self.relation.apply_to_keys(jnp.concatenate([state.keys, keys], axis=2), 0),
+            jnp.concatenate([state.values, values], axis=2),
+        )
+        y = self._read(x, joined, self.window, state.count, train)
+        metrics = {'memory_size': mean_count(state.count)}
+        return y, remember(state, keys, values, segment.num_valid), Aux({}, metrics)
+
+    def open_segment(self, state: FullState, batch_size: int) -> FullCache:
+        """Gives the cached keys their positions, once for all tokens of the segment."""
+        settings = self.settings
+        shape = (batch_size, settings.kv_heads, settings.segment_length, settings.head_dim)
+        room = jnp.zeros(shape, settings.dtype)
+        placed = self.relation.apply_to_keys(state.keys, 0)
+        joined = (jnp.concatenate([array, room], axis=2) for array in (placed, state.values))
+        return FullCache(KeyValues(*joined), room, state.count)
+
+    def extend(
+        self, x: jax.Array, cache: FullCache, index: jax.Array
+    ) -> tuple[jax.Array, FullCache]:
+        """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
+        x, offset = self.normalize(x), self.window + index
+        keys, values = self.projections.keys(x), self.projections.values(x)
+        placed = self.relation.apply_to_keys(keys, offset)
+        joined = cache.attention.write_at(placed, values, offset)
+        y = self._read(x, joined, offset, cache.count, False)
+        return y, cache.replace(attention=joined, keys=write_at(cache.keys, keys, index, 2))
+
+    def close_segment(self, state: FullState, cache: FullCache, count: jax.Array) -> FullState:
+        """Writes the first `count` tokens of the open segment."""
+        return remember(state, cache.keys, cache.attention.values[:, :, self.window :], count)
+
+
+def remember(
+    state: FullState, keys: jax.Array, values: jax.Array, num_valid: jax.Array
+) -> FullState:
+    """Writes the first `num_valid` (int32 [batch]) of keys and values [batch, kv_heads, n, head_dim]."""
+    written = []
+    for old, new in ((state.keys, keys), (state.values, values)):
+        old, new = jnp.swapaxes(old, 1, 2), jnp.swapaxes(new, 1, 2)
+        window, count = push(old, state.count, new, num_valid)
+        written.append(jnp.swapaxes(window, 1, 2))
+    return FullState(*written, count)
+
+
+def recipe(scale: Scale) -> Recipe:
+    """A window of `scale.reach` tokens: as many as Transformer-XL keeps, whole instead of in layers."""
+    position, notes = scale.position()
+    return Recipe({'full': dict(window=scale.reach, position=position)}, notes=notes)
+
+
+ENTRY = Entry(
+    name='full',
+    layer=FullAttention,
+    check=check,
+    lengths={'window': ''},
+    reach=lambda fields, segment: fields['window'] - 1,
+    recipes={'full': recipe},
+    toy=dict(window=6),
+    variants=dict(alibi=dict(position='alibi', window=4)),
+)

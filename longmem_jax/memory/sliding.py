@@ -1,0 +1,16 @@
+"""`full` with a shorter window, for decoders in which layers of two windows alternate (GPT-Neo)."""
+
+import dataclasses
+
+from longmem_jax.memory import full
+
+
+class SlidingAttention(full.FullAttention):
+    """Attention to the last `window` tokens; all attributes as in `FullAttention`."""
+
+    window: int = 256
+
+
+ENTRY = dataclasses.replace(
+    full.ENTRY, name='sliding', layer=SlidingAttention, recipes={}, variants={}
+)
