@@ -14,6 +14,7 @@ import numpy as np
 
 from tests.parity_systems import (
     compressive_transformer_conv,
+    hosts,
     infini_attention,
     infinity_former,
     knn_lm,
@@ -45,6 +46,20 @@ SYSTEMS = {
     'knn_lm': knn_lm.check,
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),
+    **dict.fromkeys(
+        (
+            'gpt2',
+            'gpt_neo',
+            'gpt_neox',
+            'llama',
+            'llama3_scaled',
+            'mistral',
+            'qwen2',
+            'qwen3',
+            'bert',
+        ),
+        hosts.check,
+    ),
 }
 TOLERANCE = 1e-4
 
@@ -62,6 +77,7 @@ def compare(path: Path) -> Iterator[tuple[str, float, float]]:
         arrays = {name: file[name] for name in file.files}
     settings = json.loads(str(arrays['config_json'])) if 'config_json' in arrays else {}
     system = settings.get('system', path.resolve().parent.name)
+    settings['folder'] = str(path.resolve().parent)
     if system not in SYSTEMS:
         raise ValueError(f'{path}: system {system!r}; there are checks for {sorted(SYSTEMS)}')
     for name, ours, reference in SYSTEMS[system](settings, arrays):

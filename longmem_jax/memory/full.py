@@ -1,6 +1,6 @@
 """Attention to the last `window` tokens through their keys and values: what decoders are trained with.
 
-The state is the key-value cache of such a decoder, so a text of any length can be read segment by segment
+The state is the key-value cache of such a decoder: a text of any length can be read in segments
 and gives what the decoder computes from the whole text at once. Keys are kept without their positions,
 which are counted from the start of the cache whenever it is read. Gradients go through the cache to
 earlier segments of the same training step.

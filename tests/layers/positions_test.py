@@ -83,3 +83,45 @@ def test_t5_table_is_the_bias_by_distance():
     for i in range(3):
         for j in range(6 + i):
             np.testing.assert_array_equal(bias[0, :, i, j], table[:, 6 + i - j])
+
+
+def scaled(frequencies, **changes):
+    given = dict(scaling='none', factor=4.0, original=64, bands=(1.0, 4.0))
+    return positions.scaled_frequencies(frequencies, 10000.0, **given | changes)
+
+
+def test_scaled_rotations():
+    """Pairs that turn often are kept, those that hardly turn are slowed, and some lie between."""
+    frequencies = positions.rotary_frequencies(16)
+    np.testing.assert_array_equal(scaled(frequencies), frequencies)
+    np.testing.assert_allclose(scaled(frequencies, scaling='linear'), frequencies / 4)
+    found = scaled(frequencies, scaling='llama3')
+    for old, new in zip(frequencies, found, strict=True):
+        length = 2 * math.pi / old  # tokens per turn
+        if length < 64 / 4:
+            wanted = old
+        elif length > 64 / 1:
+            wanted = old / 4
+        else:
+            smooth = (64 / length - 1) / (4 - 1)
+            wanted = (1 - smooth) * old / 4 + smooth * old
+        np.testing.assert_allclose(new, wanted)
+    assert 1 < (found < frequencies).sum() < 8
+
+
+def test_yarn_mixes_by_the_index_of_the_pair():
+    frequencies = positions.rotary_frequencies(16)
+    found = scaled(frequencies, scaling='yarn', bands=(1.0, 32.0), original=2048)
+    # Pair i turns 2048 * 10000^(-i / 8) / (2 pi) times: 32 times at i = 2.02, once at i = 5.03.
+    kept = np.clip(1 - (np.arange(8) - 2) / (6 - 2), 0, 1)
+    np.testing.assert_allclose(found, frequencies * kept + frequencies / 4 * (1 - kept))
+
+
+def test_gain_of_rotated_dimensions():
+    x = jnp.ones((1, 1, 2, 4))
+    frequencies = positions.rotary_frequencies(2)
+    once, twice = (positions.rotary(x, 0, frequencies, gain) for gain in (1.0, 2.0))
+    np.testing.assert_allclose(twice[..., :2], 2 * once[..., :2], atol=1e-6)
+    np.testing.assert_array_equal(twice[..., 2:], once[..., 2:])
+    lanes = positions.rotary(x, jnp.zeros((1,), jnp.int32), frequencies, 2.0)
+    np.testing.assert_allclose(lanes, twice, atol=1e-6)

@@ -1,0 +1,189 @@
+"""The attributes of a Hugging Face `config.json`: every one is used, harmless, or refused."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from longmem_jax.errors import UsageError
+from longmem_jax.layers.positions import SCALINGS
+
+# Attributes that change neither the parameters nor what a model computes in evaluation: special tokens,
+# generation, labels of classifiers, initial values, dropout, and who wrote the file.
+HARMLESS = frozenset(
+    """
+    _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path name_or_path
+    architectures model_type transformers_version dtype torch_dtype longmem
+    attention_dropout attention_probs_dropout_prob attn_pdrop classifier_dropout
+    classifier_dropout_prob embd_pdrop embed_dropout hidden_dropout hidden_dropout_prob resid_dropout
+    resid_pdrop summary_first_dropout
+    bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id forced_bos_token_id
+    forced_eos_token_id prefix tokenizer_class vocab_file
+    initializer_range init_std initializer_factor
+    finetuning_task id2label label2id num_labels problem_type task_specific_params
+    summary_activation summary_proj_to_labels summary_type summary_use_proj directionality
+    pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
+    gradient_checkpointing return_dict output_attentions output_hidden_states output_scores
+    return_dict_in_generate torchscript use_bfloat16 use_cache reorder_and_upcast_attn
+    bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping
+    encoder_no_repeat_ngram_size exponential_decay_length_penalty length_penalty max_length
+    min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences
+    remove_invalid_values repetition_penalty suppress_tokens temperature tf_legacy_loss top_k top_p
+    typical_p chunk_size_feed_forward
+    """.split()
+)
+# Attributes of which only these values are supported.
+FIXED: dict[str, tuple[Any, ...]] = {
+    'is_decoder': (False, True),
+    'is_encoder_decoder': (False,),
+    'add_cross_attention': (False,),
+    'cross_attention_hidden_size': (None,),
+    'tie_encoder_decoder': (False,),
+    'pruned_heads': ({},),
+    'pretraining_tp': (1,),
+}
+REQUIRED = object()
+
+
+class Attributes:
+    """The attributes that have not been used yet.
+
+    Attributes:
+      source: where they are from, for messages.
+    """
+
+    def __init__(self, values: Mapping[str, Any], source: str):
+        """`values`: the parsed `config.json`."""
+        self._left, self.source = dict(values), source
+
+    def has(self, name: str) -> bool:
+        """Whether the attribute is there, and has not been used."""
+        return name in self._left
+
+    def take(self, name: str, kind: type, default: Any = REQUIRED) -> Any:
+        """The value of an attribute.
+
+        Args:
+          name: of the attribute.
+          kind: type of the value: int, float, bool, str, list or dict.
+          default: value where it is missing; null counts as missing if the default is None.
+
+        Raises:
+          UsageError: it is missing and has no default, or is of another type.
+        """
+        value = self._left.pop(name, default)
+        if value is REQUIRED:
+            raise UsageError(f'{self.source}: {name} is missing.')
+        if value is None and default is None:
+            return None
+        right = isinstance(value, (int, float) if kind is float else kind)
+        if not right or (isinstance(value, bool) and kind is not bool):
+            raise self.refusal(name, value, f'a value of type {kind.__name__} is needed')
+        if kind is float and not math.isfinite(value):
+            raise self.refusal(name, value, 'a finite number is needed')
+        return float(value) if kind is float else value
+
+    def require(self, name: str, *allowed: Any) -> None:
+        """Raises `UsageError` unless the attribute is missing or has one of the allowed values."""
+        if name in self._left and (value := self._left.pop(name)) not in allowed:
+            values = ', '.join(map(repr, allowed))
+            raise self.refusal(name, value, f'only {values} is supported')
+
+    def refusal(self, name: str, value: Any, why: str) -> UsageError:
+        """The error for an attribute whose value is not supported."""
+        return UsageError(f'{self.source} sets {name} = {value!r}: {why}.')
+
+    def finish(self) -> None:
+        """Raises `UsageError` with the names of all attributes that nothing has used."""
+        for name, allowed in FIXED.items():
+            self.require(name, *allowed)
+        unknown = sorted(set(self._left) - HARMLESS)
+        if unknown:
+            raise UsageError(
+                f'{self.source} sets {", ".join(unknown)}: not supported. Remove an attribute only if '
+                'you know that it changes nothing.'
+            )
+
+
+def rotary(
+    attributes: Attributes, *, base: float = 10000.0, share: float = 1.0, context: int
+) -> dict[str, Any]:
+    """Fields of `config.model` for rotary positions, from both spellings of the attributes.
+
+    Current files have `rope_parameters`, older ones `rope_theta` (GPT-NeoX `rotary_emb_base`, and
+    `rotary_pct`) and `rope_scaling`.
+
+    Args:
+      attributes: of the model; those of positions are used up.
+      base, share: where the file has none.
+      context: the model's longest text.
+
+    Raises:
+      UsageError: an unknown type of scaling, or an unknown parameter of it.
+    """
+    values: dict[str, Any] = {}
+    for spelling in ('rope_parameters', 'rope_scaling'):
+        given = dict(attributes.take(spelling, dict, None) or {})
+        if 'type' in given:
+            given = {'rope_type': given['type']} | given
+            del given['type']
+        for name, value in given.items():
+            if values.setdefault(name, value) != value:
+                why = f'rope_parameters has {name} = {values[name]!r}; remove one of both'
+                raise attributes.refusal(f'{spelling}.{name}', value, why)
+    for name, old in (('rope_theta', 'rotary_emb_base'), ('partial_rotary_factor', 'rotary_pct')):
+        for spelling in (old, name):
+            value = attributes.take(spelling, float, None)
+            if value is not None:
+                values.setdefault(name, value)
+    scaling = Attributes(values, f'{attributes.source}: rope_parameters')
+    kind = scaling.take('rope_type', str, 'default')
+    if kind not in ('default', *SCALINGS[1:]):
+        allowed = ', '.join(repr(name) for name in ('default', *SCALINGS[1:]))
+        raise UsageError(
+            f'{attributes.source}: rope_type = {kind!r} is not known; supported are {allowed}.'
+        )
+    fields: dict[str, Any] = dict(
+        rotary_base=scaling.take('rope_theta', float, base),
+        rotary_share=scaling.take('partial_rotary_factor', float, share),
+        rotary_scaling='none' if kind == 'default' else kind,
+    )
+    original = scaling.take('original_max_position_embeddings', int, None)
+    if kind != 'default':
+        fields['rotary_factor'] = scaling.take('factor', float)
+    if kind == 'llama3':
+        bands = tuple(scaling.take(f'{end}_freq_factor', float) for end in ('low', 'high'))
+        fields |= dict(rotary_original=original or context, rotary_bands=bands)
+    if kind == 'yarn':
+        bands = (scaling.take('beta_slow', float, None), scaling.take('beta_fast', float, None))
+        gain = scaling.take('attention_factor', float, None)
+        fields |= dict(
+            rotary_original=original or context,
+            rotary_bands=tuple(b or d for b, d in zip(bands, (1.0, 32.0), strict=True)),
+            rotary_gain=gain or 0.1 * math.log(max(fields['rotary_factor'], 1.0)) + 1.0,
+        )
+        scaling.require('truncate', True)
+        scaling.require('finetuned', True, False)
+    scaling.finish()
+    return fields
+
+
+def rope_parameters(model: Any) -> dict[str, Any]:
+    """The `rope_parameters` of a `config.model`: the inverse of `rotary`."""
+    kind = model.rotary_scaling
+    values: dict[str, Any] = dict(
+        rope_theta=model.rotary_base, rope_type='default' if kind == 'none' else kind
+    )
+    if model.rotary_share != 1:
+        values['partial_rotary_factor'] = model.rotary_share
+    if kind != 'none':
+        values['factor'] = model.rotary_factor
+    if kind in ('llama3', 'yarn'):
+        values['original_max_position_embeddings'] = model.rotary_original
+        low, high = model.rotary_bands
+        names = ('beta_slow', 'beta_fast')
+        if kind == 'llama3':
+            names = ('low_freq_factor', 'high_freq_factor')
+        values |= dict(zip(names, (low, high), strict=True))
+    if kind == 'yarn':
+        values['attention_factor'] = model.rotary_gain
+    return values

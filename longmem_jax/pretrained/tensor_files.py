@@ -1,0 +1,141 @@
+"""The safetensors files of a folder: names, shapes, and parts of tensors. Nothing else is ever opened.
+
+A pickle can run any program when it is loaded, so `pytorch_model.bin` and the like are refused.
+"""
+
+import json
+import math
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from longmem_jax.errors import UsageError
+
+WHOLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
+PICKLES = ('.bin', '.pt', '.pth', '.ckpt', '.pkl', '.pickle')
+# Bytes at the start of pickles, and of the archives that PyTorch keeps them in.
+PICKLE_STARTS = (b'\x80\x02', b'\x80\x03', b'\x80\x04', b'\x80\x05', b'PK\x03\x04')
+DTYPES = {'F64': 8, 'F32': 4, 'F16': 2, 'BF16': 2}
+SHOWN = 8  # names in a message
+
+
+def some(names: Any) -> str:
+    """The first few names, for a message."""
+    names = sorted(names)
+    more = len(names) - SHOWN
+    return ', '.join(names[:SHOWN]) + (f' and {more} more' if more > 0 else '')
+
+
+class TensorFiles:
+    """The tensors of a folder.
+
+    Attributes:
+      folder: the folder.
+      shapes: name to shape.
+      dtypes: name to dtype, as safetensors calls it ('F32', 'BF16', ...).
+      bytes_read: bytes of tensors read so far.
+    """
+
+    def __init__(self, folder: Path):
+        """Opens all files of `folder`; raises `UsageError` if they are not whole safetensors."""
+        self.folder, self.bytes_read = folder, 0
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: dict[str, str] = {}
+        self._slices: dict[str, Any] = {}
+        self._files: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        placed = _placed(folder)
+        for file in sorted(set(placed.values())) if placed else [WHOLE]:
+            self._open(folder / file, placed)
+        if missing := set(placed) - set(self._slices):
+            raise UsageError(f'{folder / INDEX}: names tensors that no file has: {some(missing)}.')
+
+    def _open(self, path: Path, placed: Mapping[str, str]) -> None:
+        """Opens one file; `placed` is the index, or empty."""
+        try:
+            with path.open('rb') as file:
+                start = file.read(4)
+        except OSError as error:
+            raise UsageError(f'{path}: cannot be read ({error.strerror}).') from error
+        if start.startswith(PICKLE_STARTS):
+            raise UsageError(f'{path}: {_PICKLE}')
+        try:
+            opened = safe_open(path, framework='numpy')
+            names = list(opened.keys())
+            for name in names:
+                part = opened.get_slice(name)
+                shape, dtype = tuple(part.get_shape()), part.get_dtype()
+                if placed and placed.get(name) != path.name:
+                    raise UsageError(f'{path}: has {name}, which {INDEX} does not say.')
+                self._slices[name], self.shapes[name], self.dtypes[name] = part, shape, dtype
+        except (SafetensorError, OSError, ValueError) as error:
+            if isinstance(error, UsageError):
+                raise
+            raise UsageError(
+                f'{path}: not a whole safetensors file ({error}). Fetch it again.'
+            ) from error
+        self._files[path.name] = opened
+
+    def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        """A part of a tensor, in the dtype of the file.
+
+        Args:
+          name: of the tensor.
+          index: slices of step 1, one per axis.
+
+        Raises:
+          UsageError: its numbers are not floats.
+        """
+        dtype = self.dtypes[name]
+        if dtype not in DTYPES:
+            raise UsageError(
+                f'{self.folder}: {name} is of type {dtype}; weights are read as {", ".join(DTYPES)}. '
+                'A quantised model must be converted first.'
+            )
+        part = np.asarray(self._slices[name][index])
+        with self._lock:
+            self.bytes_read += part.nbytes
+        return part
+
+    def num_bytes(self, names: Any) -> int:
+        """Bytes of the tensors of these names."""
+        return sum(
+            math.prod(self.shapes[name]) * DTYPES.get(self.dtypes[name], 1) for name in names
+        )
+
+
+_PICKLE = (
+    'a pickle, which can run any program when it is loaded; only safetensors are read. Convert it where '
+    "you trust it: model.save_pretrained(FOLDER) with transformers' current version."
+)
+
+
+def _placed(folder: Path) -> dict[str, str]:
+    """Name of every tensor to its file by the index; {} if there is one file without an index."""
+    index = folder / INDEX
+    if not index.is_file():
+        if (folder / WHOLE).is_file():
+            return {}
+        pickles = [path.name for path in sorted(folder.iterdir()) if path.suffix in PICKLES]
+        if pickles:
+            raise UsageError(f'{folder / pickles[0]}: {_PICKLE}')
+        raise UsageError(f'{folder}: has neither {WHOLE} nor {INDEX}.')
+    try:
+        placed = json.loads(index.read_bytes())['weight_map']
+        names = {str(name): Path(file).name for name, file in placed.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f'{index}: not an index of safetensors ({error!r}).') from error
+    for name, file in placed.items():
+        if (
+            names[name] != file
+            or not file.endswith('.safetensors')
+            or not (folder / file).is_file()
+        ):
+            raise UsageError(f'{index}: {name} is in {file!r}, which is no safetensors file here.')
+    if not names:
+        raise UsageError(f'{index}: names no tensors.')
+    return names

@@ -1,0 +1,96 @@
+"""Options of the backbone that pretrained decoders need."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.config import checks
+from longmem_jax.config.base import base
+from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.pretrained import hosts
+from longmem_jax.pretrained.model_fields import model_of
+from tests.toys import apply, random_segments, run, toy, with_config
+
+
+def parameters(**changes):
+    model = with_config('local', **changes)
+    return model, unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
+
+
+def test_the_layers_of_a_parallel_block_read_the_same_input():
+    """With the output projection of attention at zero, both forms are the same; otherwise not."""
+    model, params = toy('local')
+    parallel = with_config('local', parallel_residual=True)
+    segments = random_segments(segments=1)
+    (one, _), (other, _) = (run(which, params, segments) for which in (model, parallel))
+    assert np.abs(np.asarray(one - other)).max() > 1e-3
+
+    def without(path, leaf):
+        return jnp.zeros_like(leaf) if 'out' in str(path) and 'attention' in str(path) else leaf
+
+    silent = jax.tree_util.tree_map_with_path(without, params)
+    (one, _), (other, _) = (run(which, silent, segments) for which in (model, parallel))
+    np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_logits_without_bias():
+    model, params = parameters(output_bias=False)
+    assert 'out_bias_0' not in params['embedding']
+    _, biased = toy('local')
+    segments = random_segments(segments=1)
+    np.testing.assert_allclose(
+        run(model, params, segments)[0], run(toy('local')[0], biased, segments)[0], atol=1e-6
+    )
+
+
+def test_norms_of_heads_bound_queries_and_keys():
+    model, params = parameters(head_norm='rmsnorm')
+    projections = params['block_0']['attention']['projections']
+    assert projections['query']['norm']['scale'].shape == (8,)
+    assert 'norm' not in projections['value']
+    larger = jax.tree.map(lambda leaf: leaf, params)
+    kernel = larger['block_0']['attention']['projections']['query']
+    kernel['kernel'] = 100 * kernel['kernel']
+    segments = random_segments(segments=1)
+    np.testing.assert_allclose(
+        run(model, params, segments)[0], run(model, larger, segments)[0], atol=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    'changes, message',
+    [
+        (dict(head_norm='batch'), 'head_norm'),
+        (dict(parallel_residual=True, pre_norm=False), 'needs pre_norm = True'),
+        (dict(rotary_scaling='dynamic'), 'rotary_scaling'),
+        (dict(rotary_scaling='yarn'), 'rotary_original = 0: must be at least 1'),
+        (dict(rotary_scaling='llama3', rotary_original=9, rotary_bands=(4.0, 1.0)), 'two rising'),
+        (dict(rotary_factor=0.5), 'rotary_factor = 0.5: must be at least 1'),
+    ],
+)
+def test_faults(changes, message):
+    config = base()
+    config.model.transformer_xl.position = 'rotary'
+    assert checks.find_faults(config, 1) == []
+    config.model.update(changes)
+    faults = checks.find_faults(config, 1)
+    assert any(message in fault for fault in faults), faults
+
+
+def test_a_text_encoder_ignores_padding():
+    given = dict(
+        model_type='bert', vocab_size=9, num_hidden_layers=1, hidden_size=8, num_attention_heads=2,
+        intermediate_size=8, max_position_embeddings=6, type_vocab_size=2,
+    )  # fmt: skip
+    encoder = hosts.make(model_of(given, 'bert'), 6)
+    params = unbox(encoder.init(jax.random.key(0), method='initial')['params'])
+    tokens, types = jnp.asarray([[1, 2, 3, 4]]), jnp.zeros((1, 4), jnp.int32)
+    valid = jnp.asarray([[True, True, True, False]])
+    hidden, pooled = apply(encoder, params, tokens, valid, types)
+    other, other_pooled = apply(encoder, params, tokens.at[0, 3].set(7), valid, types)
+    np.testing.assert_allclose(hidden[:, :3], other[:, :3], atol=1e-6)
+    np.testing.assert_allclose(pooled, other_pooled, atol=1e-6)
+    assert pooled.shape == (1, 8)
+    of_other_type, _ = apply(encoder, params, tokens, valid, types.at[0, 1].set(1))
+    assert np.abs(np.asarray(of_other_type - hidden)[:, :3]).max() > 1e-4
