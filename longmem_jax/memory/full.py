@@ -14,7 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.contract import Entry, ModelSettings
 from longmem_jax.faults import at_least
 from longmem_jax.layers.attention import attend_in
 from longmem_jax.layers.attention_rules import Rules
@@ -166,19 +166,12 @@ def remember(
     return FullState(*written, count)
 
 
-def recipe(scale: Scale) -> Recipe:
-    """A window of `scale.reach` tokens: as many as Transformer-XL keeps, whole instead of in layers."""
-    position, notes = scale.position()
-    return Recipe({'full': dict(window=scale.reach, position=position)}, notes=notes)
-
-
 ENTRY = Entry(
     name='full',
     layer=FullAttention,
     check=check,
     lengths={'window': ''},
     reach=lambda fields, segment: fields['window'] - 1,
-    recipes={'full': recipe},
     toy=dict(window=6),
     variants=dict(alibi=dict(position='alibi', window=4)),
 )

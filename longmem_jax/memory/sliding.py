@@ -6,11 +6,13 @@ from longmem_jax.memory import full
 
 
 class SlidingAttention(full.FullAttention):
-    """Attention to the last `window` tokens; all attributes as in `FullAttention`."""
+    """Attention to the last `window` tokens, the query's own included.
+
+    Attributes:
+      window, position: as in `FullAttention`.
+    """
 
     window: int = 256
 
 
-ENTRY = dataclasses.replace(
-    full.ENTRY, name='sliding', layer=SlidingAttention, recipes={}, variants={}
-)
+ENTRY = dataclasses.replace(full.ENTRY, name='sliding', layer=SlidingAttention, variants={})
