@@ -1,14 +1,43 @@
-"""Hosts as Hugging Face folders: weights, `config.json`, tokenizer files and a model card."""
+"""Models as Hugging Face folders: weights, `config.json`, tokenizer files and a model card.
 
-from collections.abc import Iterator
+A host that has not changed gives the tensors that it was read from, byte for byte. With a memory, the
+memory's parameters are in the same files under names of their own, and `config.json` has a section
+`longmem`: other programs find the host, `hosts.find` and `hosts.load` find all of it.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import flax.traverse_util
+import jax.numpy as jnp
 import numpy as np
+from safetensors.numpy import save_file
 
-from longmem_jax.pretrained.families import Family
-from longmem_jax.pretrained.hosts import rows_of
+from longmem_jax.errors import UsageError
+from longmem_jax.pretrained.families import FAMILIES, Family
+from longmem_jax.pretrained.hosts import OWN, Host, rows_of
+from longmem_jax.pretrained.model_fields import attributes_of, differences, model_of
 from longmem_jax.pretrained.patterns import pattern
+from longmem_jax.pretrained.tables import TABLE
+from longmem_jax.pretrained.tensor_files import DTYPES, INDEX, WHOLE
+
+SHARD_BYTES = 5 << 30
+COPIED = (
+    'tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json',
+    'vocab.json', 'merges.txt', 'vocab.txt', 'tokenizer.model', 'spiece.model',
+    'chat_template.jinja', 'chat_template.json', 'generation_config.json',
+)  # fmt: skip
+NUMPY = {'F64': np.float64, 'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16}
+BY_NAME = {'float64': 'F64', 'float32': 'F32', 'float16': 'F16', 'bfloat16': 'BF16'}
+
+# Name of a tensor to a function that makes it.
+Tensors = dict[str, Callable[[], np.ndarray]]
 
 
 def their_tensors(family: Family, num_layers: int, params: Any) -> Iterator[tuple[str, np.ndarray]]:
@@ -25,6 +54,206 @@ def their_tensors(family: Family, num_layers: int, params: Any) -> Iterator[tupl
     flat = flax.traverse_util.flatten_dict(params, sep='/')
     for row in rows_of(family, num_layers):
         if all(path in flat for path in row.ours):
-            ours = [np.asarray(flat[path]) for path in row.ours]
-            whole = np.stack(ours) if len(ours) > 1 else ours[0]
-            yield family.prefixed(row.theirs), pattern(row.layout).put(whole)
+            yield family.prefixed(row.theirs), _joined(flat, row)
+
+
+def _joined(flat: Mapping[str, Any], row: Any) -> np.ndarray:
+    """The tensor of a row."""
+    ours = [np.asarray(flat[path]) for path in row.ours]
+    return pattern(row.layout).put(np.stack(ours) if len(ours) > 1 else ours[0])
+
+
+def save(
+    folder: str | Path,
+    model: Any,
+    params: Any,
+    *,
+    like: Host | None = None,
+    files: Mapping[str, Path] | None = None,
+    card: str = '',
+    shard_bytes: int = SHARD_BYTES,
+) -> list[str]:
+    """Writes a model as a folder that `hosts.find` reads, and other programs as far as it is a host.
+
+    Args:
+      folder: must not exist, or be empty.
+      model: its `config.model`.
+      params: its parameters, a nested dictionary.
+      like: the host that it began with: its attributes, names, dtypes and tokenizer are kept.
+      files: further files to copy: name in the folder to path, such as a tokenizer.
+      card: text of README.md, see `model_card`.
+      shard_bytes: weights beyond this are written as several files, with an index.
+
+    Returns:
+      The names of the files.
+
+    Raises:
+      UsageError: the folder has files, or the model is of no family that it could be read as. Nothing
+        is left behind then.
+    """
+    folder = Path(folder).expanduser()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f'{folder}: already has files; give a folder that is empty or new.')
+    given = dict(like.attributes) if like else attributes_of(model)
+    given.pop('longmem', None)
+    if like and 'tie_word_embeddings' in given | {'tie_word_embeddings': like.plain.tie_weights}:
+        if model.tie_weights != like.plain.tie_weights:
+            given['tie_word_embeddings'] = bool(model.tie_weights)
+    tensors, sizes = _tensors(model, params, given, like)
+    if differences(model_of(given, 'config.json'), model):
+        given['longmem'] = {'model': model.to_dict()}
+    elif not like:
+        given['dtype'] = 'float32'
+    copies = {name: like.folder / name for name in COPIED} if like else {}
+    copies = {name: path for name, path in copies.items() if path.is_file()} | dict(files or {})
+    with _new_folder(folder) as partial:
+        _write_tensors(partial, tensors, sizes, shard_bytes)
+        if like and given == like.attributes:
+            shutil.copyfile(like.folder / 'config.json', partial / 'config.json')
+        else:
+            (partial / 'config.json').write_text(json.dumps(given, indent=2) + '\n')
+        for name, path in copies.items():
+            shutil.copyfile(path, partial / name)
+        if card:
+            (partial / 'README.md').write_text(card)
+    return sorted(path.name for path in folder.iterdir())
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `folder` if the block ends without an error."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f'.{folder.name}-'))
+    except OSError as error:
+        raise UsageError(f'{folder}: cannot be written ({error.strerror}).') from error
+    try:
+        yield partial
+        partial.chmod(0o777 & ~_umask())
+        if folder.exists():
+            folder.rmdir()
+        partial.replace(folder)
+    except OSError as error:
+        raise UsageError(f'{folder}: cannot be written ({error.strerror}).') from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _umask() -> int:
+    """The permissions that new files of this process do not get."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _tensors(
+    model: Any, params: Any, given: Mapping[str, Any], like: Host | None
+) -> tuple[Tensors, dict[str, int]]:
+    """What to write, made when it is asked for, and the bytes of each tensor."""
+    family = like.family if like else FAMILIES[given['model_type']]
+    flat = flax.traverse_util.flatten_dict(params, sep='/')
+    usual = BY_NAME.get(str(given.get('dtype', given.get('torch_dtype'))).removeprefix('torch.'))
+    tensors: Tensors = {}
+    sizes: dict[str, int] = {}
+    covered: set[str] = set()
+
+    def add(name: str, dtype: str, row: Any) -> None:
+        covered.update(row.ours)
+        tensors[name] = lambda: _joined(flat, row).astype(NUMPY[dtype])
+        sizes[name] = sum(flat[path].size for path in row.ours) * DTYPES[dtype]
+
+    for row in rows_of(family, model.num_layers):
+        found = like.names(row) if like else None
+        name = found or family.prefixed(row.theirs)
+        dtype = like.files.dtypes[found] if found else usual or 'F32'
+        if all(path in flat for path in row.ours):
+            add(name, dtype, row)
+        elif found and row.theirs in family.heads and model.tie_weights:
+            add(name, dtype, row._replace(ours=(TABLE,)))
+    for path, leaf in flat.items():
+        if path not in covered:
+            name = OWN + path.replace('/', '.')
+            tensors[name] = lambda leaf=leaf: np.ascontiguousarray(leaf)
+            sizes[name] = leaf.size * leaf.dtype.itemsize
+    for name in like.files.shapes if like else ():  # what the model has no use for
+        if name not in tensors and not name.startswith(OWN):
+            tensors[name] = lambda name=name: like.files.whole(name)
+            sizes[name] = like.files.num_bytes([name])
+    return tensors, sizes
+
+
+def _write_tensors(
+    folder: Path, tensors: Tensors, sizes: Mapping[str, int], shard_bytes: int
+) -> None:
+    """Writes one file, or several with an index; only one is in memory at a time."""
+    shards: list[list[str]] = [[]]
+    total = 0
+    for name in tensors:
+        if shards[-1] and total + sizes[name] > shard_bytes:
+            shards.append([])
+            total = 0
+        shards[-1].append(name)
+        total += sizes[name]
+    names = [WHOLE]
+    if len(shards) > 1:
+        names = [
+            f'model-{number:05}-of-{len(shards):05}.safetensors'
+            for number in range(1, len(shards) + 1)
+        ]
+    for file, shard in zip(names, shards, strict=True):
+        save_file({name: tensors[name]() for name in shard}, folder / file, {'format': 'pt'})
+    if len(shards) > 1:
+        placed = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
+        index = {
+            'metadata': {'total_size': sum(sizes.values())},
+            'weight_map': dict(sorted(placed.items())),
+        }
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + '\n')
+
+
+def model_card(
+    name: str, model: Any, *, base_model: str = '', step: int = 0, results: Mapping[str, Any] = ()
+) -> str:
+    """README.md of an exported model.
+
+    Args:
+      name: title.
+      model: its `config.model`.
+      base_model: the host that it began with, '' = none.
+      step: training steps.
+      results: content of a run's `results.json`.
+    """
+    memories = sorted({*model.attention} - {'full', 'sliding', 'local'})
+    lines = ['---', 'library_name: longmem_jax', 'tags: [longmem_jax, long-context]']
+    if base_model:
+        lines.append(f'base_model: {json.dumps(base_model)}')
+    lines += ['---', f'# {name}', '']
+    began = f' It began with the parameters of `{base_model}`.' if base_model else ''
+    lines += [f'Trained for {step:,} steps with longmem_jax.{began}', '', '## Memory', '']
+    if not memories:
+        lines.append('None besides the keys and values of its own context.')
+    for memory in memories:
+        layers = [str(i) for i, other in enumerate(model.attention) if other == memory]
+        fields = ', '.join(f'{key} = {value}' for key, value in model[memory].items())
+        lines.append(f'- `{memory}` in layers {", ".join(layers)}: {fields}')
+    if memories:
+        lines += [
+            '',
+            'Only longmem_jax reads the memory. Programs that do not know it find a model without it, '
+            'which is not what was trained.',
+        ]
+    lines += ['', '```python', 'from longmem_jax.pretrained import hosts', '']
+    lines += ["host = hosts.find('FOLDER')", 'model = hosts.make(host.model, segment_length=512)']
+    lines += ['params = hosts.load(host, model)', '```']
+    if results:
+        lines += ['', '## Results', '', '| | |', '|---|---|']
+        lines += [f'| {key} | {_cell(value)} |' for key, value in dict(results).items()]
+    return '\n'.join(lines) + '\n'
+
+
+def _cell(value: Any) -> str:
+    """A JSON value in a table."""
+    if isinstance(value, dict):
+        return ', '.join(f'{key} {_cell(item)}' for key, item in value.items())
+    text = f'{value:.6g}' if isinstance(value, float) else str(value)
+    return text.replace('|', '\\|').replace('\n', ' ')

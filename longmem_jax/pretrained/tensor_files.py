@@ -47,6 +47,7 @@ class TensorFiles:
         self.dtypes: dict[str, str] = {}
         self._slices: dict[str, Any] = {}
         self._files: dict[str, Any] = {}
+        self._placed: dict[str, str] = {}
         self._lock = threading.Lock()
         placed = _placed(folder)
         for file in sorted(set(placed.values())) if placed else [WHOLE]:
@@ -72,6 +73,7 @@ class TensorFiles:
                 if placed and placed.get(name) != path.name:
                     raise UsageError(f'{path}: has {name}, which {INDEX} does not say.')
                 self._slices[name], self.shapes[name], self.dtypes[name] = part, shape, dtype
+                self._placed[name] = path.name
         except (SafetensorError, OSError, ValueError) as error:
             if isinstance(error, UsageError):
                 raise
@@ -100,6 +102,10 @@ class TensorFiles:
         with self._lock:
             self.bytes_read += part.nbytes
         return part
+
+    def whole(self, name: str) -> np.ndarray:
+        """A whole tensor of any dtype."""
+        return self._files[self._placed[name]].get_tensor(name)
 
     def num_bytes(self, names: Any) -> int:
         """Bytes of the tensors of these names."""
