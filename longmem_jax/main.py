@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 from absl import flags
 
-from longmem_jax.commands import compile, entry, evaluate, floors, generate, translate
+from longmem_jax.commands import compile, entry, evaluate, export, floors, generate, translate
 from longmem_jax.commands.train import train
 from longmem_jax.config import checks
 from longmem_jax.devices import allocator, sharding
@@ -67,6 +67,10 @@ def _build_datastore(experiment: Experiment) -> None:
     build_datastore.build(experiment, _SPLIT.value or 'train')
 
 
+def _export(experiment: Experiment) -> None:
+    export.export(experiment, _FOLDER.value)
+
+
 def _memory_files() -> dict[str, str]:
     return {'save_state': _SAVE_STATE.value, 'load_state': _LOAD_STATE.value}
 
@@ -79,6 +83,7 @@ MODES = {
     'floors': Mode(_floors, None),
     'build_datastore': Mode(_build_datastore, None),
     'train_spalm': Mode(spalm.train, None),
+    'export': Mode(_export, None),
 }
 
 _CONFIG = entry.define_config()
@@ -103,6 +108,7 @@ _SAVE_STATE = flags.DEFINE_string(
 _LOAD_STATE = flags.DEFINE_string(
     'load_state', '', 'generate, evaluate: start from the memory in this file.'
 )
+_FOLDER = flags.DEFINE_string('folder', '', 'export: the Hugging Face folder to write.')
 _SPLIT = flags.DEFINE_string(
     'split',
     '',

@@ -111,7 +111,9 @@ def base() -> ml_collections.ConfigDict:
         log_every=50,
         evaluate_every=1000,
         seed=0,
-        start_from='',  # workdir of another run whose parameters, where shapes agree, to start from
+        # Workdir of another run whose parameters, where shapes agree, to start from; or the folder of a
+        # Hugging Face model, or its name on the hub.
+        start_from='',
         max_bad_steps=20,  # non-finite steps in a row before the run ends
         z_loss=0.0,
         loss_weights=config_dict.create(),  # auxiliary losses of memories, by name

@@ -78,6 +78,11 @@ def is_host(source: str | Path) -> bool:
     return isinstance(given, dict) and 'model_type' in given
 
 
+def is_name(source: str | Path) -> bool:
+    """Whether a source is a host, or no folder here, so that it can only be a name on the hub."""
+    return is_host(source) or not Path(source).expanduser().exists()
+
+
 def find(source: str | Path, context: int = 0) -> Host:
     """A host by its folder, or by its name on the Hugging Face hub.
 

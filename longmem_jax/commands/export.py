@@ -1,0 +1,63 @@
+"""`--mode=export`: writes the newest checkpoint as a Hugging Face folder; see `pretrained.export`."""
+
+import json
+from pathlib import Path
+
+from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment
+from longmem_jax.pretrained import export as writing
+from longmem_jax.pretrained import hosts
+
+# Kind of tokenizer to the name under which Hugging Face folders have its file.
+TOKENIZERS = {
+    'bpe': 'tokenizer.json',
+    'tokenizers': 'tokenizer.json',
+    'sentencepiece': 'tokenizer.model',
+}
+
+
+def export(experiment: Experiment, folder: str) -> list[str]:
+    """Writes the model of a run to a folder.
+
+    Args:
+      experiment: a trained experiment. If `config.train.start_from` names a host, its attributes, names
+        and tokenizer are kept.
+      folder: must not exist, or be empty.
+
+    Returns:
+      The names of the files.
+
+    Raises:
+      UsageError: no folder or no checkpoint; a model that no Hugging Face family has, without a host
+        that it began with; a folder that cannot be written.
+    """
+    if not folder:
+        raise UsageError('--folder= is missing: the folder to write.')
+    source = experiment.config.train.start_from
+    like = hosts.find(source) if source and hosts.is_name(source) else None
+    params, step = experiment.restore_parameters()
+    results = experiment.workdir / 'results.json'
+    card = writing.model_card(
+        Path(folder).name,
+        experiment.config.model,
+        base_model=source if like else '',
+        step=step,
+        results=json.loads(results.read_text()) if results.is_file() else {},
+    )
+    tokenizer = (
+        {} if like and (like.folder / 'tokenizer.json').is_file() else _tokenizer(experiment)
+    )
+    model = experiment.config.model
+    written = writing.save(folder, model, params, like=like, files=tokenizer, card=card)
+    print(f'Step {step:,} of {experiment.workdir} is in {folder}: {", ".join(written)}')
+    return written
+
+
+def _tokenizer(experiment: Experiment) -> dict[str, Path]:
+    """The file of the run's tokenizer, under the name that others look for; {} if it has none."""
+    settings = experiment.config.data.tokenizer
+    if settings.kind not in TOKENIZERS:
+        return {}
+    paths = [Path(settings.path).expanduser()] if settings.path else []
+    paths += sorted(experiment.workdir.glob(f'tokenizer.{settings.kind}.{settings.size}.*'))
+    return {TOKENIZERS[settings.kind]: paths[0]} if paths and paths[0].is_file() else {}
