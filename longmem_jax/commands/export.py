@@ -48,7 +48,10 @@ def export(experiment: Experiment, folder: str) -> list[str]:
         {} if like and (like.folder / 'tokenizer.json').is_file() else _tokenizer(experiment)
     )
     model = experiment.config.model
-    written = writing.save(folder, model, params, like=like, files=tokenizer, card=card)
+    length = experiment.config.train.segment_length
+    written = writing.save(
+        folder, model, params, like=like, segment_length=length, files=tokenizer, card=card
+    )
     print(f'Step {step:,} of {experiment.workdir} is in {folder}: {", ".join(written)}')
     return written
 

@@ -69,6 +69,7 @@ def save(
     params: Any,
     *,
     like: Host | None = None,
+    segment_length: int = 1,
     files: Mapping[str, Path] | None = None,
     card: str = '',
     shard_bytes: int = SHARD_BYTES,
@@ -80,6 +81,7 @@ def save(
       model: its `config.model`.
       params: its parameters, a nested dictionary.
       like: the host that it began with: its attributes, names, dtypes and tokenizer are kept.
+      segment_length: tokens per segment that it was trained with; kept where there is a memory.
       files: further files to copy: name in the folder to path, such as a tokenizer.
       card: text of README.md, see `model_card`.
       shard_bytes: weights beyond this are written as several files, with an index.
@@ -101,7 +103,7 @@ def save(
             given['tie_word_embeddings'] = bool(model.tie_weights)
     tensors, sizes = _tensors(model, params, given, like)
     if differences(model_of(given, 'config.json'), model):
-        given['longmem'] = {'model': model.to_dict()}
+        given['longmem'] = {'segment_length': segment_length, 'model': model.to_dict()}
     elif not like:
         given['dtype'] = 'float32'
     copies = {name: like.folder / name for name in COPIED} if like else {}

@@ -29,8 +29,9 @@ from longmem_jax.config.base import base
 from longmem_jax.config.model_checks import model_faults
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
+from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.encoders.text_encoder import TextEncoder
-from longmem_jax.models.kinds import make_model
+from longmem_jax.models.kinds import KINDS, make_model
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.pretrained import model_fields, tables
 from longmem_jax.pretrained.families import FAMILIES, Family
@@ -52,6 +53,7 @@ class Host:
       plain: `config.model` of the host by itself.
       model: the same, or with the memory that the folder was exported with.
       files: its tensors.
+      segment_length: tokens per segment that it was trained with, of a host with a memory; otherwise 0.
     """
 
     folder: Path
@@ -60,6 +62,7 @@ class Host:
     plain: Any
     model: Any
     files: TensorFiles
+    segment_length: int = 0
 
     def names(self, row: tables.Row) -> str | None:
         """The name of a row's tensor in the files; None = they do not have it."""
@@ -73,7 +76,7 @@ def is_host(source: str | Path) -> bool:
     """Whether a folder has a `config.json` of a Hugging Face model."""
     try:
         given = json.loads((Path(source).expanduser() / 'config.json').read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(given, dict) and 'model_type' in given
 
@@ -101,7 +104,7 @@ def find(source: str | Path, context: int = 0) -> Host:
         given = json.loads((folder / 'config.json').read_bytes())
     except FileNotFoundError as error:
         raise UsageError(f'{folder}: has no config.json; give the folder of a model.') from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f'{folder / "config.json"}: not JSON ({error}).') from error
     name = str(folder / 'config.json')
     if not isinstance(given, dict):
@@ -111,8 +114,8 @@ def find(source: str | Path, context: int = 0) -> Host:
     if plain.kind == 'text_encoder':
         has_pooler = any('pooler.dense' in tensor for tensor in files.shapes)
         plain.text_encoder.pooler = has_pooler
-    model = _with_memory(given, plain, name) if 'longmem' in given else plain
-    return Host(folder, given, FAMILIES[given['model_type']], plain, model, files)
+    model, length = _with_memory(given, name) if 'longmem' in given else (plain, 0)
+    return Host(folder, given, FAMILIES[given['model_type']], plain, model, files, length)
 
 
 def _fetch(name: str) -> Path:
@@ -136,25 +139,27 @@ def _fetch(name: str) -> Path:
         ) from error
 
 
-def _with_memory(given: Mapping[str, Any], plain: Any, name: str) -> Any:
-    """`config.model` of a host that was exported with a memory."""
-    fields = given['longmem'].get('model') if isinstance(given['longmem'], dict) else None
-    if not isinstance(fields, dict):
+def _with_memory(given: Mapping[str, Any], name: str) -> tuple[Any, int]:
+    """`config.model` of a host that was exported with a memory, and its segment length."""
+    stored = given['longmem'] if isinstance(given['longmem'], dict) else {}
+    fields, length = stored.get('model'), stored.get('segment_length', 1)
+    if not isinstance(fields, dict) or not isinstance(length, int) or length < 1:
         raise UsageError(
-            f'{name}: longmem must have the section model, as --mode=export writes it.'
+            f'{name}: longmem must have model and segment_length, as --mode=export writes them.'
         )
     model = base().model
     del model.transformer_xl
+    unknown = set(fields) - {*model, *LAYERS, *KINDS, 'text_encoder'}
+    if unknown:
+        raise UsageError(f'{name}: longmem.model has {some(unknown)}: not fields.')
     try:
         model.update(_tuples(fields))
-        faults = model_faults(model, 1)
+        faults = model_faults(model, length)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise UsageError(f'{name}: longmem.model cannot be read ({error}).') from error
-    unknown = sorted(set(fields) - set(model))
-    faults += [f'{field}: not a field' for field in unknown]
     if faults:
         raise UsageError(f'{name}: longmem.model has faults:\n  ' + '\n  '.join(faults))
-    return model
+    return model, length
 
 
 def _tuples(value: Any) -> Any:

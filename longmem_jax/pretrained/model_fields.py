@@ -20,13 +20,14 @@ ACTIVATIONS = {
     'relu': 'relu',
 }
 GATED = {'silu': 'swiglu', 'swish': 'swiglu', 'gelu_pytorch_tanh': 'geglu', 'gelu_new': 'geglu'}
+MOST_LAYERS, LARGEST = 4096, 2**30
 BIASES = {False: 'none', True: 'all'}
 
 
 def family_of(given: Mapping[str, Any], source: str) -> str:
     """The `model_type`; raises `UsageError` if it is none of `FAMILIES`."""
     kind = given.get('model_type')
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise UsageError(f'{source}: {unknown("model_type", kind, FAMILIES)}.')
     return kind
 
@@ -49,6 +50,8 @@ def model_of(given: Mapping[str, Any], source: str, context: int = 0) -> ConfigD
     for name, (field, kind, *default) in family.copied.items():
         value = _number(left, name, kind, *default)
         model[field] = 4 * model.d_model if value is None else value
+        if field == 'num_layers' and value > MOST_LAYERS:
+            raise left.refusal(name, value, f'at most {MOST_LAYERS} are supported')
     model.d_embed = model.d_model
     length = _number(left, family.context, int)
     left.require('n_ctx', length)
@@ -83,6 +86,8 @@ def _number(left: Attributes, name: str, kind: type, *default: Any) -> Any:
     value = left.take(name, kind, *default)
     if kind is not bool and value is not None and value <= 0:
         raise left.refusal(name, value, 'must be above 0')
+    if kind is int and value is not None and value > LARGEST:
+        raise left.refusal(name, value, f'at most {LARGEST} is supported')
     return value
 
 
