@@ -78,6 +78,8 @@ def compare(path: Path) -> Iterator[tuple[str, float, float]]:
     settings = json.loads(str(arrays['config_json'])) if 'config_json' in arrays else {}
     system = settings.get('system', path.resolve().parent.name)
     settings['folder'] = str(path.resolve().parent)
+    if system not in SYSTEMS and (path.parent / 'hf' / 'config.json').is_file():
+        system = 'gpt2'  # any Hugging Face model: its family is in its folder
     if system not in SYSTEMS:
         raise ValueError(f'{path}: system {system!r}; there are checks for {sorted(SYSTEMS)}')
     for name, ours, reference in SYSTEMS[system](settings, arrays):

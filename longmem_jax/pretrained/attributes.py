@@ -18,7 +18,7 @@ HARMLESS = frozenset(
     resid_pdrop summary_first_dropout
     bos_token_id eos_token_id pad_token_id sep_token_id decoder_start_token_id forced_bos_token_id
     forced_eos_token_id prefix tokenizer_class vocab_file
-    initializer_range init_std initializer_factor
+    initializer_range init_std initializer_factor _num_labels output_past
     finetuning_task id2label label2id num_labels problem_type task_specific_params
     summary_activation summary_proj_to_labels summary_type summary_use_proj directionality
     pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
@@ -40,6 +40,7 @@ FIXED: dict[str, tuple[Any, ...]] = {
     'tie_encoder_decoder': (False,),
     'pruned_heads': ({},),
     'pretraining_tp': (1,),
+    'use_mrope': (False,),
 }
 REQUIRED = object()
 
