@@ -165,7 +165,7 @@ def _tensors(
         sizes[name] = sum(flat[path].size for path in row.ours) * DTYPES[dtype]
 
     for row in rows_of(family, model.num_layers):
-        found = like.names(row) if like else None
+        found = like.name_of(row) if like else None
         name = found or family.prefixed(row.theirs)
         dtype = like.files.dtypes[found] if found else usual or 'F32'
         if all(path in flat for path in row.ours):

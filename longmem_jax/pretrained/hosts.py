@@ -64,7 +64,7 @@ class Host:
     files: TensorFiles
     segment_length: int = 0
 
-    def names(self, row: tables.Row) -> str | None:
+    def name_of(self, row: tables.Row) -> str | None:
         """The name of a row's tensor in the files; None = they do not have it."""
         is_head = row.theirs in self.family.heads
         prefixes = ('',) if is_head else (self.family.prefix, '')
@@ -252,7 +252,7 @@ def _sources(
     found: dict[str, Source] = {}
     known, missing, ignored, faults = set(), [], [], []
     for row in rows_of(host.family, host.plain.num_layers):
-        name = host.names(row)
+        name = host.name_of(row)
         if row.ours[0] not in own:
             if name is not None and name in host.files.shapes and row.theirs in host.family.heads:
                 known.add(name)
@@ -304,7 +304,7 @@ def _require_tied(host: Host, head: str) -> None:
     """Raises `UsageError` unless the output's vectors are those of the input, which the model shares."""
     files = host.files
     row = next(row for row in host.family.rows if row.ours == (tables.TABLE,))
-    table = host.names(row)
+    table = host.name_of(row)
     if table is None:
         return
     rows, width = files.shapes[table]
