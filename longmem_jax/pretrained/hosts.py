@@ -232,11 +232,20 @@ def load(
         names.add(name)
         loaded[path] = _place(host.files, name, number, layout, shape, places[path])
     new = sorted(set(wanted) - set(loaded))
+    if new and host.model is not host.plain and _is_whole(host, wanted):
+        raise UsageError(
+            f'{host.folder}: the tensors do not fit: missing are those of {some(new)}.'
+        )
     if new:
         loaded |= _initial(module, seed, new, places)
     said = f'{len(names)} tensors ({host.files.num_bytes(names) / 2**20:.1f} MiB) of {host.folder}'
     report(f'Loaded {said}; new: {some(new) or "nothing"}; ignored: {some(ignored) or "nothing"}.')
     return flax.traverse_util.unflatten_dict(loaded, sep='/')
+
+
+def _is_whole(host: Host, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> bool:
+    """Whether a model has the parameters of the one that was exported: then the files have all."""
+    return {*wanted} == {*shapes(make(host.model, host.segment_length))}
 
 
 # Where one of our parameters is: the tensor, its number among those in it, the layout, and the shape of

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from longmem_jax.config.recipes import section
 from longmem_jax.devices.sharding import make_mesh
@@ -126,6 +126,21 @@ def test_a_memory_goes_with_its_host(changes, tmp_path):
     # Exported again, without the folder of the host: from the exported folder alone.
     export.save(tmp_path / 'twice', found.model, again, like=found)
     assert_same(tensors_of(tmp_path / 'twice'), tensors)
+
+
+def test_a_memory_without_its_tensors_is_refused(tmp_path):
+    host, model, _, params = grafted()
+    out = tmp_path / 'out'
+    export.save(out, model, params, like=host, segment_length=8)
+    path = out / 'model.safetensors'
+    tensors = load_file(path)
+    del tensors['longmem.block_1.attention.gate']
+    save_file(tensors, path)
+    found = hosts.find(out)
+    assert found.segment_length == 8
+    with pytest.raises(UsageError, match='missing are those of block_1/attention/gate'):
+        hosts.load(found, hosts.make(found.model, 8))
+    hosts.load(found, hosts.make(found.plain, 8))  # the host by itself is whole
 
 
 def test_the_card_says_what_the_memory_is():
