@@ -98,14 +98,13 @@ def save(
         raise UsageError(f'{folder}: already has files; give a folder that is empty or new.')
     given = dict(like.attributes) if like else attributes_of(model)
     given.pop('longmem', None)
-    if like and 'tie_word_embeddings' in given | {'tie_word_embeddings': like.plain.tie_weights}:
-        if model.tie_weights != like.plain.tie_weights:
-            given['tie_word_embeddings'] = bool(model.tie_weights)
+    if not like:
+        given['dtype'] = 'float32'
+    elif model.tie_weights != like.plain.tie_weights:
+        given['tie_word_embeddings'] = bool(model.tie_weights)
     tensors, sizes = _tensors(model, params, given, like)
     if differences(model_of(given, 'config.json'), model):
         given['longmem'] = {'segment_length': segment_length, 'model': model.to_dict()}
-    elif not like:
-        given['dtype'] = 'float32'
     copies = {name: like.folder / name for name in COPIED} if like else {}
     copies = {name: path for name, path in copies.items() if path.is_file()} | dict(files or {})
     with _new_folder(folder) as partial:

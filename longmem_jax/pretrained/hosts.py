@@ -1,8 +1,8 @@
 """Pretrained Hugging Face models as hosts of memories: a folder, or a name on the hub, to parameters.
 
 ```python
-host = hosts.find('gpt2')                       # a folder, or a name on the hub
-model = make_model(host.model, segment_length)  # a LanguageModel that computes what the host computes
+host = hosts.find('gpt2')  # a folder, or a name on the hub
+model = hosts.make(host.model, segment_length)  # a LanguageModel that computes what the host does
 params = hosts.load(host, model)
 ```
 
@@ -10,6 +10,7 @@ params = hosts.load(host, model)
 a memory: `load` then fills the parameters that both have, and the others start as in any new model.
 """
 
+import concurrent.futures
 import dataclasses
 import json
 import re
@@ -39,6 +40,7 @@ from longmem_jax.pretrained.patterns import pattern
 from longmem_jax.pretrained.tensor_files import TensorFiles, some
 
 OWN = 'longmem.'  # begins the names of tensors that no family has: memories
+THREADS = 8  # as many parameters are in memory at a time, besides those on devices
 PATTERNS = ['*.json', '*.safetensors', '*.model', '*.txt', '*.jinja']
 
 
@@ -227,10 +229,13 @@ def load(
     places = flax.traverse_util.flatten_dict(sharding.parameter_shardings(mesh, boxed), sep='/')
     wanted = shapes(module)
     sources, ignored = _sources(host, wanted)
-    loaded, names = {}, set()
-    for path, (name, number, layout, shape) in sources.items():
-        names.add(name)
-        loaded[path] = _place(host.files, name, number, layout, shape, places[path])
+    names = {source[0] for source in sources.values()}
+    # Most of the time goes to turning the kernels around, which several threads can do.
+    with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
+        arrays = pool.map(
+            lambda path: _place(host.files, *sources[path], places[path]), list(sources)
+        )
+        loaded = dict(zip(sources, arrays, strict=True))
     new = sorted(set(wanted) - set(loaded))
     if new and host.model is not host.plain and _is_whole(host, wanted):
         raise UsageError(
