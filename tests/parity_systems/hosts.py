@@ -44,6 +44,10 @@ def _valid(mask, array):
     return jnp.where(mask[..., None], array, jnp.zeros_like(array))
 
 
+def _types(arrays):
+    return jnp.asarray(arrays.get('in/token_type_ids', 0 * arrays['in/tokens']), jnp.int32)
+
+
 def _segment(tokens, mask):
     return Segment(tokens, mask, jnp.ones(tokens.shape[:1], bool))
 
@@ -106,7 +110,7 @@ def _decode(model, params, tokens, prefix, arrays):
 
 def _encoder(model, params, tokens, mask, arrays):
     """Hidden vectors after every layer, and the pooled ones."""
-    types = jnp.asarray(arrays['in/token_type_ids'], jnp.int32)
+    types = _types(arrays)
 
     @jax.jit
     def read(params):
@@ -132,7 +136,7 @@ def _gradients(host, model, params, tokens, mask, arrays):
 
     def loss(params):
         if host.model.kind == 'text_encoder':
-            types = jnp.asarray(arrays['in/token_type_ids'], jnp.int32)
+            types = _types(arrays)
             hidden, pooled = model.apply({'params': params}, tokens, mask, types, train=False)
             total = (_valid(mask, hidden) * arrays['in/loss_weight']).sum()
             return total + (pooled * arrays['in/loss_weight_pooled']).sum()
