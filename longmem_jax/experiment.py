@@ -143,9 +143,12 @@ class Experiment:
 
     def checkpointer(self, report: Callable[[str], None]) -> Checkpointer:
         """The checkpoints of the workdir; `report` is called with a line if one is broken."""
+        model = self.config.model.to_dict()
+        if not model.get('lora', {}).get('rank'):  # as in runs of before it existed
+            model.pop('lora', None)
         identity = {
             'format': FORMAT,
-            'config.model': self.config.model.to_dict(),
+            'config.model': model,
             'tokenizer': self.tokenizer.fingerprint(),
             'config.train.num_lanes': self.config.train.num_lanes,
             'config.optimizer.name': self.config.optimizer.name,

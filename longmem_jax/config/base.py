@@ -68,6 +68,9 @@ def base() -> ml_collections.ConfigDict:
         embedding_std=0.0,  # of token vectors, before they are scaled; 0 = init_std
         scale_residual_init=False,  # divide kernels into the residual sum by sqrt(2 num_layers)
         dtype='float32',  # of activations; 'bfloat16' on accelerators
+        # Low-rank parts of kernels (LoRA): rank 0 = none; scale alpha / rank, where alpha 0 = rank;
+        # pattern that is searched for in the paths of linear maps.
+        lora=dict(rank=0, alpha=0.0, targets='attention/projections/(query|value)$'),
     )
     config.data = config_dict.create(
         # 'stdlib', 'text', 'tfds', 'huggingface', 'parallel', a set of data/sets/, a task of data/tasks/
@@ -98,7 +101,8 @@ def base() -> ml_collections.ConfigDict:
         clip_norm=0.25,  # largest norm of the gradient; 0 = no limit
         clip_each=False,  # clip_norm is for every parameter by itself, not for all together
         accumulate_steps=1,
-        # Parameter groups: (path pattern, rate multiplier, weight decay[, another optimizer]).
+        # Parameter groups: (path pattern, rate multiplier, weight decay[, another optimizer]); the
+        # first that matches counts, and a rate of 0 freezes.
         groups=(),
     )
     config.train = config_dict.create(

@@ -9,6 +9,7 @@ from longmem_jax.faults import at_least, between, of_section, one_of, under
 from longmem_jax.layers import embedding, norms, token_shift
 from longmem_jax.memory.checks import layer_faults, size_faults
 from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
+from longmem_jax.models import adapted
 from longmem_jax.models.kinds import KINDS
 
 
@@ -33,6 +34,8 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
                 f'{name} = {model[name]}: must lie between 0 and 1, excluding 1, or be -1 (as dropout)'
             )
     faults = under('config.model', faults)
+    if 'lora' in model:
+        faults += under('config.model.lora', adapted.faults(model.lora))
     faults += _stack(model, 'attention', ATTENTION)
     faults += _stack(model, 'feed_forward', FEED_FORWARD)
     if not all(isinstance(name, str) for name in (*model.attention, *model.feed_forward)):

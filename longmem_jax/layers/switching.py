@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from longmem_jax.devices.sharding import RULES
+from longmem_jax.layers import low_rank
 
 
 def sizes_below(largest: int, number: int) -> tuple[int, ...]:
@@ -149,7 +150,9 @@ def as_function(module: Any) -> tuple[Callable[[Any, Any], Any], Any]:
     """
     if isinstance(module, nn.Module):
         unbound, variables = module.unbind()
-        return unbound.apply, variables
+        # What runs later, such as a backward pass, is outside of `nn.intercept_methods`.
+        params = low_rank.merged(variables.get('params', {}))
+        return unbound.apply, {**variables, 'params': params}
     return (lambda variables, x: module(x)), {}
 
 

@@ -9,6 +9,7 @@ import ml_collections
 
 from longmem_jax.contract import Recipe, Scale
 from longmem_jax.models import memformer, memory_transformer, seq2seq
+from longmem_jax.models.adapted import Adapted
 from longmem_jax.models.language_model import LanguageModel
 
 
@@ -112,6 +113,8 @@ KINDS: dict[str, Kind] = {
 
 def make_model(config: Any, segment_length: int) -> nn.Module:
     """The model of `config.model` for segments of `segment_length` tokens."""
-    return KINDS[config.kind].model(
-        config=ml_collections.FrozenConfigDict(config), segment_length=segment_length
-    )
+    frozen = ml_collections.FrozenConfigDict(config)
+    model = KINDS[config.kind].model(config=frozen, segment_length=segment_length)
+    # A section that is missing: a config of before it existed, such as a run's.
+    fields = config.get('lora')
+    return Adapted(model, **fields.to_dict()) if fields and fields.rank else model

@@ -12,6 +12,7 @@ from longmem_jax.errors import UsageError, unknown
 from longmem_jax.memory.registry import LAYERS
 
 NAMES = ('adam', 'adamw', 'adagrad', 'adafactor', 'sgd', 'nesterov')
+FROZEN = 'frozen'  # label of parameters whose group has the rate 0
 SCHEDULES = ('cosine', 'linear', 'inverse_sqrt', 'constant')
 
 
@@ -75,7 +76,7 @@ def parameter_groups(groups: Any, params: Any) -> Any:
 
     Args:
       groups: `config.optimizer.groups`, tuples (pattern, rate multiplier, weight decay), with the
-        name of another optimizer as an optional fourth.
+        name of another optimizer as an optional fourth. A rate of 0 freezes, see `freeze`.
       params: parameters, abstract or not.
 
     Raises:
@@ -108,6 +109,20 @@ def parameter_groups(groups: Any, params: Any) -> Any:
             f'(or an earlier pattern matched them); parameters are {examples}, ...'
         )
     return assigned
+
+
+def freeze(groups: Any, params: Any) -> Any:
+    """The parameters, without a gradient to those in a group whose rate is 0."""
+    if not any(group[1] == 0 for group in groups):
+        return params
+    assigned = parameter_groups(groups, params)
+    return jax.tree.map(
+        lambda leaf, group: (
+            jax.lax.stop_gradient(leaf) if group >= 0 and groups[group][1] == 0 else leaf
+        ),
+        params,
+        assigned,
+    )
 
 
 def _make_base(
@@ -200,19 +215,23 @@ def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.Gradient
         assigned,
     )
     schedule = make_schedule(settings, num_steps)
-    others = {group[3] for group in groups if len(group) == 4} - {settings.name}
+    names = [
+        FROZEN if group[1] == 0 else group[3] if len(group) == 4 else settings.name
+        for group in groups
+    ]
+    others = set(names) - {settings.name, FROZEN}
     bases = {
         name: _make_base(name, settings, schedule, decayed)
         for name in (settings.name, *sorted(others))
     }
-    if others:
-        names = [group[3] if len(group) == 4 else settings.name for group in groups]
+    if set(names) - {settings.name}:
         labels = jax.tree.map(lambda group: settings.name if group < 0 else names[group], assigned)
         # Weight decay masks must have the structure of each optimizer's own tree.
         bases = {
             name: _make_base(name, settings, schedule, _restrict(decayed, labels, name))
             for name in bases
         }
+        bases[FROZEN] = optax.set_to_zero()  # which, unlike a rate of 0, keeps no moments
         transforms = [optax.multi_transform(bases, labels)]
     else:
         transforms = [bases[settings.name]]

@@ -21,7 +21,7 @@ from longmem_jax.devices.sharding import (
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Aux, Segment, mean_over_segments, read_segments
-from longmem_jax.training.optimizer import parameter_path, updates_made
+from longmem_jax.training.optimizer import freeze, parameter_path, updates_made
 
 MOMENTUM = 0.1  # of running averages
 LN2 = math.log(2.0)
@@ -256,6 +256,7 @@ def make_train_step(
         key = jax.random.fold_in(state.key, state.step)
 
         def loss(params):
+            params = freeze(config.optimizer.groups, params)
             return read_batch(model, params, state.memory, batch, key, config.train)
 
         (objective, aux), gradients = jax.value_and_grad(loss, has_aux=True)(state.params)

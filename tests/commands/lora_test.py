@@ -1,0 +1,42 @@
+"""A run that trains low-rank parts of another run's model, and continues from its checkpoint."""
+
+import jax
+import numpy as np
+import pytest
+
+from longmem_jax.commands.train import train
+from longmem_jax.layers import low_rank
+from longmem_jax.training.optimizer import parameter_path
+from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
+
+pytestmark = pytest.mark.slow  # whole runs of the command
+
+
+def leaves(params):
+    return {
+        parameter_path(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(params)
+    }
+
+
+def test_low_rank_parts_are_trained_saved_and_restored(texts, tmp_path, capsys):  # noqa: F811
+    config = small_config(texts)
+    config.train.num_steps, config.checkpoint.every = 2, 2
+    base = experiment(config, tmp_path / 'base')
+    train(base)
+    before, _ = base.restore_parameters()
+    capsys.readouterr()
+    config = small_config(texts)
+    config.model.lora.rank = 2
+    config.optimizer.groups = (('/lora/', 1.0, True), ('', 0.0, False))
+    config.train.update(num_steps=4, start_from=str(tmp_path / 'base'))
+    config.checkpoint.every = 2
+    run = experiment(config, tmp_path / 'lora')
+    train(run)
+    assert 'projections/query/lora/a' in ' '.join(capsys.readouterr().out.split())
+    after, step = experiment(config, tmp_path / 'lora').restore_parameters()
+    kept, own = low_rank.separate(after)
+    assert step == 4
+    assert any(np.abs(leaf).max() > 0 for path, leaf in leaves(own).items() if path.endswith('/b'))
+    assert leaves(kept).keys() == leaves(before).keys()
+    for path, leaf in leaves(before).items():
+        np.testing.assert_array_equal(leaves(kept)[path], leaf, err_msg=path)
