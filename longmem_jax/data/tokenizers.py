@@ -133,16 +133,29 @@ class Words:
 class FromJson:
     """Any tokenizer of the `tokenizers` library."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer):
-        """`tokenizer`: loaded or trained; its truncation and padding are turned off."""
+    def __init__(self, tokenizer: tokenizers.Tokenizer, begin: str = ''):
+        """Takes a tokenizer that is loaded or trained, and turns its truncation and padding off.
+
+        Args:
+          tokenizer: of the library.
+          begin: the token before a document; '' = the first of `BEGIN_NAMES` that it has.
+
+        Raises:
+          ValueError: it has no token `begin`.
+        """
         tokenizer.no_truncation()  # files made for classifiers cut every text at 512 tokens
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         # Ids may have gaps, so the number of tokens is not a bound.
         self._size = max(tokenizer.get_vocab().values(), default=-1) + 1
-        known = (tokenizer.token_to_id(name) for name in BEGIN_NAMES)
-        begin = next((i for i in known if i is not None), None)
-        self.begin = self._size if begin is None else begin
+        names = (begin,) if begin else BEGIN_NAMES
+        known = (tokenizer.token_to_id(name) for name in names)
+        found = next((i for i in known if i is not None), None)
+        if begin and found is None:
+            raise ValueError(
+                f'tokenizer_config.json names bos_token {begin!r}, which it does not have'
+            )
+        self.begin = self._size if found is None else found
         self.vocab_size = max(self._size, self.begin + 1)
 
     def _ids(self, text: str) -> np.ndarray:
@@ -222,13 +235,23 @@ def _read(path: Path) -> bytes:
         ) from error
 
 
+def _begin_of(folder: Path) -> str:
+    """The text of the bos_token that a folder's tokenizer_config.json names, '' if it names none."""
+    path = folder / 'tokenizer_config.json'
+    settings = json.loads(_read(path)) if path.exists() else {}
+    token = settings.get('bos_token')
+    return (token.get('content') if isinstance(token, dict) else token) or ''
+
+
 def load_tokenizer(kind: str, path: Path) -> Tokenizer:
     """A tokenizer from its file.
 
     Args:
       kind: one of `KINDS` except 'bytes'.
       path: characters: a JSON list; words: a word per line; bpe, tokenizers: JSON, or a folder with
-        GPT-2's vocab.json and merges.txt; sentencepiece: a model.
+        tokenizer.json, or with GPT-2's vocab.json and merges.txt; sentencepiece: a model, or a folder
+        with tokenizer.model. The first token of documents is the bos_token of the folder's
+        tokenizer_config.json, if it names one.
 
     Raises:
       UsageError: the file cannot be read or is not of this kind.
@@ -242,7 +265,10 @@ def load_tokenizer(kind: str, path: Path) -> Tokenizer:
         if kind == 'words':
             return Words(_read(path).decode().splitlines())
         if kind == 'sentencepiece':
-            return SentencePiece(_read(path))
+            return SentencePiece(_read(path / 'tokenizer.model' if path.is_dir() else path))
+        if (path / 'tokenizer.json').exists():
+            whole = tokenizers.Tokenizer.from_str(_read(path / 'tokenizer.json').decode())
+            return FromJson(whole, begin=_begin_of(path))
         if path.is_dir():
             files = str(path / 'vocab.json'), str(path / 'merges.txt')
             return FromJson(tokenizers.ByteLevelBPETokenizer(*files)._tokenizer)

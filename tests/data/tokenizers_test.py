@@ -95,6 +95,31 @@ def test_gpt2_folder(tmp_path):
     assert tokens.tolist()[0] == 95 and tokenizer.decode(tokens) == b'ab cab'
 
 
+def test_folder_of_a_pretrained_model(config, tmp_path):
+    config.tokenizer.kind, config.tokenizer.size = 'bpe', 300
+    make_tokenizer(config, tmp_path)
+    whole = json.loads((tmp_path / 'tokenizer.bpe.300.json').read_text())
+    for name in ('<s>', '<|im_start|>'):
+        size = len(whole['model']['vocab']) + len(whole['added_tokens'])
+        fields = dict(single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+        whole['added_tokens'].append(dict(id=size, content=name, **fields))
+    folder = tmp_path / 'folder'
+    folder.mkdir()
+    (folder / 'tokenizer.json').write_text(json.dumps(whole))
+    plain = load_tokenizer('tokenizers', folder)
+    marked = plain.encode(b'<|im_start|>the cat')
+    assert marked[0] == plain.vocab_size - 1  # as chat templates print it
+    assert plain.decode(marked[1:]) == b'the cat'
+    for token in ('<|im_start|>', dict(content='<|im_start|>', lstrip=False)):
+        (folder / 'tokenizer_config.json').write_text(json.dumps(dict(bos_token=token)))
+        assert load_tokenizer('tokenizers', folder).begin == marked[0] != plain.begin
+    (folder / 'tokenizer_config.json').write_text(json.dumps(dict(bos_token=None)))
+    assert load_tokenizer('tokenizers', folder).begin == plain.begin
+    (folder / 'tokenizer_config.json').write_text(json.dumps(dict(bos_token='<nothing>')))
+    with pytest.raises(UsageError, match="names bos_token '<nothing>', which it does not have"):
+        load_tokenizer('tokenizers', folder)
+
+
 def test_faults(config, tmp_path):
     for kind, path, message in (
         ('word', '', "did you mean 'words'"),
