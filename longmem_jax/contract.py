@@ -196,6 +196,34 @@ class Recipe:
     notes: tuple[str, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Graft:
+    """How a layer takes the place of a layer of a pretrained decoder.
+
+    Attributes:
+      fields: `(scale, position) -> fields` of its sub-config, in addition to those of the recipe.
+        `position` is the host's: 'rotary', or 'none' where positions are added to embeddings and begin
+        anew in every segment.
+      exact: with an empty memory the model computes exactly what the host does.
+      how: why it does, or what is kept of the host, for tables: a short text without a full stop.
+      positions: what it knows of the order of remembered tokens, for tables.
+    """
+
+    fields: Callable[[Scale, str], dict[str, Any]]
+    exact: bool
+    how: str
+    positions: str
+
+
+def position_of_window(position: str) -> str:
+    """The position scheme of a window of older vectors before a segment of a pretrained decoder.
+
+    Positions that are added to embeddings begin anew in every segment, so they say nothing of how old a
+    vector is; a bias for what is older than a segment does.
+    """
+    return 'alibi_beyond' if position == 'none' else position
+
+
 def fields_of(layer: type) -> list[dataclasses.Field]:
     """The attributes of a layer's module that are fields of its sub-config."""
     return [field for field in dataclasses.fields(layer) if field.name not in GIVEN]
@@ -230,6 +258,7 @@ class Entry:
       cross: `(its sub-config, slots) -> module class` of cross-attention for encoder-decoders, a
         function of `settings` and `normalize` with the methods of `layers.cross_attention`; None =
         it has none.
+      graft: how it takes the place of a pretrained decoder's layer; None = it does not.
       nearest: field with the number of entries from which the `top_k` nearest are chosen; ties in
         bfloat16 may change the choice. '' = there is no such choice.
     """
@@ -250,6 +279,7 @@ class Entry:
     standalone: type | None = None
     bounded: tuple[str, ...] = ()
     cross: Callable[[dict[str, Any], int], Callable[..., Any]] | None = None
+    graft: Graft | None = None
     nearest: str = ''
 
     def fields(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import STARTS, Entry, ModelSettings, Recipe, Scale
+from longmem_jax.contract import STARTS, Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
@@ -367,6 +367,12 @@ ENTRY = Entry(
     reach=lambda fields, segment: fields['max_span'],
     bounded=('span_share',),
     recipes={'adaptive_span': recipe},
+    graft=Graft(
+        lambda scale, position: {},
+        exact=False,
+        how='projections and embeddings are kept; attention within learned spans must be tuned',
+        positions='its own scores by distance; rotary ones are lost',
+    ),
     toy=dict(max_span=8, ramp=3, initial_share=0.3, num_sizes=2),
     variants=dict(trimmed=dict(start='zeros', per='layer', trim_memory=True)),
 )

@@ -13,7 +13,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.contract import Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import associative
 from longmem_jax.layers.attention import attend_in
@@ -237,6 +237,12 @@ ENTRY = Entry(
     layer=InfiniAttention,
     check=check,
     recipes={'infini': recipe},
+    graft=Graft(
+        lambda scale, position: dict(position=position, skip_gate_when_empty=True),
+        exact=True,
+        how='gates per head, which are shut while nothing is stored',
+        positions='none in the memory, as in the paper',
+    ),
     toy={},
     variants=dict(
         linear=dict(rule='linear', rotate_memory=True, gradients=False, gate_std=1.0),

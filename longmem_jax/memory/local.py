@@ -6,7 +6,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from longmem_jax.contract import Entry, ModelSettings, NoState, Recipe, Scale
+from longmem_jax.contract import Entry, Graft, ModelSettings, NoState, Recipe, Scale
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention
 from longmem_jax.segment import Aux, Segment, no_aux
@@ -67,5 +67,15 @@ def recipe(scale: Scale) -> Recipe:
 
 
 ENTRY = Entry(
-    name='local', layer=Local, toy={}, recipes={'local': recipe}, reach=lambda fields, segment: 0
+    name='local',
+    layer=Local,
+    toy={},
+    recipes={'local': recipe},
+    reach=lambda fields, segment: 0,
+    graft=Graft(
+        fields=lambda scale, position: dict(position=position),
+        exact=True,
+        how='the host within a segment, without a memory: the floor',
+        positions='none is remembered',
+    ),
 )

@@ -14,7 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.contract import Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, one_of
 from longmem_jax.layers import associative, initializers, linear_kernel
 from longmem_jax.layers.norms import Norm
@@ -262,6 +262,12 @@ ENTRY = Entry(
     lengths={'num_slots': '+ slots '},
     recipes={'memsizer': recipe},
     cross=cross,
+    graft=Graft(
+        lambda scale, position: dict(shift='none'),
+        exact=False,
+        how='embeddings and feed-forward layers are kept; attention is replaced',
+        positions="those in the host's embeddings; rotary ones are lost",
+    ),
     toy=dict(num_slots=4, chunk=3, carry=True, query_scale=0.0, write_scale=0.0),
     variants=dict(
         paper=dict(bias=False, chunk=8, gradients=False, query_scale=32.0, write_scale=1.0),

@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, ModelSettings, NoState, Recipe, Scale
+from longmem_jax.contract import Entry, Graft, ModelSettings, NoState, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers.feature_maps import unit
 from longmem_jax.layers.nearest import top_k
@@ -349,6 +349,12 @@ ENTRY = Entry(
     lengths={'num_keys': '+ keys '},
     nearest='num_keys',
     recipes={'product_key': recipe, 'product_key_short': short_recipe},
+    graft=Graft(
+        lambda scale, position: {},
+        exact=False,
+        how='attention is kept; a dense layer is replaced',
+        positions='none: it stores nothing of a text',
+    ),
     toy=dict(num_keys=6, num_heads=2, top_k=3, query_dim=8),
     variants=dict(
         flat=dict(keys='flat', num_keys=10, query_hidden=(12,), query_norm='layer', chunk=4),

@@ -12,7 +12,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.contract import Entry, Graft, ModelSettings, Recipe, Scale, position_of_window
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import shared_biases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
@@ -156,5 +156,11 @@ ENTRY = Entry(
     lengths={'memory_length': ''},
     reach=lambda fields, segment: fields['memory_length'],
     recipes={'transformer_xl': recipe},
+    graft=Graft(
+        fields=lambda scale, position: dict(position=position_of_window(position)),
+        exact=True,
+        how='a window of hidden vectors, masked while it is empty',
+        positions="the host's rotary ones; else a bias like ALiBi's beyond the segment",
+    ),
     toy=dict(memory_length=6),
 )

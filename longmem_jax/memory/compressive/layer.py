@@ -8,7 +8,6 @@ detached; the compression learns from its own reconstruction loss only.
 `reading = 'sliding'` is the baseline of the Expire-Span paper; see `sliding.py`.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,26 +16,20 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import STARTS, Entry, ModelSettings, Recipe, Scale
-from longmem_jax.faults import at_least, one_of
-from longmem_jax.layers.near_positions import shared_table
+from longmem_jax.contract import Entry, Graft, ModelSettings, position_of_window
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.relative_position import RelativeBiases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.layers.switching import as_function
 from longmem_jax.layers.window import push
 from longmem_jax.memory.compressive.compression import (
-    COMPRESSIONS,
-    RECONSTRUCTIONS,
     Compressor,
     attention_reconstruction,
     autoencoding,
 )
 from longmem_jax.memory.compressive.evicting import CompressiveState, Evicted, evict
+from longmem_jax.memory.compressive.settings import check, recipe, shared, sliding_recipe
 from longmem_jax.memory.compressive.sliding import SlidingReading
 from longmem_jax.segment import Aux, Segment, mean_count
-
-READINGS = ('segment', 'sliding')
 
 
 @flax.struct.dataclass
@@ -54,57 +47,6 @@ class CompressiveCache:
     hidden: jax.Array
     filled: jax.Array
     usage: jax.Array | None = None
-
-
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """Checks that `rate` divides both lengths, and that positions and loss suit the way of reading."""
-    rate = fields['rate']
-    faults = one_of(
-        fields,
-        compression=COMPRESSIONS,
-        reading=READINGS,
-        reconstruction=RECONSTRUCTIONS,
-        start=STARTS,
-    )
-    faults += at_least(fields, 1, 'memory_length', 'compressed_length')
-    faults += at_least(fields, 2, 'rate')
-    if faults:
-        return faults
-    for name, length in (('segment', segment_length), ('memory', fields['memory_length'])):
-        if length % rate:
-            faults.append(f'rate = {rate}: must divide the {name} length {length}')
-    learned = fields['compression'] == 'convolution'
-    if fields['reading'] == 'sliding':
-        if fields['compression'] not in ('mean', 'max') or fields['reconstruction'] != 'none':
-            faults.append(
-                f"reading = 'sliding': needs compression 'mean' or 'max' and reconstruction 'none', not "
-                f'{fields["compression"]!r} and {fields["reconstruction"]!r}'
-            )
-        if fields['position'] != 'none':
-            faults.append(
-                f"position = {fields['position']!r}: 'sliding' has its own table; set position = 'none'"
-            )
-    elif fields['start'] == 'zeros':
-        faults.append("start = 'zeros': is for reading = 'sliding' only; use 'empty'")
-    elif learned and fields['reconstruction'] == 'none':
-        faults.append(
-            "reconstruction = 'none': a convolution learns from this loss only; use 'attention' or "
-            "'autoencoding', or another compression"
-        )
-    if not learned and fields['reconstruction'] != 'none':
-        faults.append(
-            f'reconstruction = {fields["reconstruction"]!r}: compression = '
-            f"{fields['compression']!r} has no parameters to learn; use 'none'"
-        )
-    return faults
-
-
-def shared(fields: Any) -> Any:
-    """`Entry.shared`: the position table of 'sliding', or the biases of Transformer-XL."""
-    if fields['reading'] == 'sliding':
-        num_distances = fields['memory_length'] + fields['compressed_length'] + 1
-        return shared_table({'num_distances': num_distances}, 'num_distances')
-    return RelativeBiases if fields['position'] == 'transformer_xl' else None
 
 
 class SegmentReading(nn.Module):
@@ -331,38 +273,6 @@ class CompressiveTransformer(nn.Module):
         return self.layer.close_segment(state, cache, count)
 
 
-def _lengths(scale: Scale) -> tuple[dict[str, int], tuple[str, ...]]:
-    """A rate that divides all segment lengths, memories of half the reach each, and notes."""
-    common = math.gcd(scale.segment, scale.evaluated)
-    rate = next((rate for rate in (4, 3, 2, 5, 6, 7) if common % rate == 0), max(common, 2))
-    half = max(scale.reach // 2 // rate, 1) * rate
-    notes = ()
-    if rate != 4:
-        lengths = sorted({scale.segment, scale.evaluated})
-        segments = ' and '.join(f'segment_length = {length}' for length in lengths)
-        notes = (f'rate = {rate}: 4 does not divide {segments}',)
-    return dict(memory_length=half, compressed_length=half, rate=rate), notes
-
-
-def recipe(scale: Scale) -> Recipe:
-    """The paper's learned convolution with attention reconstruction."""
-    fields, notes = _lengths(scale)
-    return Recipe({'compressive': fields}, loss_weights={'compression': 1.0}, notes=notes)
-
-
-def sliding_recipe(scale: Scale) -> Recipe:
-    """The baseline of the Expire-Span paper: half of the reach uncompressed, half of it pooled."""
-    fields, notes = _lengths(scale)
-    fields |= dict(
-        compressed_length=fields['memory_length'] // fields['rate'],
-        compression='mean',
-        reading='sliding',
-        position='none',
-        reconstruction='none',
-    )
-    return Recipe({'compressive': fields}, notes=notes)
-
-
 ENTRY = Entry(
     name='compressive',
     layer=CompressiveTransformer,
@@ -374,6 +284,12 @@ ENTRY = Entry(
         fields['memory_length'] + fields['rate'] * fields['compressed_length']
     ),
     recipes={'compressive': recipe, 'compressive_sliding': sliding_recipe},
+    graft=Graft(
+        lambda scale, position: dict(position=position_of_window(position)),
+        exact=True,
+        how='windows of vectors and slots, masked while they are empty',
+        positions="the host's rotary ones; else a bias like ALiBi's beyond the segment",
+    ),
     toy=dict(memory_length=6, compressed_length=3),
     variants=dict(
         sliding=dict(compression='mean', reading='sliding', position='none', reconstruction='none'),

@@ -19,7 +19,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, ModelSettings
+from longmem_jax.contract import Entry, Graft, ModelSettings
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import Projections, repeat_heads
@@ -370,6 +370,12 @@ ENTRY = Entry(
     lengths={'max_span': 'span '},
     reach=lambda fields, segment: reach(fields),
     recipes={'expire_span': recipe},
+    graft=Graft(
+        lambda scale, position: {},
+        exact=False,
+        how='projections and embeddings are kept; attention within learned spans must be tuned',
+        positions='its own scores by distance; rotary ones are lost',
+    ),
     toy=dict(max_span=12, ramp=3, capacity=14, position_length=4, initial_share=0.4, num_sizes=2),
     variants=dict(
         zeros=dict(start='zeros', capacity=12, pre_div=2.0), blocks=dict(block_size=3, limit=9)

@@ -13,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, ModelSettings
+from longmem_jax.contract import Entry, Graft, ModelSettings
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import shared_biases
 from longmem_jax.layers.self_attention import SelfAttention, write_at
@@ -332,6 +332,12 @@ ENTRY = Entry(
     lengths={'memory_length': '', 'num_basis': '+ functions '},
     reach=reach,
     recipes={'infinity_former': recipe},
+    graft=Graft(
+        lambda scale, position: dict(position=position, memory_length=0),
+        exact=True,
+        how='what is read is added to the attention, and nothing is read while nothing is stored',
+        positions='places in a signal that is contracted, as in the paper',
+    ),
     toy=dict(
         memory_length=3,
         position='rotary',

@@ -18,7 +18,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.contract import Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import associative, feature_maps, initializers, linear_kernel
 from longmem_jax.layers.projections import Projections, repeat_heads
@@ -229,6 +229,12 @@ ENTRY = Entry(
         'rfa': functools.partial(recipe, kind='rfa'),
         't2r': functools.partial(recipe, kind='t2r'),
     },
+    graft=Graft(
+        lambda scale, position: dict(bias=False, shift='none'),
+        exact=False,
+        how='projections and embeddings are kept; features replace the softmax, so it must be tuned',
+        positions="those in the host's embeddings; rotary ones are lost",
+    ),
     toy=dict(size=6, random='normal', chunk=3),
     variants=dict(
         rfa_gate=dict(

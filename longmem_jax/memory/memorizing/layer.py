@@ -13,7 +13,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.contract import Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.layers.attention import Look, is_inspected, record
 from longmem_jax.layers.attention_rules import NEVER
@@ -84,8 +84,8 @@ class Memorizing(nn.Module):
     """Local attention with recent keys, plus the nearest of `memory_size` older ones.
 
     Attributes:
-      position, memory_length, window, attend_self, start, scale_init: of the local attention, see
-        `NormalizedAttention`; the memory has no positions.
+      position, memory_length, window, attend_self, start, scale_init, normalized: of the local
+        attention, see `NormalizedAttention`; the memory has no positions.
       memory_size: keys and values kept per lane (batch row) and head, first in, first out.
       top_k: entries that a query reads.
       search: see `nearest.nearest`.
@@ -95,6 +95,7 @@ class Memorizing(nn.Module):
       unwritten: 'masked', or 'zeros': if fewer than k entries are filled, zero vectors are attended
         to with a score of zero, as in the released code.
       gate_init: initial b_g; the memory's weight is sigmoid(b_g).
+      skip_gate_when_empty: use local attention alone, not (1 - gate) of it, while nothing is stored.
     """
 
     settings: ModelSettings
@@ -106,6 +107,7 @@ class Memorizing(nn.Module):
     attend_self: bool = True
     start: str = 'empty'
     scale_init: float = 1.0
+    normalized: bool = True
     memory_size: int = 8192
     top_k: int = 32
     search: str = 'exact'
@@ -114,6 +116,7 @@ class Memorizing(nn.Module):
     cache_dtype: str = 'float32'
     unwritten: str = 'masked'
     gate_init: float = 0.0
+    skip_gate_when_empty: bool = False
 
     def setup(self):
         self.projections = Projections(self.settings)
@@ -126,6 +129,7 @@ class Memorizing(nn.Module):
             attend_self=self.attend_self,
             start=self.start,
             scale_init=self.scale_init,
+            normalized=self.normalized,
         )
         constant = nn.with_logical_partitioning(
             nn.initializers.constant(self.gate_init), ('heads',)
@@ -146,12 +150,13 @@ class Memorizing(nn.Module):
         # Heads that share keys and values become additional queries of their key head.
         shape = queries.shape
         queries = queries.reshape(shape[0], self.settings.kv_heads, -1, shape[3])
-        # The scale is positive, so it does not change the order.
+        # Scales are positive, so they do not change the order.
         keys, values, found, entries = nearest(
             rows, queries, self.top_k, self.search, self.recall_target, self.block_size
         )
         score_dtype = jnp.promote_types(queries.dtype, jnp.float32)
         scores = jnp.einsum('bhnd,bhnkd->bhnk', queries, keys, preferred_element_type=score_dtype)
+        scores = scores * self.attention.score_scale
         counted = found if self.unwritten == 'masked' else jnp.ones_like(found)
         scores = jnp.where(counted, scores, jnp.asarray(NEVER, score_dtype))
         weights = jax.nn.softmax(scores, axis=-1)
@@ -164,9 +169,14 @@ class Memorizing(nn.Module):
             record(self, Look(weights.reshape(by_query), None, out, entries, parts))
         return out
 
-    def _mix(self, local: jax.Array, retrieved: jax.Array) -> jax.Array:
-        """Gates the two results, [batch, heads, n, head_dim], and projects them."""
+    def _mix(self, local: jax.Array, retrieved: jax.Array, stored: jax.Array) -> jax.Array:
+        """Gates the two results, [batch, heads, n, head_dim], and projects them.
+
+        `stored`: int32 [batch], entries written.
+        """
         gate = jax.nn.sigmoid(self.gate)[None, :, None, None].astype(local.dtype)
+        if self.skip_gate_when_empty:
+            gate = jnp.where((stored > 0)[:, None, None, None], gate, jnp.zeros_like(gate))
         return self.projections.out(local * (1 - gate) + retrieved * gate)
 
     def _remember(
@@ -182,7 +192,7 @@ class Memorizing(nn.Module):
         """Reads both memories, then writes both; x, y are [batch, length, d_model]."""
         state = jax.lax.stop_gradient(state)
         queries, keys, values, local = self.attention.whole(self.normalize(x), state.recent, train)
-        y = self._mix(local, self.retrieve(queries, state.rows))
+        y = self._mix(local, self.retrieve(queries, state.rows), state.rows.count)
         filled = jnp.minimum(state.rows.count, self.memory_size)
         gate = jax.nn.sigmoid(self.gate)
         metrics = {'memory_size': mean_count(filled), 'gate': gate.mean()}
@@ -200,7 +210,8 @@ class Memorizing(nn.Module):
         queries, local, attention = self.attention.tokens(
             self.normalize(x), cache.attention, cache.state.recent.count, index
         )
-        y = self._mix(local, self.retrieve(queries, cache.state.rows))
+        rows = cache.state.rows
+        y = self._mix(local, self.retrieve(queries, rows), rows.count)
         return y, cache.replace(attention=attention)
 
     def close_segment(
@@ -241,11 +252,23 @@ ENTRY = Entry(
     reach=lambda fields, segment: max(fields['memory_size'], fields['memory_length']),
     nearest='memory_size',
     recipes={'memorizing': recipe},
+    graft=Graft(
+        lambda scale, position: dict(
+            position=position,
+            memory_length=0 if position == 'none' else scale.segment,
+            normalized=False,
+            skip_gate_when_empty=True,
+        ),
+        exact=True,
+        how="gates per head, which are shut while nothing is stored; the host's scores",
+        positions='none in the memory, as in the paper',
+    ),
     toy=dict(memory_length=4, memory_size=12, top_k=3, block_size=4),
     variants=dict(
         released=dict(
             search='bucketed', unwritten='zeros', start='zeros', attend_self=False, window=5
         ),
+        of_a_host=dict(normalized=False, position='rotary', skip_gate_when_empty=True),
         int8=dict(cache_dtype='int8', memory_length=0, position='none', block_size=12),
     ),
 )

@@ -22,7 +22,7 @@ from longmem_jax.layers.relative_position import RelativePosition
 from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.layers.window import push
 
-POSITIONS = ('t5', 'alibi', 'none')
+POSITIONS = ('t5', 'alibi', 'rotary', 'none')
 EPSILON = 1e-6  # added to the squared length of queries and keys
 
 
@@ -55,13 +55,15 @@ class NormalizedAttention(nn.Module):
     Attributes:
       settings: sizes of the model.
       projections: those of the layer that owns this module.
-      position: 't5', 'alibi' or 'none'.
+      position: 't5', 'alibi', 'rotary' or 'none'.
       memory_length: keys kept of the last tokens; 0 = none.
       window: largest distance that is seen; 0 = no limit.
       attend_self: queries see themselves; in the released code they do not.
       start: 'empty', or documents begin with zero vectors that are attended to ('zeros').
       scale_init: initial scales. With 1, as released, attention begins almost uniform over keys, and
         only an optimizer with relative steps, such as Adafactor, soon changes that.
+      normalized: queries and keys are unit vectors, with a learned scale; False = as they are, with
+        the scale of the model, as in pretrained decoders.
     """
 
     settings: ModelSettings
@@ -72,12 +74,15 @@ class NormalizedAttention(nn.Module):
     attend_self: bool
     start: str
     scale_init: float
+    normalized: bool = True
 
     def setup(self):
         settings = self.settings
-        constant = nn.initializers.constant(self.scale_init)
-        constant = nn.with_logical_partitioning(constant, ('heads',))
-        self.scale = self.param('scale', constant, (settings.num_heads,))
+        if self.normalized:
+            constant = nn.initializers.constant(self.scale_init)
+            constant = nn.with_logical_partitioning(constant, ('heads',))
+            self.scale = self.param('scale', constant, (settings.num_heads,))
+        self.score_scale = 1.0 if self.normalized else settings.score_scale
         self.relation = RelativePosition(
             settings=settings,
             shared=None,
@@ -94,14 +99,22 @@ class NormalizedAttention(nn.Module):
         return RecentKeys(room, room, jnp.zeros((batch_size,), jnp.int32))
 
     def queries(self, x: jax.Array) -> jax.Array:
-        """Queries of `x` [batch, n, d_model] times their scale: [batch, heads, n, head_dim]."""
+        """Queries of `x` [batch, n, d_model] times their scale, if it is learned.
+
+        Returns:
+          [batch, heads, n, head_dim], without positions.
+        """
+        if not self.normalized:
+            return self.projections.queries(x)
         scale = jnp.abs(self.scale)[None, :, None, None]
         return feature_maps.unit(self.projections.queries(x), EPSILON) * scale.astype(
             self.settings.dtype
         )
 
     def key_values(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Keys and values of `x`, [batch, kv_heads, n, head_dim] each."""
+        """Keys, without positions, and values of `x`, [batch, kv_heads, n, head_dim] each."""
+        if not self.normalized:
+            return self.projections.keys(x), self.projections.values(x)
         return feature_maps.unit(self.projections.keys(x), EPSILON), self.projections.values(x)
 
     def local(
@@ -130,16 +143,20 @@ class NormalizedAttention(nn.Module):
             position = jnp.asarray(offset, jnp.int32).reshape(-1, 1, 1)
             position = position + jnp.arange(num_queries, dtype=jnp.int32)[None, :, None]
             mask = (position != jnp.arange(num_keys, dtype=jnp.int32)[None, None])[:, None]
-        _, by_distance = self.relation.apply_to_queries(queries, offset, num_keys, train=train)
+        queries, by_distance = self.relation.apply_to_queries(
+            queries, offset, num_keys, train=train
+        )
+        keys = self.relation.apply_to_keys(keys, 0)
         if by_distance:
-            bias = by_distance['distance_bias'] * jnp.abs(self.scale)[:, None]
+            bias = by_distance['distance_bias']
+            bias = bias * jnp.abs(self.scale)[:, None] if self.normalized else bias
         rules = Rules(
             offset=offset,
             first=first,
             mask=mask,
             window=self.window and self.window + 1,
             distance_bias=bias,
-            scale=1.0,
+            scale=self.score_scale,
         )
         parts = (('cache', self.memory_length), ('segment', num_keys - self.memory_length))
         return attend_in(self, queries, keys, values, rules, train=train, parts=parts)

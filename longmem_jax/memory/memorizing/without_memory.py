@@ -11,7 +11,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 
-from longmem_jax.contract import Entry, ModelSettings, Recipe, Scale
+from longmem_jax.contract import Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
@@ -44,6 +44,7 @@ class NormalizedXL(nn.Module):
     attend_self: bool = True
     start: str = 'empty'
     scale_init: float = 1.0
+    normalized: bool = True
 
     def setup(self):
         self.projections = Projections(self.settings)
@@ -56,6 +57,7 @@ class NormalizedXL(nn.Module):
             attend_self=self.attend_self,
             start=self.start,
             scale_init=self.scale_init,
+            normalized=self.normalized,
         )
 
     def initial_state(self, batch_size: int) -> RecentKeys:
@@ -105,5 +107,15 @@ ENTRY = Entry(
     lengths={'memory_length': ''},
     reach=lambda fields, segment: fields['memory_length'],
     recipes={'normalized_xl': recipe},
+    graft=Graft(
+        lambda scale, position: dict(
+            position=position,
+            memory_length=0 if position == 'none' else scale.segment,
+            normalized=False,
+        ),
+        exact=True,
+        how="a window of keys and values, masked while it is empty; the host's scores",
+        positions="the host's rotary ones; with others there is no window",
+    ),
     toy=dict(memory_length=4),
 )

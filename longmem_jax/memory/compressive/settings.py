@@ -1,0 +1,95 @@
+"""The settings of a Compressive Transformer: their rules, and how they follow from a model's sizes."""
+
+import math
+from typing import Any
+
+from longmem_jax.contract import STARTS, Recipe, Scale
+from longmem_jax.faults import at_least, one_of
+from longmem_jax.layers.near_positions import shared_table
+from longmem_jax.layers.relative_position import RelativeBiases
+from longmem_jax.memory.compressive.compression import COMPRESSIONS, RECONSTRUCTIONS
+
+READINGS = ('segment', 'sliding')
+
+
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """Checks that `rate` divides both lengths, and that positions and loss suit the way of reading."""
+    rate = fields['rate']
+    faults = one_of(
+        fields,
+        compression=COMPRESSIONS,
+        reading=READINGS,
+        reconstruction=RECONSTRUCTIONS,
+        start=STARTS,
+    )
+    faults += at_least(fields, 1, 'memory_length', 'compressed_length')
+    faults += at_least(fields, 2, 'rate')
+    if faults:
+        return faults
+    for name, length in (('segment', segment_length), ('memory', fields['memory_length'])):
+        if length % rate:
+            faults.append(f'rate = {rate}: must divide the {name} length {length}')
+    learned = fields['compression'] == 'convolution'
+    if fields['reading'] == 'sliding':
+        if fields['compression'] not in ('mean', 'max') or fields['reconstruction'] != 'none':
+            faults.append(
+                f"reading = 'sliding': needs compression 'mean' or 'max' and reconstruction 'none', not "
+                f'{fields["compression"]!r} and {fields["reconstruction"]!r}'
+            )
+        if fields['position'] != 'none':
+            faults.append(
+                f"position = {fields['position']!r}: 'sliding' has its own table; set position = 'none'"
+            )
+    elif fields['start'] == 'zeros':
+        faults.append("start = 'zeros': is for reading = 'sliding' only; use 'empty'")
+    elif learned and fields['reconstruction'] == 'none':
+        faults.append(
+            "reconstruction = 'none': a convolution learns from this loss only; use 'attention' or "
+            "'autoencoding', or another compression"
+        )
+    if not learned and fields['reconstruction'] != 'none':
+        faults.append(
+            f'reconstruction = {fields["reconstruction"]!r}: compression = '
+            f"{fields['compression']!r} has no parameters to learn; use 'none'"
+        )
+    return faults
+
+
+def shared(fields: Any) -> Any:
+    """`Entry.shared`: the position table of 'sliding', or the biases of Transformer-XL."""
+    if fields['reading'] == 'sliding':
+        num_distances = fields['memory_length'] + fields['compressed_length'] + 1
+        return shared_table({'num_distances': num_distances}, 'num_distances')
+    return RelativeBiases if fields['position'] == 'transformer_xl' else None
+
+
+def _lengths(scale: Scale) -> tuple[dict[str, int], tuple[str, ...]]:
+    """A rate that divides all segment lengths, memories of half the reach each, and notes."""
+    common = math.gcd(scale.segment, scale.evaluated)
+    rate = next((rate for rate in (4, 3, 2, 5, 6, 7) if common % rate == 0), max(common, 2))
+    half = max(scale.reach // 2 // rate, 1) * rate
+    notes = ()
+    if rate != 4:
+        lengths = sorted({scale.segment, scale.evaluated})
+        segments = ' and '.join(f'segment_length = {length}' for length in lengths)
+        notes = (f'rate = {rate}: 4 does not divide {segments}',)
+    return dict(memory_length=half, compressed_length=half, rate=rate), notes
+
+
+def recipe(scale: Scale) -> Recipe:
+    """The paper's learned convolution with attention reconstruction."""
+    fields, notes = _lengths(scale)
+    return Recipe({'compressive': fields}, loss_weights={'compression': 1.0}, notes=notes)
+
+
+def sliding_recipe(scale: Scale) -> Recipe:
+    """The baseline of the Expire-Span paper: half of the reach uncompressed, half of it pooled."""
+    fields, notes = _lengths(scale)
+    fields |= dict(
+        compressed_length=fields['memory_length'] // fields['rate'],
+        compression='mean',
+        reading='sliding',
+        position='none',
+        reconstruction='none',
+    )
+    return Recipe({'compressive': fields}, notes=notes)
