@@ -53,9 +53,9 @@ def _floors(experiment: Experiment) -> None:
 
 def _generate(experiment: Experiment) -> None:
     options = {'length': _LENGTH, 'temperature': _TEMPERATURE, 'top_k': _TOP_K, 'top_p': _TOP_P,
-               'seed': _SEED}  # fmt: skip
+               'seed': _SEED, 'beams': _BEAMS}  # fmt: skip
     overrides = {name: flag.value for name, flag in options.items() if flag.value is not None}
-    generate.generate(experiment, _PROMPT.value, overrides, **_memory_files())
+    generate.generate(experiment, _PROMPT.value, overrides, chat=_CHAT.value, **_memory_files())
 
 
 def _translate(experiment: Experiment) -> None:
@@ -100,6 +100,12 @@ _TOP_K = flags.DEFINE_integer(
 )
 _TOP_P = flags.DEFINE_float(
     'top_p', None, 'generate: sample from the nucleus of this probability.', 0.0, 1.0
+)
+_BEAMS = flags.DEFINE_integer(
+    'beams', None, 'generate: search the likeliest text with so many beams.', lower_bound=0
+)
+_CHAT = flags.DEFINE_bool(
+    'chat', False, 'generate: the prompt is what a user says; answer by the chat template.'
 )
 _SEED = flags.DEFINE_integer('seed', None, 'generate: random seed.')
 _SAVE_STATE = flags.DEFINE_string(

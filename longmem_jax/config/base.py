@@ -84,6 +84,7 @@ def base() -> ml_collections.ConfigDict:
         tokenizer=dict(kind='bytes', path='', size=0),
         # source 'parallel': the two languages, and the positions for each side.
         pairs=dict(languages=('', ''), max_source=0, max_target=0),
+        first=0,  # read only so many training documents, the first ones; 0 = all
         seed=0,  # of the order of documents, and of the documents of a task
         task=config_dict.create(),  # fields of a task, or of a set of data/sets/
     )
@@ -168,7 +169,14 @@ def base() -> ml_collections.ConfigDict:
         ),
     )
     config.generate = config_dict.create(
-        length=500, temperature=1.0, top_k=0, top_p=0.95, seed=0, sample_length=200
+        length=500,
+        temperature=1.0,
+        top_k=0,
+        top_p=0.95,
+        seed=0,
+        sample_length=200,  # of the sample at the end of training; 0 = none
+        beams=0,  # the likeliest continuation of so many hypotheses, instead of drawing; 0 = draw
+        length_penalty=1.0,  # as in config.translate
     )
     config.translate = config_dict.create(
         beams=5,

@@ -247,7 +247,7 @@ def _tokenizer(data: Any) -> list[str]:
 def _generate(config: Any) -> list[str]:
     """Faults of the settings of text generation."""
     settings = config.generate
-    faults = at_least(settings, 0, 'length', 'sample_length', 'temperature', 'top_k')
+    faults = at_least(settings, 0, 'length', 'sample_length', 'temperature', 'top_k', 'beams')
     return under('config.generate', faults + between(settings, 0, 1, 'top_p'))
 
 

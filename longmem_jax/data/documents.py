@@ -56,6 +56,22 @@ def _border(text: bytes, at: int, window: int) -> int:
     return at
 
 
+class First:
+    """The first documents of a source, at most `number`."""
+
+    def __init__(self, source: Source, number: int):
+        """Reads nothing."""
+        self._source, self._number = source, number
+
+    def __len__(self) -> int:
+        return min(len(self._source), self._number)
+
+    def __getitem__(self, index: int) -> Document:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._source[index]
+
+
 class Pieces:
     """A source whose documents are cut into `pieces`, so that one long text can fill many lanes."""
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from longmem_jax.data import hubs
 from longmem_jax.data.corpus import Corpus
-from longmem_jax.data.documents import Pieces, Source
+from longmem_jax.data.documents import First, Pieces, Source
 from longmem_jax.data.folders import Folders
 from longmem_jax.data.learn_tokenizer import LEARNT, SUFFIX, learn
 from longmem_jax.data.parallel import PairCorpus, PairTexts, load_pairs
@@ -46,6 +46,10 @@ def load_source(data: Any, split: str) -> Source:
         source = hubs.huggingface_source(data.name, split)
     else:
         raise UsageError(unknown('config.data.source', data.source, SOURCES))
+    if data.first < 0:
+        raise UsageError(f'config.data.first = {data.first}: must be at least 0.')
+    if split == 'train' and data.first:
+        source = First(source, data.first)
     if data.pieces < 1:
         raise UsageError(f'config.data.pieces = {data.pieces}: must be at least 1.')
     return Pieces(source, data.pieces) if split == 'train' and data.pieces > 1 else source

@@ -273,6 +273,30 @@ def _settings(path: Path) -> dict[str, Any]:
     return settings
 
 
+def end_tokens(folder: Path, tokenizer: Any) -> tuple[int, ...]:
+    """Tokens that end an answer: of `generation_config.json` or `config.json`, and `eos_token`.
+
+    Raises:
+      UsageError: a file that cannot be read, or no such token.
+    """
+    ends: list[int] = []
+    for name in ('generation_config.json', 'config.json'):
+        given = _settings(folder / name).get('eos_token_id')
+        given = given if isinstance(given, list) else [given]
+        ends += [end for end in given if isinstance(end, int) and end < tokenizer.vocab_size]
+    token = _settings(folder / 'tokenizer_config.json').get('eos_token')
+    token = token.get('content') if isinstance(token, dict) else token
+    if isinstance(token, str):
+        found = tokenizer.encode(token.encode())
+        ends += [int(found[0])] if len(found) == 1 else []
+    if not ends:
+        raise UsageError(
+            f'--chat: {folder} names no token that ends an answer (eos_token of tokenizer_config.json, '
+            'or eos_token_id of generation_config.json).'
+        )
+    return tuple(dict.fromkeys(ends))
+
+
 def read_messages(prompt: str) -> list[dict[str, str]]:
     """Messages of a prompt: a JSON list of them as it is, any other text as one of the user.
 

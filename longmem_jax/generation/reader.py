@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from longmem_jax.generation.beam_search import beam_search
 from longmem_jax.generation.sampling import sample
 from longmem_jax.generation.stream import (
     Stream,
@@ -69,6 +70,38 @@ def continue_stream(
 
     (logits, stream), tokens = jax.lax.scan(body, (logits, stream), jax.random.split(key, length))
     return tokens.T, logits, stream
+
+
+@functools.partial(jax.jit, static_argnums=(0, 4, 5, 6, 7, 8))
+def _search(
+    model: LanguageModel,
+    params: Any,
+    stream: Stream,
+    last: jax.Array,
+    vocab_size: int,
+    end: int,
+    beams: int,
+    length: int,
+    length_penalty: float,
+) -> jax.Array:
+    """The best continuation of one lane, int32 [length + 1]; `last` (scalar) is its last token."""
+
+    def step(tokens: jax.Array, stream: Stream, position: jax.Array) -> tuple[jax.Array, Stream]:
+        del position  # the stream counts
+        logits, stream = read_token(model, params, tokens, stream)
+        return logits[:, :vocab_size], stream
+
+    tokens, _ = beam_search(
+        step,
+        stream,
+        1,
+        begin=last,
+        end=end,
+        beams=beams,
+        max_length=length + 1,
+        length_penalty=length_penalty,
+    )
+    return tokens[0, 0]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -152,6 +185,43 @@ class Reader:
             tokens = np.asarray(tokens)
             self._advance(tokens)
             yield tokens
+
+    def search(
+        self, length: int, *, vocab_size: int, end: int, beams: int, length_penalty: float
+    ) -> np.ndarray:
+        """Continues the text of a single lane by the likeliest tokens, found by beam search.
+
+        Args:
+          length: most tokens.
+          vocab_size: as in `write`.
+          end: token after which nothing follows; it is not among those returned, nor read.
+          beams: hypotheses kept.
+          length_penalty: they are ranked by log-probability / length ** length_penalty.
+
+        Returns:
+          int32 [1, n], n <= length.
+        """
+        count = self.pending.shape[1] - 1  # without the last token, whose logits the search needs
+        padded = np.zeros((1, self.model.segment_length), np.int32)
+        padded[:, :count] = self.pending[:, :-1]
+        _, stream = _open(self.model, self.params, self.state, jnp.asarray(padded), count)
+        best = np.asarray(
+            _search(
+                self.model,
+                self.params,
+                stream,
+                jnp.asarray(self.pending[0, -1]),
+                vocab_size,
+                end,
+                beams,
+                length,
+                float(length_penalty),
+            )
+        )
+        best = best[None, : int(np.argmax(best == end))]  # the search always ends
+        if best.size:
+            self.read(best)
+        return best
 
     def close(self) -> Any:
         """The memories with the tokens of the open segment written to them."""

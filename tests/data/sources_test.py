@@ -41,6 +41,14 @@ def books(tmp_path):
     return tmp_path
 
 
+def test_only_the_first_training_documents(books):
+    assert texts(data(books, first=2)) == [b'train a\nend', b'packed b']
+    assert texts(data(books, first=1, pieces=2)) == [b'train ', b'a\nend']
+    assert len(texts(data(books, first=99))) == 5 and texts(data(books, first=1), 'test')
+    with pytest.raises(UsageError, match='config.data.first = -1: must be at least 0'):
+        texts(data(books, first=-1))
+
+
 def test_folder_of_splits(books):
     wanted = [b'train a\nend', b'packed b', b'packed c', b'one', 'zw\u00f6lf'.encode()]
     assert texts(data(books)) == wanted

@@ -86,6 +86,31 @@ def test_written_tokens_are_read_too():
         np.testing.assert_allclose(a, b, atol=2e-5)
 
 
+def test_beams_find_the_likeliest_text_across_a_border_and_remember_it():
+    """With as many beams as there are texts, the search is exhaustive."""
+    model, params = toy('transformer_xl')
+    prompt, few, end = np.asarray(random_segments(batch=1).tokens[0])[:, : LENGTH - 1], 3, 2
+    made = lambda: Reader(model, params, fresh_state(model, params, 1), NONE)  # noqa: E731
+    reader = made()
+    reader.read(prompt)
+    best = reader.search(2, vocab_size=few, end=end, beams=8, length_penalty=1.0)
+
+    def score(text):
+        total, read = 0.0, made()
+        for at in range(len(text)):
+            read = made()
+            read.read(np.concatenate([prompt, np.asarray([text[:at]], np.int32)], axis=1))
+            total += float(jax.nn.log_softmax(read.logits[0, :few])[text[at]])
+        return total / len(text)
+
+    texts = [(end,), *((i, end) for i in (0, 1)), *((i, j, end) for i in (0, 1) for j in (0, 1))]
+    wanted = max(texts, key=score)
+    assert best.tolist() == [list(wanted[:-1])]
+    again = made()
+    again.read(np.concatenate([prompt, best], axis=1))
+    np.testing.assert_allclose(reader.logits, again.logits, atol=2e-5)
+
+
 @pytest.mark.parametrize('temperature', [0.0, 1.0])
 @pytest.mark.parametrize(
     'name',
