@@ -207,12 +207,14 @@ class Graft:
       exact: with an empty memory the model computes exactly what the host does.
       how: why it does, or what is kept of the host, for tables: a short text without a full stop.
       positions: what it knows of the order of remembered tokens, for tables.
+      recipes: recipes of the layer that can be put into a decoder; () = all.
     """
 
     fields: Callable[[Scale, str], dict[str, Any]]
     exact: bool
     how: str
     positions: str
+    recipes: tuple[str, ...] = ()
 
 
 def position_of_window(position: str) -> str:

@@ -31,11 +31,9 @@ FLOORS = (
 # A room that may import less than its floor allows.
 ONLY = {'data': ('errors', 'files', 'faults', 'segment')}
 # What a file in `configs/` may import, and one other config.
-CONFIGS_MAY = (
-    f'{PACKAGE}.config',
-    f'{PACKAGE}.errors',
-    f'{PACKAGE}.data.tasks',
-    f'{PACKAGE}.data.sets',
+CONFIGS_MAY = tuple(
+    f'{PACKAGE}.{room}'
+    for room in ('config', 'errors', 'data.tasks', 'data.sets', 'pretrained.grafting')
 )
 
 

@@ -35,6 +35,7 @@ def base() -> ml_collections.ConfigDict:
         scale_embedding=True,  # by sqrt(d_model)
         position='none',  # absolute positions: 'none', 'sinusoidal', 'learned'
         num_positions=0,  # length of the position table; 0 = the segment length
+        positions_restart=False,  # with num_positions: they begin at 0 in every segment all the same
         tie_weights=True,
         output_bias=True,  # of the logits
         cutoffs=(),  # adaptive embedding and softmax: first token of cluster 1, 2, ...

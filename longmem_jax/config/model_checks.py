@@ -129,6 +129,8 @@ def _fields(model: Any, name: str, segment_length: int) -> list[str]:
 def _positions(model: Any, segment_length: int) -> list[str]:
     """Faults of the table of absolute positions."""
     length = model.num_positions
+    if model.positions_restart and not length:
+        return ['positions_restart = True: is for num_positions > 0; without, they restart anyway']
     if length and model.position == 'none':
         return [
             f"num_positions = {length}: position = 'none' has none; use 0, or position = 'learned' or "

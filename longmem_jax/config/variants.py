@@ -41,6 +41,8 @@ def variant(
     memory: str | None,
     memories: dict[str, Given | Recipe] | None = None,
     scale: dict[str, Any] | None = None,
+    put: Callable[..., None] = use,
+    others: Sequence[str] = (),
     **variants: Variant,
 ) -> Any:
     """Applies the variants that `argument` names, in the order declared here, then sets the memory.
@@ -55,6 +57,8 @@ def variant(
       memory: the config's default; None = the config accepts no `memory=`.
       memories: by name, changes to the recipe of a memory, or a recipe of the experiment's own; a
         new name is for another version of a memory.
+      put: sets the memory, as `recipes.use` does.
+      others: names that `put` accepts and that are neither recipes nor in `memories`.
       scale: sizes for recipes that should not follow from the segment, see `recipes.scale_of`.
       **variants: name to a function that changes the config: `f(config)` or `f(config, value)`.
 
@@ -73,8 +77,10 @@ def variant(
         if 'memory' in typed and not typed['memory']:
             raise UsageError('memory: a value is needed, such as memory=infini.')
         memories = memories or {}
-        name = one_of('memory', typed.get('memory', memory), sorted({*recipes(), *memories}))
-        use(config, name, memories.get(name), **(scale or {}))
+        name = one_of(
+            'memory', typed.get('memory', memory), sorted({*recipes(), *memories, *others})
+        )
+        put(config, name, memories.get(name), **(scale or {}))
     return config
 
 

@@ -51,13 +51,16 @@ def intercept(
     next_method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any
 ) -> Any:
     """For `nn.intercept_methods`: adds the low-rank part of every map that has one."""
-    y = next_method(*args, **kwargs)
     module = context.module
     if context.method_name != '__call__' or type(module) not in MAPS:
-        return y
+        return next_method(*args, **kwargs)
     if not module.has_variable('params', NAME):
-        return y
+        return next_method(*args, **kwargs)
+    if getattr(module, 'norm', 'none') != 'none':  # which is of the sum
+        unbound, variables = module.unbind()
+        return unbound.apply({'params': merged(variables['params'])}, *args)
     parts = module.get_variable('params', NAME)
+    y = next_method(*args, **kwargs)
     low = {name: parts[name].astype(y.dtype) for name in ('a', 'b')}
     added = MAPS[type(module)][1](args[0].astype(y.dtype), low)
     return y + jax.lax.stop_gradient(parts['scale']).astype(y.dtype) * added

@@ -9,13 +9,22 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers, positions
 from longmem_jax.layers.attention_rules import RelativeTable
 from longmem_jax.layers.projections import HeadsIn
 
-POSITIONS = ('transformer_xl', 'learned_relative', 'rotary', 'alibi', 't5', 'none')
+POSITIONS = (
+    'transformer_xl',
+    'learned_relative',
+    'rotary',
+    'alibi',
+    'alibi_beyond',
+    't5',
+    'none',
+)
 T5_BUCKETS, T5_DISTANCE = 32, 128
 
 
@@ -139,8 +148,12 @@ class RelativePosition(nn.Module):
             return queries, {'relative': RelativeTable(queries, table)}
         if self.kind == 'rotary':
             return self._rotate(queries, offset), {}
-        if self.kind == 'alibi':
+        if self.kind in ('alibi', 'alibi_beyond'):
             table = positions.alibi(self.settings.num_heads, num_keys)
+            if self.kind == 'alibi_beyond':
+                # Nothing within a segment, where positions are in the embeddings.
+                beyond = np.arange(num_keys) - (self.settings.segment_length - 1)
+                table = table[:, np.maximum(beyond, 0)]
         elif self.kind == 't5':
             table = positions.t5_table(self.buckets, num_keys, T5_DISTANCE)
         else:

@@ -6,7 +6,8 @@ which a document starts, so that layers can ignore both. Its methods are the int
 of language model share.
 
 Absolute positions begin at 0 in every segment. With a table of fixed length (`config.num_positions`)
-they continue through the document instead, so the state also counts tokens.
+they continue through the document instead, so the state also counts tokens, unless
+`config.positions_restart`.
 """
 
 from typing import Any
@@ -52,17 +53,22 @@ class LanguageModel(nn.Module):
         """Memories at the start of a document; every leaf [batch_size, ...]."""
         return self._join(self.stack.initial_state(batch_size), jnp.zeros((batch_size,), jnp.int32))
 
+    @property
+    def _counts(self) -> bool:
+        """Whether positions continue through a document."""
+        return bool(self.config.num_positions) and not self.config.positions_restart
+
     def _join(
         self, blocks: tuple[BlockState, ...], position: jax.Array | None
     ) -> tuple[BlockState, ...] | Counted:
         """A state, or caches, with the count of tokens if the model has one."""
-        return Counted(blocks, position) if self.config.num_positions else blocks
+        return Counted(blocks, position) if self._counts else blocks
 
     def _split(
         self, state: tuple[BlockState, ...] | Counted
     ) -> tuple[tuple[BlockState, ...], jax.Array | None]:
         """The blocks' states, or caches, and the count of tokens (None if there is none)."""
-        return (state.blocks, state.position) if self.config.num_positions else (state, None)
+        return (state.blocks, state.position) if self._counts else (state, None)
 
     def _read(self, segment: Segment, state: Any, train: bool) -> tuple[jax.Array, Any, Aux]:
         """Reads a packed segment: the last block's output, memories after it, `Aux`."""

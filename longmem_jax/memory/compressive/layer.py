@@ -289,6 +289,7 @@ ENTRY = Entry(
         exact=True,
         how='windows of vectors and slots, masked while they are empty',
         positions="the host's rotary ones; else a bias like ALiBi's beyond the segment",
+        recipes=('compressive',),
     ),
     toy=dict(memory_length=6, compressed_length=3),
     variants=dict(

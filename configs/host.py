@@ -1,0 +1,101 @@
+"""A pretrained decoder with a memory: fine-tuned, in part or whole.
+
+python -m longmem_jax.main --config=configs/host.py:path=FOLDER,memory=infini --config.data.path=TEXTS \
+    --config.data.source=text --workdir=DIR
+FOLDER is a Hugging Face model (GPT-2, GPT-Neo, Pythia, Llama, Qwen 2 and 3, Mistral), or its name on the
+hub; its tokenizer is used. `memory=NAME` is any memory that is a layer, `memory=none` none. It is put
+where its recipe has it, or into the layers of `layers=0-5` (`layers=3`, `layers=2+last`). What the host
+has learns at `host_rate=0.2` of the rate of the rest; `frozen` keeps it as it is. `lora=8` adds low-rank
+parts to its queries and values. `segment=1024` is the length of segments, `position=rotary` replaces the
+positions in the host's embeddings. `:tiny` is for two cores; without `path` the host is a small, or else
+GPT-2-sized, model that has learned nothing. What was loaded, is new, and was ignored is printed. Without
+`--config.data` it reads the Python standard library.
+"""
+
+from longmem_jax.config.base import base, two_cores
+from longmem_jax.config.variants import one_of, variant, whole_number
+from longmem_jax.errors import UsageError
+from longmem_jax.pretrained import grafting
+
+SMALL = dict(
+    model_type='gpt2', vocab_size=257, n_positions=256, n_embd=64, n_layer=3, n_head=4
+)  # of bytes
+
+
+def get_config(arg=''):
+    config = base()
+    host = dict(source='', shape=grafting.GPT2_SMALL)
+    where = dict(layers='', rotary=False)
+    learned = dict(rate=0.2, lora=0)
+
+    config.data.source = 'stdlib'
+    config.optimizer.name = 'adamw'
+    config.optimizer.learning_rate = 2.5e-4
+    config.optimizer.schedule = 'linear'
+    config.optimizer.clip_norm = 1.0
+    config.train.num_steps = 10_000
+    config.train.num_lanes = 8
+    config.train.segment_length = 512
+    config.train.segments_per_step = 2
+    config.train.log_every = 50
+    config.train.evaluate_every = 1000
+    config.evaluate.num_lanes = 8
+    config.evaluate.max_segments = 100
+
+    def tiny(config):
+        """A short training in segments of 64; without `path`, of a small model of bytes."""
+        two_cores(config, steps=200, lanes=4, segment=64)
+        config.optimizer.name = 'adamw'
+        host.update(shape=SMALL)
+        config.evaluate.num_lanes = 2
+        config.evaluate.max_segments = 20
+        config.evaluate.max_test_segments = 50
+
+    def path(config, value):
+        host.update(source=value)
+
+    def segment(config, value):
+        config.train.segment_length = whole_number('segment', value)
+
+    def layers(config, value):
+        where.update(layers=value)
+
+    def position(config, value):
+        one_of('position', value, ('rotary',))
+        where.update(rotary=True)
+
+    def lora(config, value):
+        learned.update(lora=whole_number('lora', value))
+
+    def host_rate(config, value):
+        try:
+            learned.update(rate=float(value))
+        except ValueError as error:
+            raise UsageError(f'host_rate={value}: must be a number, such as 0.2.') from error
+
+    def frozen(config):
+        learned.update(rate=0.0)
+
+    def put(config, name, changes, **scale):
+        grafting.use_host(config, **host)
+        numbers = where['layers'] and grafting.numbers(where['layers'], config.model.num_layers)
+        if name != 'none':
+            grafting.graft(config, name, layers=numbers, rotary=where['rotary'], **scale)
+        config.model.lora.rank = learned['lora']
+        grafting.rate_of_host(config, learned['rate'])
+
+    return variant(
+        config,
+        arg,
+        memory='infini',
+        put=put,
+        others=('none',),
+        tiny=tiny,
+        path=path,
+        segment=segment,
+        layers=layers,
+        position=position,
+        lora=lora,
+        host_rate=host_rate,
+        frozen=frozen,
+    )

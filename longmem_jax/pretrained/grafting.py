@@ -1,0 +1,238 @@
+"""Memories in pretrained decoders: the model of a host, with a memory in all layers or in some.
+
+A memory's own file says how it takes the place of a layer (`Entry.graft`): which fields keep the host's
+positions and scores, and whether a model with an empty memory computes exactly what the host does. What
+the host has is then loaded by `hosts.load`; everything else is new.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from longmem_jax.config.base import base
+from longmem_jax.config.recipes import Given, recipes, scale_of, section
+from longmem_jax.contract import Graft, Recipe
+from longmem_jax.errors import UsageError, unknown
+from longmem_jax.memory.registry import ATTENTION, LAYERS
+from longmem_jax.pretrained import hosts, model_fields
+
+# GPT-2 small, for a model of its shape that is trained from the start.
+GPT2_SMALL = dict(
+    model_type='gpt2', vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12
+)
+# Paths of the parameters that a host has; low-rank parts and memories are not among them.
+HOST = (
+    r'^(embedding|final_norm)/|^block_\d+/(attention_norm|feed_forward_norm)/'
+    r'|^block_\d+/attention/projections/\w+/(kernel|bias|norm)'
+    r'|^block_\d+/feed_forward/(up|gate|down)/'
+)
+
+
+@functools.cache
+def grafts() -> Mapping[str, Graft]:
+    """Names for `graft` to how they take the place of a layer."""
+    named, scale = {}, scale_of(base())
+    for name, recipe in sorted(recipes().items()):
+        entry = LAYERS.get(_main(recipe(scale)))
+        if entry is None or entry.graft is None:
+            continue
+        if not entry.graft.recipes or name in entry.graft.recipes:
+            named[name] = entry.graft
+    return named
+
+
+def table() -> str:
+    """The memories that can be put into a host, as a Markdown table."""
+    rows = [
+        f'| `{name}` | {"yes" if graft.exact else "no"} | {graft.how} | {graft.positions} |'
+        for name, graft in grafts().items()
+    ]
+    head = '| memory | empty = the host | how, or what is kept | order of what is remembered |'
+    return '\n'.join((head, '|---|---|---|---|', *rows)) + '\n'
+
+
+def use_host(
+    config: Any, source: str, context: int = 0, shape: Mapping[str, Any] = GPT2_SMALL
+) -> None:
+    """Makes the model, the tokenizer and the first parameters of a configuration a host's.
+
+    Args:
+      config: the whole configuration; changed in place.
+      source: a folder or a name on the hub, see `hosts.find`; '' = `shape`, with random parameters.
+      context: see `hosts.find`.
+      shape: attributes of a `config.json`.
+
+    Raises:
+      UsageError: no such model, or one that is no decoder.
+    """
+    dtype = config.model.dtype
+    if not source:
+        config.model = model_fields.model_of(shape, 'shape', context)
+    else:
+        host = hosts.find(source, context)
+        if host.plain.kind != 'language_model':
+            raise UsageError(f'{source}: is no decoder; a memory can be put into decoders only.')
+        config.model = host.model
+        config.train.start_from = source
+        if (host.folder / 'tokenizer.json').exists() or (host.folder / 'vocab.json').exists():
+            config.data.tokenizer = dict(kind='tokenizers', path=str(host.folder), size=0)
+        elif (host.folder / 'tokenizer.model').exists():
+            config.data.tokenizer = dict(kind='sentencepiece', path=str(host.folder), size=0)
+    config.model.dtype = dtype
+    config.train.loss_weights, config.evaluate.model = {}, {}
+
+
+def graft(
+    config: Any,
+    name: str,
+    *,
+    layers: Sequence[int] = (),
+    rotary: bool = False,
+    changes: Given | None = None,
+    **sizes: Any,
+) -> None:
+    """Puts a memory into the host that is the model of a configuration; see `use_host`.
+
+    Layers without it stay the host's where its positions are rotary, with a context of one segment and
+    what is left of their window. Positions in embeddings begin anew in every segment, and then those
+    layers see the segment alone.
+
+    Args:
+      config: the whole configuration, with its final lengths; changed in place.
+      name: one of `grafts()`.
+      layers: where, from 0; () = where the memory's recipe has it, usually everywhere.
+      rotary: rotary positions replace those in the embeddings.
+      changes: to the recipe of the memory; its layers are not used.
+      **sizes: see `recipes.scale_of`.
+
+    Raises:
+      UsageError: an unknown name, or a memory that does not fit into this host.
+    """
+    model, changes = config.model, changes or Given()
+    known = grafts()
+    if (changes.recipe or name) not in known:
+        others = 'memories that are a model of their own cannot be put into a host'
+        raise UsageError(f'{unknown("memory", name, sorted(known))}; {others}.')
+    if rotary:
+        _replace_positions(model)
+    recipe = recipes()[changes.recipe or name](scale_of(config, **sizes))
+    main = _main(recipe)
+    own = LAYERS[main].graft.fields(scale_of(config, **sizes), _position(model))
+    chosen = _chosen(model, recipe, main, tuple(layers))
+    if main in ATTENTION:
+        _keep_others(model, chosen, config.train.segment_length)
+        model.attention = _with(model.attention, chosen, main)
+    else:
+        model.feed_forward = _with(model.feed_forward, chosen, main)
+    fields = section(main, **recipe.sections[main] | own | changes.fields)
+    used = {*model.attention, *model.feed_forward}
+    for other in set(LAYERS) & set(model) - used:
+        del model[other]
+    model[main] = fields
+    weights = recipe.loss_weights if changes.loss_weights is None else changes.loss_weights
+    config.train.loss_weights = dict(weights)
+    config.evaluate.model = {main: changes.evaluate} if changes.evaluate else {}
+    config.optimizer.groups = recipe.groups if changes.groups is None else changes.groups
+    how = known[changes.recipe or name]
+    begins = 'is exactly the host' if how.exact else 'is not yet the host'
+    config.notes = (
+        f'{name}: with an empty memory the model {begins}: {how.how}; positions of the memory: '
+        f'{how.positions}',
+        *changes.notes,
+    )
+
+
+def rate_of_host(config: Any, rate: float) -> None:
+    """Multiplies the learning rate of the host's parameters by `rate`; 0 freezes them.
+
+    Raises:
+      UsageError: then nothing is left to learn.
+    """
+    adapted = config.model.lora.rank
+    if not rate and not adapted and _is_plain(config.model):
+        raise UsageError('frozen: nothing is left to learn; add a memory=NAME or lora=RANK.')
+    kept = tuple(group for group in config.optimizer.groups if group[0] != HOST)
+    config.optimizer.groups = (*kept, (HOST, float(rate), bool(rate)))
+
+
+def numbers(layers: str, num_layers: int) -> tuple[int, ...]:
+    """Numbers of layers, from '3', '0-5', 'last' or several of them joined by '+'.
+
+    Raises:
+      UsageError: anything else, or layers that the model does not have.
+    """
+    chosen: set[int] = set()
+    for part in layers.split('+'):
+        first, _, last = part.replace('last', str(num_layers - 1)).partition('-')
+        if not first.isdigit() or not (last or first).isdigit():
+            raise UsageError(
+                f'layers={layers}: numbers from 0 are needed, such as 3, 0-5 or 2+last.'
+            )
+        chosen |= set(range(int(first), int(last or first) + 1))
+    if not chosen or max(chosen) >= num_layers:
+        raise UsageError(f'layers={layers}: the host has the layers 0 to {num_layers - 1}.')
+    return tuple(sorted(chosen))
+
+
+def _main(recipe: Recipe) -> str:
+    """The layer type that is the memory; '' where a whole model is."""
+    return '' if 'kind' in recipe.model else next(iter(recipe.sections))
+
+
+def _position(model: Any) -> str:
+    """The position scheme of the host's attention, as `Graft.fields` takes it."""
+    for name in {*model.attention}:
+        if 'position' in model[name]:
+            return model[name].position
+    return 'none'
+
+
+def _is_plain(model: Any) -> bool:
+    return {*model.attention} <= {'full', 'sliding'} and {*model.feed_forward} == {'dense'}
+
+
+def _replace_positions(model: Any) -> None:
+    """Rotary positions in every layer instead of those in the embeddings."""
+    if model.position == 'none':
+        return
+    if model.head_dim % 2:
+        raise UsageError(f'position=rotary: rotates pairs, and head_dim = {model.head_dim} is odd.')
+    model.position, model.num_positions = 'none', 0
+    for name in {*model.attention}:
+        model[name].position = 'rotary'
+
+
+def _chosen(model: Any, recipe: Recipe, main: str, layers: tuple[int, ...]) -> tuple[int, ...]:
+    """Where the memory goes."""
+    if layers:
+        return layers
+    stack = recipe.attention if main in ATTENTION else recipe.feed_forward
+    return tuple(i for i in range(model.num_layers) if not stack or stack[i] == main)
+
+
+def _with(stack: Sequence[str], chosen: Sequence[int], name: str) -> tuple[str, ...]:
+    return tuple(name if i in chosen else layer for i, layer in enumerate(stack))
+
+
+def _keep_others(model: Any, chosen: Sequence[int], segment: int) -> None:
+    """Prepares the host's attention for segments of `segment` tokens.
+
+    Raises:
+      UsageError: a layer that is replaced, or loses its own window, sees less than a segment.
+    """
+    windows = [model[name].window for name in model.attention]
+    restarts = model.position != 'none'
+    for layer, window in enumerate(windows):
+        if window < segment and (layer in chosen or restarts):
+            raise UsageError(
+                f'config.train.segment_length = {segment}: layer {layer} of the host sees {window} '
+                f'tokens; use segment={window} or less'
+                + ('.' if layer in chosen else ', or position=rotary.')
+            )
+    if not restarts:
+        if 'full' in model:
+            model.full.window = segment
+        return
+    model.positions_restart = True
+    model.local = section('local', position='none')
+    model.attention = ('local',) * model.num_layers
