@@ -8,6 +8,7 @@ import numpy as np
 from longmem_jax.commands.by_source import SCORES
 from longmem_jax.commands.floors import show_beside
 from longmem_jax.commands.recall_by_distance import by_distance
+from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator, passes
@@ -55,7 +56,7 @@ def evaluate(
             'read by themselves and leave no memory; set --config.evaluate.context=0.'
         )
     progress = Progress(0, log_every=0)
-    params, step = experiment.restore_parameters()
+    params, step = newest_parameters(experiment, progress.say)
     progress.say(f'Evaluating step {step:,} of {experiment.workdir}.')
     model = experiment.evaluation_model
     plain = model.config.to_dict() | {'segment_length': model.segment_length}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
+from longmem_jax.layers import low_rank
 from longmem_jax.pretrained import export as writing
 from longmem_jax.pretrained import hosts
 
@@ -17,7 +18,7 @@ TOKENIZERS = {
 
 
 def export(experiment: Experiment, folder: str) -> list[str]:
-    """Writes the model of a run to a folder.
+    """Writes the model of a run to a folder; low-rank parts become parts of its kernels.
 
     Args:
       experiment: a trained experiment. If `config.train.start_from` names a host, its attributes, names
@@ -36,10 +37,13 @@ def export(experiment: Experiment, folder: str) -> list[str]:
     source = experiment.config.train.start_from
     like = hosts.find(source) if source and hosts.is_name(source) else None
     params, step = experiment.restore_parameters()
+    params = low_rank.merged(params)
+    model = experiment.config.model.copy_and_resolve_references()
+    model.lora.rank = 0
     results = experiment.workdir / 'results.json'
     card = writing.model_card(
         Path(folder).name,
-        experiment.config.model,
+        model,
         base_model=source if like else '',
         step=step,
         results=json.loads(results.read_text()) if results.is_file() else {},
@@ -47,7 +51,6 @@ def export(experiment: Experiment, folder: str) -> list[str]:
     tokenizer = (
         {} if like and (like.folder / 'tokenizer.json').is_file() else _tokenizer(experiment)
     )
-    model = experiment.config.model
     length = experiment.config.train.segment_length
     written = writing.save(
         folder, model, params, like=like, segment_length=length, files=tokenizer, card=card

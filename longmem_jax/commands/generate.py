@@ -8,6 +8,7 @@ from typing import Any, TextIO
 import jax
 import numpy as np
 
+from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation import chat as chats
@@ -53,7 +54,7 @@ def generate(
         state_file.require_writable(save_state)
     out = sys.stdout if out is None else out
     settings = experiment.config.generate.to_dict() | options
-    params, step = experiment.restore_parameters()
+    params, step = newest_parameters(experiment, _say)
     tokenizer = experiment.tokenizer
     model = experiment.evaluation_model
     plain = model.config.to_dict() | {'segment_length': model.segment_length}
@@ -90,6 +91,10 @@ def generate(
         size = state_file.save(save_state, reader.state, reader.pending, plain, params)
         print(f'[memory saved: {save_state}, {size:,} bytes]', file=sys.stderr)
     return ''.join(pieces)
+
+
+def _say(line: str) -> None:
+    print(f'[{line}]', file=sys.stderr)
 
 
 def _chat_folder(experiment: Experiment) -> Path:

@@ -1,15 +1,49 @@
 """Warm start from the parameters of another run, or of a host (`config.train.start_from`)."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, saved_config
+from longmem_jax.models.kinds import KINDS
 from longmem_jax.pretrained import hosts
 from longmem_jax.pretrained.model_fields import differences
+from longmem_jax.training.graft import graft
 
 # Fields in which a model may differ from the host that it begins with: what a memory needs.
-OF_MEMORY = frozenset(('attention', 'position', 'num_positions', 'token_shift', 'full', 'sliding'))
+OF_MEMORY = frozenset(
+    ('attention', 'feed_forward', 'position', 'num_positions', 'positions_restart', 'token_shift')
+)
+
+
+def first_parameters(experiment: Experiment, initial: Any, say: Callable[[str], None]) -> Any:
+    """The `initial` parameters, replaced by those that `config.train.start_from` has, if it is set.
+
+    Errors as in `parameters_of`; what is new and what is not used is said.
+    """
+    source = experiment.config.train.start_from
+    if not source:
+        return initial
+    growing = KINDS[experiment.config.model.kind].growing
+    return graft(initial, parameters_of(experiment), source, say, growing)
+
+
+def newest_parameters(experiment: Experiment, say: Callable[[str], None]) -> tuple[Any, int]:
+    """Parameters and step of the newest checkpoint; of step 0 for a host that was not trained yet.
+
+    Raises:
+      UsageError: as `Experiment.restore_parameters` and `parameters_of`.
+    """
+    untrained = not (experiment.workdir / 'checkpoints').is_dir()
+    if not untrained or not hosts.is_name(experiment.config.train.start_from):
+        return experiment.restore_parameters()
+    make = jax.jit(
+        lambda: experiment.make_state().params, out_shardings=experiment.state_shardings.params
+    )
+    return first_parameters(experiment, make(), say), 0
 
 
 def parameters_of(experiment: Experiment) -> Any:
@@ -40,8 +74,9 @@ def parameters_of(experiment: Experiment) -> Any:
 def _of_host(experiment: Experiment, source: str) -> Any:
     """The parameters of a Hugging Face model, after checking that the config is that model."""
     host, model = hosts.find(source), experiment.config.model
-    differing = differences(host.plain, model, skip=OF_MEMORY | set(host.plain.attention))
-    differing = [line for line in differing if line.split(' = ')[0] not in {*model.attention}]
+    replaced = {*host.plain.attention, *host.plain.feed_forward} - {*model.feed_forward}
+    added = {*model.attention, *model.feed_forward} - {*host.plain.feed_forward}
+    differing = differences(host.plain, model, skip=OF_MEMORY | replaced | added)
     if differing:
         raise UsageError(
             f'config.train.start_from = {source}: config.model is another model:\n  '

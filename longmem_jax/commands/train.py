@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from longmem_jax.commands.by_source import SCORES, require
-from longmem_jax.commands.start_from import parameters_of
+from longmem_jax.commands.start_from import first_parameters
 from longmem_jax.commands.translate import translate_split
 from longmem_jax.config.reach import too_short
 from longmem_jax.data import lanes
@@ -20,12 +20,10 @@ from longmem_jax.experiment import Experiment, lower_step, step_flops, to_device
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import sample_text
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.models.kinds import KINDS
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import in_short, show, write_results
 from longmem_jax.reporting.writers import Writer, learning_curve
 from longmem_jax.training import runner
-from longmem_jax.training.graft import graft
 from longmem_jax.training.step import TrainState
 from longmem_jax.training.task import Plan, Step
 
@@ -134,12 +132,7 @@ class LanguageModelTask:
         """The state of step 0, with the parameters of `config.train.start_from` if it is set."""
         experiment = self._experiment
         state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
-        source = experiment.config.train.start_from
-        if not source:
-            return state
-        growing = KINDS[experiment.config.model.kind].growing
-        other = parameters_of(experiment)
-        params = graft(state.params, other, source, self._progress.say, growing)
+        params = first_parameters(experiment, state.params, self._progress.say)
         return state.replace(params=params)
 
     def begin(self, step: int) -> None:

@@ -113,7 +113,8 @@ def graft(
     if (changes.recipe or name) not in known:
         others = 'memories that are a model of their own cannot be put into a host'
         raise UsageError(f'{unknown("memory", name, sorted(known))}; {others}.')
-    if rotary:
+    replaced = rotary and model.position != 'none'
+    if replaced:
         _replace_positions(model)
     recipe = recipes()[changes.recipe or name](scale_of(config, **sizes))
     main = _main(recipe)
@@ -134,7 +135,8 @@ def graft(
     config.evaluate.model = {main: changes.evaluate} if changes.evaluate else {}
     config.optimizer.groups = recipe.groups if changes.groups is None else changes.groups
     how = known[changes.recipe or name]
-    begins = 'is exactly the host' if how.exact else 'is not yet the host'
+    begins = 'is exactly the host' if how.exact and not replaced else 'is not yet the host'
+    begins += ', whose positions were replaced' if replaced else ''
     config.notes = (
         f'{name}: with an empty memory the model {begins}: {how.how}; positions of the memory: '
         f'{how.positions}',
@@ -193,8 +195,6 @@ def _is_plain(model: Any) -> bool:
 
 def _replace_positions(model: Any) -> None:
     """Rotary positions in every layer instead of those in the embeddings."""
-    if model.position == 'none':
-        return
     if model.head_dim % 2:
         raise UsageError(f'position=rotary: rotates pairs, and head_dim = {model.head_dim} is odd.')
     model.position, model.num_positions = 'none', 0

@@ -26,7 +26,7 @@ def graft(
       initial: parameters of the new run.
       trained: parameters of the run that it starts from.
       source: where `trained` is from, for messages.
-      report: called with a line that names what is new.
+      report: called with a line that names what is new, and what of `trained` is not used.
       growing: suffixes of paths whose parameters may have more rows in `initial`, such as memory
         tokens; the additional rows keep their initial values.
 
@@ -38,11 +38,12 @@ def graft(
     """
     flat, _ = jax.tree_util.tree_flatten_with_path(trained)
     trained_by_name = {parameter_path(path): leaf for path, leaf in flat}
-    new: list[str] = []
+    new, left = [], set(trained_by_name)
 
     def take(path: Any, leaf: jax.Array) -> jax.Array:
         name = parameter_path(path)
         value = trained_by_name.get(name)
+        left.discard(name)
         if value is None:
             new.append(name)
             return leaf
@@ -60,5 +61,6 @@ def graft(
     if len(new) == len(jax.tree.leaves(initial)):
         raise UsageError(f'config.train.start_from = {source}: no parameter in common.')
     added = f'; new: {", ".join(new)}' if new else ''
-    report(f'Began with the parameters of {source}{added}.')
+    unused = f'; not used: {", ".join(sorted(left))}' if left else ''
+    report(f'Began with the parameters of {source}{added}{unused}.')
     return grafted

@@ -224,6 +224,11 @@ def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.Gradient
         name: _make_base(name, settings, schedule, decayed)
         for name in (settings.name, *sorted(others))
     }
+    if all(group >= 0 and names[group] == FROZEN for group in jax.tree.leaves(assigned)):
+        raise UsageError(
+            f'config.optimizer.groups = {groups}: the rate of all parameters is 0, so nothing is left '
+            'to learn.'
+        )
     if set(names) - {settings.name}:
         labels = jax.tree.map(lambda group: settings.name if group < 0 else names[group], assigned)
         # Weight decay masks must have the structure of each optimizer's own tree.
