@@ -1,0 +1,102 @@
+"""A host with a memory, as a user has it: generate, remember a book, train in part, export."""
+
+import io
+
+import jax
+import numpy as np
+import pytest
+
+from configs import host as host_config
+from longmem_jax.commands.export import export
+from longmem_jax.commands.generate import generate
+from longmem_jax.commands.start_from import newest_parameters
+from longmem_jax.commands.train import train
+from longmem_jax.data.documents import Document
+from longmem_jax.data.learn_tokenizer import learn
+from longmem_jax.layers import low_rank
+from longmem_jax.models.parameters import unbox
+from longmem_jax.pretrained import export as writing
+from longmem_jax.pretrained import hosts, model_fields
+from longmem_jax.training.optimizer import parameter_path
+from tests.commands.train_test import experiment, texts  # noqa: F401  (a fixture)
+
+SHAPE = dict(
+    model_type='gpt2', vocab_size=300, n_layer=2, n_embd=32, n_head=2, n_positions=32,
+    activation_function='gelu_new',
+)  # fmt: skip
+BOOK = 'alpha beta gamma delta ' * 30
+
+
+@pytest.fixture(scope='module')
+def host(tmp_path_factory):
+    """The folder of a host with a tokenizer, and random parameters."""
+    folder = tmp_path_factory.mktemp('hosts') / 'host'
+    model = model_fields.model_of(SHAPE, 'config.json')
+    params = unbox(hosts.boxed_parameters(hosts.make(model, 8), jax.random.key(0)))
+    writing.save(folder, model, params)
+    learn('bpe', [Document('book', BOOK.encode())], 280, folder / 'tokenizer.json')
+    return str(folder)
+
+
+def config_of(host, texts, argument, path=True):  # noqa: F811
+    config = host_config.get_config(f'tiny,path={host},segment=8,{argument}')
+    config.data.source, config.data.path = 'text', str(texts)
+    config.train.update(num_steps=2, evaluate_every=2)
+    config.evaluate.update(max_segments=2, max_test_segments=2)
+    config.checkpoint.every, config.generate.sample_length = 2, 0
+    config.mesh = dict(data=1, fsdp=1, tensor=1, memory=1)
+    return config
+
+
+def leaves(params):
+    return {
+        parameter_path(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(params)
+    }
+
+
+@pytest.mark.slow
+def test_an_untrained_host_reads_a_book_into_a_file_and_goes_on_from_it(
+    host,
+    texts,
+    tmp_path,
+    capsys,  # noqa: F811
+):
+    run = experiment(config_of(host, texts, 'memory=infini'), tmp_path / 'run')
+    book, saved = tmp_path / 'book.txt', str(tmp_path / 'book.memory')
+    book.write_text(BOOK)
+    options = dict(length=6, temperature=0.0)
+    generate(run, f'@{book}', dict(length=0), save_state=saved, out=io.StringIO())
+    said = ' '.join(capsys.readouterr().err.split())
+    assert 'Began with the parameters of' in said and 'new: block_0/attention/gate' in said
+    assert 'memory saved' in said
+    question = ' alpha beta'
+    asked = generate(run, question, options, load_state=saved, out=io.StringIO())
+    whole = generate(run, BOOK + question, options, out=io.StringIO())
+    assert asked == whole
+    beams = generate(run, question, options | dict(beams=2), load_state=saved, out=io.StringIO())
+    assert isinstance(beams, str)
+
+
+@pytest.mark.slow
+def test_a_frozen_host_learns_by_its_memory_and_low_rank_parts(host, texts, tmp_path, capsys):  # noqa: F811
+    config = config_of(host, texts, 'memory=infini,lora=2,frozen')
+    run = experiment(config, tmp_path / 'run')
+    first, step = newest_parameters(run, print)
+    assert step == 0
+    train(run)
+    assert 'new: block_0/attention/gate' in ' '.join(capsys.readouterr().out.split())
+    last, step = newest_parameters(experiment(config, tmp_path / 'run'), print)
+    assert step == 2
+    moved = {path for path, leaf in leaves(last).items() if np.any(leaf != leaves(first)[path])}
+    assert {path.rpartition('/')[2] for path in moved} <= {'a', 'b', 'gate'}
+    assert any(path.endswith('lora/b') for path in moved)
+    assert 'block_0/attention/gate' in moved
+    export(run, str(tmp_path / 'out'))
+    found = hosts.find(tmp_path / 'out')
+    assert found.model.attention == ('infini', 'infini') and not found.model.lora.rank
+    params = hosts.load(found, hosts.make(found.model, 8), report=lambda line: None)
+    for path, leaf in leaves(low_rank.merged(last)).items():
+        np.testing.assert_array_equal(leaves(params)[path], leaf, err_msg=path)
+    # The exported folder is a host with this memory, and goes on as it is.
+    again = host_config.get_config(f'tiny,path={tmp_path / "out"},segment=8,memory=none')
+    assert again.model.attention == ('infini', 'infini')
