@@ -2,17 +2,17 @@
 
 python -m longmem_jax.main --config=configs/host.py:path=FOLDER,memory=infini --config.data.path=TEXTS \
     --config.data.source=text --workdir=DIR
-FOLDER is a Hugging Face model (GPT-2, GPT-Neo, Pythia, Llama, Qwen 2 and 3, Mistral), or its name on the
-hub; its tokenizer is used. `memory=NAME` is any memory that is a layer, `memory=none` none. It is put
-where its recipe has it, or into the layers of `layers=0-5` (`layers=3`, `layers=2+last`). What the host
-has learns at `host_rate=0.2` of the rate of the rest; `frozen` keeps it as it is. `lora=8` adds low-rank
-parts to its queries and values. `segment=1024` is the length of segments, `position=rotary` replaces the
-positions in the host's embeddings. `:tiny` is for two cores; without `path` the host is a small, or else
-GPT-2-sized, model that has learned nothing. What was loaded, is new, and was ignored is printed. Without
+FOLDER is a Hugging Face model (GPT-2, GPT-Neo, Pythia, Llama, Qwen 2 and 3, Mistral), or its name on
+the hub; its tokenizer is used. `memory=NAME` is any memory that is a layer, `memory=none` none. It is
+put where its recipe has it, or into the layers of `layers=0-5` (`layers=3`, `layers=2+last`). What the
+host has learns at `host_rate=0.2` of the rate of the rest; `frozen` keeps it as it is. `lora=8` adds
+low-rank parts to its queries and values. `segment=1024` is the length of segments, `position=rotary`
+replaces the positions in the host's embeddings. `:tiny` is for two cores, and without `path` of a small
+model of bytes that has learned nothing. What was loaded, is new, and was ignored is printed. Without
 `--config.data` it reads the Python standard library.
 """
 
-from longmem_jax.config.base import base, two_cores
+from longmem_jax.config.base import base, read_bytes, two_cores
 from longmem_jax.config.variants import one_of, variant, whole_number
 from longmem_jax.errors import UsageError
 from longmem_jax.pretrained import grafting
@@ -29,6 +29,7 @@ def get_config(arg=''):
     learned = dict(rate=0.2, lora=0)
 
     config.data.source = 'stdlib'
+    config.data.tokenizer.kind = 'tokenizers'  # of the folder `path`
     config.optimizer.name = 'adamw'
     config.optimizer.learning_rate = 2.5e-4
     config.optimizer.schedule = 'linear'
@@ -45,6 +46,7 @@ def get_config(arg=''):
     def tiny(config):
         """A short training in segments of 64; without `path`, of a small model of bytes."""
         two_cores(config, steps=200, lanes=4, segment=64)
+        read_bytes(config)
         config.optimizer.name = 'adamw'
         host.update(shape=SMALL)
         config.evaluate.num_lanes = 2

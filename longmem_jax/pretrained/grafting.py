@@ -65,20 +65,21 @@ def use_host(
     Raises:
       UsageError: no such model, or one that is no decoder.
     """
-    dtype = config.model.dtype
+    dtype, given = config.model.dtype, shape
     if not source:
         config.model = model_fields.model_of(shape, 'shape', context)
     else:
         host = hosts.find(source, context)
         if host.plain.kind != 'language_model':
             raise UsageError(f'{source}: is no decoder; a memory can be put into decoders only.')
-        config.model = host.model
+        config.model, given = host.model, host.attributes
         config.train.start_from = source
         if (host.folder / 'tokenizer.json').exists() or (host.folder / 'vocab.json').exists():
             config.data.tokenizer = dict(kind='tokenizers', path=str(host.folder), size=0)
         elif (host.folder / 'tokenizer.model').exists():
             config.data.tokenizer = dict(kind='sentencepiece', path=str(host.folder), size=0)
     config.model.dtype = dtype
+    config.model.init_std = float(given.get('initializer_range', 0.02))  # of what is new
     config.train.loss_weights, config.evaluate.model = {}, {}
 
 

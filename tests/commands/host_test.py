@@ -55,12 +55,7 @@ def leaves(params):
 
 
 @pytest.mark.slow
-def test_an_untrained_host_reads_a_book_into_a_file_and_goes_on_from_it(
-    host,
-    texts,
-    tmp_path,
-    capsys,  # noqa: F811
-):
+def test_a_host_reads_a_book_into_a_file_and_goes_on(host, texts, tmp_path, capsys):  # noqa: F811
     run = experiment(config_of(host, texts, 'memory=infini'), tmp_path / 'run')
     book, saved = tmp_path / 'book.txt', str(tmp_path / 'book.memory')
     book.write_text(BOOK)

@@ -11,6 +11,7 @@ from longmem_jax.config import checks
 from longmem_jax.config.base import base
 from longmem_jax.config.recipes import given, recipes, scale_of, section, use
 from longmem_jax.errors import UsageError
+from longmem_jax.pretrained.grafting import grafts
 from tests.config.sizes import num_parameters
 
 FILES = sorted((Path(__file__).parents[2] / 'configs').glob('[a-z]*.py'))
@@ -224,6 +225,8 @@ def test_losses_and_their_weights_belong_together():
 
 
 PAIRS = ('memsizer_wmt16', 'mem_transformer_wmt14')
+# Configs that put memories into pretrained decoders.
+HOSTS = [path.stem for path in FILES if 'graft' in path.read_text() or '_gpt2' in path.read_text()]
 
 
 @pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)
@@ -233,6 +236,10 @@ def test_every_memory_goes_into_every_config(path):
     for memory in recipes():
         if path.stem in PAIRS and 'kind' in recipes()[memory](SCALE).model:
             with pytest.raises(UsageError, match='not the attention of a decoder'):
+                module.get_config(f'memory={memory}')
+            continue
+        if path.stem in HOSTS and memory not in grafts():
+            with pytest.raises(UsageError, match='cannot be put into a host'):
                 module.get_config(f'memory={memory}')
             continue
         for argument in (f'memory={memory}', f'tiny,memory={memory}'):

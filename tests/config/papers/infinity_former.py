@@ -1,7 +1,10 @@
-"""Martins et al. (2022): sorting (Sec. 4.1, App. C.1) and WikiText-103 from scratch (Sec. 4.2, C.2).
+"""Martins et al. (2022): sorting (Sec. 4.1, App. C.1), WikiText-103 from scratch (Sec. 4.2, C.2), and
+GPT-2 small on WikiText-103 and 2,000 books (Sec. 4.3, C.3).
 
 What the papers leave open is the released code's, and is listed under OURS.
 """
+
+from longmem_jax.pretrained.grafting import HOST
 
 SORTING = {
     'model.num_layers': 3,
@@ -30,7 +33,58 @@ WIKITEXT = {
 }
 CONTINUOUS = 'model.infinity_former'
 GATE = {'optimizer.groups': (('attention/memory/gate_', 2.0, False),), 'model.init_std': 0.02}
+GPT2 = {
+    'parameters': (124_000_000, 124_500_000),
+    'model.num_layers': 12,
+    'model.num_heads': 12,
+    'model.d_model': 768,
+    'model.position': 'learned',
+    'model.num_positions': 1024,
+    'model.positions_restart': True,
+    'train.segment_length': 512,
+    'train.num_lanes': 1,
+    'optimizer.learning_rate': 2.5e-4,
+    'optimizer.groups': ((HOST, 0.2, True),),  # 5e-5 for the parameters of GPT-2
+}
+GPT2_MEMORY = {name: value for name, value in GPT2.items() if name != 'parameters'} | {
+    f'{CONTINUOUS}.num_basis': 512,
+    f'{CONTINUOUS}.widths': (0.005, 0.01),
+    f'{CONTINUOUS}.tau': 0.5,
+    f'{CONTINUOUS}.memory_threshold': 2048,
+    f'{CONTINUOUS}.memory_length': 0,
+    f'{CONTINUOUS}.sigma_0': 0.05,
+    f'{CONTINUOUS}.sticky': 'none',
+    'train.loss_weights.kl': 1e-6,
+}
+GPT2_COMPRESSIVE = {
+    'model.compressive.compressed_length': 512,
+    'model.compressive.rate': 4,
+    'model.compressive.reconstruction': 'attention',
+    'train.loss_weights.compression': 1.0,
+}
+GPT2_OURS = {
+    f'{CONTINUOUS}.threshold_kind': 'clear',
+    f'{CONTINUOUS}.num_samples': 512,
+    f'{CONTINUOUS}.ridge': 0.5,
+    f'{CONTINUOUS}.sigma_sq_min': 1e-4,
+    f'{CONTINUOUS}.normalize_written': False,
+    f'{CONTINUOUS}.kl': 'true',
+    'model.dropout': 0.1,
+    'model.init_std': 0.02,
+    'optimizer.name': 'adamw',
+    'optimizer.weight_decay': 0.0,
+    'optimizer.schedule': 'linear',
+    'optimizer.clip_norm': 1.0,
+}
 VALUES = {
+    'gpt2_wikitext103': GPT2_MEMORY,
+    'gpt2_wikitext103:sticky=sampled': {f'{CONTINUOUS}.sticky': 'sampled'},
+    'gpt2_wikitext103:memory=local': GPT2,
+    'gpt2_wikitext103:memory=compressive': GPT2_COMPRESSIVE,
+    'gpt2_pg19': GPT2_MEMORY | {'data.first': 2000},
+    'gpt2_pg19:sticky=sampled': {f'{CONTINUOUS}.sticky': 'sampled'},
+    'gpt2_pg19:memory=local': GPT2,
+    'gpt2_pg19:memory=compressive': GPT2_COMPRESSIVE,
     'sorting': SORTING
     | {
         'data.task.length': 4000,
@@ -91,6 +145,13 @@ VALUES = {
     },
 }
 OURS = {
+    'gpt2_wikitext103': GPT2_OURS | {'train.num_steps': 230_000},
+    'gpt2_wikitext103:memory=compressive': {
+        'model.compressive.memory_length': 512,
+        'model.compressive.compression': 'convolution',
+        'model.compressive.position': 'alibi_beyond',
+    },
+    'gpt2_pg19': {'train.num_steps': 390_000},
     'sorting': GATE
     | {
         f'{CONTINUOUS}.num_samples': 512,
