@@ -28,7 +28,7 @@ def first_parameters(experiment: Experiment, initial: Any, say: Callable[[str], 
     if not source:
         return initial
     growing = KINDS[experiment.config.model.kind].growing
-    return graft(initial, parameters_of(experiment), source, say, growing)
+    return graft(initial, parameters_of(experiment, say), source, say, growing)
 
 
 def newest_parameters(experiment: Experiment, say: Callable[[str], None]) -> tuple[Any, int]:
@@ -46,8 +46,10 @@ def newest_parameters(experiment: Experiment, say: Callable[[str], None]) -> tup
     return first_parameters(experiment, make(), say), 0
 
 
-def parameters_of(experiment: Experiment) -> Any:
+def parameters_of(experiment: Experiment, say: Callable[[str], None]) -> Any:
     """The parameters of the run, or of the host, that `experiment` starts from.
+
+    What was read of a host is said.
 
     Raises:
       UsageError: no such run or host, one with another vocabulary, or a host that computes something
@@ -55,7 +57,7 @@ def parameters_of(experiment: Experiment) -> Any:
     """
     workdir = experiment.config.train.start_from
     if hosts.is_name(workdir):
-        return _of_host(experiment, workdir)
+        return _of_host(experiment, workdir, say)
     path = Path(workdir).expanduser()
     if not (path / 'config.json').exists():
         raise UsageError(
@@ -71,7 +73,7 @@ def parameters_of(experiment: Experiment) -> Any:
     return other.restore_parameters()[0]
 
 
-def _of_host(experiment: Experiment, source: str) -> Any:
+def _of_host(experiment: Experiment, source: str, say: Callable[[str], None]) -> Any:
     """The parameters of a Hugging Face model, after checking that the config is that model."""
     host, model = hosts.find(source), experiment.config.model
     replaced = {*host.plain.attention, *host.plain.feed_forward} - {*model.feed_forward}
@@ -82,4 +84,10 @@ def _of_host(experiment: Experiment, source: str) -> Any:
             f'config.train.start_from = {source}: config.model is another model:\n  '
             + '\n  '.join(differing)
         )
-    return hosts.load(host, hosts.make(host.model, 1), experiment.mesh)
+    # What is new is said by `graft`: the host by itself lacks nothing.
+    return hosts.load(
+        host,
+        hosts.make(host.model, 1),
+        experiment.mesh,
+        report=lambda line: say(line.replace('; new: nothing', '')),
+    )

@@ -4,6 +4,7 @@ Parameters with the same path and shape are copied; those that only the new mode
 values, such as a memory where there was none, or more memory tokens.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -60,7 +61,26 @@ def graft(
     grafted = jax.tree_util.tree_map_with_path(take, initial)
     if len(new) == len(jax.tree.leaves(initial)):
         raise UsageError(f'config.train.start_from = {source}: no parameter in common.')
-    added = f'; new: {", ".join(new)}' if new else ''
-    unused = f'; not used: {", ".join(sorted(left))}' if left else ''
+    added = f'; new: {_listed(new)}' if new else ''
+    unused = f'; not used: {_listed(sorted(left))}' if left else ''
     report(f'Began with the parameters of {source}{added}{unused}.')
     return grafted
+
+
+def _listed(names: list[str]) -> str:
+    """Paths, those that differ only in the block as one: 'block_0..11/attention/gate'."""
+    blocks: dict[str, list[int]] = {}
+    for name in names:
+        number = re.match(r'block_(\d+)/', name)
+        rest = name[number.end() :] if number else name
+        blocks.setdefault(rest if number else f'/{name}', []).extend(
+            [int(number[1])] if number else []
+        )
+    lines = []
+    for rest, found in blocks.items():
+        numbers = sorted(found)
+        first = ','.join(map(str, numbers))
+        if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+            first = f'{numbers[0]}..{numbers[-1]}'
+        lines.append(f'block_{first}/{rest}' if numbers else rest[1:])
+    return ', '.join(lines)

@@ -62,7 +62,7 @@ def test_a_host_reads_a_book_into_a_file_and_goes_on(host, texts, tmp_path, caps
     options = dict(length=6, temperature=0.0)
     generate(run, f'@{book}', dict(length=0), save_state=saved, out=io.StringIO())
     said = ' '.join(capsys.readouterr().err.split())
-    assert 'Began with the parameters of' in said and 'new: block_0/attention/gate' in said
+    assert 'Loaded' in said and 'new: block_0,1/attention/gate' in said
     assert 'memory saved' in said
     question = ' alpha beta'
     asked = generate(run, question, options, load_state=saved, out=io.StringIO())
@@ -79,7 +79,7 @@ def test_a_frozen_host_learns_by_its_memory_and_low_rank_parts(host, texts, tmp_
     first, step = newest_parameters(run, print)
     assert step == 0
     train(run)
-    assert 'new: block_0/attention/gate' in ' '.join(capsys.readouterr().out.split())
+    assert 'new: block_0,1/attention/gate' in ' '.join(capsys.readouterr().out.split())
     last, step = newest_parameters(experiment(config, tmp_path / 'run'), print)
     assert step == 2
     moved = {path for path, leaf in leaves(last).items() if np.any(leaf != leaves(first)[path])}

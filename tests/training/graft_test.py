@@ -27,6 +27,18 @@ def test_memory_tokens_grow():
         graft(other, own, 'RUN', said.append, growing)
 
 
+def test_what_is_new_and_not_used_is_said_once_for_all_blocks():
+    said, one = [], jnp.zeros((1,))
+    blocks = {f'block_{i}': {'attention': {'gate': one, 'kernel': one}} for i in range(12)}
+    old = {name: {'attention': {'kernel': one}} for name in blocks}
+    old['block_2']['attention']['span'] = old['block_3']['attention']['span'] = one
+    graft(blocks, old | {'places': one}, 'RUN', said.append)
+    assert said == [
+        'Began with the parameters of RUN; new: block_0..11/attention/gate; not used: '
+        'block_2,3/attention/span, places.'
+    ]
+
+
 KERNELS = [f'projections/{name}/kernel' for name in ('query', 'key', 'value', 'out')]
 # Memories that take fewer of the four from an attention layer, and why.
 FEWER = {
