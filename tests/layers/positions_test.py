@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 from longmem_jax.layers import positions
+from longmem_jax.layers.relative_position import RelativePosition
+from longmem_jax.models.stack import make_settings
+from tests.toys import model_config
 
 
 def test_sinusoids_are_sines_then_cosines():
@@ -51,6 +54,18 @@ def test_rotary_of_a_part_of_the_head_with_a_base_of_its_own():
         turned = (x[..., i] + 1j * x[..., i + 2]) * np.exp(1j * angle)
         wanted[..., i], wanted[..., i + 2] = turned.real, turned.imag
     np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def test_alibi_beyond_the_segment_leaves_the_segment_as_it_is():
+    """Distances of a segment of 5 have no bias; then it falls by the slope of the head."""
+    settings = make_settings(model_config('local'), 5)
+    module = RelativePosition(settings, None, 'alibi_beyond', 9, 0)
+    queries = jnp.ones((1, settings.num_heads, 2, settings.head_dim))
+    same, found = module.apply({}, queries, 0, 9, train=False, method='apply_to_queries')
+    np.testing.assert_array_equal(same, queries)
+    slopes = positions.alibi_slopes(settings.num_heads)
+    wanted = -slopes[:, None] * np.asarray([0, 0, 0, 0, 0, 1, 2, 3, 4])
+    np.testing.assert_allclose(found['distance_bias'], wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize('heads', [1, 2, 6, 8, 12])

@@ -27,11 +27,15 @@ OPTIONS = {
     'gelu, sinusoidal': dict(dense=dict(activation='gelu', bias=True), position='sinusoidal'),
     'learned, no scale': dict(position='learned', scale_embedding=False, final_norm=False),
     'learned, on through the document': dict(position='learned', num_positions=12),
+    'learned, from 0 in every segment': dict(
+        position='learned', num_positions=12, positions_restart=True
+    ),
     'adaptive': dict(div_val=2, **SMALL),
     'adaptive, one width, projected': dict(div_val=1, d_embed=12, **SMALL),
     'adaptive, untied': dict(div_val=2, tie_weights=False, **SMALL),
     'rotary': dict(transformer_xl=xl(6, position='rotary')),
     'alibi': dict(transformer_xl=xl(6, position='alibi')),
+    'alibi beyond': dict(transformer_xl=xl(6, position='alibi_beyond')),
     't5': dict(transformer_xl=xl(6, position='t5')),
     'learned relative': dict(
         transformer_xl=section(
@@ -104,6 +108,23 @@ def test_a_token_shift_suits_every_model(name):
         )
         changed, _ = run(model, params, both)
         assert np.abs(changed[1, 0] - logits[1, 0]).max() > 1e-3
+
+
+def test_positions_of_a_longer_table_can_restart():
+    """As in a pretrained decoder with a memory: the table ends, texts do not."""
+    options = dict(position='learned', num_positions=12, positions_restart=True)
+    model = with_config('local', local=dict(position='none'), **options)
+    params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
+    assert params['embedding']['places'].shape[0] == 12
+    segments = random_segments(segments=2)
+    segments = segments.replace(tokens=segments.tokens.at[1].set(segments.tokens[0]))
+    logits, _ = run(model, params, segments)
+    np.testing.assert_allclose(logits[1], logits[0], atol=1e-6)
+    counting = with_config(
+        'local', local=dict(position='none'), **options | dict(positions_restart=False)
+    )
+    logits, _ = run(counting, params, segments)
+    assert np.abs(logits[1] - logits[0]).max() > 1e-3
 
 
 def test_positions_of_a_table_of_its_own_count_on_through_the_document():
