@@ -345,7 +345,8 @@ def test_bad_memories_of_pairs_and_rows_are_said():
             epsilon=0.0,
         ),
         'memorizing_pg19': dict(
-            top_k=9000, search='some', cache_dtype='int4', recall_target=2.0, position='rotary',
+            top_k=9000, search='some', cache_dtype='int4', recall_target=2.0,
+            position='learned_relative',
         ),
     }  # fmt: skip
     for stem, changes in cases.items():
