@@ -13,7 +13,7 @@ import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 
-from longmem_jax.config import checks
+from longmem_jax.config import checks, earlier
 from longmem_jax.data import lanes, load
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.tokenizers import Tokenizer
@@ -143,12 +143,9 @@ class Experiment:
 
     def checkpointer(self, report: Callable[[str], None]) -> Checkpointer:
         """The checkpoints of the workdir; `report` is called with a line if one is broken."""
-        model = self.config.model.to_dict()
-        if not model.get('lora', {}).get('rank'):  # as in runs of before it existed
-            model.pop('lora', None)
         identity = {
             'format': FORMAT,
-            'config.model': model,
+            'config.model': self.config.model.to_dict(),
             'tokenizer': self.tokenizer.fingerprint(),
             'config.train.num_lanes': self.config.train.num_lanes,
             'config.optimizer.name': self.config.optimizer.name,
@@ -199,7 +196,7 @@ def saved_config(workdir: str | Path) -> ml_collections.ConfigDict:
         raise UsageError(f'{path}: not the configuration of a run ({error}).') from error
     if not isinstance(content, dict):
         raise UsageError(f'{path}: not the configuration of a run.')
-    return ml_collections.ConfigDict(_with_tuples(content))
+    return ml_collections.ConfigDict(_with_tuples(earlier.completed_config(content)))
 
 
 def _with_tuples(value: Any) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.flax import save_file
 
+from longmem_jax.config import earlier
 from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
 
@@ -98,8 +99,8 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
         raise UsageError(f'--load_state={path}: cannot be read ({error}).') from error
     if metadata.get('format') != FORMAT:
         raise UsageError(f'--load_state={path}: not a state written by --save_state.')
-    saved = json.loads(metadata['model'])
     current = json.loads(json.dumps(model, sort_keys=True))
+    saved = json.loads(json.dumps(earlier.completed(json.loads(metadata['model']), current)))
     fields = sorted(k for k in {*saved, *current} if saved.get(k) != current.get(k))
     if fields:
         listed = '; '.join(f'{k}: {saved.get(k)} there, {current.get(k)} here' for k in fields)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
+from longmem_jax.config import earlier
 from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
 
@@ -295,6 +296,10 @@ class Checkpointer:
 
     def _require_same(self, identity: dict[str, Any], step: int) -> None:
         self._require_format(identity, step)
+        name = 'config.model'
+        if name in identity and name in self._identity:
+            model = earlier.completed(identity[name], self._identity[name])
+            identity = identity | {name: json.loads(json.dumps(model))}
         fields = differing_fields(identity, self._identity)
         if fields:
             raise UsageError(

@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from longmem_jax.config.base import base
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.training.checkpoint import Checkpointer, differing_fields
@@ -63,8 +64,8 @@ def open_run(tmp_path):
         saver.close()
 
 
-def save(open_run, mesh, steps=(2, 4)):
-    saver, _ = open_run()
+def save(open_run, mesh, steps=(2, 4), identity=IDENTITY):
+    saver, _ = open_run(identity)
     for step in steps:
         assert saver.maybe_save(step, make_state(step, mesh, 'data'))
     saver.close()
@@ -253,3 +254,16 @@ def test_windows_of_no_vectors_come_back(mesh, open_run):
     assert step == 2 and found['window'].shape == (8, 0, 4)
     assert found['window'].dtype == jnp.bfloat16
     np.testing.assert_array_equal(found['params']['kernel'], state['params']['kernel'])
+
+
+def test_fields_that_were_added_later_have_their_defaults(open_run, mesh):
+    """A run of an earlier version continues; a field that was set to something else is refused."""
+    model = base().model.to_dict()
+    earlier = {name: value for name, value in model.items() if name != 'parallel_residual'}
+    earlier['lora'] = {'rank': 0}
+    save(open_run, mesh, identity={'config.model': earlier})
+    saver, _ = open_run({'config.model': model})
+    require_restored(saver.restore(abstract(make_state(0, mesh, 'data'))), 4, mesh)
+    saver, _ = open_run({'config.model': model | {'parallel_residual': True}})
+    with pytest.raises(UsageError, match='config.model.parallel_residual: False in the checkpoint'):
+        saver.restore(abstract(make_state(0, mesh, 'data')))

@@ -1,0 +1,44 @@
+"""Configurations that earlier versions saved, with the fields that were added after."""
+
+from typing import Any
+
+from longmem_jax.config.base import base
+from longmem_jax.memory.registry import LAYERS
+
+
+def completed(saved: Any, current: Any) -> Any:
+    """`saved` with the fields that it lacks and `current` has, at the defaults that change nothing.
+
+    Args:
+      saved: `config.model` as a plain dictionary, perhaps of an earlier version; it is not changed.
+      current: the same of this version.
+
+    Returns:
+      A dictionary like `saved`. Sections of layers that it lacks stay missing, and so do fields
+      without a default in `config.base` or in their layer.
+    """
+    return _completed(saved, current, _defaults(saved))
+
+
+def completed_config(saved: dict[str, Any]) -> dict[str, Any]:
+    """A whole saved configuration with the fields of `config.base` and of its layers that it lacks."""
+    defaults = base().to_dict()
+    defaults['model'] = _defaults(saved.get('model', {}))
+    return _completed(saved, defaults, defaults)
+
+
+def _defaults(model: Any) -> dict[str, Any]:
+    """Defaults of the general fields of `config.model`, and of the layers that `model` has."""
+    general = {name: value for name, value in base().model.to_dict().items() if name not in LAYERS}
+    return general | {name: LAYERS[name].defaults() for name in LAYERS if name in model}
+
+
+def _completed(saved: Any, current: Any, defaults: Any) -> Any:
+    if not all(isinstance(part, dict) for part in (saved, current, defaults)):
+        return saved
+    added = {name: defaults[name] for name in current if name in defaults and name not in saved}
+    inside = {
+        name: _completed(value, current.get(name), defaults.get(name))
+        for name, value in saved.items()
+    }
+    return added | inside
