@@ -11,7 +11,7 @@ import pytest
 
 from experiments.scoreboard import __main__ as command
 from experiments.scoreboard import cells, measure, pictures, rows, speed, table
-from longmem_jax.config import checks
+from longmem_jax.config import checks, overrides
 
 SIZES = {'mqar': ('64 x 4', '128 x 8'), 'recall': ('16', '64')}
 
@@ -191,7 +191,7 @@ def test_the_table_of_what_is_there(tmp_path, capsys):
     text = capsys.readouterr().out
     assert (tmp_path / 'scoreboard.md').read_text() in text
     assert '| `infini` | 2 | 100 - 150 | 2.0 | 55 (50 - 60) [25] |' in text
-    assert '| `infini` | 2.0 | - | - | - | - | - | - | - | 3.000 | - | 2.0 | 2.0 |' in text
+    assert '| `infini` | 2.0 | - | - | - | - | - | - | - | 3.000* | - | 2.0 | 2.0 |' in text
     assert '| `local` | 1 | 100 | 0.0 | 50 [25] |' in text
     assert '| `infini` | 1 | 100 | 2.0 | 3.000 [4.000] |' in text
     assert '| `infini` | 0.0100 | 2.00 (1.50 - 2.50) |' in text
@@ -245,13 +245,8 @@ def test_parameters_are_equal(name):
     row = rows.row(name, 'tiny', 'mqar')
     assert abs(row.parameters / rows.baseline_parameters('tiny', 'mqar') - 1) < 0.01
     config = rows.config_of(name, 'tiny', 'mqar')
-    for flag in row.flags:
-        path, _, value = flag.removeprefix('--config.').partition('=')
-        *sections, field = path.split('.')
-        section = config
-        for part in sections:
-            section = section[part]
-        section[field] = int(value) if value.isdigit() else value
+    _, changes = overrides.split_arguments(row.flags)
+    overrides.apply(config, changes)
     assert rows.num_parameters(config) == row.parameters
     assert checks.find_faults(config, 1) == []
 

@@ -54,9 +54,9 @@ SUMMARY = {
 
 
 def summary(found: Found) -> str:
-    """One line per memory: the main numbers of all columns, means over the seeds that are there.
+    """One line per memory: the main numbers of all columns, mean (minimum - maximum) over seeds.
 
-    The last lines are rules without a learned memory.
+    A `*`: one seed. The last lines are rules without a learned memory.
     """
     heads = ['memory', 'state, kB', *SUMMARY, 'train', 'generate']
     lines = []
@@ -68,7 +68,7 @@ def summary(found: Found) -> str:
         for column, name, size in SUMMARY.values():
             several = found.get(column, {}).get(row, {}).values()
             scores = [c['scores'][name][size] for c in several if size in c['scores'][name]]
-            line.append(_mean_score(cells.COLUMNS[column], scores))
+            line.append(_mean_score(cells.COLUMNS[column], scores, star=True))
         (time,) = found.get('speed', {}).get(row, {}).values() or (None,)
         for what in ('train', 'generate'):
             line.append(f'{time["scores"]["speed"][what]["ratio"]:.1f}' if time else MISSING)
@@ -92,11 +92,13 @@ def _rules(found: Found) -> list[list[str]]:
     return lines
 
 
-def _mean_score(column: cells.Column, scores: list[dict[str, Any]]) -> str:
+def _mean_score(column: cells.Column, scores: list[dict[str, Any]], star: bool = False) -> str:
+    """Mean (minimum - maximum); with `star`, a `*` where that is one seed only."""
     if not scores:
         return MISSING
-    mean = statistics.mean(score['kept'] for score in scores)
-    return f'{mean:.3f}' if column.scored == cells.BITS else f'{100 * mean:.0f}'
+    bits = column.scored == cells.BITS
+    text = span([score['kept'] * (1 if bits else 100) for score in scores], 3 if bits else 0)
+    return f'{text}*' if star and len(scores) == 1 else text
 
 
 def of_rows(found: Found) -> str:
