@@ -120,13 +120,17 @@ class LongMemLM(LM):
         """Tokens of a context, after the begin token, and of its continuation.
 
         A blank at the end of the context belongs to the continuation, and both are encoded as one text,
-        as all models of the harness do.
+        as all models of the harness do. Where the tokenizer joins the continuation to the last token of
+        the context, so that no token of its own is left, it is encoded by itself: a score of nothing
+        would be the best of all.
         """
         stripped = context.rstrip()
         continuation = context[len(stripped) :] + continuation
         tokens = self._encode(stripped)
-        whole = self._encode(stripped + continuation)
-        return self._after_begin(tokens), whole[len(tokens) :]
+        added = self._encode(stripped + continuation)[len(tokens) :]
+        if continuation and not len(added):
+            added = self._encode(continuation)
+        return self._after_begin(tokens), added
 
     def loglikelihood(
         self, requests: Sequence[Any], disable_tqdm: bool = False

@@ -43,6 +43,7 @@ FIXED: dict[str, tuple[Any, ...]] = {
     'use_mrope': (False,),
 }
 REQUIRED = object()
+LARGEST = 2**30  # of whole numbers
 
 
 class Attributes:
@@ -83,6 +84,15 @@ class Attributes:
             raise self.refusal(name, value, 'a finite number is needed')
         return float(value) if kind is float else value
 
+    def number(self, name: str, kind: type, *default: Any) -> Any:
+        """As `take`; numbers must be above 0, and whole ones at most `LARGEST`."""
+        value = self.take(name, kind, *default)
+        if kind is not bool and value is not None and value <= 0:
+            raise self.refusal(name, value, 'must be above 0')
+        if kind is int and value is not None and value > LARGEST:
+            raise self.refusal(name, value, f'at most {LARGEST} is supported')
+        return value
+
     def require(self, name: str, *allowed: Any) -> None:
         """Raises `UsageError` unless the attribute is missing or has one of the allowed values."""
         if name in self._left and (value := self._left.pop(name)) not in allowed:
@@ -106,7 +116,7 @@ class Attributes:
 
 
 def rotary(
-    attributes: Attributes, *, base: float = 10000.0, share: float = 1.0, context: int
+    attributes: Attributes, *, base: float = 10000.0, share: float | None = None, context: int
 ) -> dict[str, Any]:
     """Fields of `config.model` for rotary positions, from both spellings of the attributes.
 
@@ -115,11 +125,13 @@ def rotary(
 
     Args:
       attributes: of the model; those of positions are used up.
-      base, share: where the file has none.
+      base: where the file has none.
+      share: of a head that is rotated, where the file has none; None = whole heads are, in all models
+        of the family.
       context: the model's longest text.
 
     Raises:
-      UsageError: an unknown type of scaling, or an unknown parameter of it.
+      UsageError: an unknown type of scaling, an unknown parameter of it, or a number out of range.
     """
     values: dict[str, Any] = {}
     for spelling in ('rope_parameters', 'rope_scaling'):
@@ -144,28 +156,53 @@ def rotary(
             f'{attributes.source}: rope_type = {kind!r} is not known; supported are {allowed}.'
         )
     fields: dict[str, Any] = dict(
-        rotary_base=scaling.take('rope_theta', float, base),
-        rotary_share=scaling.take('partial_rotary_factor', float, share),
+        rotary_base=scaling.number('rope_theta', float, base),
+        rotary_share=_share(scaling, share),
         rotary_scaling='none' if kind == 'default' else kind,
     )
-    original = scaling.take('original_max_position_embeddings', int, None)
+    if fields['rotary_base'] <= 1:
+        raise scaling.refusal('rope_theta', fields['rotary_base'], 'must be above 1')
+    original = scaling.number('original_max_position_embeddings', int, None) or context
     if kind != 'default':
-        fields['rotary_factor'] = scaling.take('factor', float)
-    if kind == 'llama3':
-        bands = tuple(scaling.take(f'{end}_freq_factor', float) for end in ('low', 'high'))
-        fields |= dict(rotary_original=original or context, rotary_bands=bands)
+        fields['rotary_factor'] = scaling.number('factor', float)
+    if kind in BANDS:
+        fields |= dict(rotary_original=original, rotary_bands=_bands(scaling, kind))
     if kind == 'yarn':
-        bands = (scaling.take('beta_slow', float, None), scaling.take('beta_fast', float, None))
-        gain = scaling.take('attention_factor', float, None)
-        fields |= dict(
-            rotary_original=original or context,
-            rotary_bands=tuple(b or d for b, d in zip(bands, (1.0, 32.0), strict=True)),
-            rotary_gain=gain or 0.1 * math.log(max(fields['rotary_factor'], 1.0)) + 1.0,
-        )
+        gain = scaling.number('attention_factor', float, None)
+        fields['rotary_gain'] = gain or 0.1 * math.log(max(fields['rotary_factor'], 1.0)) + 1.0
         scaling.require('truncate', True)
         scaling.require('finetuned', True, False)
     scaling.finish()
     return fields
+
+
+def _share(scaling: Attributes, default: float | None) -> float:
+    """The share of a head that is rotated; `default` as in `rotary`."""
+    name = 'partial_rotary_factor'
+    if default is None:
+        scaling.require(name, 1)
+        return 1.0
+    share = scaling.number(name, float, default)
+    if share > 1:
+        raise scaling.refusal(name, share, 'must be at most 1')
+    return share
+
+
+# Type of scaling to the names of its bands, the lower one first.
+BANDS = {'llama3': ('low_freq_factor', 'high_freq_factor'), 'yarn': ('beta_slow', 'beta_fast')}
+
+
+def _bands(scaling: Attributes, kind: str) -> tuple[float, float]:
+    """The numbers of turns between which frequencies are mixed; only 'yarn' has defaults."""
+    below, above = BANDS[kind]
+    if kind == 'yarn':
+        low = scaling.number(below, float, None) or 1.0
+        high = scaling.number(above, float, None) or 32.0
+    else:
+        low, high = scaling.number(below, float), scaling.number(above, float)
+    if low >= high:
+        raise scaling.refusal(above, high, f'must be above {below}, which is {low}')
+    return low, high
 
 
 def rope_parameters(model: Any) -> dict[str, Any]:
@@ -178,13 +215,9 @@ def rope_parameters(model: Any) -> dict[str, Any]:
         values['partial_rotary_factor'] = model.rotary_share
     if kind != 'none':
         values['factor'] = model.rotary_factor
-    if kind in ('llama3', 'yarn'):
+    if kind in BANDS:
         values['original_max_position_embeddings'] = model.rotary_original
-        low, high = model.rotary_bands
-        names = ('beta_slow', 'beta_fast')
-        if kind == 'llama3':
-            names = ('low_freq_factor', 'high_freq_factor')
-        values |= dict(zip(names, (low, high), strict=True))
+        values |= dict(zip(BANDS[kind], model.rotary_bands, strict=True))
     if kind == 'yarn':
         values['attention_factor'] = model.rotary_gain
     return values

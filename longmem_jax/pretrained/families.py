@@ -110,8 +110,8 @@ _LLAMA = dict(
     rotary={},
     kv_heads=0,
     ignored=(
-        r'model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq',
-        r'model\.rotary_emb\.inv_freq',
+        r'(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq',
+        r'(model\.)?rotary_emb\.inv_freq',
     ),
 )
 FAMILIES: dict[str, Family] = {

@@ -20,7 +20,7 @@ ACTIVATIONS = {
     'relu': 'relu',
 }
 GATED = {'silu': 'swiglu', 'swish': 'swiglu', 'gelu_pytorch_tanh': 'geglu', 'gelu_new': 'geglu'}
-MOST_LAYERS, LARGEST = 4096, 2**30
+MOST_LAYERS = 4096
 BIASES = {False: 'none', True: 'all'}
 
 
@@ -48,12 +48,12 @@ def model_of(given: Mapping[str, Any], source: str, context: int = 0) -> ConfigD
     del model.transformer_xl
     model.update(dict(output_bias=False, scale_embedding=False) | family.fixed)
     for name, (field, kind, *default) in family.copied.items():
-        value = _number(left, name, kind, *default)
+        value = left.number(name, kind, *default)
         model[field] = 4 * model.d_model if value is None else value
         if field == 'num_layers' and value > MOST_LAYERS:
             raise left.refusal(name, value, f'at most {MOST_LAYERS} are supported')
     model.d_embed = model.d_model
-    length = _number(left, family.context, int)
+    length = left.number(family.context, int)
     left.require('n_ctx', length)
     _heads(family, left, model)
     bias = family.attention_bias
@@ -70,7 +70,7 @@ def model_of(given: Mapping[str, Any], source: str, context: int = 0) -> ConfigD
         left.require('position_embedding_type', 'absolute')
         left.require('is_decoder', False)
         left.require('tie_word_embeddings', True, False)
-        types = _number(left, 'type_vocab_size', int, 2)
+        types = left.number('type_vocab_size', int, 2)
         model.text_encoder = dict(token_types=types, pooler=True)
         model.attention = ('local',) * model.num_layers
         model.local = section('local', position='none')
@@ -79,16 +79,6 @@ def model_of(given: Mapping[str, Any], source: str, context: int = 0) -> ConfigD
     left.require('scale_attn_by_inverse_layer_idx', False)
     left.finish()
     return model
-
-
-def _number(left: Attributes, name: str, kind: type, *default: Any) -> Any:
-    """An attribute; numbers must be above 0."""
-    value = left.take(name, kind, *default)
-    if kind is not bool and value is not None and value <= 0:
-        raise left.refusal(name, value, 'must be above 0')
-    if kind is int and value is not None and value > LARGEST:
-        raise left.refusal(name, value, f'at most {LARGEST} is supported')
-    return value
 
 
 def _heads(family: Family, left: Attributes, model: Any) -> None:

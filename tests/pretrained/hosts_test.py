@@ -145,6 +145,44 @@ def test_scaled_rotations_in_all_spellings():
     )
 
 
+@pytest.mark.parametrize(
+    'parameters, message',
+    [
+        (dict(partial_rotary_factor=0.5), 'partial_rotary_factor = 0.5: only 1 is supported'),
+        (dict(rope_theta=0.0), 'rope_theta = 0.0: must be above 0'),
+        (dict(rope_theta=1), 'rope_theta = 1.0: must be above 1'),
+        (dict(rope_type='linear', factor=0.0), 'factor = 0.0: must be above 0'),
+        (
+            dict(rope_type='yarn', factor=2.0, original_max_position_embeddings=0),
+            'original_max_position_embeddings = 0: must be above 0',
+        ),
+        (
+            dict(rope_type='llama3', factor=2.0, low_freq_factor=4.0, high_freq_factor=4.0),
+            'high_freq_factor = 4.0: must be above low_freq_factor, which is 4.0',
+        ),
+    ],
+)
+def test_rotations_out_of_range(parameters, message):
+    """Numbers that would give NaN, or what their models do not compute."""
+    with pytest.raises(UsageError) as error:
+        model_of('llama', rope_parameters=parameters)
+    assert message in str(error.value), error.value
+    older = {'rope_theta': parameters.get('rope_theta'), 'rope_scaling': parameters}
+    with pytest.raises(UsageError) as error:
+        model_of('llama', rope_parameters='removed', **older)
+    assert message in str(error.value), error.value
+
+
+def test_only_families_that_rotate_parts_of_heads_are_written_with_them():
+    model = model_of('llama')
+    model.rotary_share = 0.5
+    with pytest.raises(UsageError, match='nearest is'):
+        model_fields.attributes_of(model)
+    assert model_of('gpt_neox', rope_parameters='removed', rotary_pct=0.5).rotary_share == 0.5
+    with pytest.raises(UsageError, match='partial_rotary_factor = 1.5: must be at most 1'):
+        model_of('gpt_neox', rope_parameters='removed', rotary_pct=1.5)
+
+
 def test_windows_of_layers():
     assert model_of('gpt_neo').attention == ('full', 'sliding')
     types = dict(attention_layers='removed', attention_types=[[['local'], 1], [['global'], 1]])
@@ -238,6 +276,18 @@ def test_files_without_the_prefix_and_with_buffers(tmp_path):
     _, wanted, _ = load(folder_of('gpt2'))
     for ours, theirs in zip(jax.tree.leaves(params), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_decoder_without_the_prefix_and_with_buffers(tmp_path):
+    """As the body of a model is saved by itself."""
+
+    def bare(tensors):
+        tensors = {name.removeprefix('model.'): value for name, value in tensors.items()}
+        del tensors['lm_head.weight']
+        return tensors | {'layers.0.self_attn.rotary_emb.inv_freq': np.ones(4, np.float32)}
+
+    _, _, said = load(copied('llama', tmp_path, bare, tie_word_embeddings=True))
+    assert 'ignored: layers.0.self_attn.rotary_emb.inv_freq.' in said
 
 
 def test_names_of_older_bert_files(tmp_path):
