@@ -224,11 +224,22 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     until = settings['until']
     settings['until'] = (until,) if isinstance(until, str) else tuple(until)
     settings['until'] = tuple(stop for stop in settings['until'] if stop)
+    for name, right, needed in (
+        ('until', all(isinstance(stop, str) for stop in settings['until']), 'texts'),
+        ('max_gen_toks', _is_count(settings['max_gen_toks']), 'a whole number of tokens'),
+        ('temperature', settings['temperature'] >= 0, 'a number that is not negative'),
+    ):
+        if not right:
+            raise UsageError(f'generation_kwargs {name} = {settings[name]!r}: must be {needed}.')
     if not settings['do_sample']:
         settings['temperature'] = 0.0
     elif not settings['temperature']:
         settings['temperature'] = 1.0
     return settings
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value >= 0
 
 
 def task_manager(tasks: Sequence[str], include_path: str = '', local: bool = False) -> TaskManager:

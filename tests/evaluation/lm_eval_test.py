@@ -113,9 +113,33 @@ def test_generation_is_greedy_up_to_the_stop_text(model):
     assert greedy and not wrong
 
 
-def test_unknown_settings_are_refused(model):
-    with pytest.raises(UsageError, match='num_beams: not known here; allowed are until'):
-        model.generate_until(requests(('a', {'num_beams': 3})))
+@pytest.mark.parametrize(
+    'settings, message',
+    [
+        ({'num_beams': 3}, 'num_beams: not known here; allowed are until'),
+        ({'until': ['a', 3]}, "until = \\('a', 3\\): must be texts"),
+        ({'max_gen_toks': '7'}, "max_gen_toks = '7': must be a whole number of tokens"),
+        ({'max_gen_toks': -1}, 'max_gen_toks = -1: must be'),
+        ({'temperature': -0.5}, 'temperature = -0.5: must be a number that is not negative'),
+    ],
+)
+def test_wrong_settings_are_refused(model, settings, message):
+    with pytest.raises(UsageError, match=message):
+        model.generate_until(requests(('a', settings)))
+
+
+class Joining(Bytes):
+    """Writes `ab` as one token, that of `a`."""
+
+    def encode(self, text):
+        return super().encode(text.replace(b'ab', b'a'))
+
+
+def test_a_continuation_always_has_tokens(model):
+    """Where it is joined to the last token of the context; its score would be that of nothing, 0."""
+    joining = LongMemLM(model.likelihood, Joining())
+    assert joining.pair('a', 'b')[1].tolist() == [98] == joining.pair('xa', 'b')[1].tolist()
+    assert joining.pair('a', 'bc')[1].tolist() == [99] and joining.pair('a', '')[1].size == 0
 
 
 def test_tasks_of_yaml_files(trained, capsys):
