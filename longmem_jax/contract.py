@@ -263,6 +263,8 @@ class Entry:
       graft: how it takes the place of a pretrained decoder's layer; None = it does not.
       nearest: field with the number of entries from which the `top_k` nearest are chosen; ties in
         bfloat16 may change the choice. '' = there is no such choice.
+      same_as: name of the layer whose code this one is, with other defaults only, so that what holds
+        for that one holds for this one; '' = it has code of its own.
     """
 
     name: str
@@ -283,6 +285,7 @@ class Entry:
     cross: Callable[[dict[str, Any], int], Callable[..., Any]] | None = None
     graft: Graft | None = None
     nearest: str = ''
+    same_as: str = ''
 
     def fields(self) -> dict[str, Any]:
         """Names and types of the fields of the sub-config."""

@@ -17,6 +17,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.nnx import wrap
 from longmem_jax.standalone import NAMED, module_of
+from tests.toys import OWN_CODE
 
 WIDTH, LENGTH, BATCH = 16, 4, 2
 
@@ -53,7 +54,7 @@ def test_the_example_of_the_readme():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', LAYERS)
+@pytest.mark.parametrize('name', OWN_CODE)
 def test_every_entry_is_a_layer(name):
     """Jitted, scanned over segments, and differentiated; the state keeps its structure."""
     (layer, params), x = initialised(name), inputs()
@@ -73,7 +74,7 @@ def test_every_entry_is_a_layer(name):
     assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(params))
 
 
-@pytest.mark.parametrize('name', LAYERS)
+@pytest.mark.parametrize('name', OWN_CODE)
 def test_padding_and_starts_are_the_layers_own_matter(name):
     (layer, params), x = initialised(name), inputs()
     state = layer.start(BATCH)
@@ -96,7 +97,7 @@ def test_padding_and_starts_are_the_layers_own_matter(name):
     np.testing.assert_allclose(reset[0], fresh[0], atol=1e-5, err_msg='start did not reset')
 
 
-@pytest.mark.parametrize('name', LAYERS)
+@pytest.mark.parametrize('name', OWN_CODE)
 @pytest.mark.slow
 def test_every_entry_is_a_layer_of_nnx(name):
     layer, x = small(name), inputs()[0]
@@ -223,7 +224,7 @@ def test_wrong_fields_are_one_message(arguments, message):
         longmem_jax.make_layer('infni', d_model=16, num_heads=2, segment_length=4)
 
 
-@pytest.mark.parametrize('name', LAYERS)
+@pytest.mark.parametrize('name', OWN_CODE)
 def test_a_layer_of_lists_and_numpy_numbers_is_the_same_layer(name):
     """Layers are static arguments of jit: they must hash, and equal ones must compile once."""
     plain = small(name)

@@ -15,4 +15,6 @@ class SlidingAttention(full.FullAttention):
     window: int = 256
 
 
-ENTRY = dataclasses.replace(full.ENTRY, name='sliding', layer=SlidingAttention, variants={})
+ENTRY = dataclasses.replace(
+    full.ENTRY, name='sliding', layer=SlidingAttention, variants={}, same_as=full.ENTRY.name
+)

@@ -12,14 +12,15 @@ from longmem_jax.layers.projections import repeat_heads
 from longmem_jax.memory.registry import ATTENTION
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.training.optimizer import parameter_path
-from tests.toys import BATCH, LENGTH, random_segments, run, with_config
+from tests.toys import BATCH, LENGTH, OWN_CODE, random_segments, run, with_config
 
 # Layers in which scores are linear in the queries, so that a factor may stand in either; the others
 # read a memory with features or densities of queries, normalise them, or add biases to them.
 VARIANTS = ('compressive:sliding', 'compressive:most_used', 'memory_transformer:recurrent')
 LINEAR_IN_QUERIES = ('local', 'adaptive_span', 'expire_span', *VARIANTS)
+OWN = {*ATTENTION} & {*OWN_CODE}
 # A layer of memory tokens is read by its own kind of model.
-GROUPED = [*sorted({*ATTENTION} - {'memsizer', 'memory_tokens'}), 'memory_transformer', *VARIANTS]
+GROUPED = [*sorted({*OWN} - {'memsizer', 'memory_tokens'}), 'memory_transformer', *VARIANTS]
 
 
 def parameters(model):
@@ -79,7 +80,7 @@ def test_repeated_heads_keep_their_order():
     assert repeat_heads(rows, 2) is rows
 
 
-@pytest.mark.parametrize('name', sorted({*ATTENTION} - {'memsizer', 'linear'}))
+@pytest.mark.parametrize('name', sorted({*OWN} - {'memsizer', 'linear'}))
 @pytest.mark.parametrize(
     'bias, wanted',
     [

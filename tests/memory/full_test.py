@@ -1,47 +1,47 @@
 """Attention to a window of keys and values: reading in segments is reading the whole text."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Segment
-from tests.toys import VOCAB, model_config
+from tests.toys import OWN_CODE, VOCAB, model_config, run
 
 LENGTH = 12
+MEMORY_METHODS = ('initial_state', 'open_segment', 'extend', 'close_segment', '_read')
 
 
 def config_of(window=LENGTH, **changes):
-    config = model_config('full', **changes)
+    config = model_config('full', layers=1, **changes)
     config.full.window = window
     return config
 
 
 def read(config, params, tokens, length):
     """Logits of tokens [1, n], read in segments."""
-    model = make_model(config, length)
-    state, logits = model.apply({'params': params}, 1, method='initial_state'), []
-    for start in range(0, tokens.shape[1], length):
-        part = tokens[:, start : start + length]
-        segment = Segment(part, jnp.ones(part.shape, bool), jnp.zeros((1,), bool))
-        out, state, _ = model.apply({'params': params}, segment, state, train=False)
-        logits.append(out)
-    return jnp.concatenate(logits, axis=1)
+    parts = tokens.reshape(-1, 1, length)
+    begins = jnp.zeros(parts.shape[:2], bool)
+    segments = Segment(parts, jnp.ones(parts.shape, bool), begins)
+    return run(make_model(config, length), params, segments)[0].reshape(1, LENGTH, VOCAB)
 
 
 def start(config):
     tokens = np.random.default_rng(0).integers(0, VOCAB, (1, LENGTH))
-    params = unbox(initial_parameters(make_model(config, 4), jax.random.key(0)))
+    model = make_model(config, 4)
+    params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(0)))())
     return params, jnp.asarray(tokens, jnp.int32)
 
 
 @pytest.mark.parametrize(
     'changes',
     [
-        dict(window=5),
-        dict(num_kv_heads=1, head_norm='rmsnorm', parallel_residual=True),
+        dict(window=5, num_kv_heads=1, head_norm='rmsnorm', parallel_residual=True),
         dict(position='learned', num_positions=LENGTH, output_bias=False, tie_weights=False),
     ],
 )
@@ -61,8 +61,24 @@ def test_segments_are_the_whole_text(changes):
         np.testing.assert_allclose(ours, theirs, atol=2e-5 * float(jnp.abs(theirs).max() + 1))
 
 
+@pytest.mark.parametrize('name', sorted({*LAYERS} - {*OWN_CODE}))
+def test_a_layer_that_is_another_has_no_code_of_its_own(name):
+    """So the suites that run through the layers need not run it again."""
+    entry = LAYERS[name]
+    other = LAYERS[entry.same_as]
+    assert entry.layer.__bases__ == (other.layer,) and not other.same_as
+    for method in ('setup', '__call__', *MEMORY_METHODS):
+        assert getattr(entry.layer, method) is getattr(other.layer, method)
+    differing = {
+        field.name
+        for field in dataclasses.fields(entry)
+        if getattr(entry, field.name) != getattr(other, field.name)
+    }
+    assert differing <= {'name', 'layer', 'variants', 'same_as', 'recipes'}
+
+
 def test_a_token_sees_its_window():
-    config = config_of(window=3, layers=1)
+    config = config_of(window=3)
     params, tokens = start(config)
     other = tokens.at[0, 2].set((tokens[0, 2] + 1) % VOCAB)
     changed = read(config, params, tokens, 4) != read(config, params, other, 4)
