@@ -61,9 +61,12 @@ def test_a_model_learns_to_answer(tmp_path, capsys):
     config.data.path = str(data)
     config.data.tokenizer = dict(kind='words', path='', size=100)
     config.model.num_layers, config.model.vocab_size = 1, 40
+    config.model.d_model = config.model.d_embed = config.model.d_feed_forward = 32
+    config.model.head_dim = 16
     config.model.attention, config.model.feed_forward = ('transformer_xl',), ('dense',)
-    config.train.segment_length, config.train.num_steps, config.train.evaluate_every = 8, 80, 80
-    config.optimizer.learning_rate = 1e-2
+    config.train.segment_length, config.train.num_steps, config.train.evaluate_every = 8, 40, 40
+    config.train.log_every, config.evaluate.segment_length = 20, 8
+    config.optimizer.learning_rate = 2e-2
     config.mesh.data = 1
     run = experiment(config, tmp_path / 'run')
     train(run)
