@@ -13,8 +13,12 @@ from longmem_jax.generation.contexts import num_full
 from longmem_jax.segment import Segment
 from tests.toys import LENGTH, VOCAB, run, toy
 
-# A cache of keys and values, and a model that reads its memory as tokens: both end a segment early.
-MEMORIES = ('transformer_xl', pytest.param('memory_transformer', marks=pytest.mark.slow))
+MEMORIES = (
+    'transformer_xl',
+    'infini',
+    pytest.param('memory_transformer', marks=pytest.mark.slow),
+)
+SEGMENTS = 12  # of the longest text with its continuation
 
 
 def random_tokens(seed, count):
@@ -33,16 +37,15 @@ def in_one_go(memory, text, continuation):
     model, params = toy(memory)
     tokens = np.concatenate([text, continuation])
     inputs, targets = tokens[:-1], tokens[1:]
-    segments = -(-len(inputs) // LENGTH)
-    padded = np.zeros((segments * LENGTH,), np.int32)
+    padded = np.zeros((SEGMENTS * LENGTH,), np.int32)  # always as long: one program
     padded[: len(inputs)] = inputs
     valid = np.arange(len(padded)) < len(inputs)
-    start = np.zeros((segments, 1), bool)
+    start = np.zeros((SEGMENTS, 1), bool)
     start[0] = True
     logits, _ = run(
         model,
         params,
-        Segment(padded.reshape(segments, 1, LENGTH), valid.reshape(segments, 1, LENGTH), start),
+        Segment(padded.reshape(SEGMENTS, 1, LENGTH), valid.reshape(SEGMENTS, 1, LENGTH), start),
     )
     logits = np.asarray(jax.nn.log_softmax(logits[:, 0].reshape(-1, VOCAB)))[: len(inputs)]
     scored = slice(len(inputs) - len(continuation), None)
