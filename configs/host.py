@@ -9,7 +9,8 @@ host has learns at `host_rate=0.2` of the rate of the rest; `frozen` keeps it as
 low-rank parts to its queries and values. `segment=1024` is the length of segments, `position=rotary`
 replaces the positions in the host's embeddings. `:tiny` is for two cores, and without `path` of a small
 model of bytes that has learned nothing. What was loaded, is new, and was ignored is printed. Without
-`--config.data` it reads the Python standard library.
+`--config.data` it reads the Python standard library. `:passkey` asks for keys that were given in the
+books of `--config.data.path`, at distances in characters.
 """
 
 from longmem_jax.config.base import base, read_bytes, two_cores
@@ -56,6 +57,17 @@ def get_config(arg=''):
     def path(config, value):
         host.update(source=value)
 
+    def passkey(config):
+        """Keys in prose, after Mohtashami and Jaggi (2023)."""
+        config.data.source = 'passkey'
+        config.data.task = dict(
+            documents=1_000_000,
+            eval_documents=256,
+            answer_length=5,
+            before=1000,
+            distances=(1000, 4000, 16_000),
+        )
+
     def segment(config, value):
         config.train.segment_length = whole_number('segment', value)
 
@@ -94,6 +106,7 @@ def get_config(arg=''):
         others=('none',),
         tiny=tiny,
         path=path,
+        passkey=passkey,
         segment=segment,
         layers=layers,
         position=position,

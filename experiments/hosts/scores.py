@@ -1,0 +1,139 @@
+"""Scores of hosts with memories, from the folders of their trainings; kept as files beside them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from experiments.short_trainings import ONE_DEVICE
+from longmem_jax.commands.blimp import blimp
+from longmem_jax.commands.start_from import newest_parameters
+from longmem_jax.data import lanes
+from longmem_jax.devices import sharding
+from longmem_jax.evaluation.evaluator import Evaluator
+from longmem_jax.experiment import Experiment, saved_config
+from longmem_jax.pretrained import export, hosts
+from longmem_jax.pretrained.model_fields import set_windows
+from longmem_jax.training.step import LN2
+
+CONFIG, LOCAL = 'configs/host.py', 'local'
+PER_BATCH = 8  # segments
+BORDERS = (8, 32, 128, 512)  # segments after which a part of a book ends
+
+
+def experiment_of(folder: Path) -> Experiment:
+    """A finished training, on one device."""
+    return Experiment(
+        saved_config(folder), folder, sharding.make_mesh(ONE_DEVICE, jax.devices()[:1])
+    )
+
+
+def _evaluator(run: Experiment) -> Evaluator:
+    return Evaluator(run.evaluation_model, run.mesh, run.config)
+
+
+def kept(path: Path, make: Callable[[], Any]) -> Any:
+    """The content of a JSON file, which `make` makes if it is not there."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(make(), indent=1) + '\n')
+    return json.loads(path.read_text())
+
+
+def export_plain(folder: Path, output: Path) -> None:
+    """Writes the host, which was trained segment by segment, as the GPT-2 that it is."""
+    if output.exists():
+        return
+    run = experiment_of(folder)
+    params, step = run.restore_parameters()
+    model = run.config.model.copy_and_resolve_references()
+    model.positions_restart = False
+    del model[LOCAL]
+    set_windows(model, (0,) * model.num_layers, model.num_positions)
+    (tokenizer,) = folder.glob('tokenizer.*.json')
+    card = export.model_card(output.name, model, base_model='', step=step, results={})
+    files = {'tokenizer.json': tokenizer}
+    export.save(output, model, jax.device_get(params), files=files, card=card)
+    hosts.find(output)
+
+
+def positions(folder: Path, seeds: int) -> None:
+    """Bits per byte of test by position, before and after: positions.json of every seed."""
+    for seed in range(seeds):
+        done = folder / str(seed) / 'positions.json'
+        if done.exists():
+            continue
+        run = experiment_of(folder / str(seed))
+        evaluator = _evaluator(run)
+        found = {'after': by_position(run, evaluator, run.restore_parameters()[0])}
+        # Where there is no training, the parameters are the host's, and what is new is drawn.
+        untrained = Experiment(run.config, folder / 'untrained', run.mesh)
+        found['before'] = by_position(run, evaluator, newest_parameters(untrained, print)[0])
+        kept(done, lambda found=found: found)
+
+
+def by_position(run: Experiment, evaluator: Evaluator, params: Any) -> dict[str, Any]:
+    """Bits per byte of the first segments of the test documents.
+
+    Returns:
+      'parts': for every part of the documents its last segment and its bits per byte; 'all' and
+      'reset': bits per byte of all of them, with the memory and with it reset before every segment.
+    """
+    config, most = run.config.evaluate, run.config.evaluate.max_test_segments
+    corpus, sums = run.corpus('test'), {}
+    initial = evaluator.initial_state(params, config.num_lanes)
+    memory = jax.tree.map(lambda leaf: leaf.copy(), initial)
+    batches = lanes.in_order(corpus, config.num_lanes, config.segment_length, PER_BATCH)
+    for number, (batch, _) in enumerate(batches):
+        first = number * PER_BATCH
+        if first >= most:
+            break
+        batch = sharding.from_processes(run.mesh, batch, 1)
+        memory, found = evaluator.step(params, initial, memory, batch)
+        end = next((border for border in BORDERS if first < border), most)
+        nll, size = sums.get(end, (0.0, 0.0))
+        sums[end] = nll + float(found['nll']) / LN2, size + float(found['num_bytes'])
+    reset, _ = evaluator.evaluate(params, corpus, 'test', reset=True, max_segments=most)
+    bits, size = map(sum, zip(*sums.values(), strict=True))
+    return {
+        'parts': [[end, nll / size] for end, (nll, size) in sums.items()],
+        'all': bits / size,
+        'reset': reset.bits_per_byte,
+    }
+
+
+def recall(folder: Path, seeds: int, distances: list[int], documents: int) -> None:
+    """Right answers by distance, and with the memory reset: recall.json of every seed."""
+    for seed in range(seeds):
+        done = folder / str(seed) / 'recall.json'
+        if done.exists():
+            continue
+        run = experiment_of(folder / str(seed))
+        evaluator, params, rows = _evaluator(run), run.restore_parameters()[0], []
+        for distance in distances:
+            run.config.data.task.update(distances=(distance,), eval_documents=documents)
+            right = {
+                name: evaluator.evaluate(params, run.corpus('test'), 'test', reset=reset)[0]
+                for name, reset in (('kept', False), ('reset', True))
+            }
+            shares = {name: result.exact_match for name, result in right.items()}
+            rows.append({'distance': distance, 'documents': documents, **shares})
+            print(f'passkey, {folder.name}, seed {seed}, {rows[-1]}', flush=True)
+        kept(done, lambda rows=rows: rows)
+
+
+def minimal_pairs(folder: Path, data: Path, pairs: int) -> None:
+    """Runs `blimp` on a training, in segments that hold a sentence: blimp.json."""
+    if (folder / 'blimp.json').exists() or not (folder / 'results.json').exists():
+        return
+    run = experiment_of(folder)
+    run.config.evaluate.num_lanes = 64
+    (row,) = blimp(run, str(data), num_pairs=pairs)
+    print(f'BLiMP, {folder}: {row["overall"]}', flush=True)
+
+
+def read(path: Path) -> Any:
+    """A JSON file; None if it is not there."""
+    return json.loads(path.read_text()) if path.exists() else None

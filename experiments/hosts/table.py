@@ -1,0 +1,151 @@
+"""Tables and figures of `experiments.hosts`, from what is in its folder."""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+from experiments.hosts.scores import LOCAL, read
+from longmem_jax.reporting import figures
+
+
+def _span(values: list[float], digits: int = 3) -> str:
+    """Mean (minimum - maximum)."""
+    mean = f'{statistics.mean(values):.{digits}f}'
+    if len(values) == 1:
+        return mean
+    return f'{mean} ({min(values):.{digits}f} - {max(values):.{digits}f})'
+
+
+def _rows(lines: list[list[str]]) -> str:
+    """A Markdown table; the first line is its head."""
+    text = [f'| {" | ".join(line)} |' for line in lines]
+    return '\n'.join([text[0], f'|{"---|" * len(lines[0])}', *text[1:]])
+
+
+def collect(output: Path, part: str, name: str) -> dict[str, list[Any]]:
+    """Memory to the files `name` of its finished seeds, `local` first."""
+    found: dict[str, list[Any]] = {}
+    for folder in sorted((output / part).glob('*'), key=lambda path: (path.name != LOCAL, path)):
+        seeds = [read(path) for path in sorted(folder.glob(f'*/{name}'))]
+        if seeds:
+            found[folder.name] = seeds
+    return found
+
+
+def books(output: Path) -> str:
+    """Bits per byte before and after fine-tuning, by position, and what they cost."""
+    found, numbers = (
+        collect(output, 'books', 'positions.json'),
+        collect(output, 'books', 'numbers.json'),
+    )
+    if not found:
+        return ''
+    ends = [end for end, _ in next(iter(found.values()))[0]['after']['parts']]
+    begins = [0, *ends]
+    heads = [f'{64 * a:,} - {64 * b:,}' for a, b in zip(begins, ends, strict=False)]
+    lines = [['memory', 'before', 'after', 'after, reset', *heads, 'state, kB', 'ms/step']]
+    for memory, seeds in found.items():
+        cells = [f'`{memory}`', _span([seed['before']['all'] for seed in seeds])]
+        cells += [_span([seed['after'][name] for seed in seeds]) for name in ('all', 'reset')]
+        for part in range(len(ends)):
+            cells.append(_span([seed['after']['parts'][part][1] for seed in seeds]))
+        cost = [
+            statistics.mean(n[name] for n in numbers[memory])
+            for name in ('state_bytes', 'ms_per_step')
+        ]
+        lines.append([*cells, f'{cost[0] / 1000:,.0f}', f'{cost[1]:.0f}'])
+    return _rows(lines)
+
+
+def passkeys(output: Path) -> str:
+    """Right answers in % by distance."""
+    found = collect(output, 'passkey', 'recall.json')
+    if not found:
+        return ''
+    distances = [row['distance'] for row in next(iter(found.values()))[0]]
+    lines = [['memory', *(f'{distance:,}' for distance in distances)]]
+    for memory, seeds in found.items():
+        for name, label in (('kept', f'`{memory}`'), ('reset', '... reset')):
+            shares = [[100 * row[name] for row in column] for column in zip(*seeds, strict=True)]
+            lines.append([label, *(_span(values, 0) for values in shares)])
+    return _rows(lines)
+
+
+def pairs(output: Path) -> str:
+    """Minimal pairs in % by field."""
+    named = {'the host': read(output / 'host/blimp.json')}
+    for folder in sorted((output / 'books').glob('*/0')):
+        named[f'`{folder.parent.name}`'] = read(folder / 'blimp.json')
+    rows = {name: found['checkpoints'][-1] for name, found in named.items() if found}
+    if not rows:
+        return ''
+    fields = list(next(iter(rows.values()))['field'])
+    lines = [['', 'all paradigms', *fields]]
+    for name, row in rows.items():
+        shares = [row['overall']['paradigms'], *row['field'].values()]
+        lines.append([name, *(f'{100 * share:.1f}' for share in shares)])
+    return _rows(lines)
+
+
+def floors(output: Path) -> str:
+    """What n-grams score on the same text."""
+    found = read(output / 'floors/floors.json')
+    lines = [['without a learned memory', 'bits/byte']]
+    lines += [[name, f'{row["bits_per_byte"]:.3f}'] for name, row in found['scores'].items()]
+    return f'{_rows(lines)}\n\n{found["protocol"]}'
+
+
+def draw(output: Path) -> None:
+    """Gain over `local` by position, and right answers by distance."""
+    found = collect(output, 'books', 'positions.json')
+    if LOCAL in found and len(found) > 1:
+        figure = figures.figure(7, 4)
+        axes = figure.subplots()
+        base = _means(found.pop(LOCAL), lambda seed: [bits for _, bits in seed['after']['parts']])
+        for memory, seeds in found.items():
+            ends = [64 * end for end, _ in seeds[0]['after']['parts']]
+            bits = _means(seeds, lambda seed: [bits for _, bits in seed['after']['parts']])
+            gain = [a - b for a, b in zip(base, bits, strict=True)]
+            axes.plot(ends, gain, marker='o', label=memory)
+        axes.axhline(0, color='gray', linestyle=':')
+        axes.set_xscale('log', base=2)
+        axes.set_xticks(ends, [f'to {end:,}' for end in ends])
+        axes.set_xlabel('position in the book, tokens')
+        axes.set_ylabel(f'bits/byte less than `{LOCAL}`')
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+        figure.savefig(output / 'positions.png')
+    found = collect(output, 'passkey', 'recall.json')
+    if found:
+        figure = figures.figure(7, 4)
+        axes = figure.subplots()
+        for memory, seeds in found.items():
+            distances = [row['distance'] for row in seeds[0]]
+            shares = _means(seeds, lambda seed: [100 * row['kept'] for row in seed])
+            axes.plot(distances, shares, marker='o', label=memory)
+        axes.axhline(10, color='gray', linestyle=':', label='guessing')
+        axes.set_xscale('log', base=2)
+        axes.set_xticks(distances, [f'{distance:,}' for distance in distances])
+        axes.set_xlabel('characters between key and question')
+        axes.set_ylabel('right answers, %')
+        axes.set_ylim(-3, 103)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+        figure.savefig(output / 'passkey.png')
+
+
+def _means(seeds: list[Any], values: Any) -> list[float]:
+    """Means over seeds, item by item."""
+    return [statistics.mean(column) for column in zip(*map(values, seeds), strict=True)]
+
+
+def write(output: Path) -> str:
+    """Writes hosts.md and the figures; returns the text."""
+    draw(output)
+    parts = {
+        'Bits per byte': books(output), 'Without a learned memory': floors(output),
+        'Keys in prose': passkeys(output), 'Minimal pairs': pairs(output),
+    }  # fmt: skip
+    text = '\n\n'.join(f'## {title}\n\n{part}' for title, part in parts.items() if part) + '\n'
+    (output / 'hosts.md').write_text(text)
+    return text
