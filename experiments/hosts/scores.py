@@ -78,8 +78,8 @@ def by_position(run: Experiment, evaluator: Evaluator, params: Any) -> dict[str,
     """Bits per byte of the first segments of the test documents.
 
     Returns:
-      'parts': for every part of the documents its last segment and its bits per byte; 'all' and
-      'reset': bits per byte of all of them, with the memory and with it reset before every segment.
+      'parts': for every part of the documents its last segment and its bits per byte; 'all': those
+      of all parts.
     """
     config, most = run.config.evaluate, run.config.evaluate.max_test_segments
     corpus, sums = run.corpus('test'), {}
@@ -95,12 +95,10 @@ def by_position(run: Experiment, evaluator: Evaluator, params: Any) -> dict[str,
         end = next((border for border in BORDERS if first < border), most)
         nll, size = sums.get(end, (0.0, 0.0))
         sums[end] = nll + float(found['nll']) / LN2, size + float(found['num_bytes'])
-    reset, _ = evaluator.evaluate(params, corpus, 'test', reset=True, max_segments=most)
     bits, size = map(sum, zip(*sums.values(), strict=True))
     return {
         'parts': [[end, nll / size] for end, (nll, size) in sums.items()],
         'all': bits / size,
-        'reset': reset.bits_per_byte,
     }
 
 

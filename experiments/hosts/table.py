@@ -46,7 +46,8 @@ def books(output: Path) -> str:
     lines = [['memory', 'before', 'after', 'after, reset', *heads, 'state, kB', 'ms/step']]
     for memory, seeds in found.items():
         cells = [f'`{memory}`', _span([seed['before']['all'] for seed in seeds])]
-        cells += [_span([seed['after'][name] for seed in seeds]) for name in ('all', 'reset')]
+        cells.append(_span([seed['after']['all'] for seed in seeds]))
+        cells.append(_span([seed['reset']['bits_per_byte'] for seed in numbers[memory]]))
         for part in range(len(ends)):
             cells.append(_span([seed['after']['parts'][part][1] for seed in seeds]))
         cost = [

@@ -1,0 +1,99 @@
+"""The notebook: its form, and every code cell on a small host."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from longmem_jax.data.documents import Document
+from longmem_jax.data.learn_tokenizer import learn
+from longmem_jax.models.parameters import unbox
+from longmem_jax.pretrained import export, hosts, model_fields
+from tests.processes import environment
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOK = ROOT / 'experiments/hosts/host.ipynb'
+SHAPE = dict(
+    model_type='gpt2', vocab_size=300, n_layer=2, n_embd=16, n_head=2, n_positions=8,
+    activation_function='gelu_new',
+)  # fmt: skip
+TEXT = 'alpha beta gamma delta ' * 200
+FLAGS = (
+    '--config.train.num_lanes=2 --config.train.log_every=1 --config.evaluate.num_lanes=2 '
+    '--config.evaluate.max_segments=2 --config.evaluate.max_test_segments=2'
+)
+
+
+def cells():
+    """Tags and source of the code cells."""
+    notebook = json.loads(NOTEBOOK.read_text())
+    assert (notebook['nbformat'], notebook['nbformat_minor']) == (4, 5)
+    assert len({cell['id'] for cell in notebook['cells']}) == len(notebook['cells'])
+    for cell in notebook['cells']:
+        assert cell['cell_type'] in ('markdown', 'code') and isinstance(cell['source'], list)
+        if cell['cell_type'] == 'code':
+            assert cell['outputs'] == [] and cell['execution_count'] is None
+            yield cell['metadata'].get('tags', []), ''.join(cell['source'])
+
+
+def python_of(source):
+    """A cell without the notebook's own language: a line `!COMMAND` calls `shell`."""
+    lines = []
+    for line in source.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        command = line.strip()
+        lines.append(f'{indent}shell(f{command[1:]!r})' if command.startswith('!') else line)
+    return '\n'.join(lines)
+
+
+@pytest.fixture
+def host(tmp_path):
+    """The folder of a host with a tokenizer, and random parameters."""
+    model = model_fields.model_of(SHAPE, 'config.json')
+    params = unbox(hosts.boxed_parameters(hosts.make(model, 8), jax.random.key(0)))
+    export.save(tmp_path / 'host', model, params)
+    learn('bpe', [Document('text', TEXT.encode())], 280, tmp_path / 'host/tokenizer.json')
+    return tmp_path / 'host'
+
+
+@pytest.mark.slow  # four processes
+def test_the_cells_run_in_order(host, tmp_path):
+    (tmp_path / 'text.txt').write_text(TEXT)
+    variables = environment(cache=tmp_path / 'compiled')
+    said = []
+
+    def shell(command):
+        command = command.removeprefix('python')
+        process = subprocess.run(
+            f'{sys.executable}{command}',
+            shell=True, cwd=ROOT, env=variables, capture_output=True, text=True,
+        )  # fmt: skip
+        assert process.returncode == 0, process.stdout + process.stderr
+        said.append(process.stdout + process.stderr)
+
+    names = {'shell': shell}
+    small = dict(
+        HOST=str(host), TEXTS=str(tmp_path / 'text.txt'), WORKDIR=str(tmp_path / 'run'),
+        EXPORTED=str(tmp_path / 'exported'), STEPS=2, SEGMENT=8, FLAGS=FLAGS,
+    )  # fmt: skip
+    for tags, source in cells():
+        if 'setup' in tags or 'display' in tags:
+            continue
+        if 'parameters' in tags:
+            exec(python_of(source), names)
+            assert set(small) <= set(names)
+            names |= small
+            continue
+        exec(python_of(source), names)
+    assert 'new: block_0,1/attention/gate' in ' '.join(said[0].split())
+    assert (tmp_path / 'run/gates.png').exists() and len(said) == 4
+    assert names['written'].model.attention == ('infini', 'infini')
+
+
+def test_every_cell_is_python_but_for_the_setup():
+    for tags, source in cells():
+        if 'setup' not in tags:
+            compile(python_of(source), 'cell', 'exec')
