@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
 import ml_dtypes
@@ -29,10 +30,15 @@ SHAPE = dict(
 )  # fmt: skip
 
 
-def shapes(layers: int) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the tensors."""
-    width, hidden, rows = SHAPE['hidden_size'], SHAPE['intermediate_size'], SHAPE['vocab_size']
-    keys = SHAPE['num_key_value_heads'] * SHAPE['head_dim']
+SMALL = dict(
+    hidden_size=32, intermediate_size=64, head_dim=2, num_attention_heads=16, vocab_size=256
+)  # for tests
+
+
+def shapes(given: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tensors of a `config.json`."""
+    width, hidden, rows = given['hidden_size'], given['intermediate_size'], given['vocab_size']
+    keys = given['num_key_value_heads'] * given['head_dim']
     layer = {
         'input_layernorm': (width,), 'post_attention_layernorm': (width,),
         'self_attn.q_proj': (width, width), 'self_attn.k_proj': (keys, width),
@@ -41,13 +47,14 @@ def shapes(layers: int) -> dict[str, tuple[int, ...]]:
         'mlp.down_proj': (width, hidden),
     }  # fmt: skip
     found = {'model.embed_tokens.weight': (rows, width), 'model.norm.weight': (width,)}
-    for number in range(layers):
+    for number in range(given['num_hidden_layers']):
         found |= {f'model.layers.{number}.{name}.weight': size for name, size in layer.items()}
     return found
 
 
-def write(folder: Path, layers: int) -> None:
-    """Writes the folder."""
+def write(folder: Path, layers: int, small: bool = False) -> None:
+    """Writes the folder; `small` is for tests."""
+    given = SHAPE | (SMALL if small else {}) | dict(num_hidden_layers=layers)
     folder.mkdir(parents=True)
     random = np.random.default_rng(0)
 
@@ -56,8 +63,7 @@ def write(folder: Path, layers: int) -> None:
         bits = random.integers(0, 1 << 16, shape, np.uint16) & 0x807F | 0x3C00
         return bits.view(ml_dtypes.bfloat16)
 
-    save_file({name: values(shape) for name, shape in shapes(layers).items()}, folder / WHOLE)
-    given = SHAPE | dict(num_hidden_layers=layers)
+    save_file({name: values(shape) for name, shape in shapes(given).items()}, folder / WHOLE)
     (folder / 'config.json').write_text(json.dumps(given, indent=2) + '\n')
 
 
