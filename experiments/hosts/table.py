@@ -112,9 +112,9 @@ def draw(output: Path) -> None:
         axes.set_xscale('log', base=2)
         axes.set_xticks(ends, [f'to {end:,}' for end in ends])
         axes.set_xlabel('position in the book, tokens')
-        axes.set_ylabel(f'bits/byte less than `{LOCAL}`')
+        axes.set_ylabel(f'bits/byte fewer than {LOCAL}')
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        figure.legend(loc='outside right upper', fontsize=8)
         figure.savefig(output / 'positions.png')
     found = collect(output, 'passkey', 'recall.json')
     if found:
@@ -131,7 +131,7 @@ def draw(output: Path) -> None:
         axes.set_ylabel('right answers, %')
         axes.set_ylim(-3, 103)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+        figure.legend(loc='outside right upper', fontsize=8)
         figure.savefig(output / 'passkey.png')
 
 
