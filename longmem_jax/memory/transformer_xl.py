@@ -163,5 +163,4 @@ ENTRY = Entry(
         positions="the host's rotary ones; else a bias like ALiBi's beyond the segment",
     ),
     toy=dict(memory_length=6),
-    variants=dict(of_a_host=dict(position='alibi_beyond')),
 )

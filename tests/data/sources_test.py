@@ -3,6 +3,7 @@
 import gzip
 import json
 import lzma
+import sys
 
 import pytest
 from hypothesis import given
@@ -185,7 +186,8 @@ def test_tfds_reads_array_records_without_tensorflow(tmp_path, monkeypatch):
         texts(data('', source='tfds', name='tiny_books:missing'))
 
 
-def test_data_sets_that_are_not_there():
+def test_data_sets_that_are_not_there(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'datasets', None)  # as where it is not installed
     with pytest.raises(UsageError, match='no such data set'):
         load_source(data('', source='tfds', name='no_such_set'), 'train')
     with pytest.raises(UsageError, match=r'\[tfds\]'):
