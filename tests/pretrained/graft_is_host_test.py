@@ -12,15 +12,17 @@ from longmem_jax.config import checks
 from longmem_jax.config.base import base
 from longmem_jax.pretrained import grafting, hosts
 from longmem_jax.segment import Segment
-from tests.pretrained.hosts_test import DECODERS, folder_of
+from tests.pretrained.hosts_test import folder_of
 
 LENGTH = 4
 CLAIMS = sorted(name for name, graft in grafting.grafts().items() if graft.exact)
-# Positions in embeddings; rotary ones and fewer heads of keys. The others have one memory each.
+# Positions in embeddings; rotary ones and fewer heads of keys. Two others, with windows and with
+# parallel layers, have one memory each.
 HOSTS = ('gpt2', 'llama')
+OTHERS = ('gpt_neo', 'gpt_neox')
 PAIRS = [
     *((host, name) for host in HOSTS for name in CLAIMS),
-    *((host, 'infini') for host in DECODERS if host not in HOSTS),
+    *((host, 'infini') for host in OTHERS),
 ]
 QUICK = {('gpt2', 'infini'), ('llama', 'memorizing')}
 
