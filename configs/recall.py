@@ -5,7 +5,7 @@ and the same with `--mode=evaluate` for accuracy by distance: a table, `recall.j
 `--config.data.task.distances='(4096, 1000000)'` sets other distances. `:memory=` is any memory of the
 library, such as transformer_xl, infini, memorizing, recurrent, memformer; `:tiny` has distances of 16
 to 256, for two cores; models that carry vectors from segment to segment then have a lower learning rate
-and gradients through eight segments, since they guess at the others'. There are no published numbers:
+and gradients through eight segments, with which they learn sooner. There are no published numbers:
 the papers test large models. The data is generated.
 """
 

@@ -16,7 +16,7 @@ from longmem_jax.models.parameters import initial_parameters
 BASELINE = 'local'  # no memory; the other rows get its number of parameters
 POSITION = 'rotary'
 ENDLESS = ('infinity_former',)  # besides its window, a function of all that was read
-CARRIED_RATE = 1e-3  # of models that carry vectors; they do not learn at the others' learning rate
+CARRIED_RATE = 1e-3  # of models that carry vectors; they learn later, or not, at the others' rate
 
 
 class Row(NamedTuple):
