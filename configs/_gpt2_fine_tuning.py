@@ -1,4 +1,4 @@
-"""GPT-2 small with a memory, as fine-tuned for the infinity-former; see `gpt2_wikitext103.py`."""
+"""GPT-2 small with a memory, as fine-tuned for the infinity-former: `gpt2_*.py`, `cmu_dog.py`."""
 
 from longmem_jax.config.base import base, read_bytes, two_cores
 from longmem_jax.config.recipes import given
@@ -11,8 +11,56 @@ RATE, HOST_RATE = 2.5e-4, 0.2
 DROPOUT = 0.1
 
 
-def get_config(arg, num_steps, **data):
-    """The configuration for a corpus.
+def fine_tuned(config, arg, *, memories, tiny, host_rate=1.0, **variants):
+    """The configuration with GPT-2, or the host of `path=FOLDER`, as its model, and a memory in it.
+
+    Args:
+      config: of data and training; changed in place.
+      arg: the argument of the config file.
+      memories: as in `variant`, with 'infinity_former'.
+      tiny: `(config)`: sizes for two cores, after which the model is a small one of bytes.
+      host_rate: learning rate of what the host has, as a multiple of the rate of what is new.
+      **variants: as in `variant`.
+    """
+    host = dict(source='', shape=grafting.GPT2_SMALL)
+    learned = dict(dropout=DROPOUT)
+    config.data.tokenizer.kind = 'tokenizers'  # of the folder `path`
+
+    def small(config):
+        """Without `path`, a small model of bytes that has learned nothing."""
+        read_bytes(config)
+        host.update(shape=SMALL)
+        learned.update(dropout=0.0)
+        tiny(config)
+
+    def path(config, value):
+        host.update(source=value)
+
+    def sticky(config, kind):
+        memories['infinity_former'].fields.update(sticky=kind)
+
+    def put(config, name, changes, **scale):
+        grafting.use_host(config, **host)
+        grafting.graft(config, name, changes=changes, **scale)
+        if host_rate != 1.0:
+            grafting.rate_of_host(config, host_rate)
+        config.model.dropout = config.model.attention_dropout = learned['dropout']
+
+    return variant(
+        config,
+        arg,
+        memory='infinity_former',
+        memories=memories,
+        put=put,
+        tiny=small,
+        path=path,
+        sticky=sticky,
+        **variants,
+    )
+
+
+def language_model(arg, num_steps, **data):
+    """The configuration of a language model for a corpus.
 
     Args:
       arg: the argument of the config file.
@@ -20,7 +68,6 @@ def get_config(arg, num_steps, **data):
       **data: fields of `config.data`.
     """
     config = base()
-    host = dict(source='', shape=grafting.GPT2_SMALL)
     continuous = given(
         num_basis=512,
         widths=(0.005, 0.01),
@@ -43,7 +90,6 @@ def get_config(arg, num_steps, **data):
     )
 
     config.data.update(data)
-    config.data.tokenizer.kind = 'tokenizers'  # of the folder `path`
     config.optimizer.name = 'adamw'
     config.optimizer.learning_rate = RATE
     config.optimizer.schedule = 'linear'
@@ -58,10 +104,8 @@ def get_config(arg, num_steps, **data):
     config.mesh.data, config.mesh.memory = 1, -1  # a single lane cannot be divided
 
     def tiny(config):
-        """Segments of 64; without `path`, of a small model of bytes that has learned nothing."""
+        """Segments of 64."""
         two_cores(config, steps=400, lanes=4, segment=64)
-        read_bytes(config)
-        host.update(shape=SMALL)
         config.optimizer.name = 'adamw'
         config.data.first = 0
         continuous.fields.update(
@@ -72,30 +116,7 @@ def get_config(arg, num_steps, **data):
         config.evaluate.max_segments = 100
         config.evaluate.max_test_segments = 500
 
-    def path(config, value):
-        host.update(source=value)
-
-    def sticky(config, kind):
-        continuous.fields.update(sticky=kind)
-
     def rate(config, value):
         memories['compressive'].fields.update(rate=whole_number('rate', value))
 
-    def put(config, name, changes, **scale):
-        grafting.use_host(config, **host)
-        grafting.graft(config, name, changes=changes, **scale)
-        grafting.rate_of_host(config, HOST_RATE)
-        if config.train.segment_length == 512:
-            config.model.dropout = config.model.attention_dropout = DROPOUT
-
-    return variant(
-        config,
-        arg,
-        memory='infinity_former',
-        memories=memories,
-        put=put,
-        tiny=tiny,
-        path=path,
-        sticky=sticky,
-        rate=rate,
-    )
+    return fine_tuned(config, arg, memories=memories, tiny=tiny, host_rate=HOST_RATE, rate=rate)

@@ -1,33 +1,32 @@
 """CMU-DoG: conversations about a document that is read once (Martins et al., 2022, Sec. 4.3, C.3).
 
-python -m longmem_jax.main --config=configs/cmu_dog.py:from=RUN --config.data.path=CMU_DOG --workdir=DIR
-`CMU_DOG` holds the original `Conversations/` and `WikiData/`; `RUN` is a model that was trained on text.
-A continuous memory of 512 functions holds the document; `:sticky=sampled` adds sticky memories.
-`:memory=compressive` compresses by 3 to 512 vectors, with the reconstruction loss; `:memory=local` is
-GPT-2 with its input alone, `:no_document` leaves the document out. Training ends with the perplexity of
-utterances, and with F1, ROUGE-1, ROUGE-L and METEOR of utterances that the model writes itself
-(`pip install -e '.[dialogue]'`; without WordNet's data METEOR matches equal words and stems only).
-`:tiny` reads bytes, for two cores.
+python -m longmem_jax.main --config=configs/cmu_dog.py:path=GPT2 --config.data.path=CMU_DOG --workdir=DIR
+`CMU_DOG` holds the original `Conversations/` and `WikiData/`; GPT2 is the folder of GPT-2 small, or
+`gpt2` to fetch it from the hub. A continuous memory of 512 functions holds the document;
+`:sticky=sampled` adds sticky memories. `:memory=compressive` compresses by 3 to 512 vectors, with the
+reconstruction loss; `:memory=local` is GPT-2 with its input alone, `:no_document` leaves the document
+out. Training ends with the perplexity of utterances, and with F1, ROUGE-1, ROUGE-L and METEOR of
+utterances that the model writes itself (`pip install -e '.[dialogue]'`; without WordNet's data METEOR
+matches equal words and stems only). `:segment=63` is for a host with short texts. `:tiny` is for two
+cores: of the `path` of a small host, or without it of a model that has learned nothing.
 
 Not the paper's: `segment_length`, 510 for 512, and `memory_length` of `compressive`: a rate of 3 must
 divide both. `num_samples`, `ridge`, `sigma_sq_min`, `clip_norm`, `train.loss_weights.kl`, `length`,
 `temperature`, `top_p` and `min_history` are those of the released code. `num_lanes` 4, a conversation
-each for four devices, where the paper has batches of 1; `num_steps` is five epochs of these.
-`vocab_size`: GPT-2's, rounded up to divide over devices; speakers are letters of the text, not tokens of
-their own. The model has the sizes of GPT-2 small, with the positions of the memory.
+each for four devices, where the paper has batches of 1; `num_steps` is five epochs of these. Speakers
+are letters of the text, not tokens of their own. Positions of compressed vectors: `position`, a bias
+like ALiBi's. `dtype` bfloat16 is ours.
 """
 
-from longmem_jax.config.base import base, read_bytes, size, two_cores
+from configs import _gpt2_fine_tuning
+from longmem_jax.config.base import base, two_cores
 from longmem_jax.config.recipes import given
-from longmem_jax.config.variants import variant
+from longmem_jax.config.variants import whole_number
 
 
 def get_config(arg=''):
     config = base()
 
-    size(config, layers=12, width=768, heads=12, feed_forward=3072)
-    config.model.vocab_size = 50_264
-    config.model.dropout = 0.1
     config.model.dtype = 'bfloat16'
     continuous = given(
         memory_length=0,
@@ -59,8 +58,6 @@ def get_config(arg=''):
         min_history=2,
         max_dialogues=0,
     )
-    config.data.tokenizer.kind = 'bpe'
-    config.data.tokenizer.size = 32_000  # if no file is given, it is learned from the conversations
     config.optimizer.name = 'adam'
     config.optimizer.learning_rate = 5e-5
     config.optimizer.schedule = 'linear'
@@ -78,33 +75,23 @@ def get_config(arg=''):
     config.generate.sample_length = 0
 
     def tiny(config):
-        """2 layers of 64 on bytes, some minutes on two cores."""
-        size(config, layers=2, width=64, heads=2, feed_forward=128)
+        """Segments of 126, some minutes on two cores."""
         two_cores(config, steps=300, lanes=8, segment=126)
-        read_bytes(config)
         continuous.fields.update(num_basis=64, widths=(0.02, 0.05), num_samples=126)
         compressive.fields.update(memory_length=126, compressed_length=128)
         config.data.task.max_dialogues = 8
         config.evaluate.num_lanes = 8
 
-    def sticky(config, kind):
-        continuous.fields.update(sticky=kind)
+    def segment(config, value):
+        """Another length of segments, such as a host's longest; for `compressive` a multiple of 3."""
+        length = whole_number('segment', value)
+        config.train.segment_length = length
+        compressive.fields.update(memory_length=length)
 
     def no_document(config):
         """Conversations without the document."""
         config.data.task.document = 'none'
 
-    def start(config, workdir):
-        """The run that the parameters come from."""
-        config.train.start_from = workdir
-
-    return variant(
-        config,
-        arg,
-        memory='infinity_former',
-        memories=memories,
-        tiny=tiny,
-        sticky=sticky,
-        no_document=no_document,
-        **{'from': start},
+    return _gpt2_fine_tuning.fine_tuned(
+        config, arg, memories=memories, tiny=tiny, segment=segment, no_document=no_document
     )

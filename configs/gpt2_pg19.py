@@ -13,4 +13,4 @@ from configs import _gpt2_fine_tuning
 
 
 def get_config(arg=''):
-    return _gpt2_fine_tuning.get_config(arg, num_steps=390_000, first=2000)
+    return _gpt2_fine_tuning.language_model(arg, num_steps=390_000, first=2000)

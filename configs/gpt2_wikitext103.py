@@ -23,4 +23,4 @@ from configs import _gpt2_fine_tuning
 
 
 def get_config(arg=''):
-    return _gpt2_fine_tuning.get_config(arg, num_steps=230_000, documents='wiki')
+    return _gpt2_fine_tuning.language_model(arg, num_steps=230_000, documents='wiki')

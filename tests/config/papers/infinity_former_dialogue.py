@@ -36,12 +36,15 @@ OURS = {
         'train.segment_length': 510,
         'train.num_lanes': 4,
         'train.num_steps': 3500,
-        'model.vocab_size': 50_264,
+        'model.dtype': 'bfloat16',
         'optimizer.clip_norm': 1.0,
         'generate.length': 50,
         'generate.temperature': 1.0,
         'generate.top_p': 0.9,
         'data.task.min_history': 2,
     },
-    'cmu_dog:memory=compressive': {'model.compressive.memory_length': 510},
+    'cmu_dog:memory=compressive': {
+        'model.compressive.memory_length': 510,
+        'model.compressive.position': 'alibi_beyond',
+    },
 }
