@@ -46,20 +46,7 @@ SYSTEMS = {
     'knn_lm': knn_lm.check,
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),
-    **dict.fromkeys(
-        (
-            'gpt2',
-            'gpt_neo',
-            'gpt_neox',
-            'llama',
-            'llama3_scaled',
-            'mistral',
-            'qwen2',
-            'qwen3',
-            'bert',
-        ),
-        hosts.check,
-    ),
+    **dict.fromkeys(hosts.NAMES, hosts.check),
 }
 TOLERANCE = 1e-4
 

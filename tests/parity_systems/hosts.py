@@ -18,6 +18,11 @@ from longmem_jax.pretrained import hosts
 from longmem_jax.pretrained.export import their_tensors
 from longmem_jax.segment import Segment
 
+DECODERS = (
+    'gpt2', 'gpt_neo', 'gpt_neox', 'llama', 'llama3_scaled', 'mistral', 'qwen2', 'qwen3',
+)  # fmt: skip
+NAMES = (*DECODERS, 'bert')
+
 
 def check(settings, arrays):
     """Yields (name, ours, reference) for every tensor of the golden."""

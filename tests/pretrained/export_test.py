@@ -13,7 +13,8 @@ from longmem_jax.devices.sharding import make_mesh
 from longmem_jax.errors import UsageError
 from longmem_jax.models.parameters import unbox
 from longmem_jax.pretrained import export, hosts, model_fields
-from tests.pretrained.hosts_test import NAMES, copied, folder_of, load
+from tests.parity_systems.hosts import NAMES
+from tests.pretrained.hosts_test import copied, folder_of, load
 
 
 def tensors_of(folder):

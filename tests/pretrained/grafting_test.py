@@ -11,8 +11,9 @@ from longmem_jax.errors import UsageError
 from longmem_jax.layers import low_rank
 from longmem_jax.pretrained import grafting, hosts
 from longmem_jax.training.optimizer import parameter_groups, parameter_path
+from tests.parity_systems.hosts import DECODERS
 from tests.pretrained.graft_is_host_test import LENGTH, grafted, loaded, logits, of_host, tokens_of
-from tests.pretrained.hosts_test import DECODERS, folder_of
+from tests.pretrained.hosts_test import folder_of
 
 
 def get_config(argument, name='gpt2'):

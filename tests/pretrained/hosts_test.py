@@ -16,20 +16,9 @@ from longmem_jax.devices.sharding import make_mesh
 from longmem_jax.errors import UsageError
 from longmem_jax.pretrained import hosts, model_fields
 from longmem_jax.pretrained.families import FAMILIES
+from tests.parity_systems.hosts import DECODERS, NAMES
 
 GOLDENS = Path(__file__).parent.parent / 'goldens'
-NAMES = (
-    'gpt2',
-    'gpt_neo',
-    'gpt_neox',
-    'llama',
-    'llama3_scaled',
-    'mistral',
-    'qwen2',
-    'qwen3',
-    'bert',
-)
-DECODERS = NAMES[:-1]
 
 
 def folder_of(name):

@@ -10,8 +10,9 @@ import pytest
 from longmem_jax.models.parameters import unbox
 from longmem_jax.pretrained import export, hosts, model_fields
 from longmem_jax.segment import Segment
+from tests.parity_systems.hosts import NAMES
 from tests.pretrained.export_test import grafted
-from tests.pretrained.hosts_test import NAMES, attributes, folder_of
+from tests.pretrained.hosts_test import attributes, folder_of
 
 torch = pytest.importorskip('torch', reason="needs pip install 'longmem_jax[test-torch]'")
 transformers = pytest.importorskip('transformers')
