@@ -194,8 +194,13 @@ def saved_config(workdir: str | Path) -> ml_collections.ConfigDict:
         raise UsageError(f'{workdir}: no config.json there; give the workdir of a run.') from error
     except ValueError as error:
         raise UsageError(f'{path}: not the configuration of a run ({error}).') from error
-    if not isinstance(content, dict):
-        raise UsageError(f'{path}: not the configuration of a run.')
+    # A Hugging Face folder has a config.json too, and would become a run of defaults.
+    sections = ('data', 'model', 'train')
+    if not isinstance(content, dict) or not all(isinstance(content.get(s), dict) for s in sections):
+        raise UsageError(
+            f'{path}: not the configuration of a run, which has {", ".join(sections)}; give the workdir '
+            'of a run. A Hugging Face model is used through configs/host.py:path=FOLDER.'
+        )
     return ml_collections.ConfigDict(_with_tuples(earlier.completed_config(content)))
 
 

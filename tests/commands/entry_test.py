@@ -52,3 +52,11 @@ def test_a_run_brings_its_own_config(tmp_path):
     (tmp_path / 'config.json').write_text('{"model": ')
     with pytest.raises(UsageError, match='not the configuration of a run'):
         entry._of_workdir(str(tmp_path))
+
+
+@pytest.mark.parametrize('content', ['{"model_type": "gpt2", "n_layer": 2}', '{"model": {}}', '[]'])
+def test_the_folder_of_a_host_is_not_a_run(tmp_path, content):
+    """It would be a run of defaults, whose training replaces the host's config.json."""
+    (tmp_path / 'config.json').write_text(content)
+    with pytest.raises(UsageError, match=r'give the workdir of a run\. .*configs/host.py:path='):
+        entry._of_workdir(str(tmp_path))
