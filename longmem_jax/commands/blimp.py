@@ -9,17 +9,19 @@ are tables by paradigm and by field; WORKDIR/blimp.json has both, the 12 phenome
 WORKDIR/blimp.png, the scores over training. `--before=' '` puts a blank before every sentence, as the
 BabyLM pipeline and lm-eval do; `--pairs=200` takes the first 200 pairs of every paradigm. A segment that
 holds the longest sentence is enough, and the fastest: `--config.evaluate.segment_length=64`, and
-`--config.evaluate.num_lanes=64`.
+`--config.evaluate.num_lanes=64`. `--config=configs/host.py:path=FOLDER,memory=none` with a new workdir
+scores a pretrained model as it is.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 from longmem_jax.commands import entry
+from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.data.minimal_pairs import NUM_PARADIGMS, Paradigm, read_paradigms
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.likelihood import Likelihood
@@ -50,7 +52,7 @@ def blimp(
     """Scores checkpoints, prints the tables, and writes `blimp.json` and `blimp.png` to the workdir.
 
     Args:
-      experiment: a trained experiment.
+      experiment: a trained experiment, or one that begins with a host (step 0).
       data: folder of the original files.
       before: text put before every sentence, and scored with it.
       num_pairs: the first pairs of every paradigm; 0 = all.
@@ -69,17 +71,17 @@ def blimp(
     progress = Progress(0, log_every=0)
     if len(paradigms) != NUM_PARADIGMS:
         progress.say(f'Note: {len(paradigms)} of the {NUM_PARADIGMS} paradigms are in {data}.')
-    steps = experiment.checkpoint_steps() if checkpoints == 'all' else []
-    rows, results = [], []
-    for at in steps or [None]:
-        params, step = experiment.restore_parameters(at)
+    rows, results, likelihood = [], [], None
+    for params, step in _parameters(experiment, checkpoints, progress):
         progress.say(f'Scoring step {step:,} of {experiment.workdir} ...')
-        likelihood = Likelihood(
-            experiment.evaluation_model,
-            params,
-            experiment.mesh,
-            experiment.config.evaluate.num_lanes,
-        )
+        if likelihood is None:
+            likelihood = Likelihood(
+                experiment.evaluation_model,
+                params,
+                experiment.mesh,
+                experiment.config.evaluate.num_lanes,
+            )
+        likelihood.use(params)
         results = prefer(
             likelihood, experiment.tokenizer, paradigms, before=before, num_pairs=num_pairs
         )
@@ -98,6 +100,17 @@ def blimp(
         progress.say(f'over training: {experiment.workdir / "blimp.png"}')
     progress.close()
     return rows
+
+
+def _parameters(
+    experiment: Experiment, checkpoints: str, progress: Progress
+) -> Iterator[tuple[Any, int]]:
+    """Parameters and step of the newest checkpoint, or of all of them, oldest first."""
+    steps = experiment.checkpoint_steps() if checkpoints == 'all' else []
+    if not steps:
+        yield newest_parameters(experiment, progress.say)
+    for step in steps:
+        yield experiment.restore_parameters(step)
 
 
 def _row(step: int, results: Sequence[Preference]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ python -m longmem_jax.commands.lm_eval --workdir=DIR --include_path=FOLDER --loc
 Tasks are lm-eval's own (which download their data) or YAML files of `--include_path=`; with `--local`
 only the latter are known, which starts faster. A context of any length is read into memory, once for all
 requests that share it. Prints lm-eval's table; WORKDIR/lm_eval.json has its results as it writes them.
+`--config=configs/host.py:path=FOLDER,memory=none` with a new workdir is a pretrained model as it is.
 """
 
 import json
@@ -14,6 +15,7 @@ from typing import Any
 from absl import flags
 
 from longmem_jax.commands import entry
+from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import whole_file
 
@@ -39,7 +41,7 @@ def evaluate_tasks(
     """Runs tasks with the newest checkpoint of an experiment.
 
     Args:
-      experiment: a trained experiment.
+      experiment: a trained experiment, or one that begins with a host (step 0).
       tasks: names of tasks, groups or tags.
       include_path: folder with YAML files of tasks; '' = none.
       local: know the tasks of `include_path` only.
@@ -56,7 +58,9 @@ def evaluate_tasks(
     from longmem_jax.evaluation import lm_eval  # here, since it needs a package that is optional
 
     manager = lm_eval.task_manager(tasks, include_path, local)
-    model = lm_eval.LongMemLM.of_experiment(experiment)
+    params, step = newest_parameters(experiment, print)
+    print(f'Scoring step {step:,} of {experiment.workdir} ...')
+    model = lm_eval.LongMemLM.of_experiment(experiment, params=params)
     results = lm_eval.simple_evaluate(
         model,
         tasks=tasks,

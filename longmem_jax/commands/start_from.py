@@ -37,8 +37,8 @@ def newest_parameters(experiment: Experiment, say: Callable[[str], None]) -> tup
     Raises:
       UsageError: as `Experiment.restore_parameters` and `parameters_of`.
     """
-    untrained = not (experiment.workdir / 'checkpoints').is_dir()
-    if not untrained or not hosts.is_name(experiment.config.train.start_from):
+    # Looking for checkpoints makes their folder, so that the folder by itself says nothing.
+    if not hosts.is_name(experiment.config.train.start_from) or experiment.checkpoint_steps():
         return experiment.restore_parameters()
     make = jax.jit(
         lambda: experiment.make_state().params, out_shardings=experiment.state_shardings.params

@@ -61,7 +61,7 @@ class Likelihood:
         )
 
     def use(self, params: Any) -> None:
-        """Goes on with other parameters of the same model; nothing is compiled again."""
+        """Takes other parameters of the same model; nothing is compiled again."""
         self.reader.params = params
 
     def __call__(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Score]:

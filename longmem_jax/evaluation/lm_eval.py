@@ -57,13 +57,21 @@ class LongMemLM(LM):
         self.likelihood, self.tokenizer = likelihood, tokenizer
 
     @classmethod
-    def of_experiment(cls, experiment: Experiment, batch_size: int = 0) -> 'LongMemLM':
-        """The newest checkpoint of an experiment; `batch_size` 0 = `config.evaluate.num_lanes`.
+    def of_experiment(
+        cls, experiment: Experiment, batch_size: int = 0, params: Any = None
+    ) -> 'LongMemLM':
+        """The model of an experiment.
+
+        Args:
+          experiment: the run.
+          batch_size: texts at a time; 0 = `config.evaluate.num_lanes`.
+          params: parameters; None = those of the newest checkpoint.
 
         Raises:
           UsageError: no checkpoint, or as in `Likelihood`.
         """
-        params, _ = experiment.restore_parameters()
+        if params is None:
+            params, _ = experiment.restore_parameters()
         lanes = batch_size or experiment.config.evaluate.num_lanes
         likelihood = Likelihood(experiment.evaluation_model, params, experiment.mesh, lanes)
         return cls(likelihood, experiment.tokenizer)

@@ -2,11 +2,14 @@
 
 import json
 
+import jax
+import numpy as np
 import pytest
 
 from longmem_jax.commands.blimp import blimp
 from longmem_jax.commands.train import train
 from longmem_jax.errors import UsageError
+from longmem_jax.evaluation.likelihood import Likelihood
 from tests.commands.train_test import experiment, small_config, texts  # noqa: F401
 
 pytestmark = pytest.mark.slow  # whole runs of the command
@@ -28,12 +31,22 @@ def trained(texts, tmp_path_factory):  # noqa: F811
     return run
 
 
-def test_all_checkpoints_of_a_run(trained, tmp_path, capsys, made_figures):
+def test_all_checkpoints_of_a_run(trained, tmp_path, capsys, made_figures, monkeypatch):
+    made = []
+
+    def remember(*arguments):
+        made.append(Likelihood(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr('longmem_jax.commands.blimp.Likelihood', remember)
     paradigm(tmp_path, 'words', 'syntax', 'alpha beta', 'alpha zzzz')
     paradigm(tmp_path, 'reversed', 'semantics', 'gamma zzzz', 'gamma beta')
     rows = blimp(trained, str(tmp_path), checkpoints='all', num_pairs=2)
     out = capsys.readouterr().out
     assert [row['step'] for row in rows] == [30, 60]
+    (likelihood,) = made  # so that nothing is compiled again for the next checkpoint
+    last, _ = trained.restore_parameters(60)
+    jax.tree.map(np.testing.assert_array_equal, likelihood.reader.params, last)
     # Words of the training text are likelier, whatever is called acceptable.
     assert rows[-1]['paradigm']['words']['accuracy'] == 1
     assert rows[-1]['field'] == {'semantics': 0, 'syntax': 1}

@@ -1,12 +1,14 @@
 """A host with a memory, as a user has it: generate, remember a book, train in part, export."""
 
 import io
+import json
 
 import jax
 import numpy as np
 import pytest
 
 from configs import host as host_config
+from longmem_jax.commands.blimp import blimp
 from longmem_jax.commands.export import export
 from longmem_jax.commands.generate import generate
 from longmem_jax.commands.start_from import newest_parameters
@@ -70,6 +72,17 @@ def test_a_host_reads_a_book_into_a_file_and_goes_on(host, texts, tmp_path, caps
     assert asked == whole
     beams = generate(run, question, options | dict(beams=2), load_state=saved, out=io.StringIO())
     assert isinstance(beams, str)
+
+
+@pytest.mark.slow
+def test_a_host_is_scored_before_any_training(host, texts, tmp_path, capsys):  # noqa: F811
+    run = experiment(config_of(host, texts, 'memory=none'), tmp_path / 'run')
+    line = dict(UID='words', field='syntax', linguistics_term='words')
+    line |= dict(sentence_good='alpha beta', sentence_bad='alpha zzzz')
+    (tmp_path / 'words.jsonl').write_text(json.dumps(line))
+    (row,) = blimp(run, str(tmp_path), checkpoints='all')
+    assert row['step'] == 0 and row['overall']['paradigms'] in (0, 1)
+    assert 'Loaded' in capsys.readouterr().out
 
 
 @pytest.mark.slow

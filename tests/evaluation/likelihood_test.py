@@ -93,6 +93,19 @@ def test_neither_lanes_nor_order_nor_devices_matter():
         np.testing.assert_allclose([s.log_likelihood for s in found], wanted, rtol=1e-5)
 
 
+def test_other_parameters_are_used_with_the_same_programs():
+    model, params = toy('transformer_xl')
+    other = jax.tree.map(lambda leaf: -leaf, params)
+    mesh = make_mesh(dict(data=1), jax.devices()[:1])
+    pairs = [(random_tokens(0, LENGTH + 3), random_tokens(1, 2 * LENGTH))]
+    first, scorer = Likelihood(model, other, mesh, 2), Likelihood(model, params, mesh, 2)
+    wanted, before = first(pairs), scorer(pairs)
+    programs = scorer._score._cache_size()
+    scorer.use(other)
+    assert scorer(pairs) == wanted != before
+    assert scorer._score._cache_size() == programs
+
+
 def test_a_text_that_is_shared_is_read_once():
     document = random_tokens(0, 4 * LENGTH + 3)
     scorer = likelihood('transformer_xl', 2)
