@@ -9,7 +9,7 @@ import numpy as np
 
 from longmem_jax.data.sets.cmu_dog import Dialogue
 from longmem_jax.generation.contexts import ContextReader, num_full
-from longmem_jax.generation.continuations import continue_texts
+from longmem_jax.generation.continuations import complete_texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,43 +95,20 @@ def _respond(
             whole.append(nothing if text is None else text[at:end])
             pending.append(nothing if text is None else text[end:])
         states, read = reader.read(whole, states), full
-        drawn = _lines(reader, tokenizer, states, pending, settings, jax.random.fold_in(key, turn))
+        drawn = complete_texts(
+            reader,
+            states,
+            pending,
+            settings['length'],
+            tokenizer,
+            ('\n',),
+            temperature=settings['temperature'],
+            top_k=settings['top_k'],
+            top_p=settings['top_p'],
+            key=jax.random.fold_in(key, turn),
+        )
         for dialogue, text, line in zip(dialogues, open_texts, drawn, strict=True):
             if text is not None:
                 speaker, reference = dialogue.utterances[turn]
-                responses.append(Response(dialogue.name, turn, speaker, reference, line))
+                responses.append(Response(dialogue.name, turn, speaker, reference, line.strip()))
     return responses
-
-
-def _lines(
-    reader: ContextReader,
-    tokenizer: Any,
-    states: Any,
-    pending: list[np.ndarray],
-    settings: dict[str, Any],
-    key: jax.Array,
-) -> list[str]:
-    """Continues texts to the end of their lines; '' for those without tokens."""
-    tokens = [np.zeros((0,), np.int32)] * len(pending)
-    lines, ended = [''] * len(pending), [not len(each) for each in pending]
-    chunks = continue_texts(
-        reader,
-        states,
-        pending,
-        settings['length'],
-        vocab_size=tokenizer.vocab_size,
-        temperature=settings['temperature'],
-        top_k=settings['top_k'],
-        top_p=settings['top_p'],
-        key=key,
-    )
-    for chunk in chunks:
-        for lane, new in enumerate(chunk):
-            if not ended[lane]:
-                tokens[lane] = np.concatenate([tokens[lane], new])
-                text = tokenizer.decode(tokens[lane]).decode('utf-8', 'replace')
-                line, newline, _ = text.partition('\n')
-                lines[lane], ended[lane] = line.strip(), bool(newline)
-        if all(ended):
-            break
-    return lines

@@ -9,10 +9,12 @@ context of any length is read into memory, a document is scored with the memory 
 token to its last. Contexts that requests share are read once.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from longmem_jax.devices import sharding
@@ -20,7 +22,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.likelihood import Likelihood
 from longmem_jax.experiment import Experiment, saved_config
 from longmem_jax.generation.contexts import num_full
-from longmem_jax.generation.continuations import continue_texts
+from longmem_jax.generation.continuations import complete_texts
 
 try:
     from lm_eval import simple_evaluate as simple_evaluate
@@ -169,51 +171,39 @@ class LongMemLM(LM):
         for number, each in enumerate(settings):
             alike.setdefault(repr(each), []).append(number)
         results = [''] * len(requests)
-        lanes = self.likelihood.reader.num_lanes
+        lanes, batches = self.likelihood.reader.num_lanes, itertools.count()
         for numbers in alike.values():
             # Contexts of like length are read together.
             numbers = sorted(numbers, key=lambda number: -len(contexts[number]))
             for begin in range(0, len(numbers), lanes):
                 part = numbers[begin : begin + lanes]
-                texts = self._write([contexts[number] for number in part], settings[part[0]])
+                # A key per batch: tasks ask the same several times to draw several answers.
+                key = jax.random.fold_in(jax.random.key(0), next(batches))
+                texts = self._write([contexts[number] for number in part], settings[part[0]], key)
                 for number, text in zip(part, texts, strict=True):
                     results[number] = text
                     self.cache_hook.add_partial('generate_until', requests[number].args, text)
         return results
 
-    def _write(self, contexts: list[np.ndarray], settings: dict[str, Any]) -> list[str]:
+    def _write(
+        self, contexts: list[np.ndarray], settings: dict[str, Any], key: jax.Array
+    ) -> list[str]:
         """Continues at most a batch of contexts."""
-        tokens = [np.zeros((0,), np.int32)] * len(contexts)
-        texts, ended = [''] * len(contexts), [False] * len(contexts)
         reader = self.likelihood.reader
         full = [num_full(len(context), reader.model.segment_length) for context in contexts]
         states = reader.read([text[:end] for text, end in zip(contexts, full, strict=True)])
-        chunks = continue_texts(
+        return complete_texts(
             reader,
             states,
             [text[end:] for text, end in zip(contexts, full, strict=True)],
             settings['max_gen_toks'],
-            vocab_size=self.tokenizer.vocab_size,
+            self.tokenizer,
+            settings['until'],
             temperature=settings['temperature'],
             top_k=settings['top_k'],
             top_p=settings['top_p'],
+            key=key,
         )
-        for chunk in chunks:
-            for lane, new in enumerate(chunk):
-                if not ended[lane]:
-                    tokens[lane] = np.concatenate([tokens[lane], new])
-                    texts[lane], ended[lane] = self._cut(tokens[lane], settings['until'])
-            if all(ended):
-                break
-        return texts
-
-    def _cut(self, tokens: np.ndarray, until: tuple[str, ...]) -> tuple[str, bool]:
-        """The text of tokens up to the first end token or stop text, and whether there was one."""
-        ends = np.flatnonzero(tokens == self.tokenizer.begin)
-        text = self.tokenizer.decode(tokens[: ends[0]] if len(ends) else tokens)
-        text = text.decode('utf-8', 'replace')
-        stops = [place for stop in until if (place := text.find(stop)) >= 0]
-        return text[: min(stops)] if stops else text, bool(stops) or bool(len(ends))
 
 
 def _settings(given: Mapping[str, Any]) -> dict[str, Any]:

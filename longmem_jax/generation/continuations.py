@@ -66,6 +66,49 @@ def continue_texts(
         yield np.asarray(drawn)[: len(pending), : length - start]
 
 
+def complete_texts(
+    reader: ContextReader,
+    states: Any,
+    pending: Sequence[np.ndarray],
+    length: int,
+    tokenizer: Any,
+    until: Sequence[str],
+    **sampling: Any,
+) -> list[str]:
+    """Continues texts up to their ends: the begin token, which also ends a text, or a stop text.
+
+    Args:
+      reader, states, pending, length: as in `continue_texts`.
+      tokenizer: of the model.
+      until: stop texts.
+      **sampling: temperature, top_k, top_p and key of `continue_texts`.
+
+    Returns:
+      What was written before its end; '' for texts without pending tokens.
+    """
+    tokens = [np.zeros((0,), np.int32)] * len(pending)
+    texts, ended = [''] * len(pending), [not len(text) for text in pending]
+    chunks = continue_texts(
+        reader, states, pending, length, vocab_size=tokenizer.vocab_size, **sampling
+    )
+    for chunk in chunks:
+        for lane, new in enumerate(chunk):
+            if not ended[lane]:
+                tokens[lane] = np.concatenate([tokens[lane], new])
+                texts[lane], ended[lane] = _before_end(tokenizer, tokens[lane], until)
+        if all(ended):
+            break
+    return texts
+
+
+def _before_end(tokenizer: Any, tokens: np.ndarray, until: Sequence[str]) -> tuple[str, bool]:
+    """The text of tokens before the first begin token or stop text, and whether there was one."""
+    ends = np.flatnonzero(tokens == tokenizer.begin)
+    text = tokenizer.decode(tokens[: ends[0]] if len(ends) else tokens).decode('utf-8', 'replace')
+    stops = [place for stop in until if (place := text.find(stop)) >= 0]
+    return text[: min(stops)] if stops else text, bool(stops) or bool(len(ends))
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def _open(
     model: LanguageModel, params: Any, states: Any, tokens: jax.Array, counts: jax.Array

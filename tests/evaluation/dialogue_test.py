@@ -47,6 +47,8 @@ def alone(model, params, tokens):
     reader = Reader(model, params, fresh_state(model, params, 1), np.zeros((1, 0), np.int32))
     reader.read(tokens[None])
     drawn = np.concatenate([c[0] for c in reader.write(vocab_size=24, **GREEDY)])
+    ends = np.flatnonzero(drawn == Letters.begin)
+    drawn = drawn[: ends[0]] if len(ends) else drawn
     return Letters().decode(drawn).decode().partition('\n')[0].strip()
 
 

@@ -113,6 +113,14 @@ def test_generation_is_greedy_up_to_the_stop_text(model):
     assert greedy and not wrong
 
 
+def test_the_same_context_is_drawn_from_several_times(model):
+    """In other batches too: tasks that vote repeat a request."""
+    settings = {'until': [], 'max_gen_toks': 9, 'do_sample': True, 'temperature': 3.0}
+    found = model.generate_until(requests(*[('alpha', settings)] * 8))
+    assert len({*found}) == 8
+    assert model.generate_until(requests(*[('alpha', settings)] * 8)) == found
+
+
 @pytest.mark.parametrize(
     'settings, message',
     [
