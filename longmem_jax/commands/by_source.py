@@ -3,14 +3,35 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from longmem_jax.commands import dialogue, superglue
 from longmem_jax.evaluation.overlap import require_libraries
+from longmem_jax.experiment import Experiment
+from longmem_jax.reporting.progress import Progress
 
 # source -> (experiment, parameters, split, progress) -> results by name, as JSON
 SCORES: dict[str, Callable[..., dict[str, Any]]] = {
     'cmu_dog': dialogue.respond_split,
     'superglue': superglue.answer_split,
 }
+
+
+def score(experiment: Experiment, params: Any, split: str, progress: Progress) -> dict[str, Any]:
+    """The scores of the source of `experiment`, by name, as JSON; also printed and written to files.
+
+    {} if it has none, and with several processes, which cannot make them: that is said.
+    """
+    source = experiment.config.data.source
+    if source not in SCORES:
+        return {}
+    if jax.process_count() > 1:
+        progress.say(
+            f'Not scored: the answers of {source} are written by one process; use --mode=evaluate '
+            'without --distributed.'
+        )
+        return {}
+    return SCORES[source](experiment, params, split, progress)
 
 
 def require(config: Any) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from longmem_jax.commands.by_source import SCORES
+from longmem_jax.commands import by_source
 from longmem_jax.commands.floors import show_beside
 from longmem_jax.commands.recall_by_distance import by_distance
 from longmem_jax.commands.start_from import newest_parameters
@@ -90,8 +90,7 @@ def evaluate(
     if experiment.config.data.source == 'recall':
         by_distance(experiment, evaluator, params, split, progress)
         paths = {'by distance': experiment.workdir / 'recall.png'}
-    if experiment.config.data.source in SCORES:
-        SCORES[experiment.config.data.source](experiment, params, split, progress)
+    by_source.score(experiment, params, split, progress)
     progress.close()
     show(progress, results, paths)
     show_beside(progress, experiment, split)

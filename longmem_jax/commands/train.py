@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from longmem_jax.commands.by_source import SCORES, require
+from longmem_jax.commands import by_source
 from longmem_jax.commands.start_from import first_parameters
 from longmem_jax.commands.translate import translate_split
 from longmem_jax.config.reach import too_short
@@ -109,7 +109,7 @@ class LanguageModelTask:
         programs: Programs | None = None,
     ):
         """Opens the data; compiles nothing yet."""
-        require(experiment.config)
+        by_source.require(experiment.config)
         train = experiment.config.train
         self._experiment, self._writer, self._progress = experiment, writer, progress
         self._corpora = {
@@ -204,9 +204,8 @@ class LanguageModelTask:
         show(self._progress, results, paths)
         # Results first: generation may fail, and testing takes long.
         sample = ''
-        source = experiment.config.data.source
-        if jax.process_count() == 1 and source in SCORES:
-            scores = SCORES[source](experiment, state.params, 'test', self._progress)
+        if experiment.config.data.source in by_source.SCORES:
+            scores = by_source.score(experiment, state.params, 'test', self._progress)
             self._write_results(state.params, step, results | scores)
         elif jax.process_count() == 1 and experiment.config.model.kind == 'seq2seq':
             translation = translate_split(experiment, state.params, 'test', self._progress)

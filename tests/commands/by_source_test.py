@@ -1,0 +1,32 @@
+"""Scores that belong to one source of data."""
+
+import types
+
+import jax
+import pytest
+
+from longmem_jax.commands import by_source
+from longmem_jax.config.base import base
+
+
+def scored(monkeypatch, source):
+    """What is returned and said for a source whose scores are a number."""
+    said, config = [], base()
+    config.data.source = source
+    monkeypatch.setitem(by_source.SCORES, 'superglue', lambda *given: {'superglue': given[2]})
+    experiment = types.SimpleNamespace(config=config)
+    return by_source.score(experiment, {}, 'test', types.SimpleNamespace(say=said.append)), said
+
+
+def test_a_source_has_its_scores_and_others_have_none(monkeypatch):
+    assert scored(monkeypatch, 'superglue') == ({'superglue': 'test'}, [])
+    assert scored(monkeypatch, 'text') == ({}, [])
+
+
+@pytest.mark.parametrize('source, lines', [('superglue', 1), ('text', 0)])
+def test_several_processes_write_no_answers_and_say_so(monkeypatch, source, lines):
+    """The loss that they have measured is still reported."""
+    monkeypatch.setattr(jax, 'process_count', lambda: 2)
+    found, said = scored(monkeypatch, source)
+    assert found == {} and len(said) == lines
+    assert all('one process; use --mode=evaluate without --distributed' in line for line in said)
