@@ -31,7 +31,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments import floors
+from experiments import floors, markdown
 from experiments.compare_figures import TASK, draw, draw_scores, metrics_of
 from experiments.evaluation import memory_size
 
@@ -196,13 +196,6 @@ def whole_numbers(text: str) -> list[int]:
     return [int(item) for item in items]
 
 
-def _span(values: list[float]) -> str:
-    """Mean (minimum - maximum)."""
-    if len(values) == 1:
-        return f'{values[0]:.3f}'
-    return f'{statistics.mean(values):.3f} ({min(values):.3f} - {max(values):.3f})'
-
-
 def table(runs: dict[str, list[dict]]) -> str:
     """A Markdown table; `runs`: label to the numbers of its seeds."""
     first = next(iter(runs.values()))[0]
@@ -213,15 +206,15 @@ def table(runs: dict[str, list[dict]]) -> str:
         'run', *shown.values(), *without, 'parameters', 'memory size', 'state, kB per lane',
         'ms/step', 'peak MB', *(f'tokens/s after {int(context):,}' for context in contexts),
     ]  # fmt: skip
-    lines = [f'| {" | ".join(heads)} |', f'|{"---|" * len(heads)}']
+    lines = []
     for label, seeds in runs.items():
         cells = [label]
         for split in ('test', 'reset') if first['reset'] else ('test',):
             for name in shown:
                 scale = 100 if name in TASK else 1
-                cells.append(_span([scale * numbers[split][name] for numbers in seeds]))
+                cells.append(markdown.span([scale * numbers[split][name] for numbers in seeds]))
         if not first['reset']:
-            cells.append(_span([numbers['bleu'] for numbers in seeds]))
+            cells.append(markdown.span([numbers['bleu'] for numbers in seeds]))
         mean = {
             name: statistics.mean(numbers[name] for numbers in seeds)
             for name in ('parameters', 'memory_size', 'state_bytes', 'ms_per_step', 'peak_mb')
@@ -232,8 +225,8 @@ def table(runs: dict[str, list[dict]]) -> str:
         for context in contexts:
             speeds = [numbers['tokens_per_s'][context] for numbers in seeds]
             cells.append(f'{statistics.mean(speeds):,.0f}')
-        lines.append(f'| {" | ".join(cells)} |')
-    return '\n'.join(lines)
+        lines.append(cells)
+    return markdown.table(heads, lines)
 
 
 def main() -> None:

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from experiments import markdown
+
 PERCENT = {'exact_match': 'exact match, %', 'accuracy': 'accuracy, %'}
 HEADINGS = PERCENT | {'bits_per_byte': 'bits/byte', 'perplexity': 'perplexity'}
 
@@ -28,11 +30,9 @@ def table(measured: dict[str, Any]) -> str:
     """A Markdown table of what `measure` returned, with what was scored below it."""
     scores = measured['scores']
     shown = [name for name in HEADINGS if name in next(iter(scores.values()))]
-    lines = [
-        f'| without a learned memory | {" | ".join(HEADINGS[name] for name in shown)} |',
-        f'|{"---|" * (1 + len(shown))}',
-    ]
+    lines = []
     for label, found in scores.items():
         numbers = (found[name] * (100 if name in PERCENT else 1) for name in shown)
-        lines.append(f'| {label} | {" | ".join(f"{number:.3f}" for number in numbers)} |')
-    return '\n'.join([*lines, '', measured['protocol']])
+        lines.append([label, *(f'{number:.3f}' for number in numbers)])
+    heads = ['without a learned memory', *(HEADINGS[name] for name in shown)]
+    return f'{markdown.table(heads, lines)}\n\n{measured["protocol"]}'

@@ -59,7 +59,7 @@ def test_the_table_has_reach_steps_and_spread():
     configs = {name: recall.get_config(f'tiny,memory={name}') for name in runs}
     assert report.table(runs, configs, (1024, 4096)).splitlines() == [
         '| memory | reads back | steps | 1,024 | 4,096 |',
-        '|---|---|---|---|---|',
+        '| --- | --- | --- | --- | --- |',
         '| `linear` | no limit | 1,500*, 300 | 75 (50 - 100) | 50 |',
         '| ... reset |  |  | 10 |  |',
         '| `transformer_xl` | 256 | 1,500*, 300 | 75 (50 - 100) | 50 |',

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from experiments import compare, floors
 from experiments.hosts import scores, table
-from experiments.hosts.scores import CONFIG, LOCAL
+from experiments.hosts.scores import CONFIG, LOCAL, SEGMENT
 
 MEMORIES = (
     LOCAL, 'transformer_xl', 'compressive', 'infini', 'infinity_former', 'memorizing', 't2r',
 )  # fmt: skip
 PARTS = ('books', 'passkey', 'blimp')
-SEGMENT, VOCABULARY = 64, 1024
+VOCABULARY = 1024
 DISTANCES = (50, 200, 800)  # characters, as trained
 READ = ('--config.evaluate.max_test_segments=512', '--config.generate.sample_length=0')
 

@@ -1,7 +1,6 @@
 """Scores of hosts with memories, from the folders of their trainings; kept as files beside them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,13 @@ from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment, saved_config
+from longmem_jax.files import whole_file
 from longmem_jax.pretrained import export, hosts
 from longmem_jax.pretrained.model_fields import set_windows
 from longmem_jax.training.step import LN2
 
 CONFIG, LOCAL = 'configs/host.py', 'local'
+SEGMENT = 64  # tokens that the host sees
 PER_BATCH = 8  # segments
 BORDERS = (8, 32, 128, 512)  # segments after which a part of a book ends
 
@@ -34,12 +35,10 @@ def _evaluator(run: Experiment) -> Evaluator:
     return Evaluator(run.evaluation_model, run.mesh, run.config)
 
 
-def kept(path: Path, make: Callable[[], Any]) -> Any:
-    """The content of a JSON file, which `make` makes if it is not there."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(make(), indent=1) + '\n')
-    return json.loads(path.read_text())
+def _write(path: Path, content: Any) -> None:
+    """Writes a JSON file, whole or not at all: what is there is not scored again."""
+    with whole_file(path) as partial:
+        partial.write_text(json.dumps(content, indent=1) + '\n')
 
 
 def export_plain(folder: Path, output: Path) -> None:
@@ -71,11 +70,11 @@ def positions(folder: Path, seeds: int) -> None:
         # Where there is no training, the parameters are the host's, and what is new is drawn.
         untrained = Experiment(run.config, folder / 'untrained', run.mesh)
         found['before'] = by_position(run, evaluator, newest_parameters(untrained, print)[0])
-        kept(done, lambda found=found: found)
+        _write(done, found)
 
 
 def by_position(run: Experiment, evaluator: Evaluator, params: Any) -> dict[str, Any]:
-    """Bits per byte of the first segments of the test documents.
+    """Bits per byte of the first segments of the test documents, each in a lane of its own.
 
     Returns:
       'parts': for every part of the documents its last segment and its bits per byte; 'all': those
@@ -83,9 +82,9 @@ def by_position(run: Experiment, evaluator: Evaluator, params: Any) -> dict[str,
     """
     config, most = run.config.evaluate, run.config.evaluate.max_test_segments
     corpus, sums = run.corpus('test'), {}
-    initial = evaluator.initial_state(params, config.num_lanes)
+    initial = evaluator.initial_state(params, len(corpus))
     memory = jax.tree.map(lambda leaf: leaf.copy(), initial)
-    batches = lanes.in_order(corpus, config.num_lanes, config.segment_length, PER_BATCH)
+    batches = lanes.in_order(corpus, len(corpus), config.segment_length, PER_BATCH)
     for number, (batch, _) in enumerate(batches):
         first = number * PER_BATCH
         if first >= most:
@@ -119,7 +118,7 @@ def recall(folder: Path, seeds: int, distances: list[int], documents: int) -> No
             shares = {name: result.exact_match for name, result in right.items()}
             rows.append({'distance': distance, 'documents': documents, **shares})
             print(f'passkey, {folder.name}, seed {seed}, {rows[-1]}', flush=True)
-        kept(done, lambda rows=rows: rows)
+        _write(done, rows)
 
 
 def minimal_pairs(folder: Path, data: Path, pairs: int) -> None:

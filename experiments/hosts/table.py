@@ -4,22 +4,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from experiments.hosts.scores import LOCAL, read
+from experiments import floors, markdown
+from experiments.hosts.scores import LOCAL, SEGMENT, read
 from longmem_jax.reporting import figures
-
-
-def _span(values: list[float], digits: int = 3) -> str:
-    """Mean (minimum - maximum)."""
-    mean = f'{statistics.mean(values):.{digits}f}'
-    if len(values) == 1:
-        return mean
-    return f'{mean} ({min(values):.{digits}f} - {max(values):.{digits}f})'
-
-
-def _rows(lines: list[list[str]]) -> str:
-    """A Markdown table; the first line is its head."""
-    text = [f'| {" | ".join(line)} |' for line in lines]
-    return '\n'.join([text[0], f'|{"---|" * len(lines[0])}', *text[1:]])
 
 
 def collect(output: Path, part: str, name: str) -> dict[str, list[Any]]:
@@ -42,20 +29,21 @@ def books(output: Path) -> str:
         return ''
     ends = [end for end, _ in next(iter(found.values()))[0]['after']['parts']]
     begins = [0, *ends]
-    heads = [f'{64 * a:,} - {64 * b:,}' for a, b in zip(begins, ends, strict=False)]
-    lines = [['memory', 'before', 'after', 'after, reset', *heads, 'state, kB', 'ms/step']]
+    parts = [f'{SEGMENT * a:,} - {SEGMENT * b:,}' for a, b in zip(begins, ends, strict=False)]
+    lines = []
     for memory, seeds in found.items():
-        cells = [f'`{memory}`', _span([seed['before']['all'] for seed in seeds])]
-        cells.append(_span([seed['after']['all'] for seed in seeds]))
-        cells.append(_span([seed['reset']['bits_per_byte'] for seed in numbers[memory]]))
+        cells = [f'`{memory}`', markdown.span([seed['before']['all'] for seed in seeds])]
+        cells.append(markdown.span([seed['after']['all'] for seed in seeds]))
+        cells.append(markdown.span([seed['reset']['bits_per_byte'] for seed in numbers[memory]]))
         for part in range(len(ends)):
-            cells.append(_span([seed['after']['parts'][part][1] for seed in seeds]))
+            cells.append(markdown.span([seed['after']['parts'][part][1] for seed in seeds]))
         cost = [
             statistics.mean(n[name] for n in numbers[memory])
             for name in ('state_bytes', 'ms_per_step')
         ]
         lines.append([*cells, f'{cost[0] / 1000:,.0f}', f'{cost[1]:.0f}'])
-    return _rows(lines)
+    heads = ['memory', 'before', 'after', 'after, reset', *parts, 'state, kB', 'ms/step']
+    return markdown.table(heads, lines)
 
 
 def passkeys(output: Path) -> str:
@@ -64,12 +52,12 @@ def passkeys(output: Path) -> str:
     if not found:
         return ''
     distances = [row['distance'] for row in next(iter(found.values()))[0]]
-    lines = [['memory', *(f'{distance:,}' for distance in distances)]]
+    lines = []
     for memory, seeds in found.items():
         for name, label in (('kept', f'`{memory}`'), ('reset', '... reset')):
             shares = [[100 * row[name] for row in column] for column in zip(*seeds, strict=True)]
-            lines.append([label, *(_span(values, 0) for values in shares)])
-    return _rows(lines)
+            lines.append([label, *(markdown.span(values, 0) for values in shares)])
+    return markdown.table(['memory', *(f'{distance:,}' for distance in distances)], lines)
 
 
 def pairs(output: Path) -> str:
@@ -81,19 +69,11 @@ def pairs(output: Path) -> str:
     if not rows:
         return ''
     fields = list(next(iter(rows.values()))['field'])
-    lines = [['', 'all paradigms', *fields]]
+    lines = []
     for name, row in rows.items():
         shares = [row['overall']['paradigms'], *row['field'].values()]
         lines.append([name, *(f'{100 * share:.1f}' for share in shares)])
-    return _rows(lines)
-
-
-def floors(output: Path) -> str:
-    """What n-grams score on the same text."""
-    found = read(output / 'floors/floors.json')
-    lines = [['without a learned memory', 'bits/byte']]
-    lines += [[name, f'{row["bits_per_byte"]:.3f}'] for name, row in found['scores'].items()]
-    return f'{_rows(lines)}\n\n{found["protocol"]}'
+    return markdown.table(['', 'all paradigms', *fields], lines)
 
 
 def draw(output: Path) -> None:
@@ -104,7 +84,7 @@ def draw(output: Path) -> None:
         axes = figure.subplots()
         base = _means(found.pop(LOCAL), lambda seed: [bits for _, bits in seed['after']['parts']])
         for memory, seeds in found.items():
-            ends = [64 * end for end, _ in seeds[0]['after']['parts']]
+            ends = [SEGMENT * end for end, _ in seeds[0]['after']['parts']]
             bits = _means(seeds, lambda seed: [bits for _, bits in seed['after']['parts']])
             gain = [a - b for a, b in zip(base, bits, strict=True)]
             axes.plot(ends, gain, marker='o', label=memory)
@@ -144,9 +124,11 @@ def write(output: Path) -> str:
     """Writes hosts.md and the figures; returns the text."""
     draw(output)
     parts = {
-        'Bits per byte': books(output), 'Without a learned memory': floors(output),
-        'Keys in prose': passkeys(output), 'Minimal pairs': pairs(output),
-    }  # fmt: skip
+        'Bits per byte': books(output),
+        'Without a learned memory': floors.table(read(output / 'floors/floors.json')),
+        'Keys in prose': passkeys(output),
+        'Minimal pairs': pairs(output),
+    }
     text = '\n\n'.join(f'## {title}\n\n{part}' for title, part in parts.items() if part) + '\n'
     (output / 'hosts.md').write_text(text)
     return text

@@ -17,7 +17,7 @@ from typing import Any
 
 import matplotlib.figure
 
-from experiments import compare, floors
+from experiments import compare, floors, markdown
 from longmem_jax.reporting import figures
 
 CONFIG = 'configs/sorting.py'
@@ -54,21 +54,13 @@ def rules(options: argparse.Namespace) -> dict[str, dict[int, float]]:
 
 def _span(shares: list[float]) -> str:
     """Mean (minimum - maximum) in %."""
-    mean, least, greatest = (100 * f(shares) for f in (statistics.mean, min, max))
-    return f'{mean:.1f} ({least:.1f} - {greatest:.1f})' if len(shares) > 1 else f'{mean:.1f}'
+    return markdown.span([100 * share for share in shares], 1)
 
 
 def table(found: dict[str, dict[int, list[dict]]], by_rule: dict[str, dict[int, float]]) -> str:
     """A Markdown table: memories, and below them the rules."""
     lengths = list(next(iter(found.values())))
-    lines = [
-        f'| | {" | ".join(f"{length:,}" for length in lengths)} | kB per lane |',
-        f'|{"---|" * (len(lengths) + 2)}',
-    ]
-
-    def row(name: str, cells: list[str], size: str = '') -> None:
-        lines.append(f'| {" | ".join([name, *cells, size])} |')
-
+    lines = []
     for memory, by_length in found.items():
         for split, name in (('test', f'`{memory}`'), ('reset', '... reset')):
             cells = [
@@ -76,10 +68,13 @@ def table(found: dict[str, dict[int, list[dict]]], by_rule: dict[str, dict[int, 
                 for length in lengths
             ]
             sizes = [by_length[length][0]['state_bytes'] / 1000 for length in lengths]
-            row(name, cells, ' / '.join(f'{size:.0f}' for size in sizes) if split == 'test' else '')
+            size = ' / '.join(f'{size:.0f}' for size in sizes) if split == 'test' else ''
+            lines.append([name, *cells, size])
     for name, scores in by_rule.items():
-        row(name, [f'{100 * scores[n]:.1f}' if n in scores else '' for n in lengths])
-    return '\n'.join(lines)
+        shown = [f'{100 * scores[n]:.1f}' if n in scores else '' for n in lengths]
+        lines.append([name, *shown, ''])
+    heads = ['', *(f'{length:,}' for length in lengths), 'kB per lane']
+    return markdown.table(heads, lines)
 
 
 def draw(

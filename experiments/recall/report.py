@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments import markdown
 from longmem_jax.config.reach import reaches
 from longmem_jax.data.tasks.recall import Recall
 from longmem_jax.evaluation import floors as rules
@@ -46,8 +47,7 @@ def percent(values: list[float]) -> str:
     """Mean (minimum - maximum) in %; one number if all are the same, nothing if one is missing."""
     if any(math.isnan(value) for value in values):
         return ''
-    mean, least, greatest = (f'{100 * f(values):.0f}' for f in (statistics.mean, min, max))
-    return mean if least == greatest else f'{mean} ({least} - {greatest})'
+    return markdown.span([100 * value for value in values], 0)
 
 
 def table(runs: dict[str, list[Run]], configs: dict[str, Any], distances: Sequence[int]) -> str:
@@ -62,7 +62,7 @@ def table(runs: dict[str, list[Run]], configs: dict[str, Any], distances: Sequen
       The table; trainings that took all their steps without being decided have a star.
     """
     heads = ['memory', 'reads back', 'steps', *(f'{distance:,}' for distance in distances)]
-    lines = [f'| {" | ".join(heads)} |', f'|{"---|" * len(heads)}']
+    lines = []
     for memory, seeds in runs.items():
         steps = ', '.join(f'{run.steps:,}' + '*' * (not run.decided) for run in seeds)
         for name, first in (
@@ -72,8 +72,8 @@ def table(runs: dict[str, list[Run]], configs: dict[str, Any], distances: Sequen
             cells = [
                 percent([run.score(name, distance) for run in seeds]) for distance in distances
             ]
-            lines.append(f'| {" | ".join([*first, *cells])} |')
-    return '\n'.join(lines)
+            lines.append([*first, *cells])
+    return markdown.table(heads, lines)
 
 
 def _reach(config: Any) -> str:

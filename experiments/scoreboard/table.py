@@ -1,10 +1,10 @@
 """The finished cells of the scoreboard as Markdown and JSON."""
 
 import json
-import statistics
 from pathlib import Path
 from typing import Any
 
+from experiments import markdown
 from experiments.scoreboard import cells, rows
 
 # column -> row -> seed -> cell
@@ -21,17 +21,6 @@ def collect(output: Path) -> Found:
             if several:
                 found.setdefault(column, {})[row] = several
     return found
-
-
-def span(values: list[float], digits: int) -> str:
-    """Mean (minimum - maximum); one number if they are equal as they are shown."""
-    mean, low, high = (f'{f(values):.{digits}f}' for f in (statistics.mean, min, max))
-    return mean if low == high else f'{mean} ({low} - {high})'
-
-
-def _markdown(heads: list[str], lines: list[list[str]]) -> str:
-    text = [heads, ['---'] * len(heads), *lines]
-    return '\n'.join(f'| {" | ".join(line)} |' for line in text)
 
 
 def memories(by_row: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +62,7 @@ def summary(found: Found) -> str:
         for what in ('train', 'generate'):
             line.append(f'{time["scores"]["speed"][what]["ratio"]:.1f}' if time else MISSING)
         lines.append(line)
-    return _markdown(heads, [*lines, *_rules(found)])
+    return markdown.table(heads, [*lines, *_rules(found)])
 
 
 def _rules(found: Found) -> list[list[str]]:
@@ -97,7 +86,9 @@ def _mean_score(column: cells.Column, scores: list[dict[str, Any]], star: bool =
     if not scores:
         return MISSING
     bits = column.scored == cells.BITS
-    text = span([score['kept'] * (1 if bits else 100) for score in scores], 3 if bits else 0)
+    text = markdown.span(
+        [score['kept'] * (1 if bits else 100) for score in scores], 3 if bits else 0
+    )
     return f'{text}*' if star and len(scores) == 1 else text
 
 
@@ -118,7 +109,7 @@ def of_rows(found: Found) -> str:
         for row in rows.names()
         if row in known
     ]
-    return _markdown(['row', 'parameters', 'positions', 'state, kB per lane', 'flags'], lines)
+    return markdown.table(['row', 'parameters', 'positions', 'state, kB per lane', 'flags'], lines)
 
 
 def kilobytes(cell: dict[str, Any]) -> str:
@@ -141,16 +132,20 @@ def of_scores(column: cells.Column, name: str, by_row: dict[str, Any]) -> str:
             scores = [
                 c['scores'][name][size] for c in several.values() if size in c['scores'][name]
             ]
-            kept = span([scale * score['kept'] for score in scores], digits) if scores else MISSING
+            kept = (
+                markdown.span([scale * score['kept'] for score in scores], digits)
+                if scores
+                else MISSING
+            )
             reset = [scale * s['reset'] for s in scores if s.get('reset') is not None]
-            line.append(f'{kept} [{span(reset, digits)}]' if reset else kept)
+            line.append(f'{kept} [{markdown.span(reset, digits)}]' if reset else kept)
         lines.append(line)
     rules = by_row.get(cells.FLOORS, {}).get(0, {'scores': {name: {}}})['scores'][name]
     for rule in dict.fromkeys(rule for by_rule in rules.values() for rule in by_rule):
         scores = [rules.get(size, {}).get(rule) for size in sizes]
         shown = [MISSING if s is None else f'{scale * s:.{digits}f}' for s in scores]
         lines.append([rule, '', '', '', *shown])
-    return _markdown(['row', 'seeds', 'steps', 'state, kB per lane', *sizes], lines)
+    return markdown.table(['row', 'seeds', 'steps', 'state, kB per lane', *sizes], lines)
 
 
 def _sizes(name: str, by_row: dict[str, Any]) -> list[str]:
@@ -174,7 +169,7 @@ def of_speed(by_row: dict[str, Any]) -> str:
             low, high = time['ratio_min'], time['ratio_max']
             line += [f'{time["row"]:.4f}', f'{time["ratio"]:.2f} ({low:.2f} - {high:.2f})']
         lines.append(line)
-    return _markdown(heads, lines)
+    return markdown.table(heads, lines)
 
 
 def missing(found: Found, seeds: int) -> list[str]:
