@@ -110,7 +110,7 @@ def get_config(arg=''):
             memories['memorizing'] = given('normalized_xl', **local)
 
     def start_from(config, workdir):
-        """Goes on from the parameters of another run."""
+        """Starts from the parameters of another run."""
         config.train.start_from = workdir
         if going_on:
             config.train.num_steps = 20_000

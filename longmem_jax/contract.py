@@ -203,7 +203,7 @@ class Graft:
     Attributes:
       fields: `(scale, position) -> fields` of its sub-config, in addition to those of the recipe.
         `position` is the host's: 'rotary', or 'none' where positions are added to embeddings and begin
-        anew in every segment.
+        at 0 in every segment.
       exact: with an empty memory the model computes exactly what the host does.
       how: why it does, or what is kept of the host, for tables: a short text without a full stop.
       positions: what it knows of the order of remembered tokens, for tables.
@@ -220,7 +220,7 @@ class Graft:
 def position_of_window(position: str) -> str:
     """The position scheme of a window of older vectors before a segment of a pretrained decoder.
 
-    Positions that are added to embeddings begin anew in every segment, so they say nothing of how old a
+    Positions that are added to embeddings begin at 0 in every segment, so they say nothing of how old a
     vector is; a bias for what is older than a segment does.
     """
     return 'alibi_beyond' if position == 'none' else position

@@ -14,8 +14,8 @@ from typing import Any
 from absl import flags
 
 from longmem_jax.commands import entry
+from longmem_jax.commands.blimp import draw
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.reporting import figures
 
 OVERALL = 'overall'
 
@@ -51,20 +51,6 @@ def scores(workdir: Path, of: str = OVERALL) -> list[tuple[int, float]]:
             raise UsageError(unknown('--of', of, sorted(means)))
         found.append((row['step'], means[of]))
     return found
-
-
-def draw(runs: dict[str, list[tuple[int, float]]], of: str, path: Path) -> None:
-    """Draws one line per run to a PNG; `runs` maps a label to `scores`."""
-    figure = figures.figure(7, 4)
-    axes = figure.subplots()
-    for label, rows in runs.items():
-        axes.plot([step for step, _ in rows], [100 * s for _, s in rows], marker='o', label=label)
-    axes.axhline(50, color='gray', linestyle=':')
-    axes.set_xlabel('step')
-    axes.set_ylabel(f'BLiMP ({of}), %')
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    figure.savefig(path)
 
 
 def _main() -> None:

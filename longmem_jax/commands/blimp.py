@@ -96,7 +96,10 @@ def blimp(
         partial.write_text(json.dumps(content, indent=1) + '\n')
     progress.say(f'results: {path}')
     if len(rows) > 1:
-        draw(rows, experiment.workdir / 'blimp.png')
+        lines = {'all paradigms': [(row['step'], row['overall']['paradigms']) for row in rows]}
+        for field in rows[0]['field']:
+            lines[field] = [(row['step'], row['field'][field]) for row in rows]
+        draw(lines, 'by field', experiment.workdir / 'blimp.png')
         progress.say(f'over training: {experiment.workdir / "blimp.png"}')
     progress.close()
     return rows
@@ -174,23 +177,21 @@ def _protocol(
     )
 
 
-def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draws the means by field, and of all paradigms, over the steps of training.
+def draw(lines: dict[str, list[tuple[int, float]]], what: str, path: Path) -> None:
+    """Draws accuracies over the steps of training.
 
     Args:
-      rows: results of `blimp`.
+      lines: label to (step, accuracy) of every checkpoint.
+      what: whose accuracies they are, as the label of the axis.
       path: PNG to write.
     """
     figure = figures.figure(7, 4)
     axes = figure.subplots()
-    steps = [row['step'] for row in rows]
-    for field in rows[0]['field']:
-        axes.plot(steps, [100 * row['field'][field] for row in rows], marker='.', label=field)
-    overall = [100 * row['overall']['paradigms'] for row in rows]
-    axes.plot(steps, overall, color='black', linewidth=2, marker='o', label='all paradigms')
+    for label, rows in lines.items():
+        axes.plot([step for step, _ in rows], [100 * s for _, s in rows], marker='o', label=label)
     axes.axhline(50, color='gray', linestyle=':', label='chance')
     axes.set_xlabel('step')
-    axes.set_ylabel('acceptable sentence likelier, %')
+    axes.set_ylabel(f'BLiMP ({what}), %')
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     figure.savefig(path)

@@ -91,7 +91,7 @@ def means(preferences: Sequence[Preference]) -> dict[str, dict[str, float]]:
         for each in preferences:
             groups.setdefault(getattr(each, kind), []).append(each.accuracy)
         found[kind] = {name: float(np.mean(values)) for name, values in sorted(groups.items())}
-    pooled: dict[str, list[float]] = {}
+    pooled: dict[str, list[tuple[float, int]]] = {}
     for each in preferences:
         pooled.setdefault(each.phenomenon, []).append((each.right, each.pairs))
     found['overall'] = {

@@ -57,7 +57,7 @@ def leaves(params):
 
 
 @pytest.mark.slow
-def test_a_host_reads_a_book_into_a_file_and_goes_on(host, texts, tmp_path, capsys):  # noqa: F811
+def test_a_host_reads_a_book_into_a_file_and_continues(host, texts, tmp_path, capsys):  # noqa: F811
     run = experiment(config_of(host, texts, 'memory=infini'), tmp_path / 'run')
     book, saved = tmp_path / 'book.txt', str(tmp_path / 'book.memory')
     book.write_text(BOOK)
@@ -105,6 +105,6 @@ def test_a_frozen_host_learns_by_its_memory_and_low_rank_parts(host, texts, tmp_
     params = hosts.load(found, hosts.make(found.model, 8), report=lambda line: None)
     for path, leaf in leaves(low_rank.merged(last)).items():
         np.testing.assert_array_equal(leaves(params)[path], leaf, err_msg=path)
-    # The exported folder is a host with this memory, and goes on as it is.
+    # The exported folder is a host with this memory already.
     again = host_config.get_config(f'tiny,path={tmp_path / "out"},segment=8,memory=none')
     assert again.model.attention == ('infini', 'infini')

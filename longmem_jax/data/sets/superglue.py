@@ -157,13 +157,12 @@ def read(path: str, name: str, split: str) -> list[Example]:
     for number, line in enumerate(read_examples(file, task.fields)):
         where = f'{file}, example {number}'
         for first, second, label, group in task.examples(line, where, number):
-            # 1 == True for Python, and in no file.
-            known = [i for i, each in enumerate(task.labels) if each is label or each == label]
-            if not known or not first.strip():
+            if label not in task.labels:
                 allowed = ', '.join(map(str, task.labels))
-                reason = f'label = {label!r}: allowed are {allowed}' if not known else 'no text'
-                raise UsageError(f'{where}: {reason}.')
-            examples.append(Example(first.strip(), second, known[0], group))
+                raise UsageError(f'{where}: label = {label!r}: allowed are {allowed}.')
+            if not first.strip():
+                raise UsageError(f'{where}: no text.')
+            examples.append(Example(first.strip(), second, task.labels.index(label), group))
     return examples
 
 
