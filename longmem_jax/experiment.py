@@ -159,7 +159,9 @@ class Experiment:
         )
 
     def checkpoint_steps(self) -> list[int]:
-        """Steps of the checkpoints in the workdir, oldest first."""
+        """Steps of the checkpoints in the workdir, oldest first; makes no folder where there is none."""
+        if not (self.workdir / 'checkpoints').is_dir():
+            return []
         saver = self.checkpointer(print)
         steps = saver.steps()
         saver.close()

@@ -2,9 +2,10 @@
 
 python -m longmem_jax.commands.blimp --workdir=DIR --data=blimp/data
 
-scores the newest checkpoint of a run on the original files (67 paradigms, a .jsonl file each) by the sum
-of the log-probabilities of all tokens of a sentence; the memory is empty before every sentence. Printed
-are tables by paradigm and by field; WORKDIR/blimp.json has both, the 12 phenomena and the protocol.
+scores the newest checkpoint of a run, or a host that was not trained yet (`configs/host.py`), on the
+original files (67 paradigms, a .jsonl file each) by the sum of the log-probabilities of all tokens of a
+sentence; the memory is empty before every sentence. Printed are tables by paradigm and by field;
+WORKDIR/blimp.json has both, the 12 phenomena and the protocol.
 `--checkpoints=all` scores all checkpoints that the run has kept (`--config.checkpoint.keep=`) and draws
 WORKDIR/blimp.png, the scores over training. `--before=' '` puts a blank before every sentence, as the
 BabyLM pipeline and lm-eval do; `--pairs=200` takes the first 200 pairs of every paradigm. A segment that
@@ -63,7 +64,7 @@ def blimp(
       'paradigm', name to its numbers.
 
     Raises:
-      UsageError: no checkpoint, files that are not BLiMP's, or as in `Likelihood`.
+      UsageError: files that are not BLiMP's, or as in `newest_parameters` and `Likelihood`.
     """
     paradigms = read_paradigms(data)
     if checkpoints not in CHECKPOINTS:

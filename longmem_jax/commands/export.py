@@ -35,7 +35,7 @@ def export(experiment: Experiment, folder: str) -> list[str]:
     if not folder:
         raise UsageError('--folder= is missing: the folder to write.')
     source = experiment.config.train.start_from
-    like = hosts.find(source) if source and hosts.is_name(source) else None
+    like = hosts.find(source) if hosts.is_name(source) else None
     params, step = experiment.restore_parameters()
     params = low_rank.merged(params)
     model = experiment.config.model.copy_and_resolve_references()

@@ -38,7 +38,7 @@ def evaluate_tasks(
     limit: float | None = None,
     output: str = '',
 ) -> dict[str, Any]:
-    """Runs tasks with the newest checkpoint of an experiment.
+    """Runs tasks with the newest checkpoint of an experiment, or with a host that was not trained yet.
 
     Args:
       experiment: a trained experiment, or one that begins with a host (step 0).
@@ -53,14 +53,14 @@ def evaluate_tasks(
       What `lm_eval.simple_evaluate` returns.
 
     Raises:
-      UsageError: lm-eval is not installed, an unknown task, or no checkpoint.
+      UsageError: lm-eval is not installed, an unknown task, or as in `newest_parameters`.
     """
     from longmem_jax.evaluation import lm_eval  # here, since it needs a package that is optional
 
     manager = lm_eval.task_manager(tasks, include_path, local)
     params, step = newest_parameters(experiment, print)
     print(f'Scoring step {step:,} of {experiment.workdir} ...')
-    model = lm_eval.LongMemLM.of_experiment(experiment, params=params)
+    model = lm_eval.LongMemLM.of_experiment(experiment, params)
     results = lm_eval.simple_evaluate(
         model,
         tasks=tasks,

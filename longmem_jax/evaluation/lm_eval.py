@@ -59,21 +59,12 @@ class LongMemLM(LM):
         self.likelihood, self.tokenizer = likelihood, tokenizer
 
     @classmethod
-    def of_experiment(
-        cls, experiment: Experiment, batch_size: int = 0, params: Any = None
-    ) -> 'LongMemLM':
-        """The model of an experiment.
-
-        Args:
-          experiment: the run.
-          batch_size: texts at a time; 0 = `config.evaluate.num_lanes`.
-          params: parameters; None = those of the newest checkpoint.
+    def of_experiment(cls, experiment: Experiment, params: Any, batch_size: int = 0) -> 'LongMemLM':
+        """The model of an experiment with `params`; `batch_size` 0 = `config.evaluate.num_lanes`.
 
         Raises:
-          UsageError: no checkpoint, or as in `Likelihood`.
+          UsageError: as in `Likelihood`.
         """
-        if params is None:
-            params, _ = experiment.restore_parameters()
         lanes = batch_size or experiment.config.evaluate.num_lanes
         likelihood = Likelihood(experiment.evaluation_model, params, experiment.mesh, lanes)
         return cls(likelihood, experiment.tokenizer)
@@ -85,7 +76,7 @@ class LongMemLM(LM):
         """A run by its folder: `workdir=DIR`, and maybe `batch_size=N`.
 
         Raises:
-          UsageError: another argument, or no run there.
+          UsageError: another argument, no run there, or none with a checkpoint.
         """
         given = {
             name: value
@@ -103,7 +94,9 @@ class LongMemLM(LM):
             raise UsageError(f'batch_size = {size}: must be a whole number of texts.')
         config = saved_config(workdir)
         mesh = sharding.make_mesh(config.mesh.to_dict())
-        return cls.of_experiment(Experiment(config, workdir, mesh), int(size))
+        experiment = Experiment(config, workdir, mesh)
+        params, _ = experiment.restore_parameters()
+        return cls.of_experiment(experiment, params, int(size))
 
     @classmethod
     def create_from_arg_string(

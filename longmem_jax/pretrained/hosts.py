@@ -84,8 +84,11 @@ def is_host(source: str | Path) -> bool:
 
 
 def is_name(source: str | Path) -> bool:
-    """Whether a source is a host, or no folder here, so that it can only be a name on the hub."""
-    return is_host(source) or not Path(source).expanduser().exists()
+    """Whether a source is a host, or no folder here, so that it can only be a name on the hub.
+
+    '' is no source, also where the current folder has the files of a host.
+    """
+    return source != '' and (is_host(source) or not Path(source).expanduser().exists())
 
 
 def find(source: str | Path, context: int = 0) -> Host:

@@ -1,7 +1,7 @@
 """A host with a memory, as a user has it: generate, remember a book, train in part, export."""
 
 import io
-import json
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,21 +11,25 @@ from configs import host as host_config
 from longmem_jax.commands.blimp import blimp
 from longmem_jax.commands.export import export
 from longmem_jax.commands.generate import generate
+from longmem_jax.commands.lm_eval import evaluate_tasks
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.commands.train import train
 from longmem_jax.data.documents import Document
 from longmem_jax.data.learn_tokenizer import learn
+from longmem_jax.errors import UsageError
 from longmem_jax.layers import low_rank
 from longmem_jax.models.parameters import unbox
 from longmem_jax.pretrained import export as writing
 from longmem_jax.pretrained import hosts, model_fields
 from longmem_jax.training.optimizer import parameter_path
+from tests.commands.blimp_test import paradigm
 from tests.commands.train_test import experiment, texts  # noqa: F401  (a fixture)
 
 SHAPE = dict(
     model_type='gpt2', vocab_size=300, n_layer=2, n_embd=32, n_head=2, n_positions=32,
     activation_function='gelu_new',
 )  # fmt: skip
+TASKS = Path(__file__).parents[1] / 'evaluation' / 'lm_eval_tasks'
 BOOK = 'alpha beta gamma delta ' * 30
 
 
@@ -75,14 +79,39 @@ def test_a_host_reads_a_book_into_a_file_and_continues(host, texts, tmp_path, ca
 
 
 @pytest.mark.slow
-def test_a_host_is_scored_before_any_training(host, texts, tmp_path, capsys):  # noqa: F811
-    run = experiment(config_of(host, texts, 'memory=none'), tmp_path / 'run')
-    line = dict(UID='words', field='syntax', linguistics_term='words')
-    line |= dict(sentence_good='alpha beta', sentence_bad='alpha zzzz')
-    (tmp_path / 'words.jsonl').write_text(json.dumps(line))
-    (row,) = blimp(run, str(tmp_path), checkpoints='all')
-    assert row['step'] == 0 and row['overall']['paradigms'] in (0, 1)
-    assert 'Loaded' in capsys.readouterr().out
+@pytest.mark.parametrize('checkpoints', ['newest', 'all'])
+def test_blimp_scores_a_host_that_was_not_trained(checkpoints, host, texts, tmp_path, capsys):  # noqa: F811
+    """As its only step, 0; the memory that is put into it is empty before every sentence."""
+    paradigm(tmp_path, 'words', 'syntax', 'alpha beta', 'alpha zzzz')
+    rows = {}
+    for memory in ('none', 'infini'):
+        run = experiment(config_of(host, texts, f'memory={memory}'), tmp_path / memory)
+        rows[memory] = blimp(run, str(tmp_path), checkpoints=checkpoints)
+        assert 'Loaded 28 tensors' in ' '.join(capsys.readouterr().out.split())
+    assert [row['step'] for row in rows['none']] == [0] and rows['none'] == rows['infini']
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore')
+def test_lm_eval_scores_a_host_that_was_not_trained(host, texts, tmp_path, monkeypatch):  # noqa: F811
+    pytest.importorskip('lm_eval')  # the extra [eval]
+    monkeypatch.setenv('HF_HUB_OFFLINE', '1')
+    monkeypatch.setattr('datasets.config.HF_DATASETS_CACHE', tmp_path)
+    monkeypatch.chdir(TASKS.parents[2])  # the tasks name their data from the root
+    run, name = experiment(config_of(host, texts, 'memory=none'), tmp_path / 'run'), 'longmem_words'
+    results = evaluate_tasks(run, [f'{name}_rolling'], include_path=str(TASKS), local=True)
+    # A model that has learned nothing: uniform over its entries, or nearly.
+    assert 1 < results['results'][f'{name}_rolling']['bits_per_byte,none'] < 9
+
+
+def test_no_source_is_not_the_folder_that_one_is_in(host, texts, tmp_path, monkeypatch):  # noqa: F811
+    """Nor are random parameters scored there as if they were a host's."""
+    config = config_of(host, texts, 'memory=infini')
+    config.train.start_from = ''
+    monkeypatch.chdir(host)
+    assert hosts.is_host('.') and hosts.is_name('.') and not hosts.is_name('')
+    with pytest.raises(UsageError, match='no checkpoint there'):
+        newest_parameters(experiment(config, tmp_path / 'run'), print)
 
 
 @pytest.mark.slow

@@ -46,7 +46,8 @@ def trained(texts, tmp_path_factory):  # noqa: F811
 
 @pytest.fixture(scope='module')
 def model(trained):
-    return LongMemLM.of_experiment(trained, batch_size=4)
+    params, _ = trained.restore_parameters()
+    return LongMemLM.of_experiment(trained, params, batch_size=4)
 
 
 def requests(*arguments):
