@@ -224,7 +224,10 @@ def model_card(
       step: training steps.
       results: content of a run's `results.json`.
     """
-    memories = sorted({*model.attention} - {'full', 'sliding', 'local'})
+    stacks = (model.attention, model.feed_forward)
+    memories = sorted(
+        {*model.attention, *model.feed_forward} - {'full', 'sliding', 'local', 'dense'}
+    )
     lines = ['---', 'library_name: longmem_jax', 'tags: [longmem_jax, long-context]']
     if base_model:
         lines.append(f'base_model: {json.dumps(base_model)}')
@@ -234,7 +237,7 @@ def model_card(
     if not memories:
         lines.append('None besides the keys and values of its own context.')
     for memory in memories:
-        layers = [str(i) for i, other in enumerate(model.attention) if other == memory]
+        layers = [str(i) for stack in stacks for i, other in enumerate(stack) if other == memory]
         fields = ', '.join(f'{key} = {value}' for key, value in model[memory].items())
         lines.append(f'- `{memory}` in layers {", ".join(layers)}: {fields}')
     if memories:

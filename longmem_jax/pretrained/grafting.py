@@ -20,6 +20,8 @@ from longmem_jax.pretrained import hosts, model_fields
 GPT2_SMALL = dict(
     model_type='gpt2', vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12
 )
+# Layers that hosts have by themselves; others are memories, or attention that `graft` has changed.
+OWN_LAYERS = {'attention': {'full', 'sliding'}, 'feed_forward': {'dense'}}
 # Paths of the parameters that a host has; low-rank parts and memories are not among them.
 HOST = (
     r'^(embedding|final_norm)/|^block_\d+/(attention_norm|feed_forward_norm)/'
@@ -95,7 +97,7 @@ def graft(
     """Puts a memory into the host that is the model of a configuration; see `use_host`.
 
     Layers without it stay the host's where its positions are rotary, with a context of one segment and
-    what is left of their window. Positions in embeddings begin anew in every segment, and then those
+    what is left of their window. Positions in embeddings begin at 0 in every segment, and then those
     layers see the segment alone.
 
     Args:
@@ -107,18 +109,20 @@ def graft(
       **sizes: see `recipes.scale_of`.
 
     Raises:
-      UsageError: an unknown name, or a memory that does not fit into this host.
+      UsageError: an unknown name, a memory that does not fit into this host, or a host that was
+        exported with a memory there.
     """
     model, changes = config.model, changes or Given()
     known = grafts()
     if (changes.recipe or name) not in known:
         others = 'memories that are a model of their own cannot be put into a host'
         raise UsageError(f'{unknown("memory", name, sorted(known))}; {others}.')
+    recipe = recipes()[changes.recipe or name](scale_of(config, **sizes))
+    main = _main(recipe)
+    _require_plain(model, name, 'attention' if main in ATTENTION else 'feed_forward')
     replaced = rotary and model.position != 'none'
     if replaced:
         _replace_positions(model)
-    recipe = recipes()[changes.recipe or name](scale_of(config, **sizes))
-    main = _main(recipe)
     own = LAYERS[main].graft.fields(scale_of(config, **sizes), _position(model))
     chosen = _chosen(model, recipe, main, tuple(layers))
     if main in ATTENTION:
@@ -191,7 +195,17 @@ def _position(model: Any) -> str:
 
 
 def _is_plain(model: Any) -> bool:
-    return {*model.attention} <= {'full', 'sliding'} and {*model.feed_forward} == {'dense'}
+    return all({*model[kind]} <= OWN_LAYERS[kind] for kind in OWN_LAYERS)
+
+
+def _require_plain(model: Any, name: str, kind: str) -> None:
+    """Raises `UsageError` if layers of this kind are not the host's own any more."""
+    others = sorted({*model[kind]} - OWN_LAYERS[kind])
+    if others:
+        raise UsageError(
+            f'memory={name}: config.model.{kind} has {", ".join(others)} already, as this host was '
+            'exported; memory=none keeps that, another memory needs the folder of the host without one.'
+        )
 
 
 def _replace_positions(model: Any) -> None:

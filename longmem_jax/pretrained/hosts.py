@@ -271,7 +271,7 @@ def _sources(
     for row in rows_of(host.family, host.plain.num_layers):
         name = host.name_of(row)
         if row.ours[0] not in own:
-            if name is not None and name in host.files.shapes and row.theirs in host.family.heads:
+            if name is not None and row.theirs in host.family.heads:
                 known.add(name)
                 _require_tied(host, name)
             continue

@@ -85,5 +85,5 @@ def no_windows(given: Attributes, layers: int) -> tuple[int, ...]:
     """Llama: a file may say that all layers see everything."""
     given.require('sliding_window', None)
     given.require('use_sliding_window', False)
-    kinds = given.take('layer_types', list, [_KINDS[0]] * layers)
-    return _by_kind(given, 'layer_types', kinds, layers, _KINDS[:1] * 2, 1) and (0,) * layers
+    given.require('layer_types', [_KINDS[0]] * layers)
+    return (0,) * layers

@@ -151,6 +151,10 @@ def test_the_card_says_what_the_memory_is():
     assert card.startswith('---\nlibrary_name: longmem_jax\n') and 'base_model: "gpt2"' in card
     assert '- `infini` in layers 1: ' in card and 'Trained for 3 steps' in card
     assert '| test | bits_per_byte 1.25, protocol a\\|b |' in card
+    model.attention, model.feed_forward = ('full', 'full'), ('product_key', 'dense')
+    model.product_key = section('product_key')
+    card = export.model_card('Name', model)
+    assert '- `product_key` in layers 0: ' in card and 'None besides' not in card
 
 
 def test_nothing_is_written_where_something_is_wrong(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from longmem_jax.config import checks
 from longmem_jax.config.recipes import given
 from longmem_jax.errors import UsageError
 from longmem_jax.layers import low_rank
-from longmem_jax.pretrained import grafting, hosts
+from longmem_jax.pretrained import export, grafting, hosts
 from longmem_jax.training.optimizer import parameter_groups, parameter_path
 from tests.parity_systems.hosts import DECODERS
 from tests.pretrained.graft_is_host_test import LENGTH, grafted, loaded, logits, of_host, tokens_of
@@ -135,3 +135,23 @@ def test_fields_can_be_changed():
     config = grafted('gpt2', 'infini', changes=given(gate_std=1.0, groups=()))
     assert config.model.infini.gate_std == 1.0 and config.model.infini.skip_gate_when_empty
     assert config.optimizer.groups == ()
+
+
+def exported(tmp_path, name, memory):
+    """The folder of a host that was exported with a memory."""
+    host, _ = of_host(name)
+    config = grafted(name, memory)
+    _, params, _ = loaded(host, config)
+    export.save(tmp_path / 'out', config.model, params, like=host, segment_length=LENGTH)
+    return f'tiny,path={tmp_path / "out"},segment={LENGTH}'
+
+
+def test_a_host_that_was_exported_with_a_memory_keeps_it_or_is_refused(tmp_path):
+    """Not replaced without a word; feed-forward layers of the host are still its own."""
+    argument = exported(tmp_path, 'llama', 'infini')
+    assert host_config.get_config(f'{argument},memory=none').model.attention == ('infini',) * 2
+    for memory in ('infini', 'compressive,layers=0', 'local,position=rotary'):
+        with pytest.raises(UsageError, match='attention has infini already, .* memory=none keeps'):
+            host_config.get_config(f'{argument},memory={memory}')
+    both = host_config.get_config(f'{argument},memory=product_key').model
+    assert (both.attention, both.feed_forward) == (('infini',) * 2, ('dense', 'product_key'))
