@@ -13,7 +13,8 @@ from typing import Any
 from longmem_jax.errors import UsageError
 
 MOST_STEPS = 200_000  # of loops and calls in one rendering
-MOST_CHARACTERS = 1 << 26
+MOST_CHARACTERS = 1 << 26  # of a text, or entries of a list
+MOST_MADE = 1 << 28  # of all that are made in one rendering
 # Tokens that templates print by name, as `tokenizer_config.json` calls them.
 SPECIAL = (
     'bos_token',
@@ -24,8 +25,21 @@ SPECIAL = (
     'cls_token',
     'mask_token',
 )
-# Methods of texts that write as many blanks as they are told to.
-PADDING = ('center', 'expandtabs', 'format', 'format_map', 'ljust', 'rjust', 'zfill')
+# What templates use of jinja2's filters, and of the methods of texts; others may write any number of
+# blanks, such as `center`. What `join`, `replace` and `indent` write is limited.
+FILTERS = (
+    'abs', 'attr', 'capitalize', 'count', 'd', 'default', 'dictsort', 'e', 'escape', 'first', 'float',
+    'groupby', 'indent', 'int', 'items', 'join', 'last', 'length', 'list', 'lower', 'map', 'max', 'min',
+    'reject', 'rejectattr', 'reverse', 'round', 'safe', 'select', 'selectattr', 'sort', 'string', 'sum',
+    'title', 'trim', 'truncate', 'unique', 'upper', 'wordcount',
+)  # fmt: skip
+METHODS = (
+    'capitalize', 'casefold', 'count', 'endswith', 'find', 'index', 'isalnum', 'isalpha', 'isdecimal',
+    'isdigit', 'islower', 'isnumeric', 'isspace', 'istitle', 'isupper', 'join', 'lower', 'lstrip',
+    'partition', 'removeprefix', 'removesuffix', 'replace', 'rfind', 'rindex', 'rpartition', 'rsplit',
+    'rstrip', 'split', 'splitlines', 'startswith', 'strip', 'swapcase', 'title', 'upper',
+)  # fmt: skip
+MOST_INDENT = 16  # blanks
 # What a template's own faults raise.
 PYTHON = (
     ArithmeticError,
@@ -50,7 +64,7 @@ def _environment() -> Any:
     """A sandbox with the functions that templates expect, and a limit on their work."""
     try:
         import jinja2
-        from jinja2 import ext, nodes, sandbox, visitor
+        from jinja2 import ext, filters, nodes, sandbox, visitor
     except ImportError as error:
         raise UsageError(
             "--chat: chat templates need jinja2; pip install 'longmem_jax[chat]'."
@@ -84,7 +98,7 @@ def _environment() -> Any:
         """Counts the steps of loops and calls, and limits what operators make."""
 
         intercepted_binops = frozenset({'+', '*', '**', '%'})
-        steps = 0
+        steps = made = 0
 
         def spend(self, steps: int = 1) -> None:
             self.steps += steps
@@ -98,14 +112,25 @@ def _environment() -> Any:
             self.spend()
             plain = getattr(function, '__wrapped__', function)  # the sandbox wraps .format()
             text, name = getattr(plain, '__self__', None), getattr(plain, '__name__', '')
-            if isinstance(text, str) and name in PADDING:
+            if isinstance(text, (bytes, int, float)) or (
+                isinstance(text, str) and name not in METHODS
+            ):
                 raise TooMuch(f'.{name}() is not for templates')
             if isinstance(text, str) and name == 'replace':
-                self.limit(len(text) * max(len(str(one)) for one in (*inputs, '')), name)
+                self.limit((len(text) + 1) * max(map(len, map(str, ('x', *inputs[1:2])))), name)
+            if isinstance(text, str) and name == 'join' and inputs:
+                inputs = (self.joinable(inputs[0], text), *inputs[1:])
             return super().call(context, function, *inputs, **options)
 
+        def joinable(self, items: Iterable[Any], between: Any) -> list[str]:
+            """The texts that are to be joined, unless that made too long a text."""
+            items = [str(item) for item in counted(items)]
+            self.limit(sum(map(len, items)) + len(items) * len(str(between)), 'join')
+            return items
+
         def limit(self, size: int, name: str) -> None:
-            if size >= MOST_CHARACTERS:
+            self.made += size
+            if size >= MOST_CHARACTERS or self.made >= MOST_MADE:
                 raise TooMuch(f'{name!r} with too large a result')
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -140,8 +165,31 @@ def _environment() -> Any:
         environment.limit(sum(map(len, texts)), '~')
         return ''.join(texts)
 
-    def tojson(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+    def few(width: Any) -> Any:
+        if (len(width) if isinstance(width, str) else width or 0) > MOST_INDENT:
+            raise TooMuch(f"'indent' by more than {MOST_INDENT} blanks")
+        return width
+
+    def tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, **options: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=few(indent), **options)
+
+    def indented(text: str, width: Any = 4, *inputs: Any, **options: Any) -> str:
+        environment.limit(len(text) + MOST_INDENT * len(text.splitlines()), 'indent')
+        return filters.do_indent(text, few(width), *inputs, **options)
+
+    def join(items: Any, d: Any = '', attribute: Any = None) -> str:
+        if attribute is not None:
+            items = map(filters.make_attrgetter(environment, attribute), items)
+        return str(d).join(environment.joinable(items, d))
+
+    def replace(text: Any, old: Any, new: Any, count: int = -1) -> str:
+        environment.limit((len(str(text)) + 1) * max(len(str(new)), 1), 'replace')
+        return str(text).replace(str(old), str(new), count)
+
+    def total(items: Any, attribute: Any = None, start: Any = 0) -> Any:
+        if not isinstance(start, int | float):
+            raise TooMuch("'sum' of what are not numbers")
+        return filters.sync_do_sum(environment, items, attribute, start)
 
     def raise_exception(message: str) -> None:
         raise Refused(message)
@@ -149,9 +197,12 @@ def _environment() -> Any:
     def strftime_now(form: str) -> str:
         return datetime.datetime.now().strftime(form)
 
-    for name in ('center', 'format', 'wordwrap', 'replace'):  # of any width; text has .replace()
-        del environment.filters[name]
-    environment.filters.update(counted=counted, joined=joined, tojson=tojson)
+    environment.filters = {name: environment.filters[name] for name in FILTERS}
+    environment.filters.update(
+        counted=counted, joined=joined, tojson=tojson, indent=indented, join=join, replace=replace,
+        sum=total,
+    )  # fmt: skip
+    del environment.globals['lipsum']  # a text of any length
     environment.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
     environment.faults = (jinja2.TemplateError, TooMuch, Refused, *PYTHON)
     return environment
@@ -196,7 +247,7 @@ class ChatTemplate:
         Raises:
           UsageError: the template refuses the messages, fails, or does too much.
         """
-        self._environment.steps = 0
+        self._environment.steps = self._environment.made = 0
         try:
             pieces, size = [], 0
             for piece in self._template.generate(
