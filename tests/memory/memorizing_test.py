@@ -11,7 +11,8 @@ from longmem_jax.devices.sharding import make_mesh, memory_shardings
 from longmem_jax.layers import nearest
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.parameters import initial_parameters, unbox
-from tests.toys import random_segments, run, toy, with_config
+from longmem_jax.models.stack import make_settings
+from tests.toys import model_config, random_segments, run, toy, with_config
 
 
 def rows(seed, shape):
@@ -194,3 +195,20 @@ def test_a_larger_memory_runs_with_the_same_parameters():
     # The same until 12 rows are full, that is for segments of 5 tokens three segments long.
     np.testing.assert_allclose(large[:3], small[:3], atol=1e-5)
     assert np.abs(large[3:] - small[3:]).max() > 1e-4
+
+
+@pytest.mark.parametrize('normalized', [False, True])
+def test_a_memory_in_a_host_is_read_with_its_scores(normalized):
+    """Queries that are not normalised have the model's scale; others bring a learned one with them."""
+    settings = make_settings(model_config('memorizing'), 6)
+    heads, width = settings.num_heads, settings.head_dim
+    keys, values = rows(0, (2, heads, 5, width)), rows(1, (2, heads, 5, width))
+    empty = nearest.no_rows(2, heads, 8, width, 'float32')
+    ring = nearest.write(empty, keys, values, jnp.full((2,), 5, jnp.int32))
+    queries = rows(2, (2, heads, 4, width))
+    sizes = dict(memory_size=8, top_k=8, block_size=8)
+    layer = LAYERS['memorizing'].layer(settings, None, None, normalized=normalized, **sizes)
+    found, _ = layer.init_with_output(jax.random.key(0), queries, ring, method='retrieve')
+    scores = jnp.einsum('bhnd,bhmd->bhnm', queries, keys) * (1 if normalized else width**-0.5)
+    wanted = jnp.einsum('bhnm,bhmd->bhnd', jax.nn.softmax(scores, axis=-1), values)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)

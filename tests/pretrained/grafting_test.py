@@ -29,6 +29,8 @@ def test_chosen_layers(name):
     config = get_config('memory=infini,layers=last', name)
     others = 'local' if name == 'gpt2' else 'full'
     assert config.model.attention == (others, 'infini')
+    if others == 'full':
+        assert config.model.full.window == LENGTH  # not the host's whole context in every segment
     module, params, said = loaded(host, config)
     assert 'new: block_1/attention/gate; ignored: nothing' in said
     found = logits(module, params, tokens_of(host))
