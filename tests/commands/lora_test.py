@@ -7,7 +7,12 @@ import pytest
 from longmem_jax.commands.train import train
 from longmem_jax.layers import low_rank
 from longmem_jax.training.optimizer import parameter_path
-from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
+from tests.commands.train_test import (
+    experiment,
+    small_config,
+    texts,  # noqa: F401  (a fixture)
+    training_lines,
+)
 
 pytestmark = pytest.mark.slow  # whole runs of the command
 
@@ -40,3 +45,15 @@ def test_low_rank_parts_are_trained_saved_and_restored(texts, tmp_path, capsys):
     assert leaves(kept).keys() == leaves(before).keys()
     for path, leaf in leaves(before).items():
         np.testing.assert_array_equal(leaves(kept)[path], leaf, err_msg=path)
+
+
+def test_what_is_frozen_has_no_part_in_the_norm_of_gradients(texts, tmp_path):  # noqa: F811
+    """Which clips those of the rest. While B is zero, no gradient reaches A, and all else is frozen."""
+    config = small_config(texts)
+    config.model.lora.rank = 2
+    config.optimizer.groups = (('/lora/a$', 1.0, False), ('', 0.0, False))
+    config.train.update(num_steps=2, log_every=1)
+    run = experiment(config, tmp_path / 'run')
+    train(run)
+    norms = [line['grad_norm'] for line in training_lines(run.workdir)]
+    assert norms and not any(norms), norms
