@@ -2,7 +2,7 @@
 
 python -m experiments.hosts --output=DIR --books=FOLDER [--blimp=FOLDER] [--seeds=3] [MEMORY ...]
 
-1. Trains a GPT-2 of 3 layers of 64 that sees 64 tokens, and exports it: DIR/host, DIR/exported.
+1. Trains a GPT-2 of 3 layers of 128 that sees 64 tokens, and exports it: DIR/host, DIR/exported.
 2. Fine-tunes the exported folder through `configs/host.py` with every memory at equal budget:
    DIR/books/MEMORY/SEED. `local` is the host without a memory.
 3. Scores every one by position in the book, before and after.
@@ -30,12 +30,14 @@ DISTANCES = (50, 200, 800)  # characters, as trained
 READ = ('--config.evaluate.max_test_segments=512', '--config.generate.sample_length=0')
 
 
-def host_flags(books: Path, steps: int) -> list[str]:
+def host_flags(options: argparse.Namespace) -> list[str]:
     """Flags of the training of the host; its variants are `HOST`."""
+    steps, width = options.host_steps, options.width
     return [
-        '--config.data.source=text', f'--config.data.path={books}', '--config.data.pieces=16',
+        '--config.data.source=text', f'--config.data.path={options.books}', '--config.data.pieces=16',
         '--config.data.tokenizer.kind=bpe', f'--config.data.tokenizer.size={VOCABULARY}',
         f'--config.model.vocab_size={VOCABULARY}', f'--config.model.num_positions={SEGMENT}',
+        f'--config.model.d_model={width}', f'--config.model.d_feed_forward={4 * width}',
         '--config.model.init_std=0.0', '--config.train.num_lanes=16',
         f'--config.train.num_steps={steps}', f'--config.train.evaluate_every={steps // 2}',
         '--config.evaluate.max_segments=64', *READ,
@@ -82,7 +84,7 @@ def variants(options: argparse.Namespace, memory: str) -> str:
 def host(options: argparse.Namespace) -> None:
     """Trains and exports the host, and counts n-grams on what it reads."""
     folder, exported = options.output / 'host', options.output / 'exported'
-    flags = [*host_flags(options.books, options.host_steps), *options.flags]
+    flags = [*host_flags(options), *options.flags]
     compare.run(CONFIG, HOST, flags, 0, folder)
     scores.export_plain(folder, exported)
     counted = [
@@ -134,9 +136,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument('--blimp', type=Path, help='the 67 files of BLiMP; none = not run')
     parser.add_argument('--pairs', type=int, default=50, help='first pairs of a paradigm')
     parser.add_argument('--seeds', type=int, default=3, help='of fine-tuning; the host has one')
-    parser.add_argument('--host_steps', type=int, default=1000, help='of 2,048 tokens')
-    parser.add_argument('--steps', type=int, default=150, help='of 2,048 tokens, on books')
-    parser.add_argument('--passkey_steps', type=int, default=150)
+    parser.add_argument('--width', type=int, default=128, help='of the host')
+    parser.add_argument('--host_steps', type=int, default=8000, help='of 2,048 tokens')
+    parser.add_argument('--steps', type=int, default=400, help='of 2,048 tokens, on books')
+    parser.add_argument('--passkey_steps', type=int, default=600)
     parser.add_argument('--distances', type=compare.whole_numbers, default=[50, 200, 800, 3200])
     parser.add_argument('--documents', type=int, default=48, help='at every distance')
     parser.add_argument('--parts', type=lambda text: text.split(','), default=list(PARTS))
