@@ -42,6 +42,8 @@ from longmem_jax.pretrained.tensor_files import TensorFiles, some
 OWN = 'longmem.'  # begins the names of tensors that no family has: memories
 THREADS = 8  # as many parameters are in memory at a time, besides those on devices
 PATTERNS = ['*.json', '*.safetensors', '*.model', '*.txt', '*.jinja']
+# Copies of the weights for other programs, in folders or under the name of Mistral's own.
+OTHER_COPIES = ['*/*', 'consolidated*']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +137,10 @@ def _fetch(name: str) -> Path:
             "pip install 'longmem_jax[hf]'"
         ) from error
     try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=PATTERNS))
+        folder = huggingface_hub.snapshot_download(
+            name, allow_patterns=PATTERNS, ignore_patterns=OTHER_COPIES
+        )
+        return Path(folder)
     except Exception as error:  # the library lets errors of several others through
         raise UsageError(
             f'{name}: there is no such folder, and the Hugging Face hub gave no model of that name '

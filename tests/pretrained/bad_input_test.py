@@ -209,7 +209,7 @@ def test_names_without_the_library_or_network(monkeypatch, tmp_path):
     with pytest.raises(UsageError, match=r"pip install 'longmem_jax\[hf\]'"):
         hosts.find('org/name')
 
-    def fails(name, allow_patterns):
+    def fails(name, **_):
         raise ConnectionError('no route\nto the host')
 
     library = types.SimpleNamespace(snapshot_download=fails)
@@ -218,7 +218,7 @@ def test_names_without_the_library_or_network(monkeypatch, tmp_path):
         UsageError, match=r'ConnectionError: no route\). Without network, give a fo'
     ):
         hosts.find('org/name')
-    library.snapshot_download = lambda name, allow_patterns: folder_of('gpt2')
+    library.snapshot_download = lambda name, **_: folder_of('gpt2')
     assert hosts.find('org/name').model.num_layers == 2
 
 
