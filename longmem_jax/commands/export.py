@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.layers import low_rank
@@ -29,11 +30,12 @@ def export(experiment: Experiment, folder: str) -> list[str]:
       The names of the files.
 
     Raises:
-      UsageError: no folder or no checkpoint; a model that no Hugging Face family has, without a host
-        that it began with; a folder that cannot be written.
+      UsageError: no folder, several processes, or no checkpoint; a model that no Hugging Face family
+        has, without a host that it began with; a folder that cannot be written.
     """
     if not folder:
         raise UsageError('--folder= is missing: the folder to write.')
+    sharding.require_one_process('--mode=export')
     source = experiment.config.train.start_from
     like = hosts.find(source) if hosts.is_name(source) else None
     params, step = experiment.restore_parameters()

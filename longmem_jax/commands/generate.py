@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-import jax
 import numpy as np
 
 from longmem_jax.commands.start_from import newest_parameters
+from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation import chat as chats
@@ -45,11 +45,7 @@ def generate(
     Raises:
       UsageError: several processes, no checkpoint, no chat template, or a memory of another model.
     """
-    if jax.process_count() > 1:
-        raise UsageError(
-            f'--mode=generate with {jax.process_count()} processes: it runs in one; leave out '
-            '--distributed.'
-        )
+    sharding.require_one_process('--mode=generate')
     if save_state:
         state_file.require_writable(save_state)
     out = sys.stdout if out is None else out

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from longmem_jax.data.documents import SPLITS
+from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
@@ -67,11 +68,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:
     """
     if split not in SPLITS:
         raise UsageError(f'--split={split}: allowed are {", ".join(SPLITS)}.')
-    if jax.process_count() > 1:
-        raise UsageError(
-            f"--mode=evaluate of a 'seq2seq' model with {jax.process_count()} processes: it runs in "
-            'one; leave out --distributed.'
-        )
+    sharding.require_one_process("--mode=evaluate of a 'seq2seq' model")
     progress = Progress(0, log_every=0)
     params, step = experiment.restore_parameters()
     progress.say(f'Evaluating step {step:,} of {experiment.workdir}.')
@@ -101,11 +98,7 @@ def translate_prompt(experiment: Experiment, text: str) -> list[str]:
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise UsageError("--prompt='': a text to translate is needed, or @FILE.")
-    if jax.process_count() > 1:
-        raise UsageError(
-            f'--mode=generate with {jax.process_count()} processes: it runs in one; leave out '
-            '--distributed.'
-        )
+    sharding.require_one_process('--mode=generate')
     params, _ = experiment.restore_parameters()
     translator = Translator(
         experiment.evaluation_model,

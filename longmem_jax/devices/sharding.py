@@ -217,6 +217,14 @@ def from_processes(mesh: Mesh, tree: Any, axis: int) -> Any:
     )
 
 
+def require_one_process(what: str) -> None:
+    """Raises `UsageError` if several processes run `what`, the beginning of a sentence."""
+    if jax.process_count() > 1:
+        raise UsageError(
+            f'{what} runs in one process, not in {jax.process_count()}; leave out --distributed.'
+        )
+
+
 def start_processes(coordinator: str, num_processes: int, process_id: int) -> None:
     """Joins the processes of a run (`jax.distributed`); on TPU pods all arguments may be empty.
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from longmem_jax.devices.sharding import replicated
+from longmem_jax.devices.sharding import replicated, require_one_process
 from longmem_jax.errors import UsageError
 from longmem_jax.generation.contexts import ContextReader, Rows, cut, num_full, steps
 from longmem_jax.models.language_model import LanguageModel
@@ -43,11 +43,7 @@ class Likelihood:
         Raises:
           UsageError: lanes that the devices do not divide, several processes, or a model of pairs.
         """
-        if jax.process_count() > 1:
-            raise UsageError(
-                f'continuations cannot be scored by {jax.process_count()} processes: it runs in one; '
-                'leave out --distributed.'
-            )
+        require_one_process('Scoring continuations')
         if model.config.kind == 'seq2seq':
             raise UsageError(
                 "config.model.kind = 'seq2seq': only language models continue texts; use another model."

@@ -20,8 +20,8 @@ from longmem_jax.devices.sharding import (
     lanes_sharding,
     memory_shardings,
     own_lanes,
+    require_one_process,
 )
-from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.layers.norms import Norm
@@ -173,8 +173,7 @@ class Reader:
         Raises:
           UsageError: there are several processes.
         """
-        if jax.process_count() > 1:
-            raise UsageError('Retrieval reads a corpus with one process; start one.')
+        require_one_process('Retrieval')
         self._model, self._params = experiment.evaluation_model, params
         self._config, self._mesh = experiment.config.evaluate, experiment.mesh
         self._key, self._wanted, self._dtype = experiment.config.retrieval.key, wanted, dtype

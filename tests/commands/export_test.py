@@ -62,6 +62,15 @@ def test_a_host_is_trained_with_a_memory_and_exported(texts, tmp_path, host, cap
         np.testing.assert_array_equal(ours, theirs)
 
 
+def test_several_processes_are_refused(texts, host, tmp_path, monkeypatch):  # noqa: F811
+    """Each would write the same folder."""
+    monkeypatch.setattr(jax, 'process_count', lambda: 2)
+    run = experiment(config_of(texts, host, start_from=host), tmp_path / 'run')
+    with pytest.raises(UsageError, match='--mode=export runs in one process, not in 2; leave out'):
+        export(run, str(tmp_path / 'out'))
+    assert not (tmp_path / 'out').exists()
+
+
 @pytest.mark.slow
 def test_a_model_that_did_not_begin_with_a_host(texts, tmp_path, host):  # noqa: F811
     config = config_of(texts, host, start_from='')

@@ -1,4 +1,4 @@
-"""A name on the hub: fetched from a server here that answers as the hub does, with files that no host needs."""
+"""A name on the hub: fetched from a server here that answers as the hub does."""
 
 import hashlib
 import http.server
