@@ -37,7 +37,8 @@ def host_flags(options: argparse.Namespace) -> list[str]:
         '--config.data.source=text', f'--config.data.path={options.books}', '--config.data.pieces=16',
         '--config.data.tokenizer.kind=bpe', f'--config.data.tokenizer.size={VOCABULARY}',
         f'--config.model.vocab_size={VOCABULARY}', f'--config.model.num_positions={SEGMENT}',
-        f'--config.model.d_model={width}', f'--config.model.d_feed_forward={4 * width}',
+        f'--config.model.d_model={width}', f'--config.model.d_embed={width}',
+        f'--config.model.head_dim={width // 4}', f'--config.model.d_feed_forward={4 * width}',
         '--config.model.init_std=0.0', '--config.train.num_lanes=16',
         f'--config.train.num_steps={steps}', f'--config.train.evaluate_every={steps // 2}',
         '--config.evaluate.max_segments=64', *READ,
@@ -137,7 +138,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument('--pairs', type=int, default=50, help='first pairs of a paradigm')
     parser.add_argument('--seeds', type=int, default=3, help='of fine-tuning; the host has one')
     parser.add_argument('--width', type=int, default=128, help='of the host')
-    parser.add_argument('--host_steps', type=int, default=8000, help='of 2,048 tokens')
+    parser.add_argument('--host_steps', type=int, default=5000, help='of 2,048 tokens')
     parser.add_argument('--steps', type=int, default=400, help='of 2,048 tokens, on books')
     parser.add_argument('--passkey_steps', type=int, default=600)
     parser.add_argument('--distances', type=compare.whole_numbers, default=[50, 200, 800, 3200])
