@@ -93,7 +93,7 @@ def test_every_run_has_the_same_budget_and_is_runnable(tmp_path, monkeypatch):
         train = config.train
         budgets.add((config.data.source, train.num_steps, train.num_lanes, train.segments_per_step))
         if 'path=' not in variants:  # the host is trained first, and exported long after
-            assert model_fields.attributes_of(config.model)['n_embd'] == 128
+            assert model_fields.attributes_of(scores.plain_model(config.model))['n_embd'] == 128
     assert budgets == {('text', 5000, 16, 2), ('text', 400, 8, 4), ('passkey', 600, 8, 4)}
 
 

@@ -41,16 +41,22 @@ def _write(path: Path, content: Any) -> None:
         partial.write_text(json.dumps(content, indent=1) + '\n')
 
 
+def plain_model(given: Any) -> Any:
+    """The `config.model` of a host, from that of its training, in which it sees one segment."""
+    model = given.copy_and_resolve_references()
+    model.positions_restart = False
+    del model[LOCAL]
+    set_windows(model, (0,) * model.num_layers, model.num_positions)
+    return model
+
+
 def export_plain(folder: Path, output: Path) -> None:
     """Writes the host, which was trained segment by segment, as the GPT-2 that it is."""
     if output.exists():
         return
     run = experiment_of(folder)
     params, step = run.restore_parameters()
-    model = run.config.model.copy_and_resolve_references()
-    model.positions_restart = False
-    del model[LOCAL]
-    set_windows(model, (0,) * model.num_layers, model.num_positions)
+    model = plain_model(run.config.model)
     (tokenizer,) = folder.glob('tokenizer.*.json')
     card = export.model_card(output.name, model, base_model='', step=step, results={})
     files = {'tokenizer.json': tokenizer}
