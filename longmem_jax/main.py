@@ -16,6 +16,7 @@ from longmem_jax.devices import allocator, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.generation.text import read_prompt
+from longmem_jax.models.kinds import KINDS
 from longmem_jax.retrieval import build_datastore, spalm
 from longmem_jax.retrieval import evaluate as retrieval_evaluate
 
@@ -26,10 +27,12 @@ class Mode(NamedTuple):
     Attributes:
       texts: for models that continue texts.
       pairs: for models of the kind 'seq2seq'; None = not supported.
+      classes: for models of the kind 'classifier'; None = not supported.
     """
 
     texts: Callable[[Experiment], Any]
     pairs: Callable[[Experiment], Any] | None
+    classes: Callable[[Experiment], Any] | None
 
 
 def _train(experiment: Experiment) -> None:
@@ -77,13 +80,13 @@ def _memory_files() -> dict[str, str]:
 
 # '--mode=compile' is not listed: it needs neither data nor devices.
 MODES = {
-    'train': Mode(_train, _train),
-    'evaluate': Mode(_evaluate, _evaluate_pairs),
-    'generate': Mode(_generate, _translate),
-    'floors': Mode(_floors, None),
-    'build_datastore': Mode(_build_datastore, None),
-    'train_spalm': Mode(spalm.train, None),
-    'export': Mode(_export, None),
+    'train': Mode(_train, _train, _train),
+    'evaluate': Mode(_evaluate, _evaluate_pairs, _evaluate),
+    'generate': Mode(_generate, _translate, None),
+    'floors': Mode(_floors, None, None),
+    'build_datastore': Mode(_build_datastore, None, None),
+    'train_spalm': Mode(spalm.train, None, None),
+    'export': Mode(_export, None, None),
 }
 
 _CONFIG = entry.define_config()
@@ -143,14 +146,14 @@ def _run() -> None:
     if _DISTRIBUTED.value or _COORDINATOR.value or numbered:
         sharding.start_processes(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     checks.require_runnable(config, jax.device_count())
-    function = MODES[mode].texts
-    if config.model.kind == 'seq2seq':
-        function = MODES[mode].pairs
+    function, kind = MODES[mode].texts, config.model.kind
+    if KINDS[kind].by_example:
+        function = MODES[mode].pairs if kind == 'seq2seq' else MODES[mode].classes
         if function is None:
-            raise UsageError(f"--mode={mode}: not for models of the kind 'seq2seq'.")
+            raise UsageError(f'--mode={mode}: not for models of the kind {kind!r}.')
         if any(_memory_files().values()):
             raise UsageError(
-                "--save_state, --load_state: a model of the kind 'seq2seq' has no memory."
+                f'--save_state, --load_state: a model of the kind {kind!r} has no memory.'
             )
     workdir = prepare_workdir(_WORKDIR.value)
     function(Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict())))

@@ -14,6 +14,11 @@ State = Any
 NOTHING = -1  # in a source text, a position without a token
 
 
+def of_second(tokens: Any) -> Any:
+    """Tokens of the second of two texts in one segment: numbers below `NOTHING`. Its own inverse."""
+    return NOTHING - 1 - tokens
+
+
 @flax.struct.dataclass
 class Segment:
     """The input of one forward call: `length` consecutive tokens of one document per lane.

@@ -28,6 +28,7 @@ from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import read_prompt
 from longmem_jax.layers.attention import Look
 from longmem_jax.models.inspect import looks
+from longmem_jax.models.kinds import KINDS
 from longmem_jax.reporting import figures
 
 if __name__ == '__main__':
@@ -155,10 +156,10 @@ def save(found: dict[str, Look], path: Path) -> None:
 
 def _main(experiment: Experiment) -> None:
     model, output = experiment.evaluation_model, Path(_OUTPUT.value)
-    if model.config.kind == 'seq2seq':
+    if KINDS[model.config.kind].by_example:
         raise UsageError(
-            "config.model.kind = 'seq2seq': reads pairs, not a text; for its memory tokens there is "
-            'longmem_jax.analysis.memory_token_maps.'
+            f'config.model.kind = {model.config.kind!r}: reads pairs, not a text; for the memory tokens '
+            "of 'seq2seq' there is longmem_jax.analysis.memory_token_maps."
         )
     length = model.segment_length
     if not -1 <= _QUERY.value < length:

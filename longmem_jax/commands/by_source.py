@@ -14,6 +14,7 @@ from longmem_jax.reporting.progress import Progress
 SCORES: dict[str, Callable[..., dict[str, Any]]] = {
     'cmu_dog': dialogue.respond_split,
     'superglue': superglue.answer_split,
+    'superglue_pairs': superglue.classify_split,
 }
 
 

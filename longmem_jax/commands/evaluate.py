@@ -16,6 +16,7 @@ from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation.reader import Reader
+from longmem_jax.models.kinds import KINDS
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
@@ -93,7 +94,8 @@ def evaluate(
     by_source.score(experiment, params, split, progress)
     progress.close()
     show(progress, results, paths)
-    show_beside(progress, experiment, split)
+    if not KINDS[experiment.config.model.kind].by_example:  # rules read texts
+        show_beside(progress, experiment, split)
     return results
 
 

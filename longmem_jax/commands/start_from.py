@@ -78,7 +78,8 @@ def _of_host(experiment: Experiment, source: str, say: Callable[[str], None]) ->
     host, model = hosts.find(source), experiment.config.model
     replaced = {*host.plain.attention, *host.plain.feed_forward} - {*model.feed_forward}
     added = {*model.attention, *model.feed_forward} - {*host.plain.feed_forward}
-    differing = differences(host.plain, model, skip=OF_MEMORY | replaced | added)
+    beyond = KINDS[model.kind].beyond_host
+    differing = differences(host.plain, model, skip=OF_MEMORY | replaced | added | beyond)
     if differing:
         raise UsageError(
             f'config.train.start_from = {source}: config.model is another model:\n  '

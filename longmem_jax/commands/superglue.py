@@ -1,11 +1,14 @@
 """Metrics of a SuperGLUE task after training, and in `--mode=evaluate`."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from longmem_jax.data.sets.superglue import TASKS, read
+from longmem_jax.evaluation.classes import classify
 from longmem_jax.evaluation.likelihood import Likelihood
 from longmem_jax.evaluation.superglue import answer, majority, scores
 from longmem_jax.experiment import Experiment
@@ -16,10 +19,7 @@ from longmem_jax.reporting.progress import Progress
 def answer_split(
     experiment: Experiment, params: Any, split: str, progress: Progress
 ) -> dict[str, Any]:
-    """Answers the questions of a split with the words of the classes.
-
-    Writes the answers to `WORKDIR/answers.SPLIT.jsonl`, under the labels of the original files, and the
-    result to `WORKDIR/superglue.SPLIT.json`.
+    """Answers the questions of a split with the words of the classes, and reports the metrics.
 
     Args:
       experiment: with `config.data.source = 'superglue'`.
@@ -28,8 +28,7 @@ def answer_split(
       progress: where the results are printed.
 
     Returns:
-      'superglue': name of the task, its metrics and their mean 'score', the same for the most frequent
-      class ('majority'), number of examples.
+      See `_report`.
     """
     config = experiment.config
     name = config.data.task.name
@@ -39,6 +38,43 @@ def answer_split(
         experiment.evaluation_model, params, experiment.mesh, config.evaluate.num_lanes
     )
     found = answer(likelihood, experiment.tokenizer, examples, TASKS[name].answers)
+    return _report(experiment, split, examples, found, progress)
+
+
+def classify_split(
+    experiment: Experiment, params: Any, split: str, progress: Progress
+) -> dict[str, Any]:
+    """The same of a classifier, with `config.data.source = 'superglue_pairs'`."""
+    corpus = experiment.corpus(split)
+    name = experiment.config.data.task.name
+    progress.say(f'Classifying {len(corpus):,} examples of {name}, {split} ...')
+    found = classify(
+        experiment.evaluation_model,
+        params,
+        experiment.mesh,
+        corpus,
+        experiment.config.evaluate.num_lanes,
+    )
+    return _report(experiment, split, corpus.examples, found, progress)
+
+
+def _report(
+    experiment: Experiment,
+    split: str,
+    examples: Sequence[Any],
+    found: np.ndarray,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Metrics of the classes `found`, int64 [examples], beside those of the most frequent class.
+
+    Prints them; writes the answers to `WORKDIR/answers.SPLIT.jsonl`, under the labels of the original
+    files, and the result to `WORKDIR/superglue.SPLIT.json`.
+
+    Returns:
+      'superglue': name of the task, its metrics and their mean 'score', the same for the most frequent
+      class ('majority'), number of examples.
+    """
+    name = experiment.config.data.task.name
     result = {
         'task': name,
         'split': split,

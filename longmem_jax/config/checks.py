@@ -11,7 +11,7 @@ import ml_collections
 
 from longmem_jax.config import retrieval
 from longmem_jax.config.model_checks import model_faults, training_faults
-from longmem_jax.data.sets.registry import DATA_SETS
+from longmem_jax.data.sets.registry import CLASS_SETS, DATA_SETS
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, nearest, unknown
@@ -36,6 +36,7 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
         faults += under('config.data.task', TASKS[config.data.source].check(config.data.task))
     if config.data.source in DATA_SETS:
         faults += under('config.data.task', DATA_SETS[config.data.source].check(config.data.task))
+    faults += _classes(config)
     faults += (
         _positive(config)
         + _gradient(config.train)
@@ -231,6 +232,41 @@ def _pairs(config: Any) -> list[str]:
     return faults
 
 
+def _classes(config: Any) -> list[str]:
+    """Faults of data with classes and of the classifier that reads them."""
+    data, model = config.data, config.model
+    if (data.source in CLASS_SETS) != (model.kind == 'classifier'):
+        return [
+            f'config.data.source = {data.source!r}, config.model.kind = {model.kind!r}: '
+            f"{', '.join(map(repr, CLASS_SETS))} and 'classifier' belong together"
+        ]
+    if data.source not in CLASS_SETS:
+        return []
+    read = CLASS_SETS[data.source]
+    faults = under('config.data.task', read.check(data.task))
+    if faults or 'classifier' not in model:
+        return faults
+    classes, by_choice = read.classes(data.task), read.by_choice(data.task)
+    for name, needed in (('classes', classes), ('by_choice', by_choice)):
+        if model.classifier.get(name) != needed:
+            faults.append(
+                f'config.model.classifier.{name} = {model.classifier.get(name)}: '
+                f'{data.task.name} needs {needed}'
+            )
+    length = data.task.max_length * (classes if by_choice else 1)
+    for section in ('train', 'evaluate'):
+        if config[section].segment_length != length:
+            faults.append(
+                f'config.{section}.segment_length = {config[section].segment_length}: must be {length}, '
+                f'config.data.task.max_length = {data.task.max_length} for each pair of an example'
+            )
+    if config.retrieval.kind != 'none':
+        faults.append(
+            f"config.retrieval.kind = {config.retrieval.kind!r}: must be 'none' for classifiers"
+        )
+    return faults
+
+
 def _tokenizer(data: Any) -> list[str]:
     """Faults of settings that the chosen tokenizer would ignore."""
     settings, faults = data.tokenizer, []
@@ -265,7 +301,7 @@ def _context(config: Any) -> list[str]:
                 f'config.{section}.context = {context}: must lie between 0 and '
                 f'config.evaluate.segment_length = {length}'
             )
-        elif context and (config.data.source in TASKS or config.data.source == 'parallel'):
+        elif context and config.data.source in (*TASKS, *CLASS_SETS, 'parallel'):
             faults.append(
                 f'config.{section}.context = {context}: only texts are read in overlapping windows; '
                 'use 0'

@@ -136,6 +136,8 @@ def _positions(model: Any, segment_length: int) -> list[str]:
             f"num_positions = {length}: position = 'none' has none; use 0, or position = 'learned' or "
             "'sinusoidal'"
         ]
+    if model.kind in KINDS and KINDS[model.kind].own_positions:
+        return []
     if length and model.kind != 'language_model':
         return [
             f'num_positions = {length}: kind = {model.kind!r} begins at position 0 in every segment; '

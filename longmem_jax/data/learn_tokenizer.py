@@ -1,4 +1,4 @@
-"""Vocabularies learned from a corpus: characters, words, BPE, sentencepiece."""
+"""Vocabularies learned from a corpus: characters, words, BPE, WordPiece, sentencepiece."""
 
 import collections
 import io
@@ -13,8 +13,15 @@ from longmem_jax.data.documents import Source
 from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
 
-LEARNT = ('characters', 'words', 'bpe', 'sentencepiece')
-SUFFIX = {'characters': '.json', 'words': '.txt', 'bpe': '.json', 'sentencepiece': '.model'}
+SUFFIX = {
+    'characters': '.json',
+    'words': '.txt',
+    'bpe': '.json',
+    'wordpiece': '.json',
+    'sentencepiece': '.model',
+}
+LEARNT = tuple(SUFFIX)
+MARKS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']  # of a WordPiece vocabulary
 LEAST_SIZE = 257
 SAMPLED_BYTES = 500_000_000  # of text that subword vocabularies are learned from
 
@@ -100,7 +107,7 @@ def learn(kind: str, source: Source, size: int, output: Path) -> None:
     Raises:
       UsageError: an impossible size, or a text too small for it.
     """
-    if kind in ('bpe', 'sentencepiece') and size < LEAST_SIZE:
+    if kind in ('bpe', 'wordpiece', 'sentencepiece') and size < LEAST_SIZE:
         raise UsageError(
             f'config.data.tokenizer.size = {size}: a {kind} vocabulary needs {LEAST_SIZE} or more.'
         )
@@ -114,6 +121,10 @@ def learn(kind: str, source: Source, size: int, output: Path) -> None:
             _sample(source), size, special_tokens=['<|endoftext|>'], show_progress=False
         )
         content = trainer.to_str().encode()
+    elif kind == 'wordpiece':
+        pieces = tokenizers.BertWordPieceTokenizer(lowercase=True)
+        pieces.train_from_iterator(_sample(source), size, special_tokens=MARKS, show_progress=False)
+        content = pieces.to_str().encode()
     else:
         content = _sentencepiece(source, size)
     try:

@@ -9,15 +9,16 @@ from longmem_jax.data.documents import First, Pieces, Source
 from longmem_jax.data.folders import Folders
 from longmem_jax.data.learn_tokenizer import LEARNT, SUFFIX, learn
 from longmem_jax.data.parallel import PairCorpus, PairTexts, load_pairs
+from longmem_jax.data.sets.classes import ClassCorpus, ClassTexts
 from longmem_jax.data.sets.pieces import PieceCorpus, PieceTexts
-from longmem_jax.data.sets.registry import DATA_SETS
+from longmem_jax.data.sets.registry import CLASS_SETS, DATA_SETS
 from longmem_jax.data.stdlib import StandardLibrary
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.data.tokenizers import KINDS, Bytes, Tokenizer, load_tokenizer
 from longmem_jax.errors import UsageError, unknown
 
-SOURCES = ('stdlib', 'text', 'tfds', 'huggingface', 'parallel', *DATA_SETS, *TASKS)
+SOURCES = ('stdlib', 'text', 'tfds', 'huggingface', 'parallel', *DATA_SETS, *CLASS_SETS, *TASKS)
 
 
 def load_source(data: Any, split: str) -> Source:
@@ -42,6 +43,8 @@ def load_source(data: Any, split: str) -> Source:
         return PairTexts(load_pairs(data, split))
     elif data.source in DATA_SETS:
         return PieceTexts(DATA_SETS[data.source].documents(data, split))
+    elif data.source in CLASS_SETS:
+        return ClassTexts(CLASS_SETS[data.source].examples(data, split))
     elif data.source == 'huggingface':
         source = hubs.huggingface_source(data.name, split)
     else:
@@ -100,4 +103,7 @@ def load(data: Any, split: str, tokenizer: Tokenizer) -> Corpus:
         return PairCorpus(data, split, tokenizer)
     if data.source in DATA_SETS:
         return PieceCorpus(DATA_SETS[data.source].documents(data, split), tokenizer)
+    if data.source in CLASS_SETS:
+        examples = CLASS_SETS[data.source].examples(data, split)
+        return ClassCorpus(examples, tokenizer, data.task.max_length)
     return Corpus(load_source(data, split), tokenizer)

@@ -1,4 +1,4 @@
-"""Tokenizers: bytes, characters, words, any `tokenizers` JSON, sentencepiece."""
+"""Tokenizers: bytes, characters, words, any `tokenizers` JSON, WordPiece, sentencepiece."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ import tokenizers
 from longmem_jax.errors import UsageError
 from longmem_jax.files import checksum
 
-KINDS = ('bytes', 'characters', 'words', 'bpe', 'tokenizers', 'sentencepiece')
+KINDS = ('bytes', 'characters', 'words', 'bpe', 'wordpiece', 'tokenizers', 'sentencepiece')
 # The library needs about 170 bytes per character of one text.
 ENCODED_CHARACTERS = 1 << 18
 BEGIN_NAMES = ('<|endoftext|>', '<s>', '<bos>', '[BOS]', '[CLS]', '</s>')
@@ -158,6 +158,10 @@ class FromJson:
         self.begin = self._size if found is None else found
         self.vocab_size = max(self._size, self.begin + 1)
 
+    def token_id(self, token: str) -> int | None:
+        """The id of a token such as '[SEP]'; None if there is none."""
+        return self._tokenizer.token_to_id(token)
+
     def _ids(self, text: str) -> np.ndarray:
         return np.asarray(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
@@ -235,12 +239,28 @@ def _read(path: Path) -> bytes:
         ) from error
 
 
+def _settings_of(folder: Path) -> dict:
+    """A folder's tokenizer_config.json; {} if it has none."""
+    path = folder / 'tokenizer_config.json'
+    return json.loads(_read(path)) if path.exists() else {}
+
+
 def _begin_of(folder: Path) -> str:
     """The text of the bos_token that a folder's tokenizer_config.json names, '' if it names none."""
-    path = folder / 'tokenizer_config.json'
-    settings = json.loads(_read(path)) if path.exists() else {}
-    token = settings.get('bos_token')
+    token = _settings_of(folder).get('bos_token')
     return (token.get('content') if isinstance(token, dict) else token) or ''
+
+
+def _wordpiece(folder: Path) -> FromJson:
+    """BERT's vocab.txt, with the options of tokenizer_config.json; by default it is lower-cased."""
+    settings = _settings_of(folder)
+    pieces = tokenizers.BertWordPieceTokenizer(
+        str(folder / 'vocab.txt'),
+        lowercase=settings.get('do_lower_case', True),
+        strip_accents=settings.get('strip_accents'),
+        handle_chinese_chars=settings.get('tokenize_chinese_chars', True),
+    )
+    return FromJson(pieces._tokenizer)
 
 
 def load_tokenizer(kind: str, path: Path) -> Tokenizer:
@@ -248,10 +268,10 @@ def load_tokenizer(kind: str, path: Path) -> Tokenizer:
 
     Args:
       kind: one of `KINDS` except 'bytes'.
-      path: characters: a JSON list; words: a word per line; bpe, tokenizers: JSON, or a folder with
-        tokenizer.json, or with GPT-2's vocab.json and merges.txt; sentencepiece: a model, or a folder
-        with tokenizer.model. The first token of documents is the bos_token of the folder's
-        tokenizer_config.json, if it names one.
+      path: characters: a JSON list; words: a word per line; bpe, wordpiece, tokenizers: JSON, or a
+        folder with tokenizer.json, with BERT's vocab.txt, or with GPT-2's vocab.json and merges.txt;
+        sentencepiece: a model, or a folder with tokenizer.model. The first token of documents is the
+        bos_token of the folder's tokenizer_config.json, if it names one.
 
     Raises:
       UsageError: the file cannot be read or is not of this kind.
@@ -269,6 +289,8 @@ def load_tokenizer(kind: str, path: Path) -> Tokenizer:
         if (path / 'tokenizer.json').exists():
             whole = tokenizers.Tokenizer.from_str(_read(path / 'tokenizer.json').decode())
             return FromJson(whole, begin=_begin_of(path))
+        if (path / 'vocab.txt').exists():
+            return _wordpiece(path)
         if path.is_dir():
             files = str(path / 'vocab.json'), str(path / 'merges.txt')
             return FromJson(tokenizers.ByteLevelBPETokenizer(*files)._tokenizer)

@@ -17,6 +17,7 @@ from longmem_jax.devices.sharding import (
     replicated,
 )
 from longmem_jax.evaluation.result import Result, memory_lengths, scored_text, segment_text
+from longmem_jax.models.kinds import KINDS
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import read_segments, select_lanes
@@ -30,9 +31,9 @@ def passes(config: Any, split: str) -> dict[str, bool]:
     """The evaluations of a split: name to `reset` of `Evaluator.evaluate`.
 
     With the memory and with the memory reset, to measure what it contributes. Once where no memory
-    is carried: in overlapping windows, each of which is read by itself, and in models of pairs.
+    is carried: in overlapping windows, each of which is read by itself, and in models of examples.
     """
-    carried = not config.evaluate.context and config.model.kind != 'seq2seq'
+    carried = not config.evaluate.context and not KINDS[config.model.kind].by_example
     return {split: False} | ({f'{split}, memory reset': True} if carried else {})
 
 

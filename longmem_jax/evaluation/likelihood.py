@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from longmem_jax.devices.sharding import replicated, require_one_process
 from longmem_jax.errors import UsageError
 from longmem_jax.generation.contexts import ContextReader, Rows, cut, num_full, steps
+from longmem_jax.models.kinds import KINDS
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import Segment, read_segments
 
@@ -41,12 +42,13 @@ class Likelihood:
         """Compiles nothing yet; `num_lanes` continuations are scored at a time.
 
         Raises:
-          UsageError: lanes that the devices do not divide, several processes, or a model of pairs.
+          UsageError: lanes that the devices do not divide, several processes, or a model of examples.
         """
         require_one_process('Scoring continuations')
-        if model.config.kind == 'seq2seq':
+        if KINDS[model.config.kind].by_example:
             raise UsageError(
-                "config.model.kind = 'seq2seq': only language models continue texts; use another model."
+                f'config.model.kind = {model.config.kind!r}: only language models continue texts; use '
+                'another model.'
             )
         self.reader = ContextReader(model, params, mesh, num_lanes)
         everywhere = replicated(mesh)

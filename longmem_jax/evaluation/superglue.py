@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from longmem_jax.data.sets.classes import ClassExample
 from longmem_jax.data.sets.superglue import Example
 from longmem_jax.evaluation.likelihood import Likelihood
 
@@ -64,7 +65,9 @@ METRICS: dict[str, dict[str, Metric]] = {
 ACCURACY: dict[str, Metric] = {'accuracy': lambda right, found, groups: accuracy(right, found)}
 
 
-def scores(name: str, examples: Sequence[Example], found: np.ndarray) -> dict[str, float]:
+def scores(
+    name: str, examples: Sequence[Example | ClassExample], found: np.ndarray
+) -> dict[str, float]:
     """The metrics of task `name` for the classes `found`, int [examples], and their mean, 'score'."""
     right = np.asarray([example.label for example in examples])
     groups = [example.group for example in examples]
@@ -75,7 +78,7 @@ def scores(name: str, examples: Sequence[Example], found: np.ndarray) -> dict[st
     return {**values, 'score': float(np.mean(list(values.values())))}
 
 
-def majority(examples: Sequence[Example]) -> np.ndarray:
+def majority(examples: Sequence[Example | ClassExample]) -> np.ndarray:
     """The most frequent class of `examples` for each of them: what a model must do better than."""
     labels = np.asarray([example.label for example in examples])
     return np.full(labels.shape, np.bincount(labels).argmax())

@@ -8,7 +8,7 @@ import flax.linen as nn
 import ml_collections
 
 from longmem_jax.contract import Recipe, Scale
-from longmem_jax.models import memformer, memory_transformer, seq2seq
+from longmem_jax.models import classifier, memformer, memory_transformer, seq2seq
 from longmem_jax.models.adapted import Adapted
 from longmem_jax.models.language_model import LanguageModel
 
@@ -28,6 +28,9 @@ class Kind:
       carries: `config.model -> bool`: the model itself remembers, not only its attention layers.
       first_token: `config.model -> position` of a segment's first token in what blocks read.
       growing: suffixes of paths of parameters that may have more rows than in the run it starts from.
+      by_example: every segment is an example by itself, so that nothing is carried from one to the next.
+      own_positions: `faults` compares `num_positions` with what it reads, which is not a segment.
+      beyond_host: fields in which it may differ from the Hugging Face model that it begins with.
       toy: fields and sections of `config.model` for the conformance suite; None for a kind that does
         not read texts.
       variants: named changes to `toy` that the suite also runs: section to fields.
@@ -43,6 +46,9 @@ class Kind:
     carries: Callable[[Any], bool] = lambda model: False
     first_token: Callable[[Any], int] = lambda model: 0
     growing: tuple[str, ...] = ()
+    by_example: bool = False
+    own_positions: bool = False
+    beyond_host: frozenset[str] = frozenset()
     toy: dict[str, Any] | None = None
     variants: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
@@ -107,6 +113,17 @@ KINDS: dict[str, Kind] = {
         seq2seq.faults,
         losses=('label_smoothing',),
         growing=('encoder/tokens',),
+        by_example=True,
+    ),
+    'classifier': Kind(
+        classifier.Classifier,
+        classifier.FIELDS,
+        classifier.faults,
+        lengths={'num_tokens': '+ memory tokens '},
+        growing=('memory_tokens/tokens',),
+        by_example=True,
+        own_positions=True,
+        beyond_host=classifier.BEYOND_HOST,
     ),
 }
 

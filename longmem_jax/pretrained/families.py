@@ -216,6 +216,11 @@ FAMILIES: dict[str, Family] = {
         rows=tables.BERT,
         prefix='bert.',
         attention_bias='all',
-        ignored=(r'(bert\.)?embeddings\.position_ids', r'cls\..*', r'qa_outputs\..*'),
+        ignored=(
+            r'(bert\.)?embeddings\.position_ids',
+            r'cls\..*',
+            r'qa_outputs\..*',
+            r'classifier\..*',
+        ),
     ),
 }

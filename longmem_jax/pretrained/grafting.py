@@ -7,6 +7,7 @@ the host has is then loaded by `hosts.load`; everything else is new.
 
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from longmem_jax.config.base import base
@@ -76,13 +77,19 @@ def use_host(
             raise UsageError(f'{source}: is no decoder; a memory can be put into decoders only.')
         config.model, given = host.model, host.attributes
         config.train.start_from = source
-        if (host.folder / 'tokenizer.json').exists() or (host.folder / 'vocab.json').exists():
-            config.data.tokenizer = dict(kind='tokenizers', path=str(host.folder), size=0)
-        elif (host.folder / 'tokenizer.model').exists():
-            config.data.tokenizer = dict(kind='sentencepiece', path=str(host.folder), size=0)
+        use_tokenizer(config, host.folder)
     config.model.dtype = dtype
     config.model.init_std = float(given.get('initializer_range', 0.02))  # of what is new
     config.train.loss_weights, config.evaluate.model = {}, {}
+
+
+def use_tokenizer(config: Any, folder: Path) -> None:
+    """Makes the tokenizer of a configuration that of a host's folder, where there is one."""
+    kinds = ('tokenizer.json', 'vocab.json', 'vocab.txt'), ('tokenizer.model',)
+    for kind, names in zip(('tokenizers', 'sentencepiece'), kinds, strict=True):
+        if any((folder / name).exists() for name in names):
+            config.data.tokenizer = dict(kind=kind, path=str(folder), size=0)
+            return
 
 
 def graft(

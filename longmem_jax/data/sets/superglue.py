@@ -2,7 +2,7 @@
 
 An example is a pair of texts and a class. For a decoder it is one document, `FIRST`, `SECOND`, `Answer:`
 and the word of its class, and only the word is scored: the rows of the output layer that belong to the
-words are the classifier. (An encoder would read the pair, and needs nothing else from here.)
+words are the classifier. Encoders read other texts: `superglue_pairs`.
 
 The answers of the original test files are not public, so 'validation' and 'test' are both `val.jsonl`.
 """
@@ -86,7 +86,8 @@ def _wsc(line: dict[str, Any], where: str, number: int) -> Iterator[tuple]:
     yield line['text'], second, line['label'], number
 
 
-def _multirc(line: dict[str, Any], where: str, number: int) -> Iterator[tuple]:
+def multirc_answers(line: dict[str, Any], where: str, number: int) -> Iterator[tuple]:
+    """(passage, question, answer, label, question's number) of every answer of a line."""
     passage = line['passage']
     require_fields(passage, {'text': str, 'questions': list}, f'{where}, passage')
     for q, question in enumerate(passage['questions']):
@@ -94,8 +95,18 @@ def _multirc(line: dict[str, Any], where: str, number: int) -> Iterator[tuple]:
         for a, answer in enumerate(question['answers']):
             there = f'{where}, question {q}, answer {a}'
             require_fields(answer, {'text': str, 'label': int}, there)
-            second = f'Question: {question["question"]}\nProposed answer: {answer["text"]}'
-            yield passage['text'], second, answer['label'], (number, q)
+            yield (
+                passage['text'],
+                question['question'],
+                answer['text'],
+                answer['label'],
+                (number, q),
+            )
+
+
+def _multirc(line: dict[str, Any], where: str, number: int) -> Iterator[tuple]:
+    for passage, question, answer, label, group in multirc_answers(line, where, number):
+        yield passage, f'Question: {question}\nProposed answer: {answer}', label, group
 
 
 NO_YES = (' no', ' yes')
@@ -136,6 +147,27 @@ def check(settings: Any) -> list[str]:
     return of_section(settings, FIELDS)
 
 
+def lines_of(path: str, name: str, split: str) -> list[tuple[dict[str, Any], str, int]]:
+    """The lines of a file, each with where it is and its number; arguments and errors as in `read`."""
+    file, task = Path(path).expanduser() / name / FILES[split], TASKS[name]
+    if not file.is_file():
+        raise UsageError(
+            f'config.data.path = {path!r}: there is no {name}/{FILES[split]}; give the folder of the '
+            f'unpacked files of super.gluebenchmark.com ({", ".join(TASKS)}).'
+        )
+    lines = read_examples(file, task.fields)
+    return [(line, f'{file}, example {number}', number) for number, line in enumerate(lines)]
+
+
+def class_of(name: str, label: Any, where: str) -> int:
+    """The class of a label; raises `UsageError` if the task has no such label."""
+    labels = TASKS[name].labels
+    if label not in labels:
+        allowed = ', '.join(map(str, labels))
+        raise UsageError(f'{where}: label = {label!r}: allowed are {allowed}.')
+    return labels.index(label)
+
+
 def read(path: str, name: str, split: str) -> list[Example]:
     """The examples of a task.
 
@@ -147,22 +179,13 @@ def read(path: str, name: str, split: str) -> list[Example]:
     Raises:
       UsageError: no such file, or a line of another form; the message names the line and the field.
     """
-    file, task = Path(path).expanduser() / name / FILES[split], TASKS[name]
-    if not file.is_file():
-        raise UsageError(
-            f'config.data.path = {path!r}: there is no {name}/{FILES[split]}; give the folder of the '
-            f'unpacked files of super.gluebenchmark.com ({", ".join(TASKS)}).'
-        )
     examples = []
-    for number, line in enumerate(read_examples(file, task.fields)):
-        where = f'{file}, example {number}'
-        for first, second, label, group in task.examples(line, where, number):
-            if label not in task.labels:
-                allowed = ', '.join(map(str, task.labels))
-                raise UsageError(f'{where}: label = {label!r}: allowed are {allowed}.')
+    for line, where, number in lines_of(path, name, split):
+        for first, second, label, group in TASKS[name].examples(line, where, number):
+            found = class_of(name, label, where)
             if not first.strip():
                 raise UsageError(f'{where}: no text.')
-            examples.append(Example(first.strip(), second, task.labels.index(label), group))
+            examples.append(Example(first.strip(), second, found, group))
     return examples
 
 

@@ -2,6 +2,7 @@
 
 Vectors of words, positions and token types are summed and normalised; then post-norm layers, and a
 pooled vector for the whole text. Parameters have the paths of a decoder's: `block_0/attention/...`.
+Other vectors may be put before a text, such as memory tokens: they have no position and no type.
 """
 
 from collections.abc import Iterator
@@ -59,7 +60,13 @@ class TextEncoder(nn.Module):
         )
 
     def layers(
-        self, tokens: jax.Array, valid: jax.Array, types: jax.Array, *, train: bool
+        self,
+        tokens: jax.Array,
+        valid: jax.Array,
+        types: jax.Array,
+        *,
+        train: bool,
+        before: jax.Array | None = None,
     ) -> Iterator[jax.Array]:
         """The embeddings, and the output of every layer.
 
@@ -68,12 +75,17 @@ class TextEncoder(nn.Module):
           valid: bool [batch, n]; False = padding, which nothing attends to.
           types: int32 [batch, n], which of several parts of the text a token belongs to.
           train: dropout on or off.
+          before: [batch, m, d_model], put before the text and normalised with it; None = nothing.
 
         Yields:
-          [batch, n, d_model]; undefined at padding.
+          [batch, m + n, d_model]; undefined at padding.
         """
         x = self.embedding.encode(tokens, jnp.zeros(tokens.shape[:1], jnp.int32))
-        x = self.embedding_norm(x + self.types[types].astype(x.dtype))
+        x = x + self.types[types].astype(x.dtype)
+        if before is not None:
+            x = jnp.concatenate([before.astype(x.dtype), x], axis=1)
+            valid = jnp.concatenate([jnp.ones(before.shape[:2], bool), valid], axis=1)
+        x = self.embedding_norm(x)
         x = self.drop(x, deterministic=not train)
         yield x
         for block in self.block:
@@ -85,16 +97,23 @@ class TextEncoder(nn.Module):
         return jnp.tanh(self.pooler(hidden[:, 0]))
 
     def __call__(
-        self, tokens: jax.Array, valid: jax.Array, types: jax.Array, *, train: bool
+        self,
+        tokens: jax.Array,
+        valid: jax.Array,
+        types: jax.Array,
+        *,
+        train: bool,
+        before: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Reads texts; arguments as in `layers`.
 
         Returns:
-          [batch, n, d_model], the last layer's output, and the pooled vectors [batch, d_model] (None
-          without a pooler).
+          [batch, m + n, d_model], the last layer's output, and the pooled vectors [batch, d_model] of
+          the texts' first tokens (None without a pooler).
         """
-        *_, x = self.layers(tokens, valid, types, train=train)
-        return x, None if self.pooler is None else self.pool(x)
+        *_, x = self.layers(tokens, valid, types, train=train, before=before)
+        first = 0 if before is None else before.shape[1]
+        return x, None if self.pooler is None else self.pool(x[:, first:])
 
     def initial(self) -> Any:
         """A call on one token, for `init`."""
