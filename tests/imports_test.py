@@ -33,8 +33,10 @@ ONLY = {'data': ('errors', 'files', 'faults', 'segment')}
 # What a file in `configs/` may import, and one other config.
 CONFIGS_MAY = tuple(
     f'{PACKAGE}.{room}'
-    for room in ('config', 'errors', 'data.tasks', 'data.sets', 'pretrained.grafting')
-)
+    for room in (
+        'config', 'errors', 'data.tasks', 'data.sets', 'pretrained.classifiers', 'pretrained.grafting',
+    )
+)  # fmt: skip
 
 
 @functools.cache

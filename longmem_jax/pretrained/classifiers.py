@@ -43,8 +43,8 @@ def use_encoder(
         host = hosts.find(source)
         if host.plain.kind != 'text_encoder':
             raise UsageError(
-                f'path={source}: is a decoder ({host.attributes["model_type"]}); a classifier reads with '
-                'an encoder (bert). Decoders answer with words: configs/superglue.py.'
+                f'path={source}: is a decoder ({host.attributes["model_type"]}); a classifier reads '
+                'with an encoder (bert). Decoders answer with words: configs/superglue.py.'
             )
         config.model, given = host.plain, host.attributes
         config.train.start_from = source

@@ -2,8 +2,7 @@
 
 BoolQ       passage and question
 CB, RTE     premise and hypothesis
-COPA        for each choice: premise with its question, and the choice; the choice with the larger score
-            is the answer
+COPA        for each choice, which gets a score: premise with its question, and the choice
 MultiRC     for each answer: passage, and question with the answer; yes or no
 WiC         the two sentences, the word before the first
 WSC         one text, in which the noun stands between stars and the pronoun between number signs
