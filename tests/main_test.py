@@ -37,6 +37,7 @@ def run(*arguments, module='longmem_jax.main'):
 
 TINY = '--config=configs/quickstart.py:tiny'
 PAIRS = '--config=configs/memsizer_wmt16.py:tiny'
+CLASSES = '--config=configs/bert_superglue.py:tiny'
 
 
 BAD = [
@@ -57,6 +58,9 @@ BAD = [
     (['--config.train.num_steps=3'], '--config= is missing'),
     ([PAIRS, '--mode=build_datastore'], "not for models of the kind 'seq2seq'"),
     ([PAIRS, '--load_state=FILE'], 'has no memory'),
+    ([CLASSES, '--mode=generate'], "--mode=generate: not for models of the kind 'classifier'"),
+    ([CLASSES, '--mode=evaluate', '--load_state=FILE'], "the kind 'classifier' has no memory"),
+    ([CLASSES, '--workdir={tmp}', '--config.data.path=/none'], 'there is no RTE/train.jsonl'),
     ([PAIRS, '--workdir={tmp}'], 'config.data.path is empty: give'),
     ([TINY, '--config.model.attention=local'], 'config.model.attention: must be a tuple'),
     (['--config=configs/sorting.py:sticky=smapled,tiny', '--workdir={tmp}'],
