@@ -1,4 +1,4 @@
-"""Training of language models and of seq2seq models, as a task for the runner."""
+"""Training of models of every kind, as a task for the runner."""
 
 import dataclasses
 import functools

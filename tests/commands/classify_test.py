@@ -88,6 +88,7 @@ def test_a_run_learns_and_ends_with_metrics(finished, capsys):
     assert scores['accuracy'] == found['test']['accuracy'] == found['test']['exact_match']
     assert scores['examples'] == 30 and found['state_bytes_per_lane'] == 0
     assert 'memory classifier + memory tokens 2' in found['test']['protocol']
+    assert training_lines(finished.workdir)[0]['loss'] == pytest.approx(np.log(2), abs=0.1)
     lines = (finished.workdir / 'answers.test.jsonl').read_text().splitlines()
     assert {json.loads(line)['label'] for line in lines} == {'entailment', 'not_entailment'}
     assert (finished.workdir / 'learning_curve.png').exists()

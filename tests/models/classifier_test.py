@@ -125,6 +125,17 @@ def test_memory_tokens_are_read_and_do_not_move_the_text():
     assert (np.abs(np.asarray(gradient)).max(axis=1) > 1e-6).all()
 
 
+def test_the_vector_of_a_text_is_that_of_its_first_token_after_the_memory():
+    encoder = hosts.make(model_of(SHAPE, 'bert'), 8)
+    params = jax.jit(lambda: unbox(encoder.init(jax.random.key(0), method='initial')['params']))()
+    tokens, before = jnp.asarray([[1, 4, 2]]), jax.random.normal(jax.random.key(1), (1, 2, 16))
+    hidden, pooled = apply(encoder, params, tokens, tokens > 0, 0 * tokens, before=before)
+    assert hidden.shape == (1, 5, 16)
+    pooler = params['pooler']
+    expected = np.tanh(hidden[:, 2] @ pooler['kernel'] + pooler['bias'])
+    np.testing.assert_allclose(pooled, expected, atol=1e-6)
+
+
 def test_choices_are_scored_one_by_one():
     model, params = made(length=10, classes=2, by_choice=True, num_tokens=2)
     assert params['head']['kernel'].shape == (16, 1)

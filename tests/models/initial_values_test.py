@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.models.kinds import make_model
+from longmem_jax.models.kinds import KINDS, make_model
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.models.stack import init_std, make_embedding, token_std
 from longmem_jax.segment import Segment
@@ -66,7 +66,7 @@ def representatives():
         layers = (tuple(sorted({*model.attention})), tuple(sorted({*model.feed_forward})))
         start = (model.init, model.embedding_std, model.scale_embedding, model.tie_weights)
         rest = (model.kind, model.position, bool(model.cutoffs), model.pre_norm, model.token_shift)
-        if model.kind != 'seq2seq':
+        if not KINDS[model.kind].by_example:
             found.setdefault((*layers, *start, *rest), name)
     return sorted(found.values())
 
