@@ -40,7 +40,7 @@ def get_config(arg=''):
     model.scale_embedding = model.output_bias = False
     model.init_std = 0.02
     memories = dict(
-        infini=given(position='rotary', rotate_memory=True, gate_std=1.0, groups=()),
+        infini=given(position='rotary', rotate_memory=True, gate_init=0.0, gate_std=1.0, groups=()),
         local=given(position='rotary'),
     )
 

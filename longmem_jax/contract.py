@@ -208,6 +208,8 @@ class Graft:
       how: why it does, or what is kept of the host, for tables: a short text without a full stop.
       positions: what it knows of the order of remembered tokens, for tables.
       recipes: recipes of the layer that can be put into a decoder; () = all.
+      groups: `position -> groups` of parameters with a rate of their own, in addition to those of the
+        recipe; as in `config.optimizer.groups`.
     """
 
     fields: Callable[[Scale, str], dict[str, Any]]
@@ -215,15 +217,27 @@ class Graft:
     how: str
     positions: str
     recipes: tuple[str, ...] = ()
+    groups: Callable[[str], tuple[tuple, ...]] = lambda position: ()
+
+
+# Gates of a memory in a pretrained decoder begin nearly shut, at .05: it was never trained with what a
+# memory holds, and half of each head's output would be replaced by that at once.
+FIRST_GATE_IN_HOST = -3.0
 
 
 def position_of_window(position: str) -> str:
     """The position scheme of a window of older vectors before a segment of a pretrained decoder.
 
     Positions that are added to embeddings begin at 0 in every segment, so they say nothing of how old a
-    vector is; a bias for what is older than a segment does.
+    vector is. A bias for what is older than a segment does, and a learned one for all that is before the
+    segment (`rates_of_window`), which heads would else take for what is at the same position now.
     """
     return 'alibi_beyond' if position == 'none' else position
+
+
+def rates_of_window(position: str) -> tuple[tuple, ...]:
+    """Groups for the biases of `position_of_window`: at the rate of the rest they would hardly move."""
+    return (('/memory_bias$', 10.0, False),) if position == 'none' else ()
 
 
 def fields_of(layer: type) -> list[dataclasses.Field]:

@@ -19,6 +19,10 @@ from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
 
+# Weight that a vector before the segment has at first, as a logarithm, where a pretrained decoder's
+# positions would take it for the vector at the same position of the segment.
+FIRST_BIAS = -6.0
+
 __all__ = ['POSITIONS', 'KeyValues', 'SelfAttention', 'write_at']
 
 
@@ -67,7 +71,8 @@ class SelfAttention(nn.Module):
       projections: maps of queries, keys, values and output, owned by the memory.
       normalize: norm of a pre-norm model, applied to the segment and the memory.
       shared: module shared by layers (the Transformer-XL biases) or None.
-      position: one of `POSITIONS`.
+      position: one of `POSITIONS`; with 'alibi_beyond' every head also has a learned bias for what is
+        before the segment.
       memory_length: hidden vectors before the segment.
       clamp_length: larger distances are encoded as this one; 0 = no limit.
       window: only distances below it are seen; 0 = no limit.
@@ -94,6 +99,17 @@ class SelfAttention(nn.Module):
             num_distances=self.memory_length + self.settings.segment_length,
             clamp_length=self.clamp_length,
         )
+        self.memory_bias = None
+        if self.position == 'alibi_beyond' and self.memory_length:
+            init = nn.with_logical_partitioning(nn.initializers.constant(FIRST_BIAS), ('heads',))
+            self.memory_bias = self.param('memory_bias', init, (self.settings.num_heads,))
+
+    def _bias(self, num_keys: int) -> jax.Array | None:
+        """Added to scores of the memory, float32 [1, heads, 1, num_keys]; None = nothing."""
+        if self.memory_bias is None:
+            return None
+        before = jnp.arange(num_keys, dtype=jnp.int32) < self.memory_length
+        return jnp.where(before, self.memory_bias[:, None], 0.0)[None, :, None]
 
     def _read(
         self,
@@ -112,6 +128,7 @@ class SelfAttention(nn.Module):
         rules = Rules(
             offset=offset,
             first=first,
+            bias=self._bias(keys.shape[2]),
             window=self.window,
             scale=self.settings.score_scale,
             **by_distance,
@@ -192,7 +209,13 @@ class SelfAttention(nn.Module):
         queries, by_distance = self.relation.apply_to_queries(
             self.projections.queries(x), offset, keys.shape[2], train=False
         )
-        rules = Rules(offset=offset, first=first, scale=self.settings.score_scale, **by_distance)
+        rules = Rules(
+            offset=offset,
+            first=first,
+            bias=self._bias(keys.shape[2]),
+            scale=self.settings.score_scale,
+            **by_distance,
+        )
 
         def read(values: jax.Array) -> jax.Array:
             out = attend(queries, keys, values, rules)

@@ -13,7 +13,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, Graft, ModelSettings, Recipe, Scale
+from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import associative
 from longmem_jax.layers.attention import attend_in
@@ -238,7 +238,9 @@ ENTRY = Entry(
     check=check,
     recipes={'infini': recipe},
     graft=Graft(
-        lambda scale, position: dict(position=position, skip_gate_when_empty=True),
+        lambda scale, position: dict(
+            position=position, skip_gate_when_empty=True, gate_init=FIRST_GATE_IN_HOST
+        ),
         exact=True,
         how='gates per head, which are shut while nothing is stored',
         positions='none in the memory, as in the paper',

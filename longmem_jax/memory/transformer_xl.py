@@ -12,7 +12,15 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, Graft, ModelSettings, Recipe, Scale, position_of_window
+from longmem_jax.contract import (
+    Entry,
+    Graft,
+    ModelSettings,
+    Recipe,
+    Scale,
+    position_of_window,
+    rates_of_window,
+)
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import shared_biases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
@@ -161,6 +169,7 @@ ENTRY = Entry(
         exact=True,
         how='a window of hidden vectors, masked while it is empty',
         positions="the host's rotary ones; else a bias like ALiBi's beyond the segment",
+        groups=rates_of_window,
     ),
     toy=dict(memory_length=6),
 )

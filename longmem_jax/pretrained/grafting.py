@@ -130,7 +130,8 @@ def graft(
     replaced = rotary and model.position != 'none'
     if replaced:
         _replace_positions(model)
-    own = LAYERS[main].graft.fields(scale_of(config, **sizes), _position(model))
+    place, position = LAYERS[main].graft, _position(model)
+    own = place.fields(scale_of(config, **sizes), position)
     chosen = _chosen(model, recipe, main, tuple(layers))
     if main in ATTENTION:
         _keep_others(model, chosen, config.train.segment_length)
@@ -145,7 +146,8 @@ def graft(
     weights = recipe.loss_weights if changes.loss_weights is None else changes.loss_weights
     config.train.loss_weights = dict(weights)
     config.evaluate.model = {main: changes.evaluate} if changes.evaluate else {}
-    config.optimizer.groups = recipe.groups if changes.groups is None else changes.groups
+    groups = (*recipe.groups, *place.groups(position))
+    config.optimizer.groups = groups if changes.groups is None else changes.groups
     how = known[changes.recipe or name]
     begins = 'is exactly the host' if how.exact and not replaced else 'is not yet the host'
     begins += ', whose positions were replaced' if replaced else ''

@@ -37,6 +37,33 @@ def test_chosen_layers(name):
     np.testing.assert_allclose(found[0], wanted[0], atol=2e-5)
 
 
+@pytest.mark.parametrize('memory', ['transformer_xl', 'compressive', 'infini', 'memorizing'])
+def test_what_is_stored_is_nearly_shut_at_first_and_opens_soon(memory):
+    """A decoder with positions in its embeddings takes a stored vector for one of this segment."""
+    host, _ = of_host('gpt2')
+    alone = loaded(host, grafted('gpt2', 'local'))
+    config = grafted('gpt2', memory)
+    module, params, _ = loaded(host, config)
+    wanted = logits(*alone[:2], tokens_of(host))[1]
+    doors = ('memory_bias', 'gate')
+
+    def with_doors(value):
+        return jax.tree.map_with_path(
+            lambda path, leaf: (
+                np.full_like(leaf, value) if parameter_path(path).endswith(doors) else leaf
+            ),
+            params,
+        )
+
+    def change(params):
+        return np.abs(logits(module, params, tokens_of(host))[1] - wanted).mean()
+
+    assert change(with_doors(-1e9)) < 1e-6
+    assert change(params) < 0.2 * change(with_doors(0.0))
+    ((pattern, rate, _),) = config.optimizer.groups
+    assert pattern.rstrip('$').endswith(doors) and rate >= 5.0
+
+
 def test_rotary_positions_replace_those_in_the_embeddings():
     """As for GPT-Neo in the thesis on Infini-attention."""
     host, wanted = of_host('gpt_neo')

@@ -16,7 +16,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, Graft, ModelSettings, position_of_window
+from longmem_jax.contract import Entry, Graft, ModelSettings, position_of_window, rates_of_window
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.layers.switching import as_function
@@ -290,6 +290,7 @@ ENTRY = Entry(
         how='windows of vectors and slots, masked while they are empty',
         positions="the host's rotary ones; else a bias like ALiBi's beyond the segment",
         recipes=('compressive',),
+        groups=rates_of_window,
     ),
     toy=dict(memory_length=6, compressed_length=3),
     variants=dict(

@@ -13,7 +13,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, Graft, ModelSettings, Recipe, Scale
+from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.layers.attention import Look, is_inspected, record
 from longmem_jax.layers.attention_rules import NEVER
@@ -258,6 +258,7 @@ ENTRY = Entry(
             memory_length=0 if position == 'none' else scale.segment,
             normalized=False,
             skip_gate_when_empty=True,
+            gate_init=FIRST_GATE_IN_HOST,
         ),
         exact=True,
         how="gates per head, which are shut while nothing is stored; the host's scores",
