@@ -21,7 +21,7 @@ from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
 
 # Weight that a vector before the segment has at first, as a logarithm, where a pretrained decoder's
 # positions would take it for the vector at the same position of the segment.
-FIRST_BIAS = -6.0
+FIRST_BIAS = -8.0
 
 __all__ = ['POSITIONS', 'KeyValues', 'SelfAttention', 'write_at']
 
