@@ -7,17 +7,21 @@ WiC or WSC. A model that was trained on text, `RUN`, learns the word of the righ
 its output layer is the classifier. A passage of any length is read through the memory, in segments of
 128. Training, and `--mode=evaluate --split=validation`, end with accuracy (CB: and macro F1; MultiRC: F1
 of all answers and exact match of questions), beside the most frequent class. `:memory=` is any memory;
-`:tiny` is a small model trained on the questions alone, for two cores: no more than a check. Classifiers
-on encoders such as BERT: `bert_superglue.py`.
+`:path=FOLDER` puts it into a pretrained decoder, whose tokenizer is used, `memory=none` none;
+`:segment=64` is for a host with short texts. `:tiny` is for two cores: of the `path` of a small host, or
+without it a small model trained on the questions alone, no more than a check. Classifiers on encoders
+such as BERT: `bert_superglue.py`.
 
 Batch, rate and length are those of the BabyLM 2023 pipeline (AdamW, 5e-5, linear decay, batches of 64,
 segments as long as its longest text, 128), which cuts longer texts; ours are read to their ends.
 """
 
 from longmem_jax.config.base import base, size, two_cores
-from longmem_jax.config.recipes import given
-from longmem_jax.config.variants import one_of, variant
+from longmem_jax.config.recipes import given, use
+from longmem_jax.config.variants import one_of, variant, whole_number
 from longmem_jax.data.sets.superglue import TASKS
+from longmem_jax.errors import UsageError
+from longmem_jax.pretrained import grafting
 
 
 def get_config(arg=''):
@@ -45,6 +49,7 @@ def get_config(arg=''):
     config.evaluate.num_lanes = 64
     config.generate.sample_length = 0
     memories = dict(transformer_xl=given(memory_length=512))
+    host = dict(source='')
 
     def tiny(config):
         """2 layers of 64, a minute or two on two cores."""
@@ -64,12 +69,36 @@ def get_config(arg=''):
         """The run that the parameters come from."""
         config.train.start_from = workdir
 
+    def path(config, value):
+        if config.train.start_from:
+            raise UsageError('from=RUN and path=FOLDER: the parameters come from one of them.')
+        host.update(source=value)
+
+    def segment(config, value):
+        config.train.segment_length = whole_number('segment', value)
+
+    def put(config, name, changes, **scale):
+        if not host['source']:
+            if name == 'none':
+                raise UsageError('memory=none: needs the host of path=FOLDER.')
+            use(config, name, changes, **scale)
+            return
+        dropout = config.model.dropout
+        grafting.use_host(config, **host)
+        config.model.dropout = dropout
+        if name != 'none':
+            grafting.graft(config, name, changes=changes, **scale)
+
     return variant(
         config,
         arg,
         memory='transformer_xl',
         memories=memories,
+        put=put,
+        others=('none',),
         tiny=tiny,
         task=task,
         **{'from': start},
+        path=path,
+        segment=segment,
     )

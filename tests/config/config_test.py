@@ -226,8 +226,9 @@ def test_losses_and_their_weights_belong_together():
 
 PAIRS = ('memsizer_wmt16', 'mem_transformer_wmt14')
 ENCODERS = ('bert_superglue',)  # their memory tokens are not the attention of a decoder
-# Configs that put memories into pretrained decoders.
+# Configs that put memories into pretrained decoders, even without `path=`.
 HOSTS = [path.stem for path in FILES if 'graft' in path.read_text() or '_gpt2' in path.read_text()]
+HOSTS.remove('superglue')
 
 
 @pytest.mark.parametrize('path', FILES, ids=lambda path: path.stem)

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from configs import superglue as config_file
+from experiments.hosts import load
 from longmem_jax.commands import evaluate
 from longmem_jax.commands.train import train
+from longmem_jax.config import checks
 from longmem_jax.data.sets.superglue import Example
+from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.superglue import f1, macro_f1, majority, scores
 from tests.commands.train_test import experiment
 
@@ -41,6 +44,28 @@ def test_tasks_have_their_metrics():
 
 def test_the_majority_is_one_class():
     assert majority(examples([2, 1, 2])).tolist() == [2, 2, 2]
+
+
+def test_a_host_answers_with_and_without_a_memory(tmp_path):
+    load.write(tmp_path / 'host', 1, small=True)
+    given = f'tiny,task=CB,path={tmp_path / "host"},segment=32'
+    config = config_file.get_config(f'{given},memory=transformer_xl')
+    assert checks.find_faults(config, 1) == []
+    assert {*config.model.attention} == {'transformer_xl'}
+    assert config.model.transformer_xl.memory_length == 256
+    assert config.train.start_from == str(tmp_path / 'host')
+    assert config.train.segment_length == config.evaluate.segment_length == 32
+    alone = config_file.get_config(f'{given},memory=none')
+    assert {*alone.model.attention} == {'full'} and not alone.train.loss_weights
+    assert (
+        alone.model.d_model == config.model.d_model != config_file.get_config('tiny').model.d_model
+    )
+    for argument, message in (
+        ('tiny,memory=none', 'needs the host of path=FOLDER'),
+        (f'{given},from=run', 'from one of them'),
+    ):
+        with pytest.raises(UsageError, match=message):
+            config_file.get_config(argument)
 
 
 @pytest.mark.slow  # a whole run
