@@ -30,6 +30,23 @@ class Prediction:
     seen: list[tuple[str, float]]
 
 
+@dataclasses.dataclass
+class Utterance:
+    """What an utterance attended to.
+
+    Attributes:
+      text: its speaker and what was said.
+      shares: float [tokens before it], the share of attention that each token has.
+      document: tokens of the document, with which the text begins.
+      seen: the excerpts with most attention, and their shares.
+    """
+
+    text: str
+    shares: np.ndarray
+    document: int
+    seen: list[tuple[str, float]]
+
+
 def _figure(rows: int, height: float) -> tuple[Figure, np.ndarray]:
     """A figure and the axes of its `rows` panels."""
     figure = figures.figure(7, height)
@@ -99,6 +116,23 @@ def draw_predictions(predictions: list[Prediction], path: Path) -> Figure:
         axes.set_title(f'{title}\n{seen}', fontsize=7, loc='left', family='monospace')
         axes.set_ylabel('attention')
     panels[-1].set_xlabel('position in memory: old to new')
+    figure.savefig(path)
+    return figure
+
+
+def draw_utterances(utterances: list[Utterance], path: Path) -> Figure:
+    """Draws which parts of the text utterances attended to; a dashed line ends the document."""
+    figure, panels = _figure(len(utterances), 0.6 + 2.2 * len(utterances))
+    for axes, utterance in zip(panels, utterances, strict=True):
+        tokens = len(utterance.shares)
+        edges = np.linspace(0, tokens, min(tokens, 128) + 1)
+        axes.hist(np.arange(tokens), edges, weights=utterance.shares)
+        axes.axvline(utterance.document, color='grey', linestyle='--', linewidth=0.7)
+        seen = '\n'.join(f'{share:.3f}  {_plain(text)}' for text, share in utterance.seen)
+        title = _plain(utterance.text)[:110]
+        axes.set_title(f'{title}\n{seen}', fontsize=6, loc='left', family='monospace')
+        axes.set_ylabel('attention')
+    panels[-1].set_xlabel('token of the text: the document, then the conversation')
     figure.savefig(path)
     return figure
 
