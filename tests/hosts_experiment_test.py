@@ -5,15 +5,19 @@ import json
 import jax
 import pytest
 
+from configs import cmu_dog as dialogue_config
 from configs import host as host_config
+from configs import superglue as superglue_config
 from experiments import compare, floors
 from experiments.hosts import __main__ as run
-from experiments.hosts import load, scores, table
+from experiments.hosts import dialogue, load, scores, superglue, table
 from longmem_jax.config import checks, overrides
+from longmem_jax.data.sets import cmu_dog
 from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
 from longmem_jax.pretrained import hosts, model_fields
+from tests.data import cmu_dog_test
 
 
 def write(path, content):
@@ -68,13 +72,25 @@ def test_tables_have_seeds_and_floors(finished):
     assert (finished / 'positions.png').exists() and (finished / 'passkey.png').exists()
 
 
-def test_every_run_has_the_same_budget_and_is_runnable(tmp_path, monkeypatch):
-    """What would be trained is checked as `longmem_jax.main` would."""
-    calls = []
+CONFIGS = {
+    'configs/host.py': host_config,
+    'configs/cmu_dog.py': dialogue_config,
+    'configs/superglue.py': superglue_config,
+}
 
-    def remember(config, variants, flags, seed, folder, together=0):
-        calls.append((variants, flags))
-        return dict(test=dict(bits_per_byte=2.0))
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """What would be trained with the host of a folder, checked as `longmem_jax.main` would."""
+    found = []
+
+    def remember(file, variants, flags, seed, folder, together=0):
+        config = CONFIGS[file].get_config(variants)
+        overrides.apply(config, overrides.split_arguments(flags)[1])
+        assert checks.find_faults(config, 1) == []
+        found.append(config)
+        write(folder / 'superglue.test.json', dict(score=0.5))
+        return dict(test=dict(bits_per_byte=2.0, perplexity=9.0))
 
     monkeypatch.setattr(compare, 'run', remember)
     monkeypatch.setattr(floors, 'measure', lambda *_: None)
@@ -82,19 +98,111 @@ def test_every_run_has_the_same_budget_and_is_runnable(tmp_path, monkeypatch):
         monkeypatch.setattr(scores, name, lambda *_: None)
     monkeypatch.setattr(table, 'write', lambda _: '')
     load.write(tmp_path / 'exported', 1, small=True)
+    return found
+
+
+def budgets(calls):
+    """Source, steps, lanes and segments of what would be trained."""
+    return {
+        (config.data.source, train.num_steps, train.num_lanes, train.segments_per_step)
+        for config in calls
+        for train in [config.train]
+    }
+
+
+def test_every_run_has_the_same_budget_and_is_runnable(tmp_path, calls):
     run.main([f'--output={tmp_path}', f'--books={tmp_path}', '--seeds=2', 'local', 'infini'])
     assert len(calls) == 1 + 2 * 2 + 2 * 2
-    budgets = set()
-    for variants, flags in calls:
-        config = host_config.get_config(variants)
-        _, changes = overrides.split_arguments(flags)
-        overrides.apply(config, changes)
-        assert checks.find_faults(config, 1) == []
-        train = config.train
-        budgets.add((config.data.source, train.num_steps, train.num_lanes, train.segments_per_step))
-        if 'path=' not in variants:  # the host is trained first, and exported long after
-            assert model_fields.attributes_of(scores.plain_model(config.model))['n_embd'] == 128
-    assert budgets == {('text', 5000, 16, 2), ('text', 400, 8, 4), ('passkey', 600, 8, 4)}
+    # The host is trained first, and exported long after.
+    assert model_fields.attributes_of(scores.plain_model(calls[0].model))['n_embd'] == 128
+    steps = run.parse([f'--output={tmp_path}', f'--books={tmp_path}'])
+    assert budgets(calls) == {
+        ('text', steps.host_steps, 16, 2), ('text', steps.steps, 8, 4),
+        ('passkey', steps.passkey_steps, 8, 4),
+    }  # fmt: skip
+
+
+def test_dialogues_are_read_with_and_without_their_document(tmp_path, calls, monkeypatch):
+    for name in ('untuned', 'fixed'):
+        monkeypatch.setattr(dialogue, name, lambda *_: None)
+    (tmp_path / 'dog').mkdir()
+    cmu_dog_test.write(tmp_path / 'dog', test_a=cmu_dog_test.dialogue(*cmu_dog_test.SAID))
+    given = [f'--output={tmp_path}', f'--books={tmp_path}', f'--dialogues={tmp_path / "dog"}']
+    run.main([*given, '--seeds=2', '--parts=dialogue', '--dialogue_steps=100'])
+    runs = calls[1:]  # the first is the host
+    assert budgets(runs) == {('cmu_dog', 58, 8, 4), ('cmu_dog', 100, 8, 4)}
+    assert len(runs) == 2 * len(dialogue.ROWS)
+    documents = dict(zip(dialogue.ROWS, (c.data.task.document for c in runs[::2]), strict=True))
+    assert [label for label, kind in documents.items() if kind == 'none'] == list(documents)[:2]
+    window, compressive, continuous, sticky = (config.model for config in runs[6::2])
+    assert window.transformer_xl.memory_length == dialogue.WINDOW
+    assert compressive.compressive.compressed_length * compressive.compressive.rate == (
+        dialogue.WINDOW
+    )
+    assert continuous.infinity_former.sticky == 'none'
+    assert sticky.infinity_former.sticky == 'sampled'
+    (short,) = cmu_dog.read(runs[0].data.path, 'test')
+    assert 'A shark.' in short.document and len(short.utterances) == 3
+    assert not any(text in short.document for text in ('Good.', 'They swim.', 'The end.'))
+
+
+def test_every_task_is_read_with_every_memory(tmp_path, calls):
+    given = [f'--output={tmp_path}', f'--books={tmp_path}', f'--superglue={tmp_path}']
+    run.main([*given, '--seeds=1', '--parts=superglue', '--superglue_steps=40'])
+    runs = calls[1:]
+    assert budgets(runs) == {('superglue', 40, 8, 4)}
+    assert [(c.data.task.name, c.model.attention[0]) for c in runs] == [
+        (task, memory) for task in superglue.TASKS for memory in superglue.MEMORIES
+    ]
+    assert {c.train.start_from for c in runs} == {str(tmp_path / 'exported')}
+
+
+def test_responses_that_no_model_writes(tmp_path, monkeypatch):
+    pytest.importorskip('rouge_score')
+    pytest.importorskip('nltk')
+    talk = cmu_dog_test.dialogue(('user1', 'so good'), ('user2', 'so good'), ('user1', 'bye'))
+    cmu_dog_test.write(tmp_path, train_b=talk)
+    config = host_config.get_config('tiny')
+    config.data.path = str(tmp_path)
+    monkeypatch.setattr(scores, 'experiment_of', lambda _: Experiment(config, None, None))
+    references = [json.dumps(dict(reference=text)) for text in ('so good', 'never')]
+    (tmp_path / 'responses.test.jsonl').write_text('\n'.join(references))
+    dialogue.fixed(tmp_path, 3, tmp_path / 'fixed.json')
+    found = scores.read(tmp_path / 'fixed.json')
+    (most, drawn) = found
+    assert most == 'most frequent utterance ("so good", 2 times)'
+    assert found[most][0]['f1'] == 50 and len(found[drawn]) == 3
+
+
+def test_tables_of_dialogues_and_tasks(tmp_path):
+    for seed in range(2):
+        folder = dialogue.folder(tmp_path, 'document in context') / str(seed)
+        told = dict(f1=5.0 + seed, rouge1=6.0, rougeL=4.0, meteor_exact_stem=3.0, responses=2)
+        write(folder / 'dialogue.test.json', told)
+        of_text = dict(test=dict(perplexity=30.0 + seed), reset=dict(perplexity=40.0))
+        write(folder / 'numbers.json', of_text)
+        folder = tmp_path / 'superglue/CB/local' / str(seed)
+        floor = dict(accuracy=0.5, f1=0.25, score=0.375)
+        found = dict(examples=25, accuracy=0.5 + 0.1 * seed, f1=0.3, majority=floor)
+        write(folder / 'superglue.test.json', found)
+    untuned = dict(test=dict(perplexity=300.0), dialogue=told)
+    write(dialogue.folder(tmp_path, dialogue.UNTUNED) / 'untuned.json', untuned)
+    write(tmp_path / 'dialogue/fixed.json', {'most frequent': [told | dict(f1=1.0)]})
+    measured = dict(scores=dict(bigram=dict(perplexity=50.0)), protocol='all of test')
+    write(tmp_path / 'dialogue/floors/floors.json', measured)
+    text = table.write(tmp_path)
+    assert [line for line in text.splitlines() if line.startswith('|') and '---' not in line] == [
+        '|  | perplexity | reset | F1 | ROUGE-1 | ROUGE-L | METEOR, exact and stem |',
+        '| document in context | 30.50 (30.00 - 31.00) | 40.00 | 5.50 (5.00 - 6.00) | 6.00 | 4.00 | '
+        '3.00 |',
+        '| host, not tuned | 300.00 |  | 6.00 | 6.00 | 4.00 | 3.00 |',
+        '| most frequent |  |  | 1.00 | 6.00 | 4.00 | 3.00 |',
+        '| without a learned memory | perplexity |',
+        '| bigram | 50.000 |',
+        '| task | examples | most frequent class | `local` | `transformer_xl` | standard error |',
+        '| CB, accuracy | 25 | 50.0 | 55.0 (50.0 - 60.0) |  | 10.0 |',
+        '| CB, f1 | 25 | 25.0 | 30.0 |  | 10.0 |',
+    ]
 
 
 @pytest.mark.slow  # compiles two evaluations

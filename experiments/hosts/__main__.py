@@ -1,6 +1,7 @@
 """A small host from books, with every memory and without: bits per byte, recall in prose, BLiMP.
 
-python -m experiments.hosts --output=DIR --books=FOLDER [--blimp=FOLDER] [--seeds=3] [MEMORY ...]
+python -m experiments.hosts --output=DIR --books=FOLDER [--blimp=FOLDER] [--dialogues=CMU_DOG] \
+    [--superglue=FOLDER] [--seeds=3] [MEMORY ...]
 
 1. Trains a GPT-2 of 3 layers of 128 that sees 64 tokens, and exports it: DIR/host, DIR/exported.
 2. Fine-tunes the exported folder through `configs/host.py` with every memory at equal budget:
@@ -9,6 +10,8 @@ python -m experiments.hosts --output=DIR --books=FOLDER [--blimp=FOLDER] [--seed
 4. Fine-tunes those further to tell a key that was given in prose: DIR/passkey/MEMORY/SEED, scored by the
    distance between key and question.
 5. Scores host and seed 0 of every memory on minimal pairs (`longmem_jax.commands.blimp`).
+6. Fine-tunes the exported folder on conversations about a document (`dialogue.py`) and on tasks of
+   SuperGLUE (`superglue.py`), with the memories that these files name: DIR/dialogue, DIR/superglue.
 `--parts=books,passkey` leaves the others out. What is finished is in DIR and is not repeated: the same
 command resumes, and at the end writes DIR/hosts.md and the figures from all that is there.
 """
@@ -18,13 +21,13 @@ import sys
 from pathlib import Path
 
 from experiments import compare, floors
-from experiments.hosts import scores, table
+from experiments.hosts import dialogue, scores, superglue, table
 from experiments.hosts.scores import CONFIG, LOCAL, SEGMENT
 
 MEMORIES = (
     LOCAL, 'transformer_xl', 'compressive', 'infini', 'infinity_former', 'memorizing', 't2r',
 )  # fmt: skip
-PARTS = ('books', 'passkey', 'blimp')
+PARTS = ('books', 'passkey', 'blimp', 'dialogue', 'superglue')
 VOCABULARY = 1024
 DISTANCES = (50, 200, 800)  # characters, as trained
 READ = ('--config.evaluate.max_test_segments=512', '--config.generate.sample_length=0')
@@ -135,6 +138,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--books', type=Path, required=True, help='train/ validation/ test/')
     parser.add_argument('--blimp', type=Path, help='the 67 files of BLiMP; none = not run')
+    parser.add_argument('--dialogues', type=Path, help='CMU-DoG; none = not run')
+    parser.add_argument('--dialogue_steps', type=int, default=100, help='of 2,016 tokens')
+    parser.add_argument('--superglue', type=Path, help='folders of tasks; none = not run')
+    parser.add_argument('--superglue_steps', type=int, default=60, help='of 2,048 tokens')
     parser.add_argument('--pairs', type=int, default=50, help='first pairs of a paradigm')
     parser.add_argument('--seeds', type=int, default=3, help='of fine-tuning; the host has one')
     parser.add_argument('--width', type=int, default=128, help='of the host')
@@ -162,6 +169,10 @@ def main(arguments: list[str]) -> None:
             {'books': books, 'passkey': passkey}[part](options, memory)
     if options.blimp and 'blimp' in options.parts:
         blimp(options)
+    if options.dialogues and 'dialogue' in options.parts:
+        dialogue.run(options)
+    if options.superglue and 'superglue' in options.parts:
+        superglue.run(options)
     print(table.write(options.output))
 
 

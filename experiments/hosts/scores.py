@@ -31,11 +31,11 @@ def experiment_of(folder: Path) -> Experiment:
     )
 
 
-def _evaluator(run: Experiment) -> Evaluator:
+def evaluator_of(run: Experiment) -> Evaluator:
     return Evaluator(run.evaluation_model, run.mesh, run.config)
 
 
-def _write(path: Path, content: Any) -> None:
+def write(path: Path, content: Any) -> None:
     """Writes a JSON file, whole or not at all: what is there is not scored again."""
     with whole_file(path) as partial:
         partial.write_text(json.dumps(content, indent=1) + '\n')
@@ -71,12 +71,12 @@ def positions(folder: Path, seeds: int) -> None:
         if done.exists():
             continue
         run = experiment_of(folder / str(seed))
-        evaluator = _evaluator(run)
+        evaluator = evaluator_of(run)
         found = {'after': by_position(run, evaluator, run.restore_parameters()[0])}
         # Where there is no training, the parameters are the host's, and what is new is drawn.
         untrained = Experiment(run.config, folder / 'untrained', run.mesh)
         found['before'] = by_position(run, evaluator, newest_parameters(untrained, print)[0])
-        _write(done, found)
+        write(done, found)
 
 
 def by_position(run: Experiment, evaluator: Evaluator, params: Any) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def recall(folder: Path, seeds: int, distances: list[int], documents: int) -> No
         if done.exists():
             continue
         run = experiment_of(folder / str(seed))
-        evaluator, params, rows = _evaluator(run), run.restore_parameters()[0], []
+        evaluator, params, rows = evaluator_of(run), run.restore_parameters()[0], []
         for distance in distances:
             run.config.data.task.update(distances=(distance,), eval_documents=documents)
             right = {
@@ -124,7 +124,7 @@ def recall(folder: Path, seeds: int, distances: list[int], documents: int) -> No
             shares = {name: result.exact_match for name, result in right.items()}
             rows.append({'distance': distance, 'documents': documents, **shares})
             print(f'passkey, {folder.name}, seed {seed}, {rows[-1]}', flush=True)
-        _write(done, rows)
+        write(done, rows)
 
 
 def minimal_pairs(folder: Path, data: Path, pairs: int) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import floors, markdown
+from experiments.hosts import dialogue, superglue
 from experiments.hosts.scores import LOCAL, SEGMENT, read
 from longmem_jax.reporting import figures
 
@@ -123,11 +124,14 @@ def _means(seeds: list[Any], values: Any) -> list[float]:
 def write(output: Path) -> str:
     """Writes hosts.md and the figures; returns the text."""
     draw(output)
+    counted = read(output / 'floors/floors.json')
     parts = {
         'Bits per byte': books(output),
-        'Without a learned memory': floors.table(read(output / 'floors/floors.json')),
+        'Without a learned memory': floors.table(counted) if counted else '',
         'Keys in prose': passkeys(output),
         'Minimal pairs': pairs(output),
+        'Dialogues': dialogue.table(output),
+        'SuperGLUE': superglue.table(output),
     }
     text = '\n\n'.join(f'## {title}\n\n{part}' for title, part in parts.items() if part) + '\n'
     (output / 'hosts.md').write_text(text)

@@ -1,0 +1,185 @@
+"""Conversations about a document (CMU-DoG), by the host with and without memories: five metrics.
+
+The documents are cut to the facts and the introduction of a movie, on average 563 tokens of the host,
+and the memories hold 567 tokens: no more is affordable here.
+"""
+
+import collections
+import json
+import random
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments import compare, floors, markdown
+from experiments.hosts import scores
+from longmem_jax.commands import by_source
+from longmem_jax.commands.start_from import newest_parameters
+from longmem_jax.data.sets.cmu_dog import SCENES, read
+from longmem_jax.evaluation.overlap import overlap
+from longmem_jax.experiment import Experiment
+from longmem_jax.reporting.progress import Progress
+
+CONFIG = 'configs/cmu_dog.py'
+SEGMENT = 63  # the largest multiple of the rate of compression, 3, that the host reads
+WINDOW = 9 * SEGMENT  # tokens: every memory below is made to hold so many
+UNTUNED = 'host, not tuned'
+SHOWN = {
+    'f1': 'F1', 'rouge1': 'ROUGE-1', 'rougeL': 'ROUGE-L', 'meteor': 'METEOR',
+    'meteor_exact_stem': 'METEOR, exact and stem',
+}  # fmt: skip
+
+
+class Row(NamedTuple):
+    """A row of the table: variants of the config, flags, and its share of the steps."""
+
+    variants: str
+    flags: tuple[str, ...] = ()
+    share: float = 1.0
+
+
+# The old signal is contracted to tau at every write: the paper's document takes 2 writes, ours 9.
+CONTINUOUS = ('--config.model.infinity_former.tau=0.9',)
+NOTHING = 'no document, as many tokens'
+ROWS = {
+    # Without the document, conversations are 58 % of the text.
+    'no document, as many conversations': Row('memory=local,no_document', share=0.58),
+    NOTHING: Row('memory=local,no_document'),
+    'document, its input alone': Row('memory=local'),
+    'document in context': Row(
+        'memory=transformer_xl', (f'--config.model.transformer_xl.memory_length={WINDOW}',)
+    ),
+    'compressive': Row(
+        'memory=compressive', (f'--config.model.compressive.compressed_length={WINDOW // 3}',)
+    ),
+    'infinity_former': Row('memory=infinity_former', CONTINUOUS),
+    'infinity_former, sticky': Row('memory=infinity_former,sticky=sampled', CONTINUOUS),
+}
+
+
+def shorten(source: Path, output: Path) -> Path:
+    """Writes a CMU-DoG folder whose documents have no scenes and no criticism; returns it."""
+    folder, documents = output / 'dialogue/data', sorted((source / 'WikiData').glob('*.json'))
+    if not (folder / 'Conversations').exists():
+        (folder / 'WikiData').mkdir(parents=True, exist_ok=True)
+        for file in documents:
+            movie = json.loads(file.read_text()) | dict.fromkeys(SCENES, '')
+            movie['0']['critical_response'] = []
+            (folder / 'WikiData' / file.name).write_text(json.dumps(movie))
+        (folder / 'Conversations').symlink_to(source.resolve() / 'Conversations')
+    return folder
+
+
+def flags(options: Any, row: Row) -> list[str]:
+    """Flags of the training of a row."""
+    steps = max(round(row.share * options.dialogue_steps), 1)
+    return [
+        f'--config.data.path={options.output / "dialogue/data"}',
+        f'--config.train.num_steps={steps}', f'--config.train.evaluate_every={steps}',
+        '--config.train.log_every=10', '--config.evaluate.max_segments=16',
+        '--config.evaluate.max_test_segments=80', *row.flags,
+        *options.flags,
+    ]  # fmt: skip
+
+
+def variants(options: Any, row: Row) -> str:
+    """What follows `--config=configs/cmu_dog.py:`."""
+    return f'tiny,path={options.output / "exported"},segment={SEGMENT},{row.variants}'
+
+
+def folder(output: Path, label: str) -> Path:
+    """Where the seeds of a row are."""
+    return output / 'dialogue' / label.replace(', ', '-').replace(' ', '_')
+
+
+def run(options: Any) -> None:
+    """Fine-tunes the host on conversations, row by row; then what no training is needed for."""
+    shorten(options.dialogues, options.output)
+    for label, row in ROWS.items():
+        for seed in range(options.seeds):
+            numbers = compare.run(
+                CONFIG, variants(options, row), flags(options, row), seed,
+                folder(options.output, label) / str(seed), options.seeds,
+            )  # fmt: skip
+            print(
+                f'dialogue, {label}, seed {seed}: {numbers["test"]["perplexity"]:.2f}', flush=True
+            )
+    plain, own = ROWS[NOTHING], folder(options.output, NOTHING) / '0'
+    untuned(own, folder(options.output, UNTUNED))
+    fixed(own, options.seeds, options.output / 'dialogue/fixed.json')
+    given = [*compare.seed_flags(0), *flags(options, plain)]
+    floors.measure(CONFIG, variants(options, plain), given, options.output / 'dialogue/floors')
+
+
+def untuned(trained: Path, output: Path) -> None:
+    """Scores the host that a run began with, as that run was: untuned.json."""
+    if (output / 'untuned.json').exists():
+        return
+    output.mkdir(parents=True, exist_ok=True)
+    run = scores.experiment_of(trained)
+    host, progress = Experiment(run.config, output, run.mesh), Progress(0, log_every=0)
+    params, _ = newest_parameters(host, progress.say)
+    evaluator = scores.evaluator_of(host)
+    result, _ = evaluator.evaluate(params, host.corpus('test'), 'test')
+    found = by_source.score(host, params, 'test', progress)
+    scores.write(output / 'untuned.json', {'test': result.as_json(), **found})
+
+
+def fixed(trained: Path, seeds: int, output: Path) -> None:
+    """Scores responses that no model writes, for the utterances that a run wrote: a JSON file."""
+    if output.exists():
+        return
+    run = scores.experiment_of(trained)
+    said = [text for each in read(run.config.data.path, 'train') for _, text in each.utterances]
+    lines = (trained / 'responses.test.jsonl').read_text().splitlines()
+    references = [json.loads(line)['reference'] for line in lines]
+    ((most, count),) = collections.Counter(said).most_common(1)
+    drawn = [random.Random(seed).choices(said, k=len(references)) for seed in range(seeds)]
+    found = {
+        f'most frequent utterance ("{most}", {count} times)': [[most] * len(references)],
+        'random utterances of the training set': drawn,
+    }
+    found = {name: [overlap(references, each) for each in rows] for name, rows in found.items()}
+    scores.write(output, found)
+
+
+def table(output: Path) -> str:
+    """Perplexity of utterances, the same with the memory reset, and four metrics of responses."""
+    rows: dict[str, list[list[float]]] = {}
+    named = {name for label in ROWS for name, values in _metrics(output, label).items() if values}
+    shown = {name: text for name, text in SHOWN.items() if name in named}
+    for label in ROWS:
+        seeds = [scores.read(path) for path in sorted(folder(output, label).glob('*/numbers.json'))]
+        if seeds:
+            told = _metrics(output, label)
+            rows[label] = [
+                [seed['test']['perplexity'] for seed in seeds],
+                [seed['reset']['perplexity'] for seed in seeds if seed['reset']],
+                *(told.get(name, []) for name in shown),
+            ]
+    if not rows:
+        return ''
+    before = scores.read(folder(output, UNTUNED) / 'untuned.json')
+    if before:
+        told = [before['dialogue']]
+        rows[UNTUNED] = [[before['test']['perplexity']], [], *_columns(told, shown)]
+    for label, told in (scores.read(output / 'dialogue/fixed.json') or {}).items():
+        rows[label] = [[], [], *_columns(told, shown)]
+    lines = [
+        [label, *(markdown.span(values, 2) if values else '' for values in columns)]
+        for label, columns in rows.items()
+    ]
+    text = markdown.table(['', 'perplexity', 'reset', *shown.values()], lines)
+    counted = scores.read(output / 'dialogue/floors/floors.json')
+    return f'{text}\n\n{floors.table(counted)}' if counted else text
+
+
+def _metrics(output: Path, label: str) -> dict[str, list[float]]:
+    """Metric of responses to its values, seed by seed."""
+    found = [
+        scores.read(path) for path in sorted(folder(output, label).glob('*/dialogue.test.json'))
+    ]
+    return dict(zip(SHOWN, _columns(found, SHOWN), strict=True)) if found else {}
+
+
+def _columns(found: list[dict[str, Any]], shown: dict[str, str]) -> list[list[float]]:
+    return [[seed[name] for seed in found if name in seed] for name in shown]
