@@ -90,7 +90,7 @@ def calls(tmp_path, monkeypatch):
         assert checks.find_faults(config, 1) == []
         found.append(config)
         write(folder / 'superglue.test.json', dict(score=0.5))
-        return dict(test=dict(bits_per_byte=2.0, perplexity=9.0))
+        return dict(test=dict(bits_per_byte=2.0, loss=9.0))
 
     monkeypatch.setattr(compare, 'run', remember)
     monkeypatch.setattr(floors, 'measure', lambda *_: None)
@@ -123,7 +123,7 @@ def test_every_run_has_the_same_budget_and_is_runnable(tmp_path, calls):
 
 
 def test_dialogues_are_read_with_and_without_their_document(tmp_path, calls, monkeypatch):
-    for name in ('untuned', 'fixed'):
+    for name in ('whole_test', 'untuned', 'fixed'):
         monkeypatch.setattr(dialogue, name, lambda *_: None)
     (tmp_path / 'dog').mkdir()
     cmu_dog_test.write(tmp_path / 'dog', test_a=cmu_dog_test.dialogue(*cmu_dog_test.SAID))
@@ -179,8 +179,9 @@ def test_tables_of_dialogues_and_tasks(tmp_path):
         folder = dialogue.folder(tmp_path, 'document in context') / str(seed)
         told = dict(f1=5.0 + seed, rouge1=6.0, rougeL=4.0, meteor_exact_stem=3.0, responses=2)
         write(folder / 'dialogue.test.json', told)
-        of_text = dict(test=dict(perplexity=30.0 + seed), reset=dict(perplexity=40.0))
+        of_text = dict(test=dict(perplexity=30.0 + seed), reset=dict(perplexity=32.0 + seed))
         write(folder / 'numbers.json', of_text)
+        write(folder / 'utterances.json', dict(perplexity=28.0 + seed))
         folder = tmp_path / 'superglue/CB/local' / str(seed)
         floor = dict(accuracy=0.5, f1=0.25, score=0.375)
         found = dict(examples=25, accuracy=0.5 + 0.1 * seed, f1=0.3, majority=floor)
@@ -192,8 +193,8 @@ def test_tables_of_dialogues_and_tasks(tmp_path):
     write(tmp_path / 'dialogue/floors/floors.json', measured)
     text = table.write(tmp_path)
     assert [line for line in text.splitlines() if line.startswith('|') and '---' not in line] == [
-        '|  | perplexity | reset | F1 | ROUGE-1 | ROUGE-L | METEOR, exact and stem |',
-        '| document in context | 30.50 (30.00 - 31.00) | 40.00 | 5.50 (5.00 - 6.00) | 6.00 | 4.00 | '
+        '|  | perplexity | reset costs | F1 | ROUGE-1 | ROUGE-L | METEOR, exact and stem |',
+        '| document in context | 28.50 (28.00 - 29.00) | 2.00 | 5.50 (5.00 - 6.00) | 6.00 | 4.00 | '
         '3.00 |',
         '| host, not tuned | 300.00 |  | 6.00 | 6.00 | 4.00 | 3.00 |',
         '| most frequent |  |  | 1.00 | 6.00 | 4.00 | 3.00 |',

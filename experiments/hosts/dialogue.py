@@ -100,14 +100,30 @@ def run(options: Any) -> None:
                 CONFIG, variants(options, row), flags(options, row), seed,
                 folder(options.output, label) / str(seed), options.seeds,
             )  # fmt: skip
-            print(
-                f'dialogue, {label}, seed {seed}: {numbers["test"]["perplexity"]:.2f}', flush=True
-            )
+            print(f'dialogue, {label}, seed {seed}: {numbers["test"]["loss"]:.3f}', flush=True)
+        whole_test(folder(options.output, label), options.seeds)
     plain, own = ROWS[NOTHING], folder(options.output, NOTHING) / '0'
     untuned(own, folder(options.output, UNTUNED))
     fixed(own, options.seeds, options.output / 'dialogue/fixed.json')
-    given = [*compare.seed_flags(0), *flags(options, plain)]
+    given = [
+        *compare.seed_flags(0),
+        *flags(options, plain),
+        '--config.evaluate.max_test_segments=0',
+    ]
     floors.measure(CONFIG, variants(options, plain), given, options.output / 'dialogue/floors')
+
+
+def whole_test(trained: Path, seeds: int) -> None:
+    """Scores all utterances of test, the same with documents and without: utterances.json."""
+    evaluator = None
+    for seed in range(seeds):
+        done = trained / str(seed) / 'utterances.json'
+        if done.exists():
+            continue
+        run = scores.experiment_of(trained / str(seed))
+        evaluator = evaluator or scores.evaluator_of(run)
+        params = run.restore_parameters()[0]
+        scores.write(done, evaluator.evaluate(params, run.corpus('test'), 'test')[0].as_json())
 
 
 def untuned(trained: Path, output: Path) -> None:
@@ -143,17 +159,21 @@ def fixed(trained: Path, seeds: int, output: Path) -> None:
 
 
 def table(output: Path) -> str:
-    """Perplexity of utterances, the same with the memory reset, and four metrics of responses."""
+    """Perplexity of utterances, what a reset of the memory costs, and four metrics of responses."""
     rows: dict[str, list[list[float]]] = {}
     named = {name for label in ROWS for name, values in _metrics(output, label).items() if values}
     shown = {name: text for name, text in SHOWN.items() if name in named}
     for label in ROWS:
-        seeds = [scores.read(path) for path in sorted(folder(output, label).glob('*/numbers.json'))]
-        if seeds:
+        numbers, whole = (
+            [scores.read(path) for path in sorted(folder(output, label).glob(f'*/{name}.json'))]
+            for name in ('numbers', 'utterances')
+        )
+        if whole:
             told = _metrics(output, label)
             rows[label] = [
-                [seed['test']['perplexity'] for seed in seeds],
-                [seed['reset']['perplexity'] for seed in seeds if seed['reset']],
+                [seed['perplexity'] for seed in whole],
+                # Of the same tokens: both stop after so many segments.
+                [seed['reset']['perplexity'] - seed['test']['perplexity'] for seed in numbers],
                 *(told.get(name, []) for name in shown),
             ]
     if not rows:
@@ -168,7 +188,7 @@ def table(output: Path) -> str:
         [label, *(markdown.span(values, 2) if values else '' for values in columns)]
         for label, columns in rows.items()
     ]
-    text = markdown.table(['', 'perplexity', 'reset', *shown.values()], lines)
+    text = markdown.table(['', 'perplexity', 'reset costs', *shown.values()], lines)
     counted = scores.read(output / 'dialogue/floors/floors.json')
     return f'{text}\n\n{floors.table(counted)}' if counted else text
 
