@@ -8,6 +8,7 @@ mostly keeps its content, below a tenth it is filled with tokens, in between it 
 kinds). The norm of a slot's learned vector shows how fast it drifts back when nothing is written.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,52 @@ KEEPS, FOLLOWS = 0.5, 0.1  # shares on itself that separate the three kinds
 EARLY = 4  # first segments of a document that are left out: its slots are new
 
 
+def writes(
+    experiment: Experiment, params: Any, split: str
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """What every slot leaves on itself at each write of a split, segment by segment.
+
+    Args:
+      experiment: a Memformer.
+      params: its parameters.
+      split: 'train', 'validation' or 'test'.
+
+    Yields:
+      The share of its weight that each slot leaves on itself, float32 [lanes, slots]; the tokens
+      written, int32 [lanes, length]; and the number of writes since the document began, int64
+      [lanes], 0 where nothing was written.
+
+    Raises:
+      UsageError: another kind of model.
+    """
+    model, config = experiment.evaluation_model, experiment.config.evaluate
+    own = model.config.get('memformer')
+    if own is None or own.encoder != 'slot_attention' or not own.num_slots:
+        raise UsageError(
+            "config.model: a 'memformer' with encoder 'slot_attention' and slots is needed."
+        )
+
+    @jax.jit
+    def step(state: Any, tokens: jax.Array, valid: jax.Array, start: jax.Array) -> tuple[Any, Any]:
+        def read(module, segment, state):
+            _, _, kept = module.encode(state, train=False)
+            return kept, module.hidden(segment, state, train=False)[1]
+
+        return model.apply({'params': params}, Segment(tokens, valid, start), state, method=read)
+
+    state = fresh_state(model, params, config.num_lanes)
+    age, num_segments = np.zeros((config.num_lanes,), np.int64), 0
+    for batch, _ in in_order(experiment.corpus(split), config.num_lanes, config.segment_length):
+        tokens, valid, start = (array[0] for array in (batch.tokens, batch.valid, batch.start))
+        written = np.asarray(state.tokens)
+        kept, state = step(state, *(jnp.asarray(array) for array in (tokens, valid, start)))
+        age = np.where(start, 0, age + 1)
+        yield np.asarray(kept), written, np.where(valid.any(axis=1), age, 0)
+        num_segments += 1
+        if config.max_test_segments and num_segments >= config.max_test_segments:
+            break
+
+
 def kept_shares(experiment: Experiment, split: str) -> tuple[np.ndarray, np.ndarray]:
     """The share of its weight that every slot leaves on itself, at all writes but the early ones.
 
@@ -45,32 +92,8 @@ def kept_shares(experiment: Experiment, split: str) -> tuple[np.ndarray, np.ndar
     Raises:
       UsageError: another kind of model, no checkpoint, or documents that are too short.
     """
-    model, config = experiment.evaluation_model, experiment.config.evaluate
-    own = model.config.get('memformer')
-    if own is None or own.encoder != 'slot_attention' or not own.num_slots:
-        raise UsageError(
-            "config.model: a 'memformer' with encoder 'slot_attention' and slots is needed."
-        )
     params, _ = experiment.restore_parameters()
-
-    @jax.jit
-    def step(state: Any, tokens: jax.Array, valid: jax.Array, start: jax.Array) -> tuple[Any, Any]:
-        def read(module, segment, state):
-            _, _, kept = module.encode(state, train=False)
-            return kept, module.hidden(segment, state, train=False)[1]
-
-        return model.apply({'params': params}, Segment(tokens, valid, start), state, method=read)
-
-    state = fresh_state(model, params, config.num_lanes)
-    age, shares, num_segments = np.zeros((config.num_lanes,), np.int64), [], 0
-    for batch, _ in in_order(experiment.corpus(split), config.num_lanes, config.segment_length):
-        tokens, valid, start = (array[0] for array in (batch.tokens, batch.valid, batch.start))
-        kept, state = step(state, *(jnp.asarray(array) for array in (tokens, valid, start)))
-        age = np.where(start, 0, age + 1)
-        shares.append(np.asarray(kept)[(age >= EARLY) & valid.any(axis=1)])
-        num_segments += 1
-        if config.max_test_segments and num_segments >= config.max_test_segments:
-            break
+    shares = [kept[age >= EARLY] for kept, _, age in writes(experiment, params, split)]
     shares = np.concatenate(shares)
     if not len(shares):
         raise UsageError(f'--split={split}: no document has more than {EARLY} segments.')
