@@ -24,6 +24,7 @@ FLOORS = (
     ('evaluation',),
     ('reporting',),
     ('retrieval',),
+    ('lifelong',),
     ('commands',),
     ('analysis',),
     ('main', '__init__'),

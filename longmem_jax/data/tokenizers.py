@@ -192,6 +192,16 @@ class FromJson:
             start = end
         return np.concatenate(ids)
 
+    def encode_with_places(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of a text as by `encode`, and where they are in it.
+
+        Returns:
+          Ids, int32 [n], and the first character and the one after the last of each, int32 [n, 2].
+        """
+        found = self._tokenizer.encode(text, add_special_tokens=False)
+        places = np.asarray(found.offsets, np.int32).reshape(-1, 2)
+        return np.asarray(found.ids, np.int32), places
+
     def decode(self, tokens: np.ndarray) -> bytes:
         """UTF-8 text of ids."""
         ids = [int(t) for t in np.asarray(tokens) if t != self.begin and t < self._size]

@@ -70,6 +70,18 @@ def cut(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, n
     return first[:kept], second[: room - kept]
 
 
+def marks_of(tokenizer: Tokenizer) -> tuple[int, int]:
+    """The ids of `BEGIN` and `BORDER`; raises `UsageError` if a tokenizer lacks one."""
+    known = isinstance(tokenizer, FromJson)
+    marks = [tokenizer.token_id(mark) if known else None for mark in (BEGIN, BORDER)]
+    if None in marks:
+        raise UsageError(
+            f'config.data.tokenizer: has no {BEGIN} and {BORDER}, which mark the texts of an '
+            "encoder; use the folder of a BERT model, or kind = 'wordpiece'."
+        )
+    return marks[0], marks[1]
+
+
 class ClassCorpus:
     """Tokenized examples, each one document of `max_length` positions for every pair, or fewer.
 
@@ -88,14 +100,7 @@ class ClassCorpus:
           UsageError: a tokenizer without the marks around texts.
         """
         self.tokenizer, self.examples, self._max_length = tokenizer, examples, max_length
-        known = isinstance(tokenizer, FromJson)
-        marks = [tokenizer.token_id(mark) if known else None for mark in (BEGIN, BORDER)]
-        if None in marks:
-            raise UsageError(
-                f'config.data.tokenizer: has no {BEGIN} and {BORDER}, which mark the texts of an '
-                "encoder; use the folder of a BERT model, or kind = 'wordpiece'."
-            )
-        self._begin, self._border = np.asarray(marks, np.int32)[:, None]
+        self._begin, self._border = np.asarray(marks_of(tokenizer), np.int32)[:, None]
 
     def __len__(self) -> int:
         return len(self.examples)
