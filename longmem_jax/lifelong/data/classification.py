@@ -229,9 +229,7 @@ def training_texts(examples: Mapping[str, Splits]) -> list[str]:
     return [text for splits in examples.values() for text in splits.train.texts]
 
 
-def tasks(
-    examples: Mapping[str, Splits], tokenizer: Tokenizer, max_length: int
-) -> dict[str, Task]:
+def tasks(examples: Mapping[str, Splits], tokenizer: Tokenizer, max_length: int) -> dict[str, Task]:
     """Rows of all sets; a row's answer is its class, int32 [rows]. Long texts lose their ends.
 
     Raises:

@@ -200,9 +200,7 @@ def trivia(file: Path, evidence: Path, field: str, characters: int) -> list[Ques
 def _documents(files: Sequence[Path], names: Sequence[str], characters: int) -> Iterator[Context]:
     # The longest name first: of names that begin alike it is the one that is found.
     ordered = sorted(names, key=lambda name: (-len(name), name))
-    found = re.compile(
-        rf'(?<!\w)(?:{"|".join(map(re.escape, ordered))})(?!\w)', re.IGNORECASE
-    )
+    found = re.compile(rf'(?<!\w)(?:{"|".join(map(re.escape, ordered))})(?!\w)', re.IGNORECASE)
     for file in files:
         text = ' '.join(read_whole(file).decode('utf-8', 'replace').split())[:characters]
         yield Context(text, tuple(match.span() for match in found.finditer(text)))

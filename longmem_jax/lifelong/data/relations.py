@@ -281,7 +281,11 @@ def by_k_means(vectors: np.ndarray, num_clusters: int, seed: int) -> list[list[i
             if num_clusters > len(vectors):
                 break
             _, labels = vq.kmeans2(
-                vectors, num_clusters, iter=100, minit='++', rng=np.random.default_rng([seed, attempt])
+                vectors,
+                num_clusters,
+                iter=100,
+                minit='++',
+                rng=np.random.default_rng([seed, attempt]),
             )
             if len(np.unique(labels)) == num_clusters:
                 return [np.flatnonzero(labels == i).tolist() for i in range(num_clusters)]
