@@ -1,4 +1,4 @@
-"""Learning a stream in episodes with sparse replay (Holla et al., 2020): what OML-, ANML- and MAML-ER share.
+"""Learning a stream in episodes, with sparse replay: OML-, ANML- and MAML-ER (Holla et al., 2020).
 
 An episode is m batches of the stream, the support, and a query. Inner steps learn the support; all
 parameters then take one step that makes the query's loss after those lower. The query is the next batch
@@ -30,7 +30,7 @@ from longmem_jax.lifelong.meta_gradient import (
 from longmem_jax.lifelong.rows import Rows, take
 from longmem_jax.training.step import keep_finite
 
-# The paper's values for the five text sets; for relations, batches have 4 rows and `replay_every` is 1600.
+# The paper's values for text classification; for relations, a batch is 4 rows, `replay_every` 1,600.
 SETTINGS = dict(
     updates=5,  # m, batches of the support of an episode
     inner_rate=1e-3,  # of the inner steps, in training and before a test
@@ -40,7 +40,8 @@ SETTINGS = dict(
     replay=True,  # False = the query is always of the stream
     replay_every=9_600,  # R_I, rows of the stream between two replays
     replay_rate=0.01,  # r, rows replayed per row of the stream
-    replay_summed=False,  # True = gradients of int(R_I r / b) batches added up, not one of floor(r R_I) rows
+    # A replay is one batch of floor(r R_I) rows. True = the gradients of int(R_I r / b) batches added up.
+    replay_summed=False,
     adapt_steps=5,  # batches of the memory that are learned before a test; 0 = none
     dropout=True,  # the encoder's, while it learns the stream
 )
@@ -50,8 +51,8 @@ def released() -> dict[str, dict[str, Any]]:
     """What the authors' release does otherwise than the paper.
 
     Returns:
-      'method': fields of the method's settings; 'optimizer': fields of `config.optimizer`; 'head': fields
-      of `heads.Candidates`. Its accuracy of relations is that of `heads.released_rows`.
+      'method': fields of the method's settings; 'optimizer': fields of `config.optimizer`; 'head':
+      fields of `heads.Candidates`. Its accuracy of relations is of the rows of `heads.released_rows`.
     """
     return dict(
         method=dict(replay_summed=True, dropout=False),
@@ -182,39 +183,41 @@ def observe(plan: Plan, state: LearnerState, stream: Rows) -> tuple[LearnerState
     its query alone is written to the memory, and learned no more than that.
     """
     write_key, read_key, dropout = jax.random.split(jax.random.fold_in(state.key, state.step), 3)
-    memory = write(plan, state, len(stream), write_key)
+    shape = (plan.settings.updates + 1, plan.batch)
+    chosen = jax.random.bernoulli(write_key, plan.settings.write_rate, shape)
+    memory = write_support(plan, state, len(stream), chosen)
     drawn, found = episodic.draw(memory, read_key, _replay_shape(plan))
     dropout = dropout if plan.settings.dropout else None
-    return learn(plan, state, stream, memory, drawn, found, dropout)
+    return learn(plan, state, stream, chosen, memory, drawn, found, dropout)
 
 
-def write(plan: Plan, state: LearnerState, stream: int, key: jax.Array) -> episodic.Memory:
-    """The memory with the support of the next episode, and with its query if it is of the stream.
+def write_support(
+    plan: Plan, state: LearnerState, stream: int, chosen: jax.Array
+) -> episodic.Memory:
+    """The memory with the support of the next episode, which a replay of this episode may draw.
 
     Args:
       plan: the learner.
       state: before the episode.
       stream: rows of the stream.
-      key: of which rows are written.
+      chosen: bool [m + 1, b], which rows of support and query are to be written.
     """
-    support, query = _numbers(plan, state)
-    due = _due(plan, state)
-    complete = _complete(support, stream)
-    numbers = jnp.concatenate([support, query]).reshape(-1)
-    chosen = jax.random.bernoulli(key, plan.settings.write_rate, numbers.shape)
-    chosen &= (numbers < stream) & complete
-    keys = jnp.zeros((len(numbers), 0))
-    first = support.size
-    memory = episodic.write(state.memory, numbers[:first], keys[:first], chosen[:first])
-    # An episode that has nothing to replay has a query of the stream.
-    of_stream = ~due | (memory.size == 0)
-    return episodic.write(memory, numbers[first:], keys[first:], chosen[first:] & of_stream)
+    support, _ = _numbers(plan, state)
+    there = (support < stream) & _complete(support, stream)
+    return _write(state.memory, support, chosen[:-1] & there)
+
+
+def _write(memory: episodic.Memory, numbers: jax.Array, chosen: jax.Array) -> episodic.Memory:
+    """Writes rows of batches, [n, b] each."""
+    keys = jnp.zeros((numbers.size, 0))
+    return episodic.write(memory, numbers.reshape(-1), keys, chosen.reshape(-1))
 
 
 def learn(
     plan: Plan,
     state: LearnerState,
     stream: Rows,
+    chosen: jax.Array,
     memory: episodic.Memory,
     drawn: jax.Array,
     found: jax.Array,
@@ -226,9 +229,10 @@ def learn(
       plan: the learner.
       state: before the episode.
       stream: the stream.
-      memory: after the episode.
+      chosen: bool [m + 1, b], which rows of support and query are to be written.
+      memory: with the support, see `write_support`.
       drawn: rows of the replay, int32 [batches, b], if this is an episode that replays.
-      found: bool scalar, whether they are there.
+      found: bool scalar, whether they are there. If not, the query is of the stream.
       dropout: key of dropout, None = no dropout.
     """
     support, query = _numbers(plan, state)
@@ -258,6 +262,8 @@ def learn(
         of_either if plan.settings.replay else of_stream,
         plan.inner,
     )
+    there = (query < len(stream)) & complete & ~replays
+    memory = _write(memory, query, chosen[-1:] & there)
     taken = complete & (replays | (query[0, 0] < len(stream)))
     norm = optax.global_norm(found_gradient)
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)

@@ -1,4 +1,4 @@
-"""OML-ER: the inner loop learns the head, the meta-gradient a representation for it (Holla et al., 2020).
+"""OML-ER: the inner loop learns the head, the meta-gradient all parameters (Holla et al., 2020).
 
 Online-aware meta-learning (Javed and White, 2019) with an episodic memory, of first order. The encoder
 is the representation network, the head the prediction network.
