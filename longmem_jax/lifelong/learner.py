@@ -70,8 +70,13 @@ class Method(NamedTuple):
       faults: `(settings) -> texts`, each beginning with the name of a field.
       make: `(network, settings, optimizer, batch) -> Learner`: `optimizer` of optax for all parameters,
         `batch` the rows of one step of it.
+      parameters: `(network, settings, key) -> parameters` that the optimizer is of, at the start; those
+        of the network, unless the method adds some.
     """
 
     settings: dict[str, Any]
     faults: Callable[[Any], list[str]]
     make: Callable[[Any, Any, Any, int], Learner]
+    parameters: Callable[[Any, Any, jax.Array], Any] = lambda network, settings, key: network.init(
+        key
+    )
