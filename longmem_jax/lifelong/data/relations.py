@@ -5,18 +5,16 @@ A row is a sentence with candidates, of which one is right. A line of the files 
   GOLD <tab> CANDIDATE CANDIDATE ... <tab> SENTENCE
 
 with numbers that count the lines of `relation_name.txt` from 1. Relations are grouped into clusters,
-which are the tasks, and their order is random. A learner is not asked about relations that no task so
-far has had: they are removed from the candidates of rows to train on, and if no wrong candidate is left
-the last two stay. The test sentences keep theirs.
+see `clusters`; these are the tasks, and come in random order. A learner is not asked about relations
+that no task so far has had: they are removed from the candidates of rows to train on, and if no wrong
+candidate is left the last two stay. The test sentences keep theirs.
 """
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.cluster import vq
 
 from longmem_jax.data.stored_files import read_whole
 from longmem_jax.data.tokenizers import Tokenizer
@@ -24,6 +22,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.faults import of_section
 from longmem_jax.lifelong import stream
 from longmem_jax.lifelong.data.texts import Marked, choose
+from longmem_jax.lifelong.heads import choose_from
 from longmem_jax.lifelong.rows import Rows
 from longmem_jax.segment import NOTHING
 
@@ -31,7 +30,6 @@ NAMES = 'relation_name.txt'
 FILES = {'train': ('training_data.txt', 'train.txt'), 'test': ('val_data.txt', 'test.txt')}
 NO_ANSWER = 'noNegativeAnswer'  # in place of the candidates of lines that are skipped
 KEPT = 2  # wrong candidates of a row that would have none
-ATTEMPTS = 50  # of k-means, which may leave a cluster without relations
 SETTINGS = dict(
     clusters='',  # file with the numbers of a cluster's relations per line; '' = by k-means
     vectors='',  # GloVe's text file for k-means; '' = the vectors of the pretrained encoder's tokens
@@ -89,7 +87,7 @@ class Encoded(NamedTuple):
 
     Attributes:
       names: tokens of the relations' names, each with a [SEP] after it, [relations, tokens] of the
-        dtype of rows; `NOTHING` after them.
+        dtype of rows; `NOTHING` after them. For `heads.Candidates`.
       train, validation, test: rows; a row is [CLS] SENTENCE [SEP], and leaves room for a name. Its
         answer is its candidates, int32 [rows, most], the right one first, -1 = none.
     """
@@ -105,13 +103,14 @@ def faults(settings: Mapping[str, Any]) -> list[str]:
     return of_section(settings, FIELDS)
 
 
-def _lines(file: Path) -> list[str]:
+def lines_of(file: Path) -> list[str]:
+    """The lines of a text; raises `UsageError` if it cannot be read."""
     lines = read_whole(file).decode('utf-8', 'replace').split('\n')
     return lines[:-1] if lines and not lines[-1] else lines
 
 
-def _numbers(text: str, names: Sequence[str], where: str) -> list[int]:
-    """Relations from 0."""
+def numbers_of(text: str, names: Sequence[str], where: str) -> list[int]:
+    """Relations from 0, of a text that counts them from 1; raises `UsageError` for others."""
     found = []
     for word in text.split():
         if not word.isdecimal() or not 1 <= int(word) <= len(names):
@@ -135,7 +134,7 @@ def read_file(file: Path, names: Sequence[str]) -> Examples:
         message names the line.
     """
     sentences, found = [], []
-    for number, line in enumerate(_lines(file), 1):
+    for number, line in enumerate(lines_of(file), 1):
         where, columns = f'{file}:{number}', line.rstrip('\r').split('\t')
         if not line.strip() or NO_ANSWER in line:
             continue
@@ -144,8 +143,8 @@ def read_file(file: Path, names: Sequence[str]) -> Examples:
                 f'{where}: has {len(columns)} columns; GOLD, CANDIDATES and SENTENCE are needed, with '
                 'tabs between them.'
             )
-        gold = _numbers(columns[0], names, where)
-        wrong = [i for i in dict.fromkeys(_numbers(columns[1], names, where)) if i not in gold]
+        gold = numbers_of(columns[0], names, where)
+        wrong = [i for i in dict.fromkeys(numbers_of(columns[1], names, where)) if i not in gold]
         if len(gold) != 1 or not wrong or not columns[2].strip():
             raise UsageError(
                 f'{where}: one right relation, other candidates and a sentence are needed.'
@@ -181,7 +180,7 @@ def read(path: str, settings: Mapping[str, Any]) -> Relations:
     if not path or not (root / NAMES).is_file() or None in files.values():
         wanted = ', '.join(' or '.join(names) for names in FILES.values())
         raise UsageError(f'config.data.path = {path!r}: must have {NAMES}, {wanted}.')
-    names = [line.strip() for line in _lines(root / NAMES)]
+    names = [line.strip() for line in lines_of(root / NAMES)]
     given, asked = (read_file(files[split], names) for split in ('train', 'test'))
     train, held_out = choose(
         len(given.sentences), settings['rows'], settings['validation_rows'], str(files['train']),
@@ -223,131 +222,6 @@ def encode(relations: Relations, tokenizer: Tokenizer, max_length: int) -> Encod
     return Encoded(names, *map(rows, (relations.train, relations.validation, relations.test)))
 
 
-def vectors_of_words(names: Sequence[str], file: str) -> np.ndarray:
-    """Mean vectors of the words of names, float64 [names, width], from GloVe's text file.
-
-    Raises:
-      UsageError: it cannot be read, or has none of a name's words.
-    """
-    wanted = {word for name in names for word in name.lower().split()}
-    found: dict[str, np.ndarray] = {}
-    for number, line in enumerate(_lines(Path(file).expanduser()), 1):
-        word, *numbers = line.rstrip().split(' ')
-        if word in wanted:
-            try:
-                found[word] = np.asarray(numbers, np.float64)
-            except ValueError as error:
-                raise UsageError(f'{file}:{number}: not a word with its numbers.') from error
-    if len({len(vector) for vector in found.values()}) > 1:
-        raise UsageError(f'{file}: vectors are not all as long.')
-    means = []
-    for name in names:
-        known = [found[word] for word in name.lower().split() if word in found]
-        if not known:
-            raise UsageError(
-                f'{file}: has none of the words of the relation {name!r}; use other vectors, or give '
-                'the clusters as a file.'
-            )
-        means.append(np.mean(known, axis=0))
-    return np.stack(means)
-
-
-def vectors_of_tokens(names: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Mean vectors of the tokens of names, float64 [names, width].
-
-    Args:
-      names: `Encoded.names`; the [SEP] counts too, which is the same in all.
-      table: vectors of the tokens, [vocabulary, width].
-    """
-    there = names != np.asarray(NOTHING).astype(names.dtype)
-    vectors = np.asarray(table, np.float64)[np.where(there, names, 0)] * there[..., None]
-    return vectors.sum(axis=1) / there.sum(axis=1, keepdims=True)
-
-
-def by_k_means(vectors: np.ndarray, num_clusters: int, seed: int) -> list[list[int]]:
-    """Clusters of relations, numbers from 0, each of at least one.
-
-    Args:
-      vectors: of the relations, float64 [relations, width].
-      num_clusters: at most the relations.
-      seed: of the first centres.
-
-    Raises:
-      UsageError: more clusters than there are different vectors.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        for attempt in range(ATTEMPTS):
-            if num_clusters > len(vectors):
-                break
-            _, labels = vq.kmeans2(
-                vectors,
-                num_clusters,
-                iter=100,
-                minit='++',
-                rng=np.random.default_rng([seed, attempt]),
-            )
-            if len(np.unique(labels)) == num_clusters:
-                return [np.flatnonzero(labels == i).tolist() for i in range(num_clusters)]
-    raise UsageError(
-        f'num_clusters = {num_clusters}: {len(vectors)} relations cannot be grouped into as many '
-        'clusters; use fewer, or give the clusters as a file.'
-    )
-
-
-def clusters_of(file: str, names: Sequence[str]) -> list[list[int]]:
-    """Clusters from a file, a line of numbers for each; raises `UsageError` for faulty ones."""
-    found = [
-        numbers
-        for number, line in enumerate(_lines(Path(file).expanduser()), 1)
-        if (numbers := _numbers(line, names, f'{file}:{number}'))
-    ]
-    counts = np.bincount(sum(found, []), minlength=len(names))
-    if (counts != 1).any():
-        relation = int(np.flatnonzero(counts != 1)[0])
-        raise UsageError(
-            f'{file}: the relation {relation + 1} is in {counts[relation]} clusters; each must be in one.'
-        )
-    return found
-
-
-def find_clusters(
-    relations: Relations,
-    names: np.ndarray,
-    settings: Mapping[str, Any],
-    table: np.ndarray | None = None,
-    report: Callable[[str], None] = print,
-) -> list[list[int]]:
-    """The clusters that the settings ask for.
-
-    Args:
-      relations: from `read`.
-      names: `Encoded.names`.
-      settings: like `SETTINGS`.
-      table: vectors of an encoder's tokens, [vocabulary, width], where no file is given.
-      report: called with a line that says what the clusters are made of.
-
-    Raises:
-      UsageError: faulty files, or nothing to make clusters of.
-    """
-    if settings['clusters']:
-        found, source = clusters_of(settings['clusters'], relations.names), settings['clusters']
-    elif settings['vectors'] or table is not None:
-        if settings['vectors']:
-            vectors = vectors_of_words(relations.names, settings['vectors'])
-            source = f'k-means of the mean word vectors of {settings["vectors"]}'
-        else:
-            vectors = vectors_of_tokens(names, table)
-            source = "k-means of the mean vectors of the encoder's tokens"
-        found = by_k_means(vectors, settings['num_clusters'], settings['seed'])
-    else:
-        raise UsageError(
-            'clusters: give a file of clusters, or vectors of words (GloVe), or a pretrained encoder.'
-        )
-    report(f'{len(found)} clusters of {len(relations.names)} relations: {source}')
-    return found
-
-
 def only_seen(candidates: np.ndarray, seen: np.ndarray) -> np.ndarray:
     """Removes wrong candidates that no task so far has had; the last ones stay if none is left.
 
@@ -372,12 +246,13 @@ def only_seen(candidates: np.ndarray, seen: np.ndarray) -> np.ndarray:
 def tasks(
     encoded: Encoded, clusters: Sequence[Sequence[int]], order: Sequence[int]
 ) -> dict[str, stream.Task]:
-    """A task for each cluster, in an order, by names such as 'cluster 3'.
+    """A task for each cluster, in an order, by names such as 'cluster 3'; answers are `heads.Choice`.
 
     Args:
       encoded: from `encode`.
       clusters: relations of each.
-      order: the clusters as they come; what has been seen depends on it.
+      order: the clusters as they come, such as `stream.random_order(range(10), seed)`; what has been
+        seen depends on it.
 
     Raises:
       UsageError: a cluster without a row to train on.
@@ -396,7 +271,8 @@ def tasks(
             chosen = inside[rows.answer[:, 0]]
             candidates = rows.answer[chosen]
             candidates = candidates if asked else only_seen(candidates, seen)
-            splits.append(Rows(rows.tokens[chosen], rows.types[chosen], candidates))
+            answer = choose_from(candidates[:, 0], candidates[:, 1:])
+            splits.append(Rows(rows.tokens[chosen], rows.types[chosen], answer))
         if not len(splits[0]):
             raise UsageError(
                 f'cluster {cluster}: no row of the training file has one of its relations; use more '
@@ -404,8 +280,3 @@ def tasks(
             )
         found[f'cluster {cluster}'] = stream.Task(*splits)
     return found
-
-
-def random_order(num_clusters: int, seed: int) -> tuple[int, ...]:
-    """A random order of the clusters."""
-    return stream.random_order(range(num_clusters), seed)
