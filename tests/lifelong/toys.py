@@ -8,7 +8,7 @@ from longmem_jax.data.tokenizers import FromJson
 
 def word_tokenizer(*words, marks=MARKS):
     """A WordPiece tokenizer that knows these words; others are spelled."""
-    letters = [chr(i) for i in range(97, 123)] + list('0123456789.,?!$-\'')
+    letters = [chr(i) for i in range(97, 123)] + list("0123456789.,?!$-'")
     pieces = [*marks, *letters, *(f'##{x}' for x in letters), *dict.fromkeys(words)]
     vocabulary = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token=marks[1]))
