@@ -99,6 +99,7 @@ def untrained(model: Any, *, dropout: float = 0.0, dtype: str = 'float32') -> Be
     """
     module = hosts.make(config_of(model, dropout=dropout, dtype=dtype), 1)
 
+    @jax.jit
     def load(key: jax.Array) -> Any:
         return unbox(hosts.boxed_parameters(module, key))
 

@@ -74,10 +74,8 @@ def test_padding_changes_nothing():
     np.testing.assert_allclose(encode(texts([[1, 2, 3], [4] * 8]))[:1], alone, atol=1e-6)
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
-def test_networks_of_every_head_have_losses_and_keys(dtype):
-    model = encoders.small_model(30, 16, TINY)
-    encoder = encoders.untrained(model, dtype=dtype)
+def test_networks_of_every_head_have_losses_and_keys():
+    encoder = encoders.untrained(encoders.small_model(30, 16, TINY), dtype='bfloat16')
     tokens = np.asarray([[2, 5, 6, 3, 7, 3, 65535, 65535]] * 2, np.uint16)
     types = np.asarray([[0, 0, 0, 0, 1, 1, 0, 0]] * 2, np.uint8)
     made = [
