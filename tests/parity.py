@@ -18,6 +18,7 @@ from tests.parity_systems import (
     infini_attention,
     infinity_former,
     knn_lm,
+    lifelong_episodes,
     linear_attention,
     mem_transformer,
     memformer,
@@ -46,6 +47,7 @@ SYSTEMS = {
     'knn_lm': knn_lm.check,
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),
+    **dict.fromkeys(lifelong_episodes.SYSTEMS, lifelong_episodes.check),
     **dict.fromkeys(hosts.NAMES, hosts.check),
 }
 TOLERANCE = 1e-4

@@ -21,6 +21,7 @@ from longmem_jax.lifelong.meta_gradient import (
     Batches,
     Inner,
     Params,
+    Read,
     batches,
     gradient,
     inner_steps,
@@ -40,7 +41,7 @@ SETTINGS = dict(
     replay=True,  # False = the query is always of the stream
     replay_every=9_600,  # R_I, rows of the stream between two replays
     replay_rate=0.01,  # r, rows replayed per row of the stream
-    # A replay is one batch of floor(r R_I) rows. True = the gradients of int(R_I r / b) batches added up.
+    # A replay is one batch of floor(r R_I) rows; if True, int(R_I r / b) batches, gradients added up.
     replay_summed=False,
     adapt_steps=5,  # batches of the memory that are learned before a test; 0 = none
     dropout=True,  # the encoder's, while it learns the stream
@@ -303,17 +304,33 @@ def replay_batches(
 
 def predict(plan: Plan, state: LearnerState, stream: Rows, rows: Rows, key: jax.Array) -> jax.Array:
     """Scores of the rows of a test set; see `learner.Learner.predict`."""
-    params = state.params
-    if plan.settings.adapt_steps:
-        shape = (plan.settings.adapt_steps, plan.batch)
-        drawn, found = episodic.draw(state.memory, key, shape)
-        support = batches(stream, drawn, jnp.broadcast_to(found, shape))
-        fast, rest = split(params, plan.fast)
-        fast, _ = inner_steps(
-            plan.network, fast, state.own | rest, support, plan.settings.inner_rate
-        )
-        params = rest | fast
+    if not plan.settings.adapt_steps:
+        return scores(plan, state.own | state.params, rows)
+    drawn, found = episodic.draw(state.memory, key, (plan.settings.adapt_steps, plan.batch))
+    params, _ = adapt(plan, state, stream, drawn, found)
     return scores(plan, state.own | params, rows)
+
+
+def adapt(
+    plan: Plan, state: LearnerState, stream: Rows, drawn: jax.Array, found: jax.Array
+) -> tuple[Params, Read]:
+    """The parameters after inner steps on rows of the memory, int32 [batches, b].
+
+    Args:
+      plan: the learner.
+      state: after the stream.
+      stream: the stream.
+      drawn: the rows; found: bool scalar, whether they are there. If not, parameters stay.
+
+    Returns:
+      The trained parameters, and what each batch gave before its step.
+    """
+    support = batches(stream, drawn, jnp.broadcast_to(found, drawn.shape))
+    fast, rest = split(state.params, plan.fast)
+    fast, read = inner_steps(
+        plan.network, fast, state.own | rest, support, plan.settings.inner_rate
+    )
+    return rest | fast, read
 
 
 def scores(plan: Plan, params: Params, rows: Rows) -> jax.Array:
