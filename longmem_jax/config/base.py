@@ -90,7 +90,7 @@ def base() -> ml_collections.ConfigDict:
         task=config_dict.create(),  # fields of a task, or of a set of data/sets/
     )
     config.optimizer = config_dict.create(
-        name='adam',  # 'adam', 'adamw', 'adagrad', 'adafactor', 'sgd'
+        name='adam',  # 'adam', 'adamw', 'adamw_hf', 'adagrad', 'adafactor', 'sgd'
         learning_rate=2.5e-4,
         b1=0.9,
         b2=0.999,

@@ -11,7 +11,7 @@ import optax
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.memory.registry import LAYERS
 
-NAMES = ('adam', 'adamw', 'adagrad', 'adafactor', 'sgd', 'nesterov')
+NAMES = ('adam', 'adamw', 'adamw_hf', 'adagrad', 'adafactor', 'sgd', 'nesterov')
 FROZEN = 'frozen'  # label of parameters whose group has the rate 0
 SCHEDULES = ('cosine', 'linear', 'inverse_sqrt', 'constant')
 
@@ -125,6 +125,41 @@ def freeze(groups: Any, params: Any) -> Any:
     )
 
 
+def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    """Adam's step as the AdamW of transformers 3 takes it.
+
+    `sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps)`: `eps` is added to the root without its
+    correction, so in the first steps it weighs `1 / sqrt(1 - b2^t)` times what it does in
+    `optax.adam`, 32 times in the very first.
+    """
+
+    def update(gradients: Any, state: optax.ScaleByAdamState, params: Any = None) -> Any:
+        del params
+        mean = optax.tree.update_moment(gradients, state.mu, b1, 1)
+        square = optax.tree.update_moment(gradients, state.nu, b2, 2)
+        count = state.count + 1
+        size = jnp.sqrt(1 - b2**count) / (1 - b1**count)
+        steps = jax.tree.map(lambda m, v: size * m / (jnp.sqrt(v) + eps), mean, square)
+        return steps, optax.ScaleByAdamState(count, mean, square)
+
+    return optax.GradientTransformation(optax.scale_by_adam().init, update)
+
+
+def decay_updated(schedule: optax.Schedule, decay: float) -> optax.GradientTransformation:
+    """Takes `rate * decay` of the parameters away, after the update that is given has been made."""
+
+    def init(params: Any) -> optax.ScaleByScheduleState:
+        del params
+        return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
+
+    def update(updates: Any, state: optax.ScaleByScheduleState, params: Any) -> Any:
+        share = schedule(state.count) * decay
+        updates = jax.tree.map(lambda u, p: u - share * (p + u), updates, params)
+        return updates, optax.ScaleByScheduleState(state.count + 1)
+
+    return optax.GradientTransformation(init, update)
+
+
 def _make_base(
     name: str, settings: Any, schedule: optax.Schedule, decayed: Any
 ) -> optax.GradientTransformation:
@@ -139,6 +174,12 @@ def _make_base(
             eps=settings.eps,
             weight_decay=settings.weight_decay,
             mask=decayed,
+        )
+    if name == 'adamw_hf':
+        return optax.chain(
+            scale_by_uncorrected_adam(settings.b1, settings.b2, settings.eps),
+            optax.scale_by_learning_rate(schedule),
+            optax.masked(decay_updated(schedule, settings.weight_decay), decayed),
         )
     if name == 'adafactor':
         # optax.adafactor decays after the learning rate, so by all of `weight_decay` in every update;

@@ -297,3 +297,43 @@ def test_gates_of_every_memory_have_their_own_rate_and_no_decay():
                 assert group >= 0, f'{memory}: {name} has the rate of everything else'
                 assert groups[group][1] > 1 and not groups[group][2], name
     assert gated >= {'infini', 'memorizing', 'infinity_former'}
+
+
+@pytest.mark.parametrize('b1, eps', [(0.9, 1e-6), (0.5, 0.3)])
+def test_adamw_of_hugging_face_is_a_plain_loop(b1, eps):
+    """Its eps is added to the root that is not corrected; decay follows the step."""
+    settings = make_config(
+        name='adamw_hf', b1=b1, b2=0.99, eps=eps, weight_decay=0.1, learning_rate=0.2,
+        schedule='linear', final_fraction=0.5,
+    )  # fmt: skip
+    generator = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: generator.normal(size=leaf.shape), make_params())
+    kernel, bias = params['block']['kernel'].copy(), params['block']['bias'].copy()
+    params = jax.tree.map(jnp.float32, params)
+    chain = optimizer.make_optimizer(settings, 6, params)
+    state, moments = chain.init(params), {'kernel': [0.0, 0.0], 'bias': [0.0, 0.0]}
+    for t in range(1, 7):
+        gradients = jax.tree.map(lambda leaf: generator.normal(size=leaf.shape), params)
+        rate = 0.2 + (0.1 - 0.2) * (t - 1) / 6
+        for name, weight in (('kernel', kernel), ('bias', bias)):
+            gradient, (mean, square) = gradients['block'][name], moments[name]
+            mean, square = b1 * mean + (1 - b1) * gradient, 0.99 * square + 0.01 * gradient**2
+            moments[name] = mean, square
+            size = rate * math.sqrt(1 - 0.99**t) / (1 - b1**t)
+            weight -= size * mean / (np.sqrt(square) + eps)
+            if name == 'kernel':  # vectors do not decay
+                weight -= rate * 0.1 * weight
+        updates, state = chain.update(jax.tree.map(jnp.float32, gradients), state, params)
+        params = optax.apply_updates(params, updates)
+        np.testing.assert_allclose(params['block']['kernel'], kernel, rtol=2e-5, atol=2e-6)
+        np.testing.assert_allclose(params['block']['bias'], bias, rtol=2e-5, atol=2e-6)
+    assert optimizer.updates_made(state) == 6
+
+
+def test_adamw_of_hugging_face_in_a_group():
+    """The others have another optimizer, and no moments here."""
+    changes = dict(groups=(('head', 1.0, True, 'adamw_hf'),), b1=0.9, b2=0.999, eps=1e-6)
+    found = first_update(1e-4, **changes, weight_decay=0.0)
+    share = 1e-4 / (1e-4 + 1e-6 / math.sqrt(0.001))  # what is left of a whole step
+    assert found['head']['kernel'] == pytest.approx(-0.5 * share, rel=1e-4)
+    assert found['block']['kernel'] == pytest.approx(-0.5 * 1e-4 / (1e-4 + 1e-6), rel=1e-4)
