@@ -18,6 +18,8 @@ from tests.parity_systems import (
     infini_attention,
     infinity_former,
     knn_lm,
+    lifelong_mbpa,
+    lifelong_replay,
     linear_attention,
     mem_transformer,
     memformer,
@@ -46,6 +48,10 @@ SYSTEMS = {
     'knn_lm': knn_lm.check,
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),
+    'agem': lifelong_replay.check,
+    'replay': lifelong_replay.check,
+    'mbpa': lifelong_mbpa.check_mbpa,
+    'meta_mbpa': lifelong_mbpa.check_meta_mbpa,
     **dict.fromkeys(hosts.NAMES, hosts.check),
 }
 TOLERANCE = 1e-4

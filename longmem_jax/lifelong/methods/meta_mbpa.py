@@ -59,11 +59,16 @@ def faults(settings: Any) -> list[str]:
 
 def in_training(settings: Any) -> adaptation.Adaptation:
     """The adaptation through which is trained; without momentum."""
-    return local(_plain(settings))._replace(
+    return at_test(settings)._replace(
         steps=settings['train_steps'],
         rate=settings['train_rate'],
         first_order=settings['order'] == 'first',
     )
+
+
+def at_test(settings: Any) -> adaptation.Adaptation:
+    """The adaptation at test time; without momentum."""
+    return local(_plain(settings))
 
 
 def _plain(settings: Any) -> dict[str, Any]:
@@ -101,7 +106,7 @@ def make(
     """
     sparse = schedules.Sparse(settings['replay_every'], settings['replay_rate'])
     plan = replays.plan(sparse, batch)
-    training, testing = in_training(settings), local(_plain(settings))
+    training, testing = in_training(settings), at_test(settings)
 
     def init(key: jax.Array) -> LearnerState:
         state = steps.new_state(key, network, optimizer)
