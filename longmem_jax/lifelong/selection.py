@@ -118,9 +118,9 @@ def by_score(
         level, chosen = carry
         value = score(place, chosen)
         counted = there[place] & jnp.isfinite(value)
-        first = level.count == 0
         # The first score is one that is written with probability `rate`.
-        height = jnp.where(first, value - jnp.log(rate), level.level)
+        begun = jnp.where(counted, value, 0) - jnp.log(rate)
+        height = jnp.where(level.count == 0, begun, level.level)
         written = there[place] & (draws[place] < jnp.exp(jnp.minimum(value - height, 0)))
         spread = jnp.sqrt(1 + level.variance)  # one nat is the least that matters
         moved = _seen(level, value).replace(
