@@ -19,6 +19,8 @@ from tests.parity_systems import (
     infinity_former,
     knn_lm,
     lifelong_episodes,
+    lifelong_mbpa,
+    lifelong_replay,
     linear_attention,
     mem_transformer,
     memformer,
@@ -48,6 +50,10 @@ SYSTEMS = {
     'infini_attention': infini_attention.check,
     'compressive_mean': transformer_sequential.checker('compressive_mean'),
     **dict.fromkeys(lifelong_episodes.SYSTEMS, lifelong_episodes.check),
+    'agem': lifelong_replay.check,
+    'replay': lifelong_replay.check,
+    'mbpa': lifelong_mbpa.check_mbpa,
+    'meta_mbpa': lifelong_mbpa.check_meta_mbpa,
     **dict.fromkeys(hosts.NAMES, hosts.check),
 }
 TOLERANCE = 1e-4

@@ -1,0 +1,46 @@
+"""Rows in chunks: what does not fit on the devices at once is done in equal parts, one by one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def split(tree: Any, size: int) -> Any:
+    """Leaves [n, ...] as [chunks, size, ...]; the last chunk is filled with copies of the first row.
+
+    `size` is at least 1; n is at least 1.
+    """
+    number = jax.tree.leaves(tree)[0].shape[0]
+    chunks = -(-number // size)
+
+    def cut(leaf: jax.Array) -> jax.Array:
+        filling = jnp.broadcast_to(leaf[:1], (chunks * size - number, *leaf.shape[1:]))
+        return jnp.concatenate([leaf, filling]).reshape(chunks, size, *leaf.shape[1:])
+
+    return jax.tree.map(cut, tree)
+
+
+def unsplit(tree: Any, number: int) -> Any:
+    """Leaves [chunks, size, ...] as [number, ...]: undoes `split`."""
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:number], tree)
+
+
+def in_chunks(function: Callable[..., Any], size: int, *arrays: Any) -> Any:
+    """`function(*arrays)` of `size` rows at a time, one chunk at a time.
+
+    Args:
+      function: of pytrees whose leaves have `size` rows as their first axis; so has what it returns,
+        and every row of it depends on that row alone.
+      size: rows of a chunk, at least 1; there are no more in a chunk than there are rows.
+      *arrays: pytrees with leaves [n, ...].
+
+    Returns:
+      What `function` returns, with leaves [n, ...].
+    """
+    number = jax.tree.leaves(arrays)[0].shape[0]
+    if number <= size:
+        return function(*arrays)
+    parts = jax.lax.map(lambda chunk: function(*chunk), split(arrays, size))
+    return unsplit(parts, number)

@@ -1,0 +1,56 @@
+"""One step per batch, and nothing against forgetting: the lower bound, ENC-DEC or SEQ of the papers.
+
+On a shuffled union of the tasks, read once or for some epochs, it is the upper bound (MTL); on the rows
+of one task, a single-task model. Which of them it is depends on the stream alone.
+"""
+
+from typing import Any
+
+import jax
+import optax
+
+from longmem_jax.lifelong import steps
+from longmem_jax.lifelong.learner import Learner, LearnerState, Method, Metrics
+from longmem_jax.lifelong.network import Network
+from longmem_jax.lifelong.rows import Rows
+
+SETTINGS: dict[str, Any] = {}
+
+
+def faults(settings: Any) -> list[str]:
+    """Faults of `config.lifelong.sequential`: it has no fields."""
+    del settings
+    return []
+
+
+def make(
+    network: Network, settings: Any, optimizer: optax.GradientTransformation, batch: int
+) -> Learner:
+    """The learner; arguments as in `learner.Method`."""
+    del settings
+
+    def init(key: jax.Array) -> LearnerState:
+        return steps.new_state(key, network, optimizer)
+
+    def observe(state: LearnerState, stream: Rows) -> tuple[LearnerState, Metrics]:
+        rows = steps.next_batch(state, stream, batch)
+        result = steps.gradient_of(network, state.params, rows, steps.keys_of(state).dropout)
+        moved = steps.update(
+            optimizer, state.params, state.optimizer, result.gradient, result.loss, rows.any
+        )
+        state = steps.advance(
+            state, rows, moved.finite, params=moved.params, optimizer=moved.optimizer
+        )
+        return state, steps.metrics_of(network, rows, result, state, moved.norm)
+
+    def predict(state: LearnerState, stream: Rows, rows: Rows, key: jax.Array) -> Any:
+        del stream, key
+        return steps.predict_rows(network, state.params, rows, batch)
+
+    def schedule(num_rows: int) -> list[str]:
+        return [steps.schedule_line(num_rows, batch)]
+
+    return Learner(init, observe, predict, batch, schedule)
+
+
+METHOD = Method(SETTINGS, faults, make)
