@@ -78,3 +78,4 @@ def _release():
     """Frees the programs of a file: a process can map only a limited number, and then crashes."""
     yield
     jax.clear_caches()
+    gc.collect()
