@@ -1,5 +1,6 @@
 """Every test runs on 8 virtual CPU devices, and compiled programs are shared between runs."""
 
+import gc
 import os
 import re
 import sys
@@ -25,6 +26,10 @@ os.makedirs(CACHE, exist_ok=True)
 jax.config.update('jax_compilation_cache_dir', CACHE)
 jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
 jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
+# Operations of a program need not know the lines that made them, and garbage is looked for rarely:
+# both are a good part of the time of tracing.
+jax.config.update('jax_traceback_in_locations_limit', 0)
+gc.set_threshold(100_000, 20, 100)
 
 # No deadlines: a slow machine is not an error. The same examples in every run.
 hypothesis.settings.register_profile('fixed', deadline=None, derandomize=True, max_examples=40)
@@ -54,6 +59,12 @@ def pytest_xdist_make_scheduler(config, log):
     return ByUnit(config, log)
 
 
+def pytest_collection_finish():
+    """What has been imported stays, and is not looked through for garbage."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def made_figures(monkeypatch):
     """The figures that a test makes, in order."""
@@ -67,3 +78,4 @@ def _release():
     """Frees the programs of a file: a process can map only a limited number, and then crashes."""
     yield
     jax.clear_caches()
+    gc.collect()

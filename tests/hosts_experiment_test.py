@@ -122,6 +122,14 @@ def test_every_run_has_the_same_budget_and_is_runnable(tmp_path, calls):
     }  # fmt: skip
 
 
+def test_a_rotary_host_is_exported_as_what_other_programs_know(tmp_path, calls):
+    run.main([f'--output={tmp_path}', f'--books={tmp_path}', '--rotary', '--parts=blimp'])
+    given = model_fields.attributes_of(scores.plain_model(calls[0].model))
+    assert given['model_type'] == 'gpt_neox' and given['max_position_embeddings'] == 64
+    # The family turns a quarter of a head where the file says nothing.
+    assert given['rope_parameters']['partial_rotary_factor'] == 1
+
+
 def test_dialogues_are_read_with_and_without_their_document(tmp_path, calls, monkeypatch):
     for name in ('whole_test', 'untuned', 'fixed'):
         monkeypatch.setattr(dialogue, name, lambda *_: None)

@@ -4,6 +4,7 @@ python -m experiments.hosts --output=DIR --books=FOLDER [--blimp=FOLDER] [--dial
     [--superglue=FOLDER] [--seeds=3] [MEMORY ...]
 
 1. Trains a GPT-2 of 3 layers of 128 that sees 64 tokens, and exports it: DIR/host, DIR/exported.
+   With `--rotary` it is a GPT-NeoX with the same layers, and rotary positions.
 2. Fine-tunes the exported folder through `configs/host.py` with every memory at equal budget:
    DIR/books/MEMORY/SEED. `local` is the host without a memory.
 3. Scores every one by position in the book, before and after.
@@ -34,13 +35,14 @@ READ = ('--config.evaluate.max_test_segments=512', '--config.generate.sample_len
 
 
 def host_flags(options: argparse.Namespace) -> list[str]:
-    """Flags of the training of the host; its variants are `HOST`."""
+    """Flags of the training of the host; its variants are `host_variants`."""
     steps, width = options.host_steps, options.width
+    positions = [] if options.rotary else [f'--config.model.num_positions={SEGMENT}']
     return [
         '--config.data.source=text', f'--config.data.path={options.books}', '--config.data.pieces=16',
         '--config.data.tokenizer.kind=bpe', f'--config.data.tokenizer.size={VOCABULARY}',
-        f'--config.model.vocab_size={VOCABULARY}', f'--config.model.num_positions={SEGMENT}',
-        f'--config.model.d_model={width}', f'--config.model.d_embed={width}',
+        f'--config.model.vocab_size={VOCABULARY}', *positions, f'--config.model.d_model={width}',
+        f'--config.model.d_embed={width}',
         f'--config.model.head_dim={width // 4}', f'--config.model.d_feed_forward={4 * width}',
         '--config.model.init_std=0.0', '--config.train.num_lanes=16',
         f'--config.train.num_steps={steps}', f'--config.train.evaluate_every={steps // 2}',
@@ -85,18 +87,23 @@ def variants(options: argparse.Namespace, memory: str) -> str:
     return f'tiny,path={options.output / "exported"},memory={memory},segment={SEGMENT}'
 
 
+def host_variants(options: argparse.Namespace) -> str:
+    """What follows `--config=configs/host.py:` for the host itself."""
+    return HOST + (',position=rotary' if options.rotary else '')
+
+
 def host(options: argparse.Namespace) -> None:
     """Trains and exports the host, and counts n-grams on what it reads."""
     folder, exported = options.output / 'host', options.output / 'exported'
     flags = [*host_flags(options), *options.flags]
-    compare.run(CONFIG, HOST, flags, 0, folder)
+    compare.run(CONFIG, host_variants(options), flags, 0, folder)
     scores.export_plain(folder, exported)
     counted = [
         *compare.seed_flags(0),
         *flags,
         f'--config.data.tokenizer.path={exported / "tokenizer.json"}',
     ]
-    floors.measure(CONFIG, HOST, counted, options.output / 'floors')
+    floors.measure(CONFIG, host_variants(options), counted, options.output / 'floors')
 
 
 def books(options: argparse.Namespace, memory: str) -> None:
@@ -145,6 +152,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument('--pairs', type=int, default=50, help='first pairs of a paradigm')
     parser.add_argument('--seeds', type=int, default=3, help='of fine-tuning; the host has one')
     parser.add_argument('--width', type=int, default=128, help='of the host')
+    parser.add_argument('--rotary', action='store_true', help='positions of the host')
     parser.add_argument('--host_steps', type=int, default=5000, help='of 2,048 tokens')
     parser.add_argument('--steps', type=int, default=400, help='of 2,048 tokens, on books')
     parser.add_argument('--passkey_steps', type=int, default=600)

@@ -46,12 +46,12 @@ def plain_model(given: Any) -> Any:
     model = given.copy_and_resolve_references()
     model.positions_restart = False
     del model[LOCAL]
-    set_windows(model, (0,) * model.num_layers, model.num_positions)
+    set_windows(model, (0,) * model.num_layers, SEGMENT)
     return model
 
 
 def export_plain(folder: Path, output: Path) -> None:
-    """Writes the host, which was trained segment by segment, as the GPT-2 that it is."""
+    """Writes the host, which was trained segment by segment, as the GPT-2 or GPT-NeoX that it is."""
     if output.exists():
         return
     run = experiment_of(folder)

@@ -205,13 +205,13 @@ def _bands(scaling: Attributes, kind: str) -> tuple[float, float]:
     return low, high
 
 
-def rope_parameters(model: Any) -> dict[str, Any]:
-    """The `rope_parameters` of a `config.model`: the inverse of `rotary`."""
+def rope_parameters(model: Any, share: float | None = None) -> dict[str, Any]:
+    """The `rope_parameters` of a `config.model`: the inverse of `rotary`; `share` as there."""
     kind = model.rotary_scaling
     values: dict[str, Any] = dict(
         rope_theta=model.rotary_base, rope_type='default' if kind == 'none' else kind
     )
-    if model.rotary_share != 1:
+    if model.rotary_share != (1 if share is None else share):
         values['partial_rotary_factor'] = model.rotary_share
     if kind != 'none':
         values['factor'] = model.rotary_factor

@@ -192,7 +192,7 @@ def _write(kind: str, family: Family, model: Any) -> dict[str, Any]:
     if isinstance(family.dense_bias, str):
         given[family.dense_bias] = model.dense.bias
     if family.rotary is not None:
-        given['rope_parameters'] = of_file.rope_parameters(model)
+        given['rope_parameters'] = of_file.rope_parameters(model, family.rotary.get('share'))
     if model.kind == 'text_encoder':
         given['type_vocab_size'] = model.text_encoder.token_types
     windows = tuple(model.sliding.window if n == 'sliding' else 0 for n in model.attention)
