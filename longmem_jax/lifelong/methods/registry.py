@@ -1,7 +1,17 @@
 """All methods of lifelong learning, by name."""
 
 from longmem_jax.lifelong.learner import Method
-from longmem_jax.lifelong.methods import agem, mbpa, meta_mbpa, online_ewc, replay, sequential
+from longmem_jax.lifelong.methods import (
+    agem,
+    anml_er,
+    maml_er,
+    mbpa,
+    meta_mbpa,
+    oml_er,
+    online_ewc,
+    replay,
+    sequential,
+)
 
 METHODS: dict[str, Method] = {
     'sequential': sequential.METHOD,
@@ -12,4 +22,7 @@ METHODS: dict[str, Method] = {
     'mbpa_plus': mbpa.PLUS,
     'mbpa_random': mbpa.RANDOM,
     'meta_mbpa': meta_mbpa.METHOD,
+    'oml_er': oml_er.METHOD,
+    'anml_er': anml_er.METHOD,
+    'maml_er': maml_er.METHOD,
 }
