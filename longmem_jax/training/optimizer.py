@@ -1,5 +1,6 @@
 """Optimizers, schedules and parameter groups, all from optax."""
 
+import math
 import re
 from collections.abc import Callable, Collection
 from typing import Any
@@ -138,11 +139,16 @@ def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.Gradien
         mean = optax.tree.update_moment(gradients, state.mu, b1, 1)
         square = optax.tree.update_moment(gradients, state.nu, b2, 2)
         count = state.count + 1
-        size = jnp.sqrt(1 - b2**count) / (1 - b1**count)
+        size = jnp.sqrt(_left(b2, count)) / _left(b1, count)
         steps = jax.tree.map(lambda m, v: size * m / (jnp.sqrt(v) + eps), mean, square)
         return steps, optax.ScaleByAdamState(count, mean, square)
 
     return optax.GradientTransformation(optax.scale_by_adam().init, update)
+
+
+def _left(decay: float, count: jax.Array) -> jax.Array:
+    """`1 - decay^count`, whose digits a float32 would lose where the power is near 1."""
+    return -jnp.expm1(count * (math.log(decay) if decay else -math.inf))
 
 
 def decay_updated(schedule: optax.Schedule, decay: float) -> optax.GradientTransformation:
