@@ -1,6 +1,7 @@
 """Tokenizers: bytes, characters, words, any `tokenizers` JSON, WordPiece, sentencepiece."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from longmem_jax.files import checksum
 KINDS = ('bytes', 'characters', 'words', 'bpe', 'wordpiece', 'tokenizers', 'sentencepiece')
 # The library needs about 170 bytes per character of one text.
 ENCODED_CHARACTERS = 1 << 18
+ENCODED_TEXTS = 4096  # short ones at a time
 BEGIN_NAMES = ('<|endoftext|>', '<s>', '<bos>', '[BOS]', '[CLS]', '</s>')
 
 
@@ -191,6 +193,15 @@ class FromJson:
             ids.append(self._ids(characters[start:end]))
             start = end
         return np.concatenate(ids)
+
+    def encode_all(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of every text as by `encode`; on all cores, so that short texts take less time."""
+        ids = []
+        for start in range(0, len(texts), ENCODED_TEXTS):
+            part = list(texts[start : start + ENCODED_TEXTS])
+            found = self._tokenizer.encode_batch_fast(part, add_special_tokens=False)
+            ids += [np.asarray(each.ids, np.int32) for each in found]
+        return ids
 
     def encode_with_places(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Ids of a text as by `encode`, and where they are in it.

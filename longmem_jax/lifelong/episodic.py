@@ -58,20 +58,22 @@ def write(memory: Memory, numbers: jax.Array, keys: jax.Array, chosen: jax.Array
     Args:
       memory: before.
       numbers: int32 [n]; keys: [n, width]; chosen: bool [n], the rows that are written. Of more rows
-        than there is room for, the last ones are kept.
+        than there is room for, the last ones are kept. Keys are cut off at the range of their dtype.
 
     Returns:
       The memory after it.
     """
     if not memory.capacity:
         return memory
+    limit = jnp.finfo(memory.keys.dtype).max.astype(keys.dtype)
+    keys = jnp.clip(keys, -limit, limit).astype(memory.keys.dtype)
     order = jnp.cumsum(chosen) - 1
     kept = chosen & (order >= chosen.sum() - memory.capacity)
     # Places outside are dropped.
     place = jnp.where(kept, (memory.count + order) % memory.capacity, memory.capacity)
     return Memory(
         numbers=memory.numbers.at[place].set(numbers, mode='drop'),
-        keys=memory.keys.at[place].set(keys.astype(memory.keys.dtype), mode='drop'),
+        keys=memory.keys.at[place].set(keys, mode='drop'),
         count=memory.count + chosen.sum().astype(jnp.int32),
     )
 

@@ -251,8 +251,7 @@ def rows_of(texts: Sequence[str], tokenizer: FromJson, length: int) -> np.ndarra
       UsageError: a tokenizer without [CLS] and [SEP], or no text.
     """
     marked, parts = Marked(tokenizer), []
-    for text in texts:
-        ids = marked.ids(text)
+    for ids in marked.all_ids(texts):
         parts += [marked.join(ids[at : at + length - 2]) for at in range(0, len(ids), length - 2)]
     if not parts:
         raise UsageError('there is no text to pretrain on.')

@@ -57,7 +57,8 @@ class Level:
 
 def start() -> Level:
     """Before the first row."""
-    return Level(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()), jnp.zeros((), jnp.int32))
+    level, mean, variance = (jnp.zeros(()) for _ in range(3))
+    return Level(level, mean, variance, jnp.zeros((), jnp.int32))
 
 
 class Decision(NamedTuple):

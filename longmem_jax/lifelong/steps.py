@@ -131,11 +131,18 @@ def new_state(
     """The state of a learner without memory, at the start of a stream."""
     first, second = jax.random.split(key)
     params = network.init(first)
-    zero = jnp.zeros((), jnp.int32)
+    # Three arrays: a buffer can be donated once.
+    step, position, skipped = (jnp.zeros((), jnp.int32) for _ in range(3))
     return LearnerState(
-        step=zero, position=zero, params=params, optimizer=optimizer.init(params), memory=(), own=(),
-        key=second, skipped=zero,
-    )  # fmt: skip
+        step=step,
+        position=position,
+        params=params,
+        optimizer=optimizer.init(params),
+        memory=(),
+        own=(),
+        key=second,
+        skipped=skipped,
+    )
 
 
 def advance(state: LearnerState, batch: Batch, finite: jax.Array, **changes: Any) -> LearnerState:

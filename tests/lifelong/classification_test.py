@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from longmem_jax.data import tokenizers
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
 from longmem_jax.lifelong import stream
 from longmem_jax.lifelong.data import classification as data
+from longmem_jax.lifelong.data.texts import Marked
 from tests.lifelong.toys import word_tokenizer, words_of
 
 SHARED = Path(__file__).parents[3] / 'shared' / 'data' / 'text_classification'
@@ -215,3 +217,14 @@ def test_real_files():
         first, count = data.SETS[name].first, data.SETS[name].classes
         np.testing.assert_array_equal(np.unique(splits.train.classes), first + np.arange(count))
         assert min(map(len, splits.test.texts)) > 3
+
+
+def test_many_texts_at_once_have_the_same_tokens(monkeypatch):
+    monkeypatch.setattr(tokenizers, 'ENCODED_TEXTS', 2)
+    tokenizer = word_tokenizer('one', 'two')
+    texts = ['one two', '', 'other\nwords [SEP]', 'two', '\ud800 one']
+    marked = Marked(tokenizer)
+    for text, ids in zip(texts, marked.all_ids(texts), strict=True):
+        np.testing.assert_array_equal(ids, marked.ids(text))
+        if text.isascii():
+            np.testing.assert_array_equal(ids, marked.ids_with_places(text)[0])

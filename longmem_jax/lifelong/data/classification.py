@@ -238,7 +238,7 @@ def tasks(examples: Mapping[str, Splits], tokenizer: Tokenizer, max_length: int)
     marked = Marked(tokenizer)
 
     def rows(given: Examples) -> Rows:
-        parts = [marked.join(marked.ids(text)[: max_length - 2]) for text in given.texts]
+        parts = [marked.join(ids[: max_length - 2]) for ids in marked.all_ids(given.texts)]
         return marked.rows(parts, max_length, given.classes)
 
     return {name: Task(*map(rows, splits)) for name, splits in examples.items()}

@@ -59,6 +59,7 @@ FIELDS = dict(
 NO_ANSWER = 'CANNOTANSWER'
 # Characters of a document that are read per token of a row: more than any text needs.
 CHARACTERS = 32
+CONTEXTS = 4096  # that are remembered
 
 
 class Context(NamedTuple):
@@ -295,20 +296,35 @@ def spans_of_tokens(spans: Sequence[tuple[int, int]], places: np.ndarray) -> np.
     return np.asarray(list(found), np.int32).reshape(-1, 2)
 
 
-def _encode(
-    marked: Marked, question: Question, settings: Mapping[str, Any], *, answered: bool
-) -> _Encoded | None:
-    """A row; None if it must be answered and is not."""
-    asked = marked.ids(question.text)[: settings['max_question']]
-    room = settings['max_length'] - 3 - len(asked)
-    for context in question.contexts():
-        ids, places = marked.ids_with_places(context.text)
-        ids, places = ids[:room], places[:room]
-        # The mark before the context moves all tokens by one.
-        answers = spans_of_tokens(context.spans, places) + 1
-        if len(asked) and len(ids) and (len(answers) or not answered):
-            return _Encoded(marked.join(ids, asked), answers)
-    return None
+class _Encoder:
+    """Makes rows of questions; remembers contexts, since questions that are neighbours share them."""
+
+    def __init__(self, tokenizer: Tokenizer, settings: Mapping[str, Any]):
+        self.marked, self.settings = Marked(tokenizer), settings
+        self._read = functools.lru_cache(CONTEXTS)(self._encode)
+
+    def _encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        ids, places = self.marked.ids_with_places(text)
+        most = self.settings['max_length']
+        # Copies, so that the rest of a long text is not held.
+        return ids[:most].copy(), places[:most].copy()
+
+    def row(self, question: Question, *, answered: bool) -> _Encoded | None:
+        """A row; None if it must be answered and is not."""
+        asked = self.marked.ids(question.text)[: self.settings['max_question']]
+        room = self.settings['max_length'] - 3 - len(asked)
+        for context in question.contexts():
+            ids, places = (leaf[:room] for leaf in self._read(context.text))
+            # The mark before the context moves all tokens by one.
+            answers = spans_of_tokens(context.spans, places) + 1
+            if len(asked) and len(ids) and (len(answers) or not answered):
+                return _Encoded(self.marked.join(ids, asked), answers)
+        return None
+
+
+def _in_order(count: int, chosen: int, seed: int) -> np.ndarray:
+    """Numbers of questions: in random order if only some are taken, else as in the file."""
+    return np.random.default_rng(seed).permutation(count) if chosen else np.arange(count)
 
 
 def _rows(marked: Marked, encoded: Sequence[_Encoded], length: int, most: int) -> Rows:
@@ -335,14 +351,14 @@ def tasks(
     Raises:
       UsageError: a tokenizer without [CLS] and [SEP], or too few rows.
     """
-    marked, found = Marked(tokenizer), {}
+    encoder, found = _Encoder(tokenizer, settings), {}
     for name, (training, asked) in questions.items():
-        train, held_out = _choose(marked, training, name, settings)
-        order = np.random.default_rng(settings['seed']).permutation(len(asked))
+        train, held_out = _choose(encoder, training, name)
+        order = _in_order(len(asked), settings['test_rows'], settings['seed'])
         tested = [
             row
             for i in order[: settings['test_rows'] or None]
-            if (row := _encode(marked, asked[i], settings, answered=False))
+            if (row := encoder.row(asked[i], answered=False))
         ]
         if not tested:
             raise UsageError(f'{name}: the development file has no questions with a context.')
@@ -354,22 +370,23 @@ def tasks(
         found[name] = train, held_out, tested
     most = max(len(row.answers) for splits in found.values() for rows in splits for row in rows)
     return {
-        name: Task(*(_rows(marked, rows, settings['max_length'], most) for rows in splits))
+        name: Task(*(_rows(encoder.marked, rows, settings['max_length'], most) for rows in splits))
         for name, splits in found.items()
     }
 
 
 def _choose(
-    marked: Marked, training: Sequence[Question], name: str, settings: Mapping[str, Any]
+    encoder: _Encoder, training: Sequence[Question], name: str
 ) -> tuple[list[_Encoded], list[_Encoded]]:
     """Rows to train on and rows held out, all with an answer."""
+    settings = encoder.settings
     rows, held_out = settings['rows'], settings['validation_rows']
-    order = np.random.default_rng(settings['seed']).permutation(len(training))
+    order = _in_order(len(training), rows, settings['seed'])
     answered: list[_Encoded] = []
     for i in order:
         if rows and len(answered) == rows + held_out:
             break
-        if row := _encode(marked, training[i], settings, answered=True):
+        if row := encoder.row(training[i], answered=True):
             answered.append(row)
     train, later = choose(len(answered), rows, held_out, name, settings['seed'])
     return [answered[i] for i in train], [answered[i] for i in later]

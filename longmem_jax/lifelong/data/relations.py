@@ -203,7 +203,7 @@ def encode(relations: Relations, tokenizer: Tokenizer, max_length: int) -> Encod
       UsageError: a tokenizer without [CLS] and [SEP], or names that leave no room for a sentence.
     """
     marked = Marked(tokenizer)
-    ids = [np.append(marked.ids(name), marked.border) for name in relations.names]
+    ids = [np.append(name, marked.border) for name in marked.all_ids(relations.names)]
     width = max(map(len, ids))
     if max_length - width < 4:
         raise UsageError(
@@ -216,7 +216,7 @@ def encode(relations: Relations, tokenizer: Tokenizer, max_length: int) -> Encod
 
     def rows(given: Examples) -> Rows:
         room = max_length - width
-        parts = [marked.join(marked.ids(text)[: room - 2]) for text in given.sentences]
+        parts = [marked.join(ids[: room - 2]) for ids in marked.all_ids(given.sentences)]
         return marked.rows(parts, room, given.candidates)
 
     return Encoded(names, *map(rows, (relations.train, relations.validation, relations.test)))

@@ -51,6 +51,11 @@ class Marked:
         ids = self._tokenizer.encode(text.encode('utf-8', 'replace'))
         return ids[self._plain(ids)]
 
+    def all_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The same of many texts, in less time."""
+        clean = [text.encode('utf-8', 'replace').decode() for text in texts]
+        return [ids[self._plain(ids)] for ids in self._tokenizer.encode_all(clean)]
+
     def ids_with_places(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """The same with the characters of each token, int32 [n, 2]."""
         ids, places = self._tokenizer.encode_with_places(text)

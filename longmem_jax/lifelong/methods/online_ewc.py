@@ -56,8 +56,9 @@ class Springs:
 
 def start(params: Any) -> Springs:
     """Before the first row."""
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    return Springs(zeros, jax.tree.map(jnp.copy, params), zeros, jnp.zeros((), jnp.int32))
+    importance, squares = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
+    center = jax.tree.map(jnp.copy, params)
+    return Springs(importance, center, squares, jnp.zeros((), jnp.int32))
 
 
 class Penalty(NamedTuple):
