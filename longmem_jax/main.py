@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 import jax
 from absl import flags
 
-from longmem_jax.commands import compile, entry, evaluate, export, floors, generate, translate
+from longmem_jax.commands import (
+    compile,
+    entry,
+    evaluate,
+    export,
+    floors,
+    generate,
+    lifelong,
+    translate,
+)
 from longmem_jax.commands.train import train
 from longmem_jax.config import checks
 from longmem_jax.devices import allocator, sharding
@@ -28,11 +37,13 @@ class Mode(NamedTuple):
       texts: for models that continue texts.
       pairs: for models of the kind 'seq2seq'; None = not supported.
       classes: for models of the kind 'classifier'; None = not supported.
+      streams: for lifelong learners; None = not supported.
     """
 
     texts: Callable[[Experiment], Any]
     pairs: Callable[[Experiment], Any] | None
     classes: Callable[[Experiment], Any] | None
+    streams: Callable[[Experiment], Any] | None = None
 
 
 def _train(experiment: Experiment) -> None:
@@ -48,6 +59,14 @@ def _evaluate(experiment: Experiment) -> None:
 
 def _evaluate_pairs(experiment: Experiment) -> None:
     translate.evaluate(experiment, _SPLIT.value or 'test')
+
+
+def _learn_stream(experiment: Experiment) -> None:
+    lifelong.train(experiment, profile=_PROFILE.value)
+
+
+def _evaluate_stream(experiment: Experiment) -> None:
+    lifelong.evaluate(experiment, _SPLIT.value or 'test')
 
 
 def _floors(experiment: Experiment) -> None:
@@ -80,8 +99,8 @@ def _memory_files() -> dict[str, str]:
 
 # '--mode=compile' is not listed: it needs neither data nor devices.
 MODES = {
-    'train': Mode(_train, _train, _train),
-    'evaluate': Mode(_evaluate, _evaluate_pairs, _evaluate),
+    'train': Mode(_train, _train, _train, _learn_stream),
+    'evaluate': Mode(_evaluate, _evaluate_pairs, _evaluate, _evaluate_stream),
     'generate': Mode(_generate, _translate, None),
     'floors': Mode(_floors, None, None),
     'build_datastore': Mode(_build_datastore, None, None),
@@ -148,7 +167,8 @@ def _run() -> None:
     checks.require_runnable(config, jax.device_count())
     function, kind = MODES[mode].texts, config.model.kind
     if KINDS[kind].by_example:
-        function = MODES[mode].pairs if kind == 'seq2seq' else MODES[mode].classes
+        of_kind = {'seq2seq': MODES[mode].pairs, 'text_encoder': MODES[mode].streams}
+        function = of_kind.get(kind, MODES[mode].classes)
         if function is None:
             raise UsageError(f'--mode={mode}: not for models of the kind {kind!r}.')
         if any(_memory_files().values()):

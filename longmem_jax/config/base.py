@@ -185,6 +185,15 @@ def base() -> ml_collections.ConfigDict:
         num_lanes=16,  # sentences at a time
         max_sentences=0,  # of a split, for BLEU; 0 = all
     )
+    config.lifelong = config_dict.create(
+        method='none',  # or one of `lifelong.methods`, with a section of that name
+        stream='tasks',  # one after another; 'joint': shuffled together; or the name of one task
+        order='',  # of the tasks, a published one
+        epochs=1,  # passes over a stream that is not 'tasks'
+        measure='ends',  # scores on all tasks after every task, or only at the 'end'
+        first_rows=0,  # of every test set, for the scores after a task; 0 = all
+        draws=1,  # of what is read from the memory before the final test; scores are their mean
+    )
     config.checkpoint = config_dict.create(every=0, keep=3)  # every: at evaluations, unless set
     config.mesh = config_dict.create(data=-1, fsdp=1, tensor=1, memory=1)  # -1: all other devices
     config.notes = ()  # where a recipe had to differ from its paper, and why

@@ -10,6 +10,7 @@ import ml_collections
 from longmem_jax.contract import Recipe, Scale
 from longmem_jax.models import classifier, memformer, memory_transformer, seq2seq
 from longmem_jax.models.adapted import Adapted
+from longmem_jax.models.encoders import text_encoder
 from longmem_jax.models.language_model import LanguageModel
 
 
@@ -18,7 +19,7 @@ class Kind:
     """A kind of model.
 
     Attributes:
-      model: its module.
+      model: its module, or a function that makes it.
       fields: names and types of the fields of its section, `config.model.NAME`.
       faults: `(config.model, segment_length) -> faults` of that section.
       losses: names in its `Aux.losses`, in addition to those of its layers.
@@ -36,7 +37,7 @@ class Kind:
       variants: named changes to `toy` that the suite also runs: section to fields.
     """
 
-    model: type
+    model: Callable[..., nn.Module]
     fields: dict[str, type] = dataclasses.field(default_factory=dict)
     faults: Callable[[Any, int], list[str]] = lambda model, segment_length: []
     losses: tuple[str, ...] = ()
@@ -124,6 +125,13 @@ KINDS: dict[str, Kind] = {
         by_example=True,
         own_positions=True,
         beyond_host=classifier.BEYOND_HOST,
+    ),
+    'text_encoder': Kind(
+        text_encoder.of_texts,
+        text_encoder.FIELDS,
+        text_encoder.faults,
+        by_example=True,
+        own_positions=True,
     ),
 }
 

@@ -178,7 +178,8 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
         ending = bool(context.stopped.name) or saver.reached_preemption(step)
         if ending:
             break
-        evaluating = plan.evaluates(step)
+        evaluating = bool(plan.evaluate_every) and step % plan.evaluate_every == 0
+        evaluating |= plan.evaluate_when(state)
         if evaluating or saver.due(step):
             # Metrics must be written before the checkpoint of their step: a kill may come after it.
             record.write()

@@ -16,7 +16,8 @@ class Plan:
       num_steps: total steps; a run ends earlier if its batches do.
       log_every: steps between lines of metrics.
       evaluate_every: steps between evaluations; 0 = only at the end.
-      evaluate_at: further steps after which there is one, such as the ends of the parts of a stream.
+      evaluate_when: whether there is one more after a step, by the state after it; such as at the end of
+        a part of a stream.
       max_bad_steps: consecutive non-finite steps after which the run stops.
       remedy: what the user can do then.
       warnings: name of a metric to what is said the first time that it is above 0.
@@ -28,13 +29,7 @@ class Plan:
     max_bad_steps: int
     remedy: str
     warnings: dict[str, str] = dataclasses.field(default_factory=dict)
-    evaluate_at: frozenset[int] = frozenset()
-
-    def evaluates(self, step: int) -> bool:
-        """Whether there is an evaluation after so many steps, which are not yet all."""
-        return step in self.evaluate_at or bool(
-            self.evaluate_every and step % self.evaluate_every == 0
-        )
+    evaluate_when: Callable[[State], bool] = lambda state: False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,6 +17,31 @@ from longmem_jax.layers.norms import Norm
 from longmem_jax.models.encoders.block import EncoderBlock
 from longmem_jax.models.stack import init_std, make_embedding, make_settings, rate
 
+FIELDS = {'token_types': (2, 2**16), 'pooler': bool}
+
+
+def faults(model: Any, segment_length: int) -> list[str]:
+    """Faults of a `config.model` of the kind 'text_encoder', whose longest text is a segment."""
+    found = []
+    if not model.text_encoder.pooler:
+        found.append('pooler = False: must be True, its vector is that of a text')
+    if set(model.attention) != {'local'} or set(model.feed_forward) != {'dense'}:
+        found.append(
+            "attends to whole texts: config.model.attention must be 'local' and "
+            "config.model.feed_forward 'dense' in all layers"
+        )
+    if model.num_positions < segment_length:
+        found.append(
+            f'config.model.num_positions = {model.num_positions}: is less than the longest text, '
+            f'config.train.segment_length = {segment_length}'
+        )
+    return found
+
+
+def of_texts(config: Any, segment_length: int) -> 'TextEncoder':
+    """The encoder of a `config.model`; its texts may have any length."""
+    return TextEncoder(config)
+
 
 class TextEncoder(nn.Module):
     """An encoder with token types and, optionally, a pooled vector.

@@ -1,0 +1,89 @@
+"""What the configs of lifelong learning share: sizes, encoder, method, stream."""
+
+from longmem_jax.config.base import base, two_cores
+from longmem_jax.config.variants import one_of, variant, whole_number
+from longmem_jax.lifelong import settings
+from longmem_jax.lifelong.methods.registry import METHODS
+from longmem_jax.pretrained.classifiers import BERT_BASE
+
+SMALL = BERT_BASE | dict(
+    vocab_size=8000, max_position_embeddings=128, hidden_size=64, num_hidden_layers=2,
+    num_attention_heads=4, intermediate_size=256,
+)  # fmt: skip
+
+
+def lifelong(arg, source, *, batch, by_method, tiny_data, small_method):
+    """A configuration.
+
+    Args:
+      arg: the argument of the config file.
+      source: of the data.
+      batch: rows of a step.
+      by_method: name of a method to (rows of a step, tokens of a row), where they are others.
+      tiny_data: fields of `config.data.task` with `tiny`.
+      small_method: `(name) -> fields` of the method's section with `tiny`.
+    """
+    config = base()
+    host, chosen = dict(source='', dropout=0.1), dict(method='oml_er', tiny=False)
+    settings.use_data(config, source)
+    config.data.tokenizer = dict(kind='wordpiece', path='', size=30_522)  # of the folder `path`
+    config.model.dtype = 'bfloat16'
+    config.optimizer.name = 'adam'
+    config.optimizer.learning_rate = 3e-5
+    config.optimizer.schedule = 'constant'
+    config.optimizer.clip_norm = 0.0
+    config.train.num_steps = 1_000_000  # at most: the stream ends a run
+    config.train.log_every = 100
+    config.train.evaluate_every = 1000  # steps between checkpoints
+    config.generate.sample_length = 0
+
+    def method(config, name):
+        """How it learns."""
+        chosen.update(method=one_of('method', name, sorted(METHODS)))
+
+    def order(config, name):
+        """A published order of the tasks."""
+        config.lifelong.order = name
+
+    def stream(config, name):
+        """'tasks', 'joint', or the name of one task."""
+        config.lifelong.stream = name
+
+    def length(config, value):
+        """Tokens of a row."""
+        config.data.task.max_length = whole_number('length', value)
+
+    def path(config, value):
+        """A pretrained encoder."""
+        host.update(source=value)
+
+    def tiny(config):
+        """Minutes on two cores."""
+        chosen.update(tiny=True)
+
+    names = dict(method=method, order=order, stream=stream, length=length, path=path, tiny=tiny)
+    variant(config, arg, memory=None, **names)
+    name = chosen['method']
+    settings.use(config, name)
+    rows, tokens = by_method.get(name, (batch, config.data.task.max_length))
+    typed = any(item.startswith('length=') for item in (arg or '').split(','))
+    if not typed:
+        config.data.task.max_length = tokens
+    if chosen['tiny']:
+        asked = config.data.task.max_length
+        two_cores(config, steps=1_000_000, lanes=8, segment=64)
+        rows = 8
+        config.data.task.update(tiny_data)
+        if typed:
+            config.data.task.max_length = asked
+        config.data.tokenizer.size = SMALL['vocab_size']
+        config.optimizer.name, config.optimizer.schedule = 'adam', 'constant'
+        config.optimizer.learning_rate, config.optimizer.clip_norm = 3e-4, 0.0
+        config.lifelong.first_rows = 100
+        config.lifelong[name].update(small_method(name))
+        config.train.log_every, config.train.evaluate_every = 100, 500
+        host.update(dropout=0.0)
+    config.train.num_lanes = config.evaluate.num_lanes = rows
+    settings.use_encoder(config, **host, **(dict(shape=SMALL) if chosen['tiny'] else {}))
+    config.evaluate.segment_length = config.train.segment_length
+    return config

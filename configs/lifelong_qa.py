@@ -1,0 +1,31 @@
+"""Four tasks of question answering, one after another, read once: SQuAD, QuAC, TriviaQA Web and Wikipedia.
+
+python -m longmem_jax.main --config=configs/lifelong_qa.py:path=BERT,method=mbpa_plus,order=i \
+    --config.data.path=FOLDER --workdir=DIR
+`BERT` is the folder of a BERT or its name on the hub, FOLDER has the original json files of the data
+sets. `method=` and the bounds are those of `lifelong_classification.py`; `order=` is i to iv. The
+answer is a span of the context, scored by the F1 of its words, the best over the answers that are
+given. The key of a row is the encoding of its question. `length=384` is the tokens of context and
+question. `:tiny` is for two cores.
+
+Not the papers', or recalled and not read again: 8 rows in a step, `max_length` 384, `learning_rate`
+3e-5; `dtype` bfloat16 is ours. The episode learners were not made for questions.
+"""
+
+from configs._lifelong import lifelong
+
+
+def small(name):
+    """Replays of `tiny`."""
+    if name in ('oml_er', 'anml_er', 'maml_er', 'replay'):
+        return dict(replay_every=800)
+    if name in ('agem', 'online_ewc'):
+        return dict(every=800)
+    if name == 'meta_mbpa':
+        return dict(replay_every=800, num_neighbours=8)
+    return dict(replay_every=800) if name.startswith('mbpa') else {}
+
+
+def get_config(arg=''):
+    data = dict(rows=1000, validation_rows=0, test_rows=200, max_length=128)
+    return lifelong(arg, 'qa', batch=8, by_method={}, tiny_data=data, small_method=small)

@@ -1,0 +1,73 @@
+"""Learns a stream of tasks, and asks what was learned: configs with `config.lifelong.method`."""
+
+from typing import Any
+
+from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment
+from longmem_jax.lifelong import settings
+from longmem_jax.lifelong.build import Built
+from longmem_jax.lifelong.task import LifelongTask, Tests, finish, require_one_process
+from longmem_jax.reporting.progress import Progress
+from longmem_jax.reporting.writers import Writer
+from longmem_jax.training import runner
+from longmem_jax.training.checkpoint import Checkpointer
+
+
+def _checkpointer(experiment: Experiment, built: Built, progress: Progress) -> Checkpointer:
+    return Checkpointer(
+        experiment.workdir / 'checkpoints',
+        every=experiment.config.checkpoint.every,
+        keep=experiment.config.checkpoint.keep,
+        identity=built.identity(),
+        report=progress.say,
+    )
+
+
+def _built(experiment: Experiment, progress: Progress) -> Built:
+    settings.require(experiment.config)
+    require_one_process()
+    return Built(experiment.config, experiment.workdir, experiment.mesh, progress.say)
+
+
+def train(experiment: Experiment, *, profile: bool = False) -> dict[str, Any] | None:
+    """Learns the stream, from the newest checkpoint of the workdir if any.
+
+    Returns:
+      What is in `WORKDIR/results.json`; None if it was stopped by a signal.
+
+    Raises:
+      UsageError: faults of the configuration or of the data, or the workdir belongs to another run.
+    """
+    workdir, log_every = experiment.workdir, experiment.config.train.log_every
+    built = _built(experiment, Progress(0, log_every=log_every))
+    writer = Writer(workdir)
+    progress = Progress(len(built.stream.rows) // built.learner.most_rows, log_every=log_every)
+    task = LifelongTask(built, workdir, writer, progress)
+    progress.total = task.plan.num_steps
+    ended = runner.run(
+        task,
+        saver=_checkpointer(experiment, built, progress),
+        writer=writer,
+        progress=progress,
+        profile=workdir / 'profile' if profile else None,
+    )
+    return ended.result
+
+
+def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:
+    """`--mode=evaluate`: asks all test rows, of a learner as its newest checkpoint has it.
+
+    Raises:
+      UsageError: another split than test, no checkpoint, or one of another run.
+    """
+    if split != 'test':
+        raise UsageError(f'--split={split}: lifelong learners are asked the test sets; use test.')
+    progress = Progress(0, log_every=0)
+    built = _built(experiment, progress)
+    saver = _checkpointer(experiment, built, progress)
+    restored = saver.restore(built.abstract_state)
+    saver.close()
+    if restored is None:
+        raise UsageError(f'--workdir={experiment.workdir}: no checkpoint there; train first.')
+    state, step = restored
+    return finish(built, Tests(built), state, step, experiment.workdir, progress)

@@ -1,0 +1,220 @@
+"""A lifelong learner with its stream, from a configuration."""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from longmem_jax.data.learn_tokenizer import learn
+from longmem_jax.data.load import make_tokenizer
+from longmem_jax.data.tokenizers import Tokenizer, load_tokenizer
+from longmem_jax.devices import sharding
+from longmem_jax.errors import UsageError
+from longmem_jax.lifelong import encoders, settings, stream
+from longmem_jax.lifelong.data.registry import LABELLED, Asked, Read
+from longmem_jax.lifelong.data.texts import Texts
+from longmem_jax.lifelong.learner import Learner, LearnerState
+from longmem_jax.lifelong.methods.registry import METHODS
+from longmem_jax.lifelong.network import Encoded, Encoder, Network
+from longmem_jax.lifelong.rows import Inputs, Rows
+from longmem_jax.training.optimizer import make_optimizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """An encoder whose texts are split over the devices of a mesh, where they divide.
+
+    Attributes:
+      inner: the encoder.
+      mesh: devices.
+    """
+
+    inner: Encoder
+    mesh: Mesh
+
+    @property
+    def width(self) -> int:
+        return self.inner.width
+
+    def init(self, key: jax.Array) -> Any:
+        return self.inner.init(key)
+
+    def _split(self, inputs: Inputs) -> Inputs:
+        axes = sharding.RULES['lanes']
+        if self.mesh.size == 1 or len(inputs.tokens) % sharding.num_shards(self.mesh, 'lanes'):
+            return inputs
+        by_text = NamedSharding(self.mesh, P(axes))
+        return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, by_text), inputs)
+
+    def encode(self, params: Any, inputs: Inputs, key: jax.Array | None) -> Encoded:
+        return self.inner.encode(params, self._split(inputs), key)
+
+    def key_of(self, params: Any, inputs: Inputs) -> jax.Array:
+        return self.inner.key_of(params, self._split(inputs))
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """What a configuration for lifelong learning stands for; everything is made when it is first used.
+
+    Attributes:
+      config: the whole configuration.
+      workdir: for a vocabulary that is learned; None = there is none.
+      mesh: devices.
+      report: called with lines for the user.
+    """
+
+    config: Any
+    workdir: Path | None
+    mesh: Mesh
+    report: Callable[[str], None] = print
+
+    @functools.cached_property
+    def read(self) -> Read:
+        """What the files of the data say."""
+        return LABELLED[self.config.data.source].read(self.config.data)
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """That of the encoder's folder, or one that is learned from the texts of the stream."""
+        given = self.config.data.tokenizer
+        if given.path or given.kind != 'wordpiece':
+            tokenizer = make_tokenizer(self.config.data, self.workdir)
+        else:
+            if self.workdir is None:
+                raise UsageError('config.data.tokenizer.path: is needed without a --workdir.')
+            path = self.workdir / f'tokenizer.wordpiece.{given.size}.json'
+            if not path.exists():
+                learn('wordpiece', Texts(self.read.texts), given.size, path)
+            tokenizer = load_tokenizer('wordpiece', path)
+        size = self.config.model.vocab_size
+        if tokenizer.vocab_size > size:
+            raise UsageError(
+                f'config.model.vocab_size = {size}: the tokenizer has {tokenizer.vocab_size} tokens.'
+            )
+        return tokenizer
+
+    @functools.cached_property
+    def encoder(self) -> Encoder:
+        """The encoder, pretrained if `config.train.start_from` is set."""
+        model = self.config.model
+        dropout = model.residual_dropout
+        if self.config.train.start_from:
+            return encoders.from_folder(
+                self.config.train.start_from,
+                self.config.train.segment_length,
+                dropout=dropout,
+                dtype=model.dtype,
+                report=self.report,
+            )
+        return encoders.untrained(model, dropout=dropout, dtype=model.dtype)
+
+    @functools.cached_property
+    def asked(self) -> Asked:
+        """The tasks and their head."""
+        data = self.config.data
+        return LABELLED[data.source].tasks(
+            self.read.content,
+            data,
+            self.config.lifelong.order,
+            self.tokenizer,
+            lambda: self.encoder,
+            self.report,
+        )
+
+    @functools.cached_property
+    def stream(self) -> stream.Stream:
+        """The rows in the order in which they are read; numpy arrays.
+
+        Raises:
+          UsageError: `config.lifelong.stream` is neither 'tasks', 'joint' nor a task.
+        """
+        given, seed = self.config.lifelong, self.config.data.seed
+        tasks, order = self.asked.tasks, self.asked.order
+        if given.stream == settings.TASKS:
+            return stream.in_order(tasks, order, seed)
+        if given.stream == settings.JOINT:
+            return stream.joint(tasks, order, seed, given.epochs)
+        if given.stream not in tasks:
+            raise UsageError(
+                f'config.lifelong.stream = {given.stream!r}: allowed are {settings.TASKS}, '
+                f'{settings.JOINT}, or one of {", ".join(tasks)}.'
+            )
+        return stream.single(tasks, given.stream, seed, given.epochs)
+
+    @functools.cached_property
+    def rows(self) -> Rows:
+        """The rows of the stream on the devices, all of them on each."""
+        return self.placed(self.stream.rows)
+
+    def placed(self, rows: Rows) -> Rows:
+        """Rows on the devices."""
+        return jax.device_put(rows, sharding.replicated(self.mesh))
+
+    @functools.cached_property
+    def network(self) -> Network:
+        """Encoder and head."""
+        return Network(Spread(self.encoder, self.mesh), self.asked.head)
+
+    @functools.cached_property
+    def learner(self) -> Learner:
+        """The method."""
+        config = self.config
+        method = METHODS[config.lifelong.method]
+        fields, key = config.lifelong[config.lifelong.method], jax.random.key(0)
+        shapes = self._shapes(lambda: method.parameters(self.network, fields, key))
+        optimizer = make_optimizer(config.optimizer, config.train.num_steps, shapes)
+        return method.make(self.network, fields, optimizer, config.train.num_lanes)
+
+    def _shapes(self, make: Callable[[], Any]) -> Any:
+        """Shapes of a tree; one that is read from files cannot be traced."""
+        if self.config.train.start_from:
+            return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), make())
+        return jax.eval_shape(make)
+
+    def first_state(self) -> LearnerState:
+        """The state at the start of the stream, on all devices."""
+        state = self.learner.init(jax.random.key(self.config.train.seed))
+        # A step donates its state, and two leaves may be one buffer.
+        return jax.device_put(jax.tree.map(jnp.copy, state), sharding.replicated(self.mesh))
+
+    @functools.cached_property
+    def abstract_state(self) -> LearnerState:
+        """Shapes, dtypes and shardings of the state."""
+        everywhere = sharding.replicated(self.mesh)
+        shapes = self._shapes(lambda: self.learner.init(jax.random.key(0)))
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), shapes
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint must match: the method, the encoder, and the stream, row by row."""
+        config = self.config
+        return {
+            'config.lifelong.method': config.lifelong.method,
+            f'config.lifelong.{config.lifelong.method}': config.lifelong[
+                config.lifelong.method
+            ].to_dict(),
+            'config.model': config.model.to_dict(),
+            'config.train.num_lanes': config.train.num_lanes,
+            'config.optimizer.name': config.optimizer.name,
+            'tokenizer': self.tokenizer.fingerprint(),
+            'stream': fingerprint(self.stream.rows),
+        }
+
+
+def fingerprint(rows: Rows) -> str:
+    """A digest of rows in their order."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(rows):
+        digest.update(f'{leaf.dtype} {leaf.shape}'.encode())
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()[:16]

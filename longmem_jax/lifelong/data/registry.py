@@ -1,0 +1,123 @@
+"""Data sets of lifelong learning, by names of `config.data.source`: their tasks, orders and head."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from longmem_jax.data.tokenizers import Tokenizer
+from longmem_jax.lifelong import stream
+from longmem_jax.lifelong.data import classification, clusters, qa, relations
+from longmem_jax.lifelong.heads import Candidates, Classes
+from longmem_jax.lifelong.network import Encoder, Head
+from longmem_jax.lifelong.span_head import SpanHead
+
+
+class Read(NamedTuple):
+    """What files say, before it is tokenized.
+
+    Attributes:
+      texts: what a stream shows, to pretrain on and to learn a vocabulary from.
+      content: what `LabelledSet.tasks` needs of them.
+    """
+
+    texts: list[str]
+    content: Any
+
+
+class Asked(NamedTuple):
+    """Tasks and their head.
+
+    Attributes:
+      tasks: by name, with rows of numpy arrays.
+      order: the names in the order in which they come.
+      head: what is asked of all of them.
+    """
+
+    tasks: Mapping[str, stream.Task]
+    order: tuple[str, ...]
+    head: Head
+
+
+class LabelledSet(NamedTuple):
+    """A data set, a value of `config.data.source`.
+
+    Attributes:
+      settings: fields of `config.data.task`, with the papers' values.
+      faults: of these fields, each beginning with the name of one.
+      orders: published orders of the tasks; () = random by `config.data.seed`.
+      read: `config.data` to what the files say.
+      tasks: `(what was read, config.data, order, tokenizer, encoder, report) -> Asked`; `encoder` is a
+        function that makes it, for sets that need its vectors.
+    """
+
+    settings: dict[str, Any]
+    faults: Callable[[Any], list[str]]
+    orders: Mapping[str, tuple[str, ...]]
+    read: Callable[[Any], Read]
+    tasks: Callable[..., Asked]
+
+
+def _classification_read(data: Any) -> Read:
+    found = classification.read(data.path, data.task)
+    return Read(classification.training_texts(found), found)
+
+
+def _classification(
+    found: Any, data: Any, order: str, tokenizer: Tokenizer, encoder: Any, report: Any
+) -> Asked:
+    tasks = classification.tasks(found, tokenizer, data.task.max_length)
+    names = stream.named_order(classification.ORDERS, order)
+    return Asked(tasks, names, Classes(classification.CLASSES))
+
+
+def _qa_read(data: Any) -> Read:
+    found = qa.read(data.path, data.task)
+    return Read(qa.training_texts(found), found)
+
+
+def _qa(
+    found: Any, data: Any, order: str, tokenizer: Tokenizer, encoder: Any, report: Any
+) -> Asked:
+    tasks = qa.tasks(found, tokenizer, data.task, report)
+    return Asked(tasks, stream.named_order(qa.ORDERS, order), SpanHead(data.task.max_question))
+
+
+def _relations_read(data: Any) -> Read:
+    found = relations.read(data.path, data.task)
+    return Read(relations.training_texts(found), found)
+
+
+def _relations(
+    found: relations.Relations,
+    data: Any,
+    order: str,
+    tokenizer: Tokenizer,
+    encoder: Callable[[], Encoder],
+    report: Callable[[str], None],
+) -> Asked:
+    settings = data.task
+    encoded = relations.encode(found, tokenizer, settings.max_length)
+
+    def table() -> np.ndarray:
+        return np.asarray(encoder().init(jax.random.key(0))['embedding']['table_0'])
+
+    groups, said = clusters.find(settings, found.names, encoded.names, table)
+    report(said)
+    places = stream.random_order([str(i) for i in range(len(groups))], data.seed)
+    tasks = relations.tasks(encoded, groups, [int(place) for place in places])
+    return Asked(tasks, tuple(tasks), Candidates(encoded.names))
+
+
+LABELLED: dict[str, LabelledSet] = {
+    'classification': LabelledSet(
+        classification.SETTINGS,
+        classification.faults,
+        classification.ORDERS,
+        _classification_read,
+        _classification,
+    ),
+    'qa': LabelledSet(qa.SETTINGS, qa.faults, qa.ORDERS, _qa_read, _qa),
+    'relations': LabelledSet(relations.SETTINGS, relations.faults, {}, _relations_read, _relations),
+}

@@ -1,0 +1,117 @@
+"""`config.lifelong`: its fields, the sections of methods, and their rules."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from longmem_jax.errors import UsageError, unknown
+from longmem_jax.faults import at_least, one_of, under
+from longmem_jax.lifelong import encoders
+from longmem_jax.lifelong.data.registry import LABELLED
+from longmem_jax.lifelong.methods.registry import METHODS
+from longmem_jax.pretrained import grafting, hosts, model_fields
+from longmem_jax.pretrained.classifiers import BERT_BASE
+
+NONE = 'none'
+TASKS, JOINT = 'tasks', 'joint'
+MEASURED = ('ends', 'end')
+
+
+def use(config: Any, method: str) -> None:
+    """Sets the method of a configuration and its section, with the paper's values.
+
+    Raises:
+      UsageError: an unknown method.
+    """
+    if method not in METHODS:
+        raise UsageError(f'{unknown("method", method, sorted(METHODS))}.')
+    config.lifelong.method = method
+    config.lifelong[method] = dict(METHODS[method].settings)
+
+
+def use_data(config: Any, source: str) -> None:
+    """Sets the data set of a configuration and its fields, with the papers' values."""
+    config.data.source, config.data.task = source, dict(LABELLED[source].settings)
+    config.lifelong.order = next(iter(LABELLED[source].orders), '')
+
+
+def use_encoder(
+    config: Any, source: str, *, dropout: float, shape: Mapping[str, Any] = BERT_BASE
+) -> None:
+    """Makes the model of a configuration an encoder, and the first parameters a host's.
+
+    Args:
+      config: the whole configuration with its data; changed in place.
+      source: a folder or a name on the hub, see `pretrained.hosts.find`; '' = `shape`, with random
+        parameters.
+      dropout: see `encoders.config_of`.
+      shape: attributes of a `config.json`.
+
+    Raises:
+      UsageError: no such model, one that is no encoder, or one without its tokenizer.
+    """
+    data, given, dtype = config.data, shape, config.model.dtype
+    if source:
+        host = hosts.find(source)
+        if host.plain.kind != 'text_encoder':
+            raise UsageError(
+                f'path={source}: is a decoder ({host.attributes["model_type"]}); lifelong learners '
+                'read with an encoder (bert).'
+            )
+        model, given = host.plain, host.attributes
+        config.train.start_from = source
+        data.tokenizer.path = ''
+        grafting.use_tokenizer(config, host.folder)
+        if not data.tokenizer.path:
+            raise UsageError(
+                f'path={source}: has no tokenizer; tokenizer.json or vocab.txt is needed there.'
+            )
+    else:
+        model = model_fields.model_of(shape, 'shape')
+        config.notes = (
+            'without path=FOLDER the encoder, and the key network, are not pretrained: a control, no more',
+        )
+    config.model = encoders.config_of(model, dropout=dropout, dtype=dtype)
+    config.model.init_std = float(given.get('initializer_range', 0.02))  # of what is new
+    config.train.segment_length = data.task.max_length
+    config.train.loss_weights, config.evaluate.model = {}, {}
+
+
+def find_faults(config: Any) -> list[str]:
+    """Faults of the stream and of the method of a configuration for lifelong learning."""
+    settings, data = config.lifelong, config.data
+    if data.source not in LABELLED:
+        return [unknown('config.data.source', data.source, sorted(LABELLED))]
+    labelled = LABELLED[data.source]
+    faults = under('config.data.task', labelled.faults(data.task))
+    wrong = one_of(settings, method=METHODS, measure=MEASURED)
+    wrong += at_least(settings, 1, 'epochs', 'draws') + at_least(settings, 0, 'first_rows')
+    if labelled.orders and settings.order not in labelled.orders:
+        wrong.append(unknown('order', settings.order, sorted(labelled.orders)))
+    elif not labelled.orders and settings.order:
+        wrong.append(
+            f'order = {settings.order!r}: tasks of {data.source!r} come in a random order, that of '
+            "config.data.seed; use ''"
+        )
+    if settings.epochs > 1 and settings.stream == TASKS:
+        wrong.append(
+            f"epochs = {settings.epochs}: tasks one after another are read once; stream = 'joint', or "
+            'one task, may be read more often'
+        )
+    method = METHODS.get(settings.method)
+    if method and settings.method not in settings:
+        wrong.append(f'{settings.method} is missing: the fields are {", ".join(method.settings)}')
+    elif method:
+        given, known = settings[settings.method], method.settings
+        if set(given) != set(known):
+            wrong.append(f'{settings.method}: the fields are {", ".join(known)}')
+        else:
+            wrong += under(settings.method, method.faults(given))
+    return faults + under('config.lifelong', wrong)
+
+
+def require(config: Any) -> None:
+    """Raises one `UsageError` with all faults."""
+    faults = find_faults(config)
+    if faults:
+        count = '1 problem' if len(faults) == 1 else f'{len(faults)} problems'
+        raise UsageError(f'{count} in the configuration:\n  ' + '\n  '.join(faults))

@@ -1,0 +1,219 @@
+"""Learning a stream as a task of the runner: steps, what is known after each task, and the result."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from longmem_jax.devices import sharding
+from longmem_jax.lifelong import figures, metrics
+from longmem_jax.lifelong.build import Built
+from longmem_jax.lifelong.learner import LearnerState
+from longmem_jax.lifelong.rows import Rows
+from longmem_jax.reporting.progress import Progress
+from longmem_jax.reporting.writers import Writer, read_metrics
+from longmem_jax.training.task import Metrics, Plan, Step
+
+AFTER = 'after_task'  # group of metrics
+
+
+def first(rows: Rows, number: int) -> Rows:
+    """The first rows of a test set; 0 = all."""
+    return jax.tree.map(lambda leaf: leaf[: number or None], rows)
+
+
+class Tests:
+    """Asks a learner the questions of all tasks.
+
+    Attributes:
+      names: of the tasks.
+    """
+
+    def __init__(self, built: Built):
+        """Nothing is compiled yet."""
+        self._built, self.names = built, built.stream.names
+        self._predict = jax.jit(built.learner.predict)
+        self._right = jax.jit(built.network.head.right)
+
+    def right(
+        self, state: LearnerState, tests: tuple[Rows, ...], draw: int = 0
+    ) -> list[np.ndarray]:
+        """How right each row of each test set is, float32 [rows] each.
+
+        What is drawn from the memory depends on the seed, the number of the draw, and the task.
+        """
+        key = jax.random.fold_in(jax.random.key(self._built.config.train.seed), draw)
+        found = []
+        for number, rows in enumerate(tests):
+            placed = self._built.placed(rows)
+            scores = self._predict(state, self._built.rows, placed, jax.random.fold_in(key, number))
+            found.append(np.asarray(jax.device_get(self._right(scores, placed))))
+        return found
+
+
+class LifelongTask:
+    """See `training.task.Task`.
+
+    Attributes:
+      plan: the schedule; the stream ends the run.
+      abstract_state: shapes, dtypes and shardings of the `LearnerState`.
+    """
+
+    def __init__(self, built: Built, workdir: Path, writer: Writer, progress: Progress):
+        """Reads the data; compiles nothing yet."""
+        self._built, self._writer, self._progress = built, writer, progress
+        self._workdir, config = workdir, built.config
+        self._ends = built.stream.ends if config.lifelong.stream == 'tasks' else np.zeros(0)
+        self._tests, self._position, self._seconds = Tests(built), 0, 0.0
+        # At least these rows are read in every step.
+        least = max(built.learner.most_rows - config.train.num_lanes, config.train.num_lanes)
+        self.plan = Plan(
+            num_steps=min(config.train.num_steps, -(-len(built.stream.rows) // least)),
+            log_every=config.train.log_every,
+            evaluate_every=0,
+            max_bad_steps=config.train.max_bad_steps,
+            remedy='lower config.optimizer.learning_rate, or the rate of the inner steps',
+            evaluate_when=self._at_end,
+        )
+        self.abstract_state = built.abstract_state
+
+    def _ended(self, position: int) -> int:
+        """Tasks that have ended before a position."""
+        return int((self._ends <= position).sum())
+
+    def _at_end(self, state: LearnerState) -> bool:
+        """Whether a task has ended in the last step."""
+        before, self._position = self._position, int(state.position)
+        measured = self._built.config.lifelong.measure == 'ends'
+        return measured and self._ended(self._position) > self._ended(before)
+
+    def first_state(self) -> LearnerState:
+        """The state before the stream."""
+        return self._built.first_state()
+
+    def begin(self, step: int) -> None:
+        """Saves the configuration and says what the method will do."""
+        config, built = self._built.config, self._built
+        for note in config.notes:
+            self._progress.say(f'Note: {note}')
+        counts = np.bincount(built.stream.tasks, minlength=len(built.stream.names))
+        told = ', '.join(
+            f'{name} ({count:,})' for name, count in zip(built.stream.names, counts, strict=True)
+        )
+        self._progress.say(f'Stream: {told}; {len(built.stream.rows):,} rows.')
+        for line in built.learner.schedule(len(built.stream.rows)):
+            self._progress.say(line)
+        if jax.process_index() == 0:
+            (self._workdir / 'config.json').write_text(config.to_json(indent=1) + '\n')
+
+    def compile(self) -> Step:
+        """The step; XLA compiles it on the first call."""
+        observe = jax.jit(self._built.learner.observe, donate_argnums=0)
+        rows = self._built.rows
+
+        def call(state: LearnerState) -> tuple[LearnerState, Metrics]:
+            state, found = observe(state, rows)
+            return state, found | {'position': state.position}
+
+        return Step(call)
+
+    def batches(self, state: LearnerState) -> Iterator[tuple[()]]:
+        """Nothing but the word that there are more rows: they are on the devices."""
+        self._position = int(state.position)
+        if self._position == 0 and self._built.config.lifelong.measure == 'ends':
+            self.evaluate(state, 0)
+        while self._position < len(self._built.stream.rows):
+            yield ()
+
+    def in_short(self, found: dict[str, float]) -> str:
+        """The loss and how much of the stream has been read."""
+        share = found['position'] / len(self._built.stream.rows)
+        return f'loss {found["loss"]:.4f}, {share:.0%} of the stream'
+
+    def evaluate(self, state: LearnerState, step: int) -> None:
+        """Scores all tasks, after one of them has ended, and before the first."""
+        if len(self._built.stream.names) < 2 or (step and not self._ended(self._position)):
+            return
+        number = self._built.config.lifelong.first_rows
+        tests = tuple(first(rows, number) for rows in self._built.stream.tests)
+        scores = [float(right.mean()) for right in self._tests.right(state, tests)]
+        named = {name: score for name, score in zip(self._tests.names, scores, strict=True)}
+        ended = self._ended(self._position) if step else 0
+        self._writer.scalars(step, AFTER, {'ended': ended} | named)
+        told = ', '.join(f'{name} {100 * score:.1f}' for name, score in named.items())
+        self._progress.say(f'step {step:,}: after {ended} tasks, right answers in %: {told}')
+
+    def finish(self, state: LearnerState, step: int) -> dict[str, Any]:
+        """Scores all test rows, and writes results.json, right.npz and matrix.png."""
+        return finish(self._built, self._tests, state, step, self._workdir, self._progress)
+
+
+def known_before(workdir: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Scores after every task [tasks, tasks] and before the first [tasks]; None if not measured."""
+    lines = [line for line in read_metrics(workdir / 'metrics.jsonl') if line['group'] == AFTER]
+    by_number = {int(line['ended']): [line[name] for name in names] for line in lines}
+    if set(by_number) != set(range(len(names) + 1)):
+        return None
+    rows = np.asarray([by_number[number] for number in range(len(names) + 1)])
+    return rows[1:], rows[0]
+
+
+def finish(
+    built: Built, tests: Tests, state: LearnerState, step: int, workdir: Path, progress: Progress
+) -> dict[str, Any]:
+    """The final scores of a learner; see `LifelongTask.finish`.
+
+    Returns:
+      What is written to results.json.
+    """
+    progress.say('Scoring all test rows ...')
+    began, draws = time.monotonic(), []
+    for draw in range(built.config.lifelong.draws):
+        draws.append(tests.right(state, built.stream.tests, draw))
+    seconds = (time.monotonic() - began) / len(draws)
+    right = [np.mean(rows, axis=0) for rows in zip(*draws, strict=True)]
+    scores = {name: float(each.mean()) for name, each in zip(tests.names, right, strict=True)}
+    by_draw = [float(np.mean([rows.mean() for rows in drawn])) for drawn in draws]
+    average = float(np.mean(list(scores.values())))
+    memory, own = (metrics.num_bytes(part) for part in (state.memory, state.own))
+    result: dict[str, Any] = {
+        'step': step,
+        'parameters': sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        'test': {
+            'accuracy': average,
+            'answers': sum(len(rows) for rows in right),
+            'draws': by_draw,
+            'protocol': 'mean of the tasks'
+            + (f', {len(draws)} draws from the memory' if len(draws) > 1 else ''),
+        },
+        'tasks': scores,
+        'memory_bytes': memory,
+        'own_bytes': own,
+        'test_seconds': seconds,
+    }
+    found = known_before(workdir, tests.names) if len(tests.names) > 1 else None
+    if found is not None:
+        matrix, before = found
+        numbers = metrics.transfer(matrix, before)._asdict()
+        result |= {'matrix': matrix.tolist(), 'before': before.tolist(), 'transfer': numbers}
+    if jax.process_index() == 0:
+        (workdir / 'results.json').write_text(json.dumps(result, indent=1) + '\n')
+        np.savez(workdir / 'right.npz', **dict(zip(tests.names, right, strict=True)))
+        if found is not None:
+            figures.matrix(*found[:1], tests.names, found[1]).savefig(workdir / 'matrix.png')
+    for name, score in scores.items():
+        progress.say(f'{name}: {100 * score:.2f} % right')
+    progress.say(f'mean of the tasks: {100 * average:.2f} % right; memory {memory:,} bytes')
+    if found is not None:
+        told = ', '.join(f'{name} {100 * value:.2f}' for name, value in numbers.items())
+        progress.say(f'over time, %: {told}')
+    return result
+
+
+def require_one_process() -> None:
+    """Raises `UsageError` if the run has several processes."""
+    sharding.require_one_process('lifelong learning')
