@@ -4,8 +4,8 @@ python -m longmem_jax.main --config=configs/lifelong_relations.py:path=BERT,meth
     --config.data.path=FOLDER --workdir=DIR
 `BERT` is the folder of a BERT or its name on the hub, FOLDER has `relation_name.txt`,
 `training_data.txt` and `val_data.txt`. `method=` and the bounds are those of
-`lifelong_classification.py`. Clusters come in a random order, that of `config.data.seed`; they are in the file
-`config.data.task.clusters`, or made by k-means of the names' mean vectors, of GloVe
+`lifelong_classification.py`. Clusters come in a random order, that of `config.data.seed`; they are in
+the file `config.data.task.clusters`, or made by k-means of the names' mean vectors, of GloVe
 (`config.data.task.vectors`) or else of the encoder's tokens. A sentence is read with each of its
 candidate relations. `:tiny` is for two cores.
 
