@@ -112,14 +112,14 @@ class LifelongTask:
 
     def compile(self) -> Step:
         """The step; XLA compiles it on the first call."""
-        observe = jax.jit(self._built.learner.observe, donate_argnums=0)
-        rows = self._built.rows
+        learner, rows = self._built.learner, self._built.rows
 
-        def call(state: LearnerState) -> tuple[LearnerState, Metrics]:
-            state, found = observe(state, rows)
+        def observe(state: LearnerState, rows: Rows) -> tuple[LearnerState, Metrics]:
+            state, found = learner.observe(state, rows)
             return state, found | {'position': state.position}
 
-        return Step(call)
+        compiled = jax.jit(observe, donate_argnums=0)
+        return Step(lambda state: compiled(state, rows))
 
     def batches(self, state: LearnerState) -> Iterator[tuple[()]]:
         """Nothing but the word that there are more rows: they are on the devices."""
