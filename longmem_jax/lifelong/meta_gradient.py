@@ -159,7 +159,7 @@ def meta_gradient(
 
     Returns:
       The meta-gradient of `params`, their fast part after the inner loop, what the support gave, and
-      what `query` returned beside its gradient.
+      what `query` returned with its gradient.
     """
     before, slow = split(params, inner.fast)
 

@@ -1,5 +1,6 @@
 """Episodes of OML-, ANML- and MAML-ER with the choices of their release; relations by candidates."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -106,7 +107,7 @@ class Names:
 
 def check(settings, arrays):
     """Yields (name, ours, reference) for every tensor of the golden."""
-    method, released, parts = SYSTEMS[settings['system']]
+    method, released, parts = SYSTEMS[settings.get('system', Path(settings['folder']).name)]
     names, given = Names(parts), {k[6:]: v for k, v in arrays.items() if k.startswith('param/')}
     params = names.ours(given)
     rows, head = rows_of(settings, arrays, released())
