@@ -20,6 +20,8 @@ from longmem_jax.lifelong.rows import Rows, take
 from longmem_jax.training.optimizer import parameter_path
 
 Part = dict[str, jax.Array]  # parameters by their path
+BLOCK = re.compile(r'(?:block|layer)_(\d+)')  # a part of the path of a block's parameters
+READERS = re.compile('embed|position|types|table')  # in paths of what comes before all blocks
 
 
 class Adaptation(NamedTuple):
@@ -53,9 +55,9 @@ def adapted_fault(adapted: Any) -> str:
 
 
 def _block(path: str) -> int | None:
-    """The number of the block of a parameter: of its first part that ends in `_NUMBER`."""
-    numbers = [re.fullmatch(r'\w*?_(\d+)', part) for part in path.split('/')]
-    return next((int(number[1]) for number in numbers if number), None)
+    """The number of the block of a parameter; None = it is in none."""
+    found = (BLOCK.fullmatch(part) for part in path.split('/'))
+    return next((int(match[1]) for match in found if match), None)
 
 
 def part_of(params: Any, adapted: str) -> Part:
@@ -85,7 +87,7 @@ def part_of(params: Any, adapted: str) -> Part:
             return path.startswith('head/')
         block = blocks[path]
         if block is None:
-            return not re.search('embed|position|vocab', path)
+            return not READERS.search(path)
         return block in numbers[-last:]
 
     return {path: leaf for path, leaf in leaves.items() if moves(path)}
@@ -117,7 +119,7 @@ def adapt(
       W~, and the loss before each step without the anchor, float32 [steps].
     """
 
-    def step(carry: tuple[Part, Part], batch: Any) -> tuple[tuple[Part, Part], jax.Array]:
+    def step(carry: tuple[Part, Any], batch: Any) -> tuple[tuple[Part, Any], jax.Array]:
         part, velocity = carry
         value, gradient = jax.value_and_grad(loss)(part, batch)
         gradient = jax.tree.map(
@@ -125,11 +127,14 @@ def adapt(
         )
         if settings.first_order:
             gradient = jax.lax.stop_gradient(gradient)
-        velocity = jax.tree.map(lambda v, g: settings.momentum * v + g, velocity, gradient)
-        part = jax.tree.map(lambda w, v: w - settings.rate * v, part, velocity)
+        if settings.momentum:
+            velocity = jax.tree.map(lambda v, g: settings.momentum * v + g, velocity, gradient)
+            gradient = velocity
+        part = jax.tree.map(lambda w, v: w - settings.rate * v, part, gradient)
         return (part, velocity), value
 
-    zeros = jax.tree.map(jnp.zeros_like, start)
+    # Without momentum there is no velocity to keep.
+    zeros = jax.tree.map(jnp.zeros_like, start) if settings.momentum else None
     (part, _), losses = jax.lax.scan(step, (start, zeros), batches, length=settings.steps)
     return part, losses
 

@@ -156,8 +156,8 @@ def test_coarse_adaptation_reads_other_rows_in_every_step():
 
 
 def blocks():
-    names = ('embedding/weight', 'block_0/w_1', 'block_1/w_1', 'block_10/w_1', 'final_norm/scale')
-    tree = {'encoder': {}, 'head': {'weight': jnp.zeros(1)}}
+    names = ('embedding/table_0', 'block_0/w_1', 'block_1/w_1', 'block_10/w_1', 'pooler/bias')
+    tree = {'encoder': {'types': jnp.zeros(1)}, 'head': {'weight': jnp.zeros(1)}}
     for name in names:
         room, leaf = name.split('/')
         tree['encoder'][room] = {leaf: jnp.zeros(1)}
@@ -168,8 +168,8 @@ def blocks():
     'choice, wanted',
     [
         ('head', []),
-        ('last:1', ['block_10/w_1', 'final_norm/scale']),
-        ('last:2', ['block_1/w_1', 'block_10/w_1', 'final_norm/scale']),
+        ('last:1', ['block_10/w_1', 'pooler/bias']),
+        ('last:2', ['block_1/w_1', 'block_10/w_1', 'pooler/bias']),
     ],
 )
 def test_parts_are_chosen_by_path(choice, wanted):
@@ -178,7 +178,7 @@ def test_parts_are_chosen_by_path(choice, wanted):
 
 
 def test_all_is_every_parameter():
-    assert len(adaptation.part_of(blocks(), 'all')) == 6
+    assert len(adaptation.part_of(blocks(), 'all')) == 7
 
 
 def test_more_blocks_than_there_are():

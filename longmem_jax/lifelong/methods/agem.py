@@ -74,8 +74,8 @@ def product(one: Any, other: Any) -> jax.Array:
 def project(gradient: Any, reference: Any) -> Projection:
     """`g - (g . r / r . r) r` if `g . r < 0`, else g (Chaudhry et al., Eq. 11)."""
     dot, squared = product(gradient, reference), product(reference, reference)
-    share = jnp.where(dot < 0, dot / jnp.where(squared > 0, squared, 1), 0)
-    # A reference that is not finite must show: the step is skipped then.
+    # NaN is not at least 0: with such a reference the step is skipped.
+    share = jnp.where(dot >= 0, 0, dot / jnp.where(squared == 0, 1, squared))
     projected = jax.tree.map(lambda g, r: g - share * r, gradient, reference)
     return Projection(projected, dot, squared)
 
