@@ -123,7 +123,7 @@ def mask(key: jax.Array, texts: Inputs, special: Special, share: float) -> Maske
 def initial_head(width: int, vocab_size: int, key: jax.Array) -> dict[str, jax.Array]:
     """Parameters of the output layer, whose vectors are those of the input; as in BERT."""
     return {
-        'kernel': 0.02 * jax.random.normal(key, (width, width), jnp.float32),
+        'kernel': width**-0.5 * jax.random.normal(key, (width, width), jnp.float32),
         'bias': jnp.zeros((width,), jnp.float32),
         'scale': jnp.ones((width,), jnp.float32),
         'shift': jnp.zeros((width,), jnp.float32),

@@ -13,7 +13,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.lifelong import stream
 from longmem_jax.lifelong.data import classification as data
 from longmem_jax.lifelong.data.texts import Marked
-from tests.lifelong.toys import word_tokenizer, words_of
+from tests.lifelong.words import word_tokenizer, words_of
 
 SHARED = Path(__file__).parents[3] / 'shared' / 'data' / 'text_classification'
 SETTINGS = dict(

@@ -12,7 +12,7 @@ from longmem_jax.lifelong import encoders, pretrain
 from longmem_jax.lifelong.rows import Inputs
 from longmem_jax.pretrained import hosts
 from tests.lifelong.classification_test import write_set
-from tests.lifelong.toys import word_tokenizer
+from tests.lifelong.words import word_tokenizer
 
 SPECIAL = pretrain.Special(mask=4, others=(0, 1, 2, 3, 4), vocab_size=60)
 SIZES = dict(encoders.SMALL) | dict(

@@ -14,7 +14,7 @@ from longmem_jax.lifelong import span_head, stream
 from longmem_jax.lifelong.data import qa
 from longmem_jax.lifelong.network import Encoded
 from longmem_jax.lifelong.rows import Rows
-from tests.lifelong.toys import word_tokenizer, words_of
+from tests.lifelong.words import word_tokenizer, words_of
 
 SHARED = Path(__file__).parents[3] / 'shared' / 'data'
 SETTINGS = dict(

@@ -8,7 +8,7 @@ import pytest
 from longmem_jax.errors import UsageError
 from longmem_jax.lifelong import heads, stream
 from longmem_jax.lifelong.data import clusters, relations
-from tests.lifelong.toys import word_tokenizer, words_of
+from tests.lifelong.words import word_tokenizer, words_of
 
 SHARED = Path(__file__).parents[3] / 'shared' / 'data' / 'fewrel' / 'lifelong80'
 NAMES = ['mother of', 'father', 'river bank', 'lake shore', 'mouth of river', 'child of']

@@ -1,4 +1,4 @@
-"""Small files and tokenizers for tests of lifelong learning."""
+"""Tokenizers that know a few words, for tests of lifelong learning."""
 
 import tokenizers
 
