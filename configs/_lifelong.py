@@ -3,7 +3,6 @@
 from longmem_jax.config.base import base, two_cores
 from longmem_jax.config.variants import one_of, variant, whole_number
 from longmem_jax.lifelong import settings
-from longmem_jax.lifelong.methods.registry import METHODS
 from longmem_jax.pretrained.classifiers import BERT_BASE
 
 SMALL = BERT_BASE | dict(
@@ -39,7 +38,7 @@ def lifelong(arg, source, *, batch, by_method, tiny_data, small_method):
 
     def method(config, name):
         """How it learns."""
-        chosen.update(method=one_of('method', name, sorted(METHODS)))
+        chosen.update(method=one_of('method', name, sorted(settings.METHODS)))
 
     def order(config, name):
         """A published order of the tasks."""

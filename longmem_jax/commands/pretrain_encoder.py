@@ -6,6 +6,8 @@ python -m longmem_jax.commands.pretrain_encoder --config=configs/lifelong_classi
 All methods of a comparison begin with it, `path=BERT`, and so does the frozen key network.
 """
 
+from typing import Any
+
 from absl import flags
 
 from longmem_jax.commands import entry
@@ -13,21 +15,25 @@ from longmem_jax.errors import UsageError
 from longmem_jax.lifelong import encoders, pretrain, settings
 from longmem_jax.lifelong.data.registry import LABELLED
 
-_CONFIG = entry.define_config()
-_FOLDER = flags.DEFINE_string('folder', '', 'The folder to write.')
-_STEPS = flags.DEFINE_integer('steps', 20_000, 'Training steps.', lower_bound=1)
-_BATCH = flags.DEFINE_integer('batch', 64, 'Texts of a step.', lower_bound=1)
 
+def run(config: Any, folder: str, *, steps: int, batch: int) -> list[str]:
+    """Pretrains an encoder of the sizes of a configuration, and writes it.
 
-def _run() -> None:
-    config = _CONFIG.value
-    if config is None:
-        raise UsageError(entry.MISSING)
-    if not _FOLDER.value:
+    Args:
+      config: for lifelong learning; rows that it holds out are not read.
+      folder: must not exist, or be empty.
+      steps, batch: training steps, and texts of each.
+
+    Returns:
+      The names of the files.
+
+    Raises:
+      UsageError: faults of the configuration, no folder, or as `pretrain.pretrain`.
+    """
+    if not folder:
         raise UsageError('--folder= is missing: where the encoder is written.')
     settings.require(config)
-    read = LABELLED[config.data.source].read(config.data)
-    model = config.model
+    read, model = LABELLED[config.data.source].read(config.data), config.model
     sizes = encoders.SMALL | dict(
         hidden_size=model.d_model,
         num_hidden_layers=model.num_layers,
@@ -37,18 +43,23 @@ def _run() -> None:
     given = pretrain.SETTINGS | dict(
         vocab_size=config.data.tokenizer.size,
         max_length=config.train.segment_length,
-        num_steps=_STEPS.value,
-        batch=_BATCH.value,
+        num_steps=steps,
+        batch=batch,
         seed=config.train.seed,
     )
-    names = pretrain.pretrain(read.texts, _FOLDER.value, given, sizes)
+    return pretrain.pretrain(read.texts, folder, given, sizes)
+
+
+def _main() -> None:
+    if _CONFIG.value is None:
+        raise UsageError(entry.MISSING)
+    names = run(_CONFIG.value, _FOLDER.value, steps=_STEPS.value, batch=_BATCH.value)
     print(f'Wrote {", ".join(names)} to {_FOLDER.value}.')
 
 
-def main() -> None:
-    """Entry point of the command."""
-    entry.run(_run)
-
-
 if __name__ == '__main__':
-    main()
+    _CONFIG = entry.define_config()
+    _FOLDER = flags.DEFINE_string('folder', '', 'The folder to write.')
+    _STEPS = flags.DEFINE_integer('steps', 20_000, 'Training steps.', lower_bound=1)
+    _BATCH = flags.DEFINE_integer('batch', 64, 'Texts of a step.', lower_bound=1)
+    entry.run(_main)

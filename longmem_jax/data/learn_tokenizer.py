@@ -23,6 +23,7 @@ SUFFIX = {
 LEARNT = tuple(SUFFIX)
 MARKS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']  # of a WordPiece vocabulary
 LEAST_SIZE = 257
+LETTERS = 1000  # of a WordPiece vocabulary, the most frequent ones
 SAMPLED_BYTES = 500_000_000  # of text that subword vocabularies are learned from
 
 
@@ -95,6 +96,36 @@ def _sentencepiece(source: Source, size: int) -> bytes:
     return model.getvalue()
 
 
+def _wordpiece(source: Source, size: int) -> bytes:
+    """A WordPiece tokenizer of lower case, as JSON.
+
+    The trainer numbers pieces inside of words in the order of a hash table, which differs from run to
+    run, and breaks ties by these numbers. So it is given them, as if they were marks.
+    """
+    pieces = tokenizers.BertWordPieceTokenizer(lowercase=True)
+    counts: collections.Counter[str] = collections.Counter()
+    for line in _sample(source):
+        counts.update(pieces.normalizer.normalize_str(line))
+    # Blanks and punctuation are never inside of a word.
+    inside = [
+        f'##{letter}'
+        for letter in _by_frequency(counts)[:LETTERS]
+        if len(pieces.pre_tokenizer.pre_tokenize_str(f'a{letter}')) == 1 and not letter.isspace()
+    ]
+    pieces.train_from_iterator(
+        _sample(source),
+        size,
+        special_tokens=MARKS + sorted(inside),
+        limit_alphabet=LETTERS,
+        show_progress=False,
+    )
+    content = json.loads(pieces.to_str())
+    content['added_tokens'] = [
+        token for token in content['added_tokens'] if token['content'] in MARKS
+    ]
+    return json.dumps(content, ensure_ascii=False).encode()
+
+
 def learn(kind: str, source: Source, size: int, output: Path) -> None:
     """Learns a vocabulary and writes it to a file, atomically.
 
@@ -122,9 +153,7 @@ def learn(kind: str, source: Source, size: int, output: Path) -> None:
         )
         content = trainer.to_str().encode()
     elif kind == 'wordpiece':
-        pieces = tokenizers.BertWordPieceTokenizer(lowercase=True)
-        pieces.train_from_iterator(_sample(source), size, special_tokens=MARKS, show_progress=False)
-        content = pieces.to_str().encode()
+        content = _wordpiece(source, size)
     else:
         content = _sentencepiece(source, size)
     try:

@@ -124,8 +124,11 @@ class LifelongTask:
     def batches(self, state: LearnerState) -> Iterator[tuple[()]]:
         """Nothing but the word that there are more rows: they are on the devices."""
         self._position = int(state.position)
-        if self._position == 0 and self._built.config.lifelong.measure == 'ends':
-            self.evaluate(state, 0)
+        if self._built.config.lifelong.measure == 'ends':
+            # Before the first task; and a run may have been stopped by the step that ended one.
+            known = {int(line['ended']) for line in _after_tasks(self._workdir)}
+            if self._ended(self._position) not in known:
+                self.evaluate(state, int(state.step))
         while self._position < len(self._built.stream.rows):
             yield ()
 
@@ -152,9 +155,14 @@ class LifelongTask:
         return finish(self._built, self._tests, state, step, self._workdir, self._progress)
 
 
+def _after_tasks(workdir: Path) -> list[dict[str, Any]]:
+    """The scores after tasks that have been written."""
+    return [line for line in read_metrics(workdir / 'metrics.jsonl') if line['group'] == AFTER]
+
+
 def known_before(workdir: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray] | None:
     """Scores after every task [tasks, tasks] and before the first [tasks]; None if not measured."""
-    lines = [line for line in read_metrics(workdir / 'metrics.jsonl') if line['group'] == AFTER]
+    lines = _after_tasks(workdir)
     by_number = {int(line['ended']): [line[name] for name in names] for line in lines}
     if set(by_number) != set(range(len(names) + 1)):
         return None

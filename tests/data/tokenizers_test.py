@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longmem_jax.config.base import base
+from longmem_jax.data.documents import Document
 from longmem_jax.data.learn_tokenizer import learn
 from longmem_jax.data.load import load, make_tokenizer
 from longmem_jax.data.tokenizers import Bytes, Characters, Words, load_tokenizer
@@ -132,3 +133,17 @@ def test_faults(config, tmp_path):
             make_tokenizer(config, tmp_path)
     with pytest.raises(UsageError, match='needs 257'):
         learn('bpe', None, 10, tmp_path / 'x.json')
+
+
+def test_a_wordpiece_vocabulary_is_the_same_in_every_run(tmp_path):
+    """The trainer's own numbers differ from run to run, and so would the pieces."""
+    text = ' '.join(f'{a}{b}{c}' for a in 'abcdef' for b in 'ghijkl' for c in 'mnopqr')
+    found = set()
+    for name in '1234':
+        learn('wordpiece', [Document('text', text.encode())], 300, tmp_path / name)
+        found.add((tmp_path / name).read_bytes())
+    assert len(found) == 1
+    tokenizer = load_tokenizer('wordpiece', tmp_path / '1')
+    # Pieces inside of words are no marks: a text may spell them.
+    assert list(tokenizer.encode(b'##m')) == list(tokenizer.encode(b'# # m'))
+    assert tokenizer.token_id('[CLS]') == 2 and tokenizer.token_id('##m') is not None

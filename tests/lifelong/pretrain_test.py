@@ -11,7 +11,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.lifelong import encoders, pretrain
 from longmem_jax.lifelong.rows import Inputs
 from longmem_jax.pretrained import hosts
-from tests.lifelong.classification_test import write_set
+from tests.lifelong.small import small_config
 from tests.lifelong.words import word_tokenizer
 
 SPECIAL = pretrain.Special(mask=4, others=(0, 1, 2, 3, 4), vocab_size=60)
@@ -116,20 +116,15 @@ def test_faults(tmp_path):
         pretrain.special_of(word_tokenizer(marks=['[PAD]', '[UNK]', '[CLS]', '[SEP]']))
 
 
-def test_the_command_reads_the_settings_of_its_data(tmp_path, capsys):
-    for name in ('yelp', 'ag_news'):
-        write_set(tmp_path, name, train=30)
-    given = [
-        'rows=20', 'validation_rows=2', 'test_rows=5', 'max_length=16', 'num_steps=2', 'batch=2',
-        'vocab_size=257', 'hidden_size=16', 'num_hidden_layers=1', 'num_attention_heads=2',
-        'intermediate_size=16', 'cleaning=mll',
-    ]  # fmt: skip
+def test_the_command_reads_what_the_stream_shows(tmp_path, capsys):
+    config = small_config(tmp_path)
+    config.data.task.update(validation_rows=2)
     output = str(tmp_path / 'encoder')
-    pretrain_encoder.run('classification', str(tmp_path), ['yelp', 'ag_news'], output, given)
-    assert '40 texts, ' in capsys.readouterr().out
+    pretrain_encoder.run(config, output, steps=2, batch=2)
+    assert '100 texts, ' in capsys.readouterr().out
     assert hosts.find(output).plain.d_model == 16
-    for change in ('rowz=1', 'rows'):
-        with pytest.raises(UsageError, match='did you mean .rows.|NAME = .rows.'):
-            pretrain_encoder.run('classification', str(tmp_path), [], output, [change])
-    with pytest.raises(UsageError, match='--output= is missing'):
-        pretrain_encoder.run('classification', str(tmp_path), [], '', [])
+    with pytest.raises(UsageError, match='--folder= is missing'):
+        pretrain_encoder.run(config, '', steps=2, batch=2)
+    config.data.task.rows = 0
+    with pytest.raises(UsageError, match='config.data.task.rows = 0'):
+        pretrain_encoder.run(config, str(tmp_path / 'other'), steps=2, batch=2)
