@@ -12,8 +12,10 @@ rows and 450 of each, and a small encoder, best one of `longmem_jax.commands.pre
 
 Rows of a step and tokens of a row are those of each method's source: 16 and 448 for replay, A-GEM and
 the episode learners (ANML-ER: 300), 32 and 128 for the others. `learning_rate` 3e-5 is that of the
-episode learners, and as recalled that of MbPA++; `dtype` bfloat16 is ours. Online EWC has no published
-settings for this stream.
+episode learners, and as recalled that of MbPA++.
+
+Not the paper's: `dtype` bfloat16. Online EWC has no published settings for this stream: `every`, `gamma`
+and `penalty` of `config.lifelong.online_ewc` are ours.
 """
 
 from configs._lifelong import lifelong

@@ -8,8 +8,8 @@ answer is a span of the context, scored by the F1 of its words, the best over th
 given. The key of a row is the encoding of its question. `length=384` is the tokens of context and
 question. `:tiny` is for two cores.
 
-Not the papers', or recalled and not read again: 8 rows in a step, `max_length` 384, `learning_rate`
-3e-5; `dtype` bfloat16 is ours. The episode learners were not made for questions.
+Not the paper's: `num_lanes` 8, the rows of a step, `max_length` 384 and `learning_rate` 3e-5 are as
+recalled; `dtype` bfloat16 is ours. The episode learners were not made for questions.
 """
 
 from configs._lifelong import lifelong

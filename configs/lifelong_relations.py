@@ -9,8 +9,9 @@ the file `config.data.task.clusters`, or made by k-means of the names' mean vect
 (`config.data.task.vectors`) or else of the encoder's tokens. A sentence is read with each of its
 candidate relations. `:tiny` is for two cores.
 
-4 rows in a step, 64 tokens and a replay every 1,600 rows are those of OML-ER; `learning_rate` 3e-5 is
-that of its release. For methods of other papers these are ours; `dtype` bfloat16 is ours.
+4 rows in a step, 64 tokens and a replay every 1,600 rows are those of OML-ER, as is the rate.
+
+Not the paper's: `dtype` bfloat16; for methods of other papers also `num_lanes`, the rows of a step.
 """
 
 from configs._lifelong import lifelong

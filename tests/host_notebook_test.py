@@ -10,7 +10,7 @@ import pytest
 
 from longmem_jax.data.documents import Document
 from longmem_jax.data.learn_tokenizer import learn
-from longmem_jax.models.parameters import unbox
+from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.pretrained import export, hosts, model_fields
 from tests.processes import environment
 
@@ -53,7 +53,7 @@ def python_of(source):
 def host(tmp_path):
     """The folder of a host with a tokenizer, and random parameters."""
     model = model_fields.model_of(SHAPE, 'config.json')
-    params = unbox(hosts.boxed_parameters(hosts.make(model, 8), jax.random.key(0)))
+    params = unbox(initial_parameters(hosts.make(model, 8), jax.random.key(0)))
     export.save(tmp_path / 'host', model, params)
     learn('bpe', [Document('text', TEXT.encode())], 280, tmp_path / 'host/tokenizer.json')
     return tmp_path / 'host'

@@ -15,7 +15,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.lifelong.network import Encoded
 from longmem_jax.lifelong.rows import Inputs
 from longmem_jax.models.encoders.text_encoder import TextEncoder
-from longmem_jax.models.parameters import unbox
+from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.pretrained import hosts, model_fields
 
 # A BERT small enough for tests and for runs on a few cores; the vocabulary and positions vary.
@@ -102,7 +102,7 @@ def untrained(model: Any, *, dropout: float = 0.0, dtype: str = 'float32') -> Be
 
     @jax.jit
     def load(key: jax.Array) -> Any:
-        return unbox(hosts.boxed_parameters(module, key))
+        return unbox(initial_parameters(module, key))
 
     return BertEncoder(module, load)
 

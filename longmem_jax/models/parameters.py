@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.models.encoders.text_encoder import TextEncoder
 from longmem_jax.segment import Segment
 
 
@@ -19,6 +20,8 @@ def initial_parameters(model: nn.Module, key: jax.Array) -> Any:
     Returns:
       A tree of boxed float32 arrays.
     """
+    if isinstance(model, TextEncoder):  # it reads texts, not segments
+        return _float32(model.init(key, method='initial')['params'])
     segment = Segment(
         jnp.zeros((1, model.segment_length), jnp.int32),
         jnp.ones((1, model.segment_length), bool),
@@ -29,7 +32,10 @@ def initial_parameters(model: nn.Module, key: jax.Array) -> Any:
         state = module.initial_state(1)
         return module.nll(segment, segment.tokens, state, train=False)
 
-    params = model.init(key, segment, method=read)['params']
+    return _float32(model.init(key, segment, method=read)['params'])
+
+
+def _float32(params: Any) -> Any:
     # With JAX_ENABLE_X64 they are drawn as float64.
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
 

@@ -186,16 +186,9 @@ def make(model: Any, segment_length: int) -> nn.Module:
     return make_model(model, segment_length)
 
 
-def boxed_parameters(module: nn.Module, key: jax.Array) -> Any:
-    """Initial parameters of a module that `make` made, boxed with their logical axes."""
-    if isinstance(module, TextEncoder):
-        return module.init(key, method='initial')['params']
-    return initial_parameters(module, key)
-
-
 def shapes(module: nn.Module) -> dict[str, jax.ShapeDtypeStruct]:
     """Path of every parameter to its shape."""
-    boxed = jax.eval_shape(lambda: boxed_parameters(module, jax.random.key(0)))
+    boxed = jax.eval_shape(lambda: initial_parameters(module, jax.random.key(0)))
     return flax.traverse_util.flatten_dict(unbox(boxed), sep='/')
 
 
@@ -233,7 +226,7 @@ def load(
       UsageError: the files lack tensors of the host, have others, or of other shapes.
     """
     mesh = sharding.make_mesh({'data': -1}) if mesh is None else mesh
-    boxed = jax.eval_shape(lambda: boxed_parameters(module, jax.random.key(seed)))
+    boxed = jax.eval_shape(lambda: initial_parameters(module, jax.random.key(seed)))
     places = flax.traverse_util.flatten_dict(sharding.parameter_shardings(mesh, boxed), sep='/')
     wanted = shapes(module)
     sources, ignored = _sources(host, wanted)
@@ -373,7 +366,7 @@ def _initial(
     """Initial values of some parameters; the others are never computed."""
 
     def make_new() -> dict[str, jax.Array]:
-        params = unbox(boxed_parameters(module, jax.random.key(seed)))
+        params = unbox(initial_parameters(module, jax.random.key(seed)))
         flat = flax.traverse_util.flatten_dict(params, sep='/')
         return {path: jnp.asarray(flat[path], jnp.float32) for path in paths}
 

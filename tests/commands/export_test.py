@@ -9,7 +9,7 @@ from longmem_jax.commands.train import train
 from longmem_jax.config import checks
 from longmem_jax.config.recipes import section
 from longmem_jax.errors import UsageError
-from longmem_jax.models.parameters import unbox
+from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.pretrained import export as writing
 from longmem_jax.pretrained import hosts, model_fields
 from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
@@ -26,7 +26,7 @@ def host(tmp_path_factory):
     folder = tmp_path_factory.mktemp('hosts') / 'host'
     model = model_fields.model_of(GIVEN, 'config.json')
     module = hosts.make(model, 8)
-    params = unbox(jax.jit(lambda: hosts.boxed_parameters(module, jax.random.key(0)))())
+    params = unbox(jax.jit(lambda: initial_parameters(module, jax.random.key(0)))())
     writing.save(folder, model, params)
     (folder / 'tokenizer_config.json').write_text('{"chat_template": ""}')
     return str(folder)
