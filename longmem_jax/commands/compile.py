@@ -84,6 +84,8 @@ def compile_step(config: Any, topology: str) -> Fit:
     Raises:
       UsageError: faults of the configuration on this number of chips, or of the topology.
     """
+    if config.lifelong.method != 'none':
+        raise UsageError('--mode=compile: not for lifelong learners, whose data decide the shapes.')
     devices = find_topology(topology).devices
     checks.require_runnable(config, len(devices))
     mesh = sharding.make_mesh(config.mesh.to_dict(), devices)

@@ -36,7 +36,7 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
         faults += under('config.data.task', TASKS[config.data.source].check(config.data.task))
     if config.data.source in DATA_SETS:
         faults += under('config.data.task', DATA_SETS[config.data.source].check(config.data.task))
-    faults += _classes(config)
+    faults += _classes(config) + _lifelong(config)
     faults += (
         _positive(config)
         + _gradient(config.train)
@@ -265,6 +265,17 @@ def _classes(config: Any) -> list[str]:
             f"config.retrieval.kind = {config.retrieval.kind!r}: must be 'none' for classifiers"
         )
     return faults
+
+
+def _lifelong(config: Any) -> list[str]:
+    """Faults of a lifelong learner's model; the rest is checked where it is built."""
+    method, kind = config.lifelong.method, config.model.kind
+    if (method != 'none') == (kind == 'text_encoder'):
+        return []
+    return [
+        f'config.lifelong.method = {method!r}, config.model.kind = {kind!r}: a lifelong learner and '
+        "'text_encoder' belong together; begin with configs/lifelong_classification.py"
+    ]
 
 
 def _tokenizer(data: Any) -> list[str]:
