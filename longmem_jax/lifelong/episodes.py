@@ -290,7 +290,8 @@ def learn(
         'replayed': jnp.where(replays & complete, plan.replayed if plan.settings.replay else 0, 0),
         'updates': (taken & finite).astype(jnp.int32),
         'skipped': new.skipped,
-        'memory': new.memory.size,
+        'stored': new.memory.size,
+        'rows': new.position - state.position,
     }
 
 

@@ -26,7 +26,8 @@ VALUES = {
     f'{FILE}maml_er': EPISODES | {'data.task.max_length': 448, 'lifelong.maml_er.updates': 5},
     f'{FILE}anml_er': EPISODES
     | {'data.task.max_length': 300, 'lifelong.anml_er.train_modulator': False},
-    f'{FILE}replay': EPISODES | {'data.task.max_length': 448, 'lifelong.replay.replay_every': 9_600},
+    f'{FILE}replay': EPISODES
+    | {'data.task.max_length': 448, 'lifelong.replay.replay_every': 9_600},
     f'{FILE}agem': EPISODES | {'data.task.max_length': 448, 'lifelong.agem.every': 9_600},
     f'{FILE}mbpa_plus': MBPA
     | {
