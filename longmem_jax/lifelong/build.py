@@ -25,6 +25,7 @@ from longmem_jax.lifelong.learner import Learner, LearnerState
 from longmem_jax.lifelong.methods.registry import METHODS
 from longmem_jax.lifelong.network import Encoded, Encoder, Network
 from longmem_jax.lifelong.rows import Inputs, Rows
+from longmem_jax.pretrained.model_fields import differences
 from longmem_jax.training.optimizer import make_optimizer
 
 
@@ -104,18 +105,28 @@ class Built:
 
     @functools.cached_property
     def encoder(self) -> Encoder:
-        """The encoder, pretrained if `config.train.start_from` is set."""
+        """The encoder, pretrained if `config.train.start_from` is set.
+
+        Raises:
+          UsageError: no such folder, or `config.model` is another model.
+        """
         model = self.config.model
-        dropout = model.residual_dropout
-        if self.config.train.start_from:
-            return encoders.from_folder(
-                self.config.train.start_from,
-                self.config.train.segment_length,
-                dropout=dropout,
-                dtype=model.dtype,
-                report=self.report,
+        given = dict(dropout=model.residual_dropout, dtype=model.dtype)
+        plain = encoders.untrained(model, **given)
+        if not self.config.train.start_from:
+            return plain
+        found = encoders.from_folder(
+            self.config.train.start_from,
+            self.config.train.segment_length,
+            report=self.report,
+            **given,
+        )
+        if changed := differences(found.module.config, plain.module.config):
+            raise UsageError(
+                f'config.train.start_from = {self.config.train.start_from}: config.model is another '
+                'model:\n  ' + '\n  '.join(changed)
             )
-        return encoders.untrained(model, dropout=dropout, dtype=model.dtype)
+        return found
 
     @functools.cached_property
     def asked(self) -> Asked:
@@ -165,20 +176,36 @@ class Built:
         return Network(Spread(self.encoder, self.mesh), self.asked.head)
 
     @functools.cached_property
+    def _unread(self) -> Network:
+        """The network with random parameters: their shapes need no files."""
+        return Network(encoders.untrained(self.config.model), self.asked.head)
+
+    @functools.cached_property
+    def fields(self) -> Any:
+        """The method's settings; its memory has no room for more rows than the stream has.
+
+        Raises:
+          UsageError: more neighbours than the stream has rows.
+        """
+        name, rows = self.config.lifelong.method, len(self.stream.rows)
+        fields = self.config.lifelong[name].copy_and_resolve_references()
+        if 'capacity' in fields:
+            fields.capacity = min(fields.capacity, rows)
+        if faults := METHODS[name].faults(fields):
+            raise UsageError(f'A stream of {rows:,} rows: config.lifelong.{name}.{faults[0]}.')
+        return fields
+
+    @functools.cached_property
     def learner(self) -> Learner:
         """The method."""
-        config = self.config
-        method = METHODS[config.lifelong.method]
-        fields, key = config.lifelong[config.lifelong.method], jax.random.key(0)
-        shapes = self._shapes(lambda: method.parameters(self.network, fields, key))
-        optimizer = make_optimizer(config.optimizer, config.train.num_steps, shapes)
-        return method.make(self.network, fields, optimizer, config.train.num_lanes)
+        return self._learner(self.network)
 
-    def _shapes(self, make: Callable[[], Any]) -> Any:
-        """Shapes of a tree; one that is read from files cannot be traced."""
-        if self.config.train.start_from:
-            return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), make())
-        return jax.eval_shape(make)
+    def _learner(self, network: Network) -> Learner:
+        config, key = self.config, jax.random.key(0)
+        method = METHODS[config.lifelong.method]
+        shapes = jax.eval_shape(lambda: method.parameters(self._unread, self.fields, key))
+        optimizer = make_optimizer(config.optimizer, config.train.num_steps, shapes)
+        return method.make(network, self.fields, optimizer, config.train.num_lanes)
 
     def first_state(self) -> LearnerState:
         """The state at the start of the stream, on all devices."""
@@ -190,7 +217,7 @@ class Built:
     def abstract_state(self) -> LearnerState:
         """Shapes, dtypes and shardings of the state."""
         everywhere = sharding.replicated(self.mesh)
-        shapes = self._shapes(lambda: self.learner.init(jax.random.key(0)))
+        shapes = jax.eval_shape(self._learner(self._unread).init, jax.random.key(0))
         return jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), shapes
         )
@@ -199,6 +226,12 @@ class Built:
         """What a checkpoint must match: the method, the encoder, and the stream, row by row."""
         config = self.config
         return {
+            'config.data.source': config.data.source,
+            'config.data.seed': config.data.seed,
+            'config.data.task': config.data.task.to_dict(),
+            'config.lifelong.order': config.lifelong.order,
+            'config.lifelong.stream': config.lifelong.stream,
+            'config.lifelong.epochs': config.lifelong.epochs,
             'config.lifelong.method': config.lifelong.method,
             f'config.lifelong.{config.lifelong.method}': config.lifelong[
                 config.lifelong.method

@@ -26,6 +26,18 @@ def first(rows: Rows, number: int) -> Rows:
     return jax.tree.map(lambda leaf: leaf[: number or None], rows)
 
 
+def shared_sizes(tests: tuple[Rows, ...]) -> list[int]:
+    """Rows that each test set is filled up to: at most four different sizes, each compiled once."""
+    step = -(-max(map(len, tests)) // 4)
+    return [-(-len(rows) // step) * step for rows in tests]
+
+
+def filled(rows: Rows, size: int) -> Rows:
+    """Rows with copies of the last one after them."""
+    numbers = np.minimum(np.arange(size), len(rows) - 1)
+    return jax.tree.map(lambda leaf: leaf[numbers], rows)
+
+
 class Tests:
     """Asks a learner the questions of all tasks.
 
@@ -48,10 +60,10 @@ class Tests:
         """
         key = jax.random.fold_in(jax.random.key(self._built.config.train.seed), draw)
         found = []
-        for number, rows in enumerate(tests):
-            placed = self._built.placed(rows)
+        for number, (rows, size) in enumerate(zip(tests, shared_sizes(tests), strict=True)):
+            placed = self._built.placed(filled(rows, size))
             scores = self._predict(state, self._built.rows, placed, jax.random.fold_in(key, number))
-            found.append(np.asarray(jax.device_get(self._right(scores, placed))))
+            found.append(np.asarray(jax.device_get(self._right(scores, placed)))[: len(rows)])
         return found
 
 
@@ -67,7 +79,9 @@ class LifelongTask:
         """Reads the data; compiles nothing yet."""
         self._built, self._writer, self._progress = built, writer, progress
         self._workdir, config = workdir, built.config
-        self._ends = built.stream.ends if config.lifelong.stream == 'tasks' else np.zeros(0)
+        self._ends, settings = built.stream.ends, config.lifelong
+        # Of a stream without ends of tasks, or of one task, nothing is known over time.
+        self._measured = settings.measure == 'ends' and settings.stream == 'tasks'
         self._tests, self._position, self._seconds = Tests(built), 0, 0.0
         # At least these rows are read in every step.
         least = max(built.learner.most_rows - config.train.num_lanes, config.train.num_lanes)
@@ -88,8 +102,7 @@ class LifelongTask:
     def _at_end(self, state: LearnerState) -> bool:
         """Whether a task has ended in the last step."""
         before, self._position = self._position, int(state.position)
-        measured = self._built.config.lifelong.measure == 'ends'
-        return measured and self._ended(self._position) > self._ended(before)
+        return self._measured and self._ended(self._position) > self._ended(before)
 
     def first_state(self) -> LearnerState:
         """The state before the stream."""
@@ -124,7 +137,7 @@ class LifelongTask:
     def batches(self, state: LearnerState) -> Iterator[tuple[()]]:
         """Nothing but the word that there are more rows: they are on the devices."""
         self._position = int(state.position)
-        if self._built.config.lifelong.measure == 'ends':
+        if self._measured:
             # Before the first task; and a run may have been stopped by the step that ended one.
             known = {int(line['ended']) for line in _after_tasks(self._workdir)}
             if self._ended(self._position) not in known:
@@ -139,13 +152,13 @@ class LifelongTask:
 
     def evaluate(self, state: LearnerState, step: int) -> None:
         """Scores all tasks, after one of them has ended, and before the first."""
-        if len(self._built.stream.names) < 2 or (step and not self._ended(self._position)):
+        ended = self._ended(self._position)
+        if not self._measured or (step and not ended):
             return
         number = self._built.config.lifelong.first_rows
         tests = tuple(first(rows, number) for rows in self._built.stream.tests)
         scores = [float(right.mean()) for right in self._tests.right(state, tests)]
         named = {name: score for name, score in zip(self._tests.names, scores, strict=True)}
-        ended = self._ended(self._position) if step else 0
         self._writer.scalars(step, AFTER, {'ended': ended} | named)
         told = ', '.join(f'{name} {100 * score:.1f}' for name, score in named.items())
         self._progress.say(f'step {step:,}: after {ended} tasks, right answers in %: {told}')

@@ -100,11 +100,10 @@ def _relations(
     settings = data.task
     encoded = relations.encode(found, tokenizer, settings.max_length)
 
-    def table() -> np.ndarray:
-        return np.asarray(encoder().init(jax.random.key(0))['embedding']['table_0'])
-
-    groups, said = clusters.find(settings, found.names, encoded.names, table)
-    report(said)
+    table = None
+    if not settings.clusters and not settings.vectors:
+        table = np.asarray(encoder().init(jax.random.key(0))['embedding']['table_0'])
+    groups = clusters.find(found, encoded.names, settings, table, report)
     places = stream.random_order([str(i) for i in range(len(groups))], data.seed)
     tasks = relations.tasks(encoded, groups, [int(place) for place in places])
     return Asked(tasks, tuple(tasks), Candidates(encoded.names))

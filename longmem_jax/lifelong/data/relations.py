@@ -255,7 +255,7 @@ def tasks(
         seen depends on it.
 
     Raises:
-      UsageError: a cluster without a row to train on.
+      UsageError: a cluster without a row to train on, or to test.
     """
     seen, found = np.zeros(len(encoded.names), bool), {}
     for cluster in order:
@@ -273,10 +273,11 @@ def tasks(
             candidates = candidates if asked else only_seen(candidates, seen)
             answer = choose_from(candidates[:, 0], candidates[:, 1:])
             splits.append(Rows(rows.tokens[chosen], rows.types[chosen], answer))
-        if not len(splits[0]):
-            raise UsageError(
-                f'cluster {cluster}: no row of the training file has one of its relations; use more '
-                'rows, or other clusters.'
-            )
+        for rows, name in ((splits[0], 'training'), (splits[2], 'test')):
+            if not len(rows):
+                raise UsageError(
+                    f'cluster {cluster}: no row of the {name} file has one of its relations; use more '
+                    'rows, or other clusters.'
+                )
         found[f'cluster {cluster}'] = stream.Task(*splits)
     return found

@@ -1,0 +1,117 @@
+"""What configurations stand for: encoders of folders, memories no larger than a stream, test sets."""
+
+import jax
+import numpy as np
+import pytest
+
+from configs import lifelong_relations
+from longmem_jax.commands import pretrain_encoder
+from longmem_jax.devices import sharding
+from longmem_jax.errors import UsageError
+from longmem_jax.lifelong.build import Built
+from longmem_jax.lifelong.methods.registry import METHODS
+from longmem_jax.lifelong.rows import Rows
+from longmem_jax.lifelong.task import LifelongTask, filled, shared_sizes
+from tests.lifelong import relations_test
+from tests.lifelong.small import ROWS, small_config
+
+
+def built_of(config, workdir, said=None):
+    mesh = sharding.make_mesh(config.mesh.to_dict(), jax.devices()[:1])
+    report = (lambda line: None) if said is None else said.append
+    return Built(config, workdir, mesh, report)
+
+
+def small_relations(folder, argument='method=sequential'):
+    relations_test.write(folder)
+    config = lifelong_relations.get_config(f'tiny,length=16,{argument}')
+    config.data.path = str(folder)
+    config.data.task.update(rows=0, test_rows=0, num_clusters=2)
+    config.data.tokenizer.size = 300
+    return config
+
+
+def test_relations_are_grouped_by_the_tokens_of_the_encoder_or_by_a_file(tmp_path):
+    config, said = small_relations(tmp_path), []
+    built = built_of(config, tmp_path, said)
+    assert len(built.stream.names) == 2 and len(built.stream.rows) == 6
+    assert said == ["2 clusters of 6 relations: k-means of the mean vectors of the encoder's tokens"]
+    (tmp_path / 'clusters').write_text('1 2 6\n3 4 5\n')
+    config.data.task.clusters = str(tmp_path / 'clusters')
+    built = built_of(config, tmp_path, said)
+    assert sorted(len(rows) for rows in built.stream.tests) == [1, 2]
+    assert said[1].endswith(f'relations: {tmp_path / "clusters"}')
+    config.data.task.test_rows = 1
+    with pytest.raises(UsageError, match='no row of the test file has one of its relations'):
+        _ = built_of(config, tmp_path).stream
+
+
+def test_a_memory_has_no_room_for_more_rows_than_the_stream(tmp_path):
+    config = small_config(tmp_path, 'method=mbpa_plus')
+    config.lifelong.mbpa_plus.capacity = 575_000
+    assert built_of(config, tmp_path).abstract_state.memory.keys.shape == (5 * ROWS, 16)
+    config.lifelong.mbpa_plus.num_neighbours = 5 * ROWS + 1
+    with pytest.raises(UsageError, match='A stream of 100 rows: .*mbpa_plus.num_neighbours = 101'):
+        _ = built_of(config, tmp_path).learner
+
+
+@pytest.fixture(scope='module')
+def pretrained(tmp_path_factory):
+    """A folder of texts, and one of an encoder of them."""
+    root = tmp_path_factory.mktemp('pretrained')
+    (root / 'data').mkdir()
+    pretrain_encoder.run(small_config(root / 'data'), str(root / 'bert'), steps=2, batch=2)
+    return root
+
+
+def with_folder(pretrained, name):
+    from configs import lifelong_classification
+
+    config = lifelong_classification.get_config(f'tiny,path={pretrained / "bert"},method={name}')
+    small = small_config(pretrained / 'data', f'method={name}')
+    config.data.path, config.data.task = small.data.path, small.data.task
+    config.lifelong[name] = small.lifelong[name]
+    config.train.segment_length = config.evaluate.segment_length = 12
+    return config
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['sequential', 'mbpa_plus', 'anml_er'])
+def test_the_state_of_a_folder_is_known_before_it_is_read(name, pretrained, tmp_path):
+    said = []
+    built = built_of(with_folder(pretrained, name), tmp_path, said)
+    abstract = built.abstract_state
+    assert not said, 'shapes need no files'
+    first = built.first_state()
+    assert len(said) == (2 if name == 'anml_er' else 1), said
+    jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype) or 1 / 0, abstract, first)
+    assert name in METHODS
+
+
+def test_a_model_that_is_not_that_of_the_folder(pretrained, tmp_path):
+    config = with_folder(pretrained, 'sequential')
+    config.model.d_feed_forward = 48
+    with pytest.raises(UsageError, match='another model:\n  d_feed_forward = 48, not 16'):
+        _ = built_of(config, tmp_path).encoder
+
+
+def test_test_sets_share_their_sizes():
+    tests = tuple(
+        Rows(np.arange(n)[:, None], np.zeros((n, 1)), np.arange(n)) for n in (3, 9, 20, 21, 100)
+    )
+    sizes = shared_sizes(tests)
+    assert sizes == [25, 25, 25, 25, 100]
+    assert filled(tests[0], 5).answer.tolist() == [0, 1, 2, 2, 2]
+    assert shared_sizes(tests[:1]) == [3]
+
+
+def test_scores_only_at_the_end(tmp_path):
+    """Neither before the stream nor after its last row is anything scored that `finish` scores."""
+    for field, value in (('measure', 'end'), ('stream', 'joint')):
+        config = small_config(tmp_path)
+        config.lifelong[field] = value
+        task = LifelongTask(built_of(config, tmp_path), tmp_path, None, None)
+        task._tests = None
+        task._position = len(task._built.stream.rows)
+        task.evaluate(None, 0)
+        task.evaluate(None, 25)
