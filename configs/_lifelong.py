@@ -78,6 +78,7 @@ def lifelong(arg, source, *, batch, by_method, tiny_data, small_method):
         config.data.tokenizer.size = SMALL['vocab_size']
         config.optimizer.name, config.optimizer.schedule = 'adam', 'constant'
         config.optimizer.learning_rate, config.optimizer.clip_norm = 3e-4, 0.0
+        config.optimizer.warmup_steps = 0
         config.lifelong.first_rows = 100
         config.lifelong[name].update(small_method(name))
         config.train.log_every, config.train.evaluate_every = 100, 500

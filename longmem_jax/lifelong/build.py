@@ -228,7 +228,11 @@ class Built:
         return {
             'config.data.source': config.data.source,
             'config.data.seed': config.data.seed,
-            'config.data.task': config.data.task.to_dict(),
+            'config.data.task': {
+                name: value
+                for name, value in config.data.task.items()
+                if name not in ('clusters', 'vectors')  # files, which may be moved
+            },
             'config.lifelong.order': config.lifelong.order,
             'config.lifelong.stream': config.lifelong.stream,
             'config.lifelong.epochs': config.lifelong.epochs,

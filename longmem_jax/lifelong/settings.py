@@ -83,6 +83,7 @@ def find_faults(config: Any) -> list[str]:
         return [unknown('config.data.source', data.source, sorted(LABELLED))]
     labelled = LABELLED[data.source]
     faults = under('config.data.task', labelled.faults(data.task))
+    faults = faults or _too_long(config)
     wrong = one_of(settings, method=METHODS, measure=MEASURED)
     wrong += at_least(settings, 1, 'epochs', 'draws') + at_least(settings, 0, 'first_rows')
     if labelled.orders and settings.order not in labelled.orders:
@@ -107,6 +108,18 @@ def find_faults(config: Any) -> list[str]:
         else:
             wrong += under(settings.method, method.faults(given))
     return faults + under('config.lifelong', wrong)
+
+
+def _too_long(config: Any) -> list[str]:
+    """The fault of rows that are longer than what the encoder has positions for."""
+    asked, most = config.data.task.max_length, config.train.segment_length
+    positions = config.model.num_positions or most
+    if asked <= min(most, positions):
+        return []
+    return [
+        f'config.data.task.max_length = {asked}: config.train.segment_length = {most} is less, or the '
+        f'encoder has fewer positions, {positions}; length=N after the config file sets both fields'
+    ]
 
 
 def require(config: Any) -> None:

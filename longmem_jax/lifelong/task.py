@@ -199,7 +199,7 @@ def finish(
     right = [np.mean(rows, axis=0) for rows in zip(*draws, strict=True)]
     scores = {name: float(each.mean()) for name, each in zip(tests.names, right, strict=True)}
     by_draw = [float(np.mean([rows.mean() for rows in drawn])) for drawn in draws]
-    average = float(np.mean(list(scores.values())))
+    average, of_rows = float(np.mean(list(scores.values()))), float(np.concatenate(right).mean())
     memory, own = (metrics.num_bytes(part) for part in (state.memory, state.own))
     result: dict[str, Any] = {
         'step': step,
@@ -207,6 +207,7 @@ def finish(
         'test': {
             'accuracy': average,
             'answers': sum(len(rows) for rows in right),
+            'accuracy_of_rows': of_rows,  # of one test set of all tasks, as relations are reported
             'draws': by_draw,
             'protocol': 'mean of the tasks'
             + (f', {len(draws)} draws from the memory' if len(draws) > 1 else ''),
@@ -228,7 +229,10 @@ def finish(
             figures.matrix(*found[:1], tests.names, found[1]).savefig(workdir / 'matrix.png')
     for name, score in scores.items():
         progress.say(f'{name}: {100 * score:.2f} % right')
-    progress.say(f'mean of the tasks: {100 * average:.2f} % right; memory {memory:,} bytes')
+    progress.say(
+        f'mean of the tasks: {100 * average:.2f} % right, of all rows: {100 * of_rows:.2f} %; '
+        f'memory {memory:,} bytes'
+    )
     if found is not None:
         told = ', '.join(f'{name} {100 * value:.2f}' for name, value in numbers.items())
         progress.say(f'over time, %: {told}')

@@ -8,6 +8,7 @@ from configs import lifelong_relations
 from longmem_jax.commands import pretrain_encoder
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
+from longmem_jax.lifelong import settings
 from longmem_jax.lifelong.build import Built
 from longmem_jax.lifelong.methods.registry import METHODS
 from longmem_jax.lifelong.rows import Rows
@@ -35,7 +36,9 @@ def test_relations_are_grouped_by_the_tokens_of_the_encoder_or_by_a_file(tmp_pat
     config, said = small_relations(tmp_path), []
     built = built_of(config, tmp_path, said)
     assert len(built.stream.names) == 2 and len(built.stream.rows) == 6
-    assert said == ["2 clusters of 6 relations: k-means of the mean vectors of the encoder's tokens"]
+    assert said == [
+        "2 clusters of 6 relations: k-means of the mean vectors of the encoder's tokens"
+    ]
     (tmp_path / 'clusters').write_text('1 2 6\n3 4 5\n')
     config.data.task.clusters = str(tmp_path / 'clusters')
     built = built_of(config, tmp_path, said)
@@ -53,6 +56,21 @@ def test_a_memory_has_no_room_for_more_rows_than_the_stream(tmp_path):
     config.lifelong.mbpa_plus.num_neighbours = 5 * ROWS + 1
     with pytest.raises(UsageError, match='A stream of 100 rows: .*mbpa_plus.num_neighbours = 101'):
         _ = built_of(config, tmp_path).learner
+
+
+def test_rows_that_are_too_long_for_the_encoder(tmp_path):
+    config = small_config(tmp_path)
+    config.data.task.max_length = 13
+    with pytest.raises(UsageError, match='max_length = 13: .*segment_length = 12 is less'):
+        settings.require(config)
+    config.train.segment_length = 13
+    with pytest.raises(UsageError, match='fewer positions, 12'):
+        settings.require(config)
+
+
+def test_tiny_learns_with_the_same_rate_from_the_first_step(tmp_path):
+    optimizer = small_config(tmp_path).optimizer
+    assert (optimizer.schedule, optimizer.warmup_steps) == ('constant', 0)
 
 
 @pytest.fixture(scope='module')

@@ -98,7 +98,9 @@ def test_stopped_and_started_again_ends_bit_for_bit(name, tmp_path, monkeypatch,
         lifelong.evaluate(whole, 'validation')
     other = config.copy_and_resolve_references()
     other.lifelong.order = 'ii'
-    with pytest.raises(UsageError, match='stream: '):
+    with pytest.raises(
+        UsageError, match="config.lifelong.order: 'i' in the checkpoint, 'ii' given"
+    ):
         lifelong.evaluate(experiment(other, whole.workdir), 'test')
 
 
