@@ -47,7 +47,7 @@ def run(config: Any, folder: str, *, steps: int, batch: int) -> list[str]:
         batch=batch,
         seed=config.train.seed,
     )
-    return pretrain.pretrain(read.texts, folder, given, sizes)
+    return pretrain.pretrain(read.texts(), folder, given, sizes)
 
 
 def _main() -> None:

@@ -94,7 +94,7 @@ class Built:
                 raise UsageError('config.data.tokenizer.path: is needed without a --workdir.')
             path = self.workdir / f'tokenizer.wordpiece.{given.size}.json'
             if not path.exists():
-                learn('wordpiece', Texts(self.read.texts), given.size, path)
+                learn('wordpiece', Texts(self.read.texts()), given.size, path)
             tokenizer = load_tokenizer('wordpiece', path)
         size = self.config.model.vocab_size
         if tokenizer.vocab_size > size:
@@ -226,6 +226,7 @@ class Built:
         """What a checkpoint must match: the method, the encoder, and the stream, row by row."""
         config = self.config
         return {
+            'config.train.seed': config.train.seed,
             'config.data.source': config.data.source,
             'config.data.seed': config.data.seed,
             'config.data.task': {

@@ -18,11 +18,12 @@ class Read(NamedTuple):
     """What files say, before it is tokenized.
 
     Attributes:
-      texts: what a stream shows, to pretrain on and to learn a vocabulary from.
+      texts: what a stream shows, to pretrain on and to learn a vocabulary from; documents of questions
+        are read when it is called.
       content: what `LabelledSet.tasks` needs of them.
     """
 
-    texts: list[str]
+    texts: Callable[[], list[str]]
     content: Any
 
 
@@ -61,7 +62,7 @@ class LabelledSet(NamedTuple):
 
 def _classification_read(data: Any) -> Read:
     found = classification.read(data.path, data.task)
-    return Read(classification.training_texts(found), found)
+    return Read(lambda: classification.training_texts(found), found)
 
 
 def _classification(
@@ -74,7 +75,7 @@ def _classification(
 
 def _qa_read(data: Any) -> Read:
     found = qa.read(data.path, data.task)
-    return Read(qa.training_texts(found), found)
+    return Read(lambda: qa.training_texts(found), found)
 
 
 def _qa(
@@ -86,7 +87,7 @@ def _qa(
 
 def _relations_read(data: Any) -> Read:
     found = relations.read(data.path, data.task)
-    return Read(relations.training_texts(found), found)
+    return Read(lambda: relations.training_texts(found), found)
 
 
 def _relations(
