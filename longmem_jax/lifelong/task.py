@@ -189,7 +189,7 @@ def finish(
     """The final scores of a learner; see `LifelongTask.finish`.
 
     Returns:
-      What is written to results.json.
+      What is written to results.json; `test_seconds` are those of a draw, compilation included.
     """
     progress.say('Scoring all test rows ...')
     began, draws = time.monotonic(), []
