@@ -82,7 +82,7 @@ class LifelongTask:
         self._ends, settings = built.stream.ends, config.lifelong
         # Of a stream without ends of tasks, or of one task, nothing is known over time.
         self._measured = settings.measure == 'ends' and settings.stream == 'tasks'
-        self._tests, self._position, self._seconds = Tests(built), 0, 0.0
+        self._tests, self._position = Tests(built), 0
         # At least these rows are read in every step.
         least = max(built.learner.most_rows - config.train.num_lanes, config.train.num_lanes)
         self.plan = Plan(
