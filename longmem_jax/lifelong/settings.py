@@ -8,8 +8,8 @@ from longmem_jax.faults import at_least, one_of, under
 from longmem_jax.lifelong import encoders
 from longmem_jax.lifelong.data.registry import LABELLED
 from longmem_jax.lifelong.methods.registry import METHODS
-from longmem_jax.pretrained import grafting, hosts, model_fields
-from longmem_jax.pretrained.classifiers import BERT_BASE
+from longmem_jax.pretrained import model_fields
+from longmem_jax.pretrained.classifiers import BERT_BASE, encoder_of
 
 NONE = 'none'
 TASKS, JOINT = 'tasks', 'joint'
@@ -49,22 +49,11 @@ def use_encoder(
     Raises:
       UsageError: no such model, one that is no encoder, or one without its tokenizer.
     """
-    data, given, dtype = config.data, shape, config.model.dtype
+    given, dtype = shape, config.model.dtype
     if source:
-        host = hosts.find(source)
-        if host.plain.kind != 'text_encoder':
-            raise UsageError(
-                f'path={source}: is a decoder ({host.attributes["model_type"]}); lifelong learners '
-                'read with an encoder (bert).'
-            )
+        needed = 'lifelong learners read with an encoder (bert).'
+        host = encoder_of(config, source, needed)
         model, given = host.plain, host.attributes
-        config.train.start_from = source
-        data.tokenizer.path = ''
-        grafting.use_tokenizer(config, host.folder)
-        if not data.tokenizer.path:
-            raise UsageError(
-                f'path={source}: has no tokenizer; tokenizer.json or vocab.txt is needed there.'
-            )
     else:
         model = model_fields.model_of(shape, 'shape')
         config.notes = (
@@ -72,7 +61,7 @@ def use_encoder(
         )
     config.model = encoders.config_of(model, dropout=dropout, dtype=dtype)
     config.model.init_std = float(given.get('initializer_range', 0.02))  # of what is new
-    config.train.segment_length = data.task.max_length
+    config.train.segment_length = config.data.task.max_length
     config.train.loss_weights, config.evaluate.model = {}, {}
 
 

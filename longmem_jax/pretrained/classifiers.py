@@ -14,6 +14,30 @@ BERT_BASE = dict(
 )  # fmt: skip
 
 
+def encoder_of(config: Any, source: str, needed: str) -> hosts.Host:
+    """A pretrained encoder; a configuration begins with its parameters and reads with its tokenizer.
+
+    Args:
+      config: the whole configuration; its model is not changed.
+      source: a folder or a name on the hub, see `hosts.find`.
+      needed: what is said of a decoder: why it cannot be one.
+
+    Raises:
+      UsageError: no such model, one that is no encoder, or one without its tokenizer.
+    """
+    host = hosts.find(source)
+    if host.plain.kind != 'text_encoder':
+        raise UsageError(f'path={source}: is a decoder ({host.attributes["model_type"]}); {needed}')
+    config.train.start_from = source
+    config.data.tokenizer.path = ''
+    grafting.use_tokenizer(config, host.folder)
+    if not config.data.tokenizer.path:
+        raise UsageError(
+            f'path={source}: has no tokenizer; tokenizer.json or vocab.txt is needed there.'
+        )
+    return host
+
+
 def use_encoder(
     config: Any,
     source: str,
@@ -40,20 +64,13 @@ def use_encoder(
     if faults:
         raise UsageError('; '.join(f'config.data.task.{fault}' for fault in faults) + '.')
     if source:
-        host = hosts.find(source)
-        if host.plain.kind != 'text_encoder':
-            raise UsageError(
-                f'path={source}: is a decoder ({host.attributes["model_type"]}); a classifier reads '
-                'with an encoder (bert). Decoders answer with words: configs/superglue.py.'
-            )
+        host = encoder_of(
+            config,
+            source,
+            'a classifier reads with an encoder (bert). Decoders answer with words: '
+            'configs/superglue.py.',
+        )
         config.model, given = host.plain, host.attributes
-        config.train.start_from = source
-        data.tokenizer.path = ''
-        grafting.use_tokenizer(config, host.folder)
-        if not data.tokenizer.path:
-            raise UsageError(
-                f'path={source}: has no tokenizer; tokenizer.json or vocab.txt is needed there.'
-            )
     else:
         config.model = model_fields.model_of(shape, 'shape')
         config.notes = (
