@@ -8,7 +8,7 @@ import flax.linen as nn
 import ml_collections
 
 from longmem_jax.contract import Recipe, Scale
-from longmem_jax.models import classifier, memformer, memory_transformer, seq2seq
+from longmem_jax.models import agent, classifier, memformer, memory_transformer, seq2seq
 from longmem_jax.models.adapted import Adapted
 from longmem_jax.models.encoders import text_encoder
 from longmem_jax.models.language_model import LanguageModel
@@ -133,6 +133,7 @@ KINDS: dict[str, Kind] = {
         by_example=True,
         own_positions=True,
     ),
+    'agent': Kind(agent.Agent, agent.FIELDS, agent.faults),
 }
 
 

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.models.agent import Agent
 from longmem_jax.models.encoders.text_encoder import TextEncoder
 from longmem_jax.segment import Segment
 
@@ -20,7 +21,7 @@ def initial_parameters(model: nn.Module, key: jax.Array) -> Any:
     Returns:
       A tree of boxed float32 arrays.
     """
-    if isinstance(model, TextEncoder):  # it reads texts, not segments
+    if isinstance(model, TextEncoder | Agent):  # they read other things than segments of tokens
         return _float32(model.init(key, method='initial')['params'])
     segment = Segment(
         jnp.zeros((1, model.segment_length), jnp.int32),
