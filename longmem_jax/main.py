@@ -17,6 +17,7 @@ from longmem_jax.commands import (
     floors,
     generate,
     lifelong,
+    reinforcement,
     translate,
 )
 from longmem_jax.commands.train import train
@@ -34,16 +35,18 @@ class Mode(NamedTuple):
     """The functions of a mode.
 
     Attributes:
-      texts: for models that continue texts.
+      texts: for models that continue texts; None = not supported.
       pairs: for models of the kind 'seq2seq'; None = not supported.
       classes: for models of the kind 'classifier'; None = not supported.
       streams: for lifelong learners; None = not supported.
+      rewards: for agents; None = not supported.
     """
 
-    texts: Callable[[Experiment], Any]
+    texts: Callable[[Experiment], Any] | None
     pairs: Callable[[Experiment], Any] | None
     classes: Callable[[Experiment], Any] | None
     streams: Callable[[Experiment], Any] | None = None
+    rewards: Callable[[Experiment], Any] | None = None
 
 
 def _train(experiment: Experiment) -> None:
@@ -67,6 +70,14 @@ def _learn_stream(experiment: Experiment) -> None:
 
 def _evaluate_stream(experiment: Experiment) -> None:
     lifelong.evaluate(experiment, _SPLIT.value or 'test')
+
+
+def _learn_rewards(experiment: Experiment) -> None:
+    reinforcement.train(experiment, profile=_PROFILE.value)
+
+
+def _evaluate_rewards(experiment: Experiment) -> None:
+    reinforcement.evaluate(experiment, _SPLIT.value or 'test')
 
 
 def _floors(experiment: Experiment) -> None:
@@ -99,8 +110,8 @@ def _memory_files() -> dict[str, str]:
 
 # '--mode=compile' is not listed: it needs neither data nor devices.
 MODES = {
-    'train': Mode(_train, _train, _train, _learn_stream),
-    'evaluate': Mode(_evaluate, _evaluate_pairs, _evaluate, _evaluate_stream),
+    'train': Mode(_train, _train, _train, _learn_stream, _learn_rewards),
+    'evaluate': Mode(_evaluate, _evaluate_pairs, _evaluate, _evaluate_stream, _evaluate_rewards),
     'generate': Mode(_generate, _translate, None),
     'floors': Mode(_floors, None, None),
     'build_datastore': Mode(_build_datastore, None, None),
@@ -165,16 +176,22 @@ def _run() -> None:
     if _DISTRIBUTED.value or _COORDINATOR.value or numbered:
         sharding.start_processes(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     checks.require_runnable(config, jax.device_count())
-    function, kind = MODES[mode].texts, config.model.kind
-    if KINDS[kind].by_example:
-        of_kind = {'seq2seq': MODES[mode].pairs, 'text_encoder': MODES[mode].streams}
-        function = of_kind.get(kind, MODES[mode].classes)
-        if function is None:
-            raise UsageError(f'--mode={mode}: not for models of the kind {kind!r}.')
-        if any(_memory_files().values()):
-            raise UsageError(
-                f'--save_state, --load_state: a model of the kind {kind!r} has no memory.'
-            )
+    functions, kind = MODES[mode], config.model.kind
+    of_kind = {
+        'seq2seq': functions.pairs,
+        'text_encoder': functions.streams,
+        'agent': functions.rewards,
+    }
+    function = functions.classes if KINDS[kind].by_example else functions.texts
+    function = of_kind.get(kind, function)
+    if function is None:
+        raise UsageError(f'--mode={mode}: not for models of the kind {kind!r}.')
+    if (KINDS[kind].by_example or kind == 'agent') and any(_memory_files().values()):
+        raise UsageError(
+            f'--save_state, --load_state: not for a model of the kind {kind!r}, which reads no text.'
+            if kind == 'agent'
+            else f'--save_state, --load_state: a model of the kind {kind!r} has no memory.'
+        )
     workdir = prepare_workdir(_WORKDIR.value)
     function(Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict())))
 

@@ -36,7 +36,7 @@ CONFIGS_MAY = tuple(
     f'{PACKAGE}.{room}'
     for room in (
         'config', 'errors', 'data.tasks', 'data.sets', 'pretrained.classifiers', 'pretrained.grafting',
-        'lifelong.settings',
+        'lifelong.settings', 'reinforcement.settings',
     )
 )  # fmt: skip
 

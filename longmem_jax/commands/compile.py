@@ -16,6 +16,7 @@ from longmem_jax.config import checks
 from longmem_jax.devices import hardware, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, lower_step, step_flops
+from longmem_jax.reinforcement.build import Built
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +91,14 @@ def compile_step(config: Any, topology: str) -> Fit:
     checks.require_runnable(config, len(devices))
     mesh = sharding.make_mesh(config.mesh.to_dict(), devices)
     began = time.monotonic()
+    agent = config.reinforcement.environment != 'none'
     with jax.set_mesh(mesh):
-        compiled = lower_step(Experiment(config, None, mesh)).compile()
+        lowered = (
+            Built(config, mesh).lower_step()
+            if agent
+            else lower_step(Experiment(config, None, mesh))
+        )
+        compiled = lowered.compile()
     seconds = time.monotonic() - began
     memory = compiled.memory_analysis()
     return Fit(

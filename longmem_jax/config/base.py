@@ -90,10 +90,10 @@ def base() -> ml_collections.ConfigDict:
         task=config_dict.create(),  # fields of a task, or of a set of data/sets/
     )
     config.optimizer = config_dict.create(
-        name='adam',  # 'adam', 'adamw', 'adamw_hf', 'adagrad', 'adafactor', 'sgd'
+        name='adam',  # 'adam', 'adamw', 'adamw_hf', 'adagrad', 'adafactor', 'rmsprop', 'sgd'
         learning_rate=2.5e-4,
         b1=0.9,
-        b2=0.999,
+        b2=0.999,  # also the decay of 'rmsprop'
         eps=1e-8,
         weight_decay=0.0,
         momentum=0.0,  # 'sgd' and 'nesterov'
@@ -193,6 +193,21 @@ def base() -> ml_collections.ConfigDict:
         measure='ends',  # scores on all tasks after every task, or only at the 'end'
         first_rows=0,  # of every test set, for the scores after a task; 0 = all
         draws=1,  # of what is read from the memory before the final test; scores are their mean
+    )
+    config.reinforcement = config_dict.create(
+        environment='none',  # or one of `reinforcement.environments`; a rollout is a training step
+        task=config_dict.create(),  # fields of the environment that differ from its defaults
+        algorithm='a2c',  # or 'ppo'
+        discount=0.99,  # of a reward one step later
+        trace=1.0,  # lambda of advantages: 1 = returns as far as the rollout reaches
+        entropy_cost=0.0,
+        value_cost=0.5,
+        normalize=False,  # advantages, over all that is learned from at a time
+        epochs=1,  # 'ppo': how often a rollout is learned from
+        minibatches=1,  # 'ppo': parts of it, by lanes, in an epoch
+        clip=0.2,  # 'ppo': of the ratio of policies, and of changes of the critic
+        episodes=64,  # new ones that an evaluation in training acts in
+        test_episodes=256,  # and the final test, once with actions drawn and once with the likeliest
     )
     config.checkpoint = config_dict.create(every=0, keep=3)  # every: at evaluations, unless set
     config.mesh = config_dict.create(data=-1, fsdp=1, tensor=1, memory=1)  # -1: all other devices

@@ -36,7 +36,7 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
         faults += under('config.data.task', TASKS[config.data.source].check(config.data.task))
     if config.data.source in DATA_SETS:
         faults += under('config.data.task', DATA_SETS[config.data.source].check(config.data.task))
-    faults += _classes(config) + _lifelong(config)
+    faults += _classes(config) + _lifelong(config) + _reinforcement(config)
     faults += (
         _positive(config)
         + _gradient(config.train)
@@ -275,6 +275,17 @@ def _lifelong(config: Any) -> list[str]:
     return [
         f'config.lifelong.method = {method!r}, config.model.kind = {kind!r}: a lifelong learner and '
         "'text_encoder' belong together; begin with configs/lifelong_classification.py"
+    ]
+
+
+def _reinforcement(config: Any) -> list[str]:
+    """Faults of an agent's model; the rest is checked where its environment is built."""
+    environment, kind = config.reinforcement.environment, config.model.kind
+    if (environment != 'none') == (kind == 'agent'):
+        return []
+    return [
+        f'config.reinforcement.environment = {environment!r}, config.model.kind = {kind!r}: an '
+        "environment and 'agent' belong together; begin with configs/corridor.py"
     ]
 
 

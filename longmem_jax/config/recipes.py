@@ -161,13 +161,14 @@ def holds(note: str, config: Any) -> bool:
 
 def _set_model(model: Any, name: str, recipe: Recipe) -> None:
     """Removes the present memory's sub-configs, and sets the fields of the model itself."""
-    for other in {*LAYERS, *KINDS} - {'dense', 'seq2seq'}:
+    for other in {*LAYERS, *KINDS} - {'dense', 'seq2seq', 'agent'}:
         if other in model:
             del model[other]
-    if model.kind == 'seq2seq':  # the decoder gets the memory; encoder and positions stay
+    if model.kind in ('seq2seq', 'agent'):  # they get the memory; what they read and say stays
         if 'kind' in recipe.model:
+            owner = 'a decoder' if model.kind == 'seq2seq' else 'an agent'
             raise UsageError(
-                f'memory={name}: this is a whole model, not the attention of a decoder; use a memory '
+                f'memory={name}: this is a whole model, not the attention of {owner}; use a memory '
                 'that is an attention layer, such as memory=memsizer.'
             )
     else:

@@ -12,7 +12,7 @@ import optax
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.memory.registry import LAYERS
 
-NAMES = ('adam', 'adamw', 'adamw_hf', 'adagrad', 'adafactor', 'sgd', 'nesterov')
+NAMES = ('adam', 'adamw', 'adamw_hf', 'adagrad', 'adafactor', 'rmsprop', 'sgd', 'nesterov')
 FROZEN = 'frozen'  # label of parameters whose group has the rate 0
 SCHEDULES = ('cosine', 'linear', 'inverse_sqrt', 'constant')
 
@@ -200,6 +200,8 @@ def _make_base(
             optax.scale_by_rss(initial_accumulator_value=0.0, eps=settings.eps**2),
             optax.scale_by_learning_rate(schedule),
         )
+    if name == 'rmsprop':  # as PyTorch's, whose eps is added to the root
+        return optax.rmsprop(schedule, decay=settings.b2, eps=settings.eps, eps_in_sqrt=False)
     if name == 'sgd':
         return optax.sgd(schedule, momentum=settings.momentum or None)
     if name == 'nesterov':

@@ -1,0 +1,39 @@
+"""Figures of agents that learn."""
+
+from pathlib import Path
+
+import matplotlib.figure
+
+from longmem_jax.reporting import figures
+from longmem_jax.reporting.writers import read_metrics
+
+
+def learning_curve(metrics: Path) -> matplotlib.figure.Figure:
+    """Reward per episode by steps of the environment, in training and in new episodes.
+
+    Args:
+      metrics: a `metrics.jsonl`.
+    """
+    lines = read_metrics(metrics)
+    seen = {
+        line['step']: line['environment_steps_seen'] for line in lines if line['group'] == 'train'
+    }
+    figure = figures.figure(7, 4.2)
+    axes = figure.subplots()
+    for group, style in {
+        'train': dict(label='training', linewidth=1.0),
+        'validation': dict(label='new episodes', marker='o', markersize=4),
+    }.items():
+        points = {
+            seen[line['step']]: line['reward']
+            for line in lines
+            if line['group'] == group and line['step'] in seen
+        }
+        if points:
+            axes.plot(list(points), list(points.values()), **style)
+    axes.set_xlabel('steps of the environment')
+    axes.set_ylabel('reward per episode')
+    if seen:
+        axes.legend()
+    axes.grid(alpha=0.3)
+    return figure
