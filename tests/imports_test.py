@@ -24,7 +24,7 @@ FLOORS = (
     ('evaluation',),
     ('reporting',),
     ('retrieval',),
-    ('lifelong',),
+    ('lifelong', 'reinforcement'),
     ('commands',),
     ('analysis',),
     ('main', '__init__'),
