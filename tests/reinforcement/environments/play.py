@@ -10,6 +10,7 @@ from longmem_jax.reinforcement.environments import registry
 # Environments that need no package, with fields that make them small.
 SMALL = {
     'corridor': dict(shortest=1, longest=4, steps_per_cell=2, extra_steps=1),
+    'portal': dict(rooms=3, size=1, mistakes=2, steps=9),
 }
 
 

@@ -31,6 +31,8 @@ FAULTS = [
     ('corridor', dict(longest=0), 'longest = 0: must lie between 1'),
     ('corridor', dict(shortest=9, longest=4), 'longest = 4: must be at least shortest = 9'),
     ('corridor', dict(shortest=1.5), 'shortest: must be an int, got 1.5'),
+    ('portal', dict(size=4), 'size = 4: must be odd'),
+    ('portal', dict(rooms=1), 'rooms = 1: must lie between 2'),
 ]
 
 
