@@ -55,7 +55,7 @@ class Discrete:
         """Whether a number is one of the space, bool []."""
         value = jnp.asarray(value)
         whole = jnp.issubdtype(value.dtype, jnp.integer) and value.shape == self.shape
-        return whole & (value >= 0) & (value < self.n)
+        return whole & jnp.all((value >= 0) & (value < self.n))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +81,21 @@ class Box:
         return (value.shape == self.shape) & jnp.all((value >= self.low) & (value <= self.high))
 
 
+class Map(NamedTuple):
+    """The map of a grid world, for those who draw it.
+
+    Attributes:
+      words: all that can stand in a cell, in the order of the last axis of `at`.
+      extent: state to rows and columns of the map.
+      at: (state, cells) to the words that stand in some cells, bool [..., words]; cells are rows and
+        columns, int32 [..., 2].
+    """
+
+    words: tuple[str, ...]
+    extent: Callable[[State], tuple[int, int]]
+    at: Callable[[State, jax.Array], jax.Array]
+
+
 @dataclasses.dataclass(frozen=True)
 class Environment:
     """An environment whose episodes follow each other without an end.
@@ -98,6 +113,7 @@ class Environment:
         is the observation before a next episode begins, whether or not one does;
         `info['measures']`: see `Moved`.
       observe: (state) to its observation; None where the suite keeps it to itself.
+      map: of a grid world.
     """
 
     name: str
@@ -108,6 +124,7 @@ class Environment:
     reset: Callable[..., tuple[jax.Array, State]]
     step: Callable[..., tuple[jax.Array, State, jax.Array, jax.Array, jax.Array, Info]]
     observe: Callable[[State], jax.Array] | None = None
+    map: Map | None = None
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
@@ -145,6 +162,7 @@ def endless(
     start: Callable[[jax.Array], State],
     move: Callable[[jax.Array, State, jax.Array], Moved],
     observe: Callable[[State], jax.Array],
+    map: Map | None = None,
 ) -> Environment:
     """An environment made of its rules: episodes begin where others end.
 
@@ -153,6 +171,7 @@ def endless(
       start: key to the state of a new episode.
       move: (key, state, action) to what the action does.
       observe: state to observation.
+      map: of a grid world.
     """
 
     def reset(key: jax.Array, params: Any = None) -> tuple[jax.Array, State]:
@@ -168,4 +187,4 @@ def endless(
         info = {'final_observation': observe(moved.state), 'measures': moved.measures}
         return observe(state), state, moved.reward, moved.terminated, moved.truncated, info
 
-    return Environment(name, num_actions, space, longest, shortest, reset, step, observe)
+    return Environment(name, num_actions, space, longest, shortest, reset, step, observe, map)
