@@ -24,8 +24,8 @@ def get_config(arg=''):
     reach = dict(steps=200)
 
     def tiny(config):
-        """Corridors of 3 to 12 cells, minutes on one core."""
-        config.reinforcement.task.update(shortest=3, longest=12, steps_per_cell=4, extra_steps=20)
+        """Corridors of 3 to 20 cells, minutes on one core."""
+        config.reinforcement.task.update(shortest=3, longest=20, steps_per_cell=4, extra_steps=20)
         config.train.num_steps = 600
         config.train.segment_length = 16
         config.train.segments_per_step = 2

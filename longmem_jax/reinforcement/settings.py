@@ -92,8 +92,8 @@ def environment_faults(config: Any, environment: Environment) -> list[str]:
             fields = ', '.join(f'{f} = {model[name][f]}' for f in LAYERS[name].lengths)
             faults.append(
                 f'config.model.{name}: reads {length:,} steps back ({fields}), and no episode of '
-                f'{environment.name!r} has more than {longest:,}; use a shorter memory, such as '
-                f'memory_size={longest} after the config file'
+                f'{environment.name!r} has more than {longest:,}; use a shorter memory, by memory_size= '
+                'after the config file or by these fields'
             )
     return faults
 
