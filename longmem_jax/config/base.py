@@ -206,6 +206,9 @@ def base() -> ml_collections.ConfigDict:
         epochs=1,  # 'ppo': how often a rollout is learned from
         minibatches=1,  # 'ppo': parts of it, by lanes, in an epoch
         clip=0.2,  # 'ppo': of the ratio of policies, and of changes of the critic
+        # Room for episodes that start inside of a lane's segments in a rollout, each of which takes
+        # space in learning; what follows is not learned from. 0 = for as many as there can be.
+        starts=0,
         episodes=64,  # new ones that an evaluation in training acts in
         test_episodes=256,  # and the final test, once with actions drawn and once with the likeliest
     )

@@ -23,6 +23,7 @@ class Acted:
       value: float32, what the critic said then.
       advantage: float32, how much more the action gave than the critic had said.
       returned: float32, what the critic should have said.
+      counts: float32, 1 for steps that are learned from, else 0.
     """
 
     action: jax.Array
@@ -30,6 +31,11 @@ class Acted:
     value: jax.Array
     advantage: jax.Array
     returned: jax.Array
+    counts: jax.Array
+
+    def mean(self, values: jax.Array) -> jax.Array:
+        """The mean over the steps that count; a scalar."""
+        return (values * self.counts).sum() / jnp.maximum(self.counts.sum(), 1.0)
 
 
 def log_probability(logits: jax.Array, action: jax.Array) -> jax.Array:
@@ -44,9 +50,10 @@ def entropy(logits: jax.Array) -> jax.Array:
     return -(jnp.exp(log_p) * log_p).sum(-1)
 
 
-def normalized(advantage: jax.Array) -> jax.Array:
+def normalized(acted: Acted) -> jax.Array:
     """Advantages with mean 0 and standard deviation 1."""
-    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    centred = acted.advantage - acted.mean(acted.advantage)
+    return centred / (jnp.sqrt(acted.mean(jnp.square(centred))) + 1e-8)
 
 
 def policy_gradient(logits: jax.Array, acted: Acted) -> jax.Array:
@@ -98,7 +105,7 @@ def objective(
       A scalar, and scalar metrics.
     """
     if normalize:
-        acted = acted.replace(advantage=normalized(acted.advantage))
+        acted = acted.replace(advantage=normalized(acted))
     if algorithm == PPO:
         of_policy, of_value = (
             clipped_policy(logits, acted, clip),
@@ -106,13 +113,15 @@ def objective(
         )
     else:
         of_policy, of_value = policy_gradient(logits, acted), critic(value, acted)
-    policy_loss, value_loss = of_policy.mean(), of_value.mean()
-    spread = entropy(logits).mean()
+    policy_loss, value_loss = acted.mean(of_policy), acted.mean(of_value)
+    spread = acted.mean(entropy(logits))
     total = policy_loss + value_cost * value_loss - entropy_cost * spread
     moved = log_probability(acted.logits, acted.action) - log_probability(logits, acted.action)
     return total, {
         'policy_loss': policy_loss,
         'value_loss': value_loss,
         'entropy': spread,
-        'kl': moved.mean(),  # of the policy that acted to the present one, as its actions show it
+        'kl': acted.mean(
+            moved
+        ),  # of the policy that acted to the present one, as its actions show it
     }

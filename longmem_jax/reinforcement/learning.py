@@ -14,12 +14,14 @@ from longmem_jax.reinforcement import actor_critic
 from longmem_jax.reinforcement.acting import Lanes, Rollout, act, first_lanes, next_value
 from longmem_jax.reinforcement.actor_critic import Acted
 from longmem_jax.reinforcement.environments.interface import Environment
-from longmem_jax.reinforcement.reading import read
+from longmem_jax.reinforcement.reading import learnable, most_starts, read
 from longmem_jax.reinforcement.returns import advantages
 from longmem_jax.training.optimizer import freeze, updates_made
 from longmem_jax.training.step import average_in, keep_finite
 
 KEPT = 0.9  # share of what is known of episodes that a step keeps: metrics are of about ten steps
+
+UNREAD = 'unread'  # share of steps of episodes for which there was no room
 
 Episodes = dict[str, jax.Array]
 
@@ -102,13 +104,21 @@ def by_segment(leaf: jax.Array, like: jax.Array) -> jax.Array:
     return leaf.reshape(segments, length, lanes).swapaxes(1, 2)
 
 
-def judged(rollout: Rollout, last_value: jax.Array, settings: Any) -> Acted:
+def room_for_starts(environment: Environment, config: Any) -> int:
+    """Episodes that may start inside of a rollout's segments: as many as can, or those that are set."""
+    train = config.train
+    most = most_starts(train.segments_per_step * train.segment_length, environment.shortest)
+    return min(most, config.reinforcement.starts or most)
+
+
+def judged(rollout: Rollout, last_value: jax.Array, settings: Any, room: int) -> Acted:
     """What is learned from a rollout; leaves [segments, lanes, length, ...].
 
     Args:
       rollout: what happened.
       last_value: float32 [lanes], see `returns.advantages`.
       settings: `config.reinforcement`.
+      room: see `reading.learnable`.
     """
     columns = (rollout.reward, rollout.value, rollout.terminated, rollout.truncated)
     advantage = advantages(
@@ -121,6 +131,7 @@ def judged(rollout: Rollout, last_value: jax.Array, settings: Any) -> Acted:
         value=rollout.value,
         advantage=advantage,
         returned=advantage + rollout.value,
+        counts=learnable(rollout.start, room).astype(jnp.float32),
     )
 
 
@@ -132,15 +143,14 @@ def make_update(
     `memory` are the memories before the rollout.
     """
     settings, weights = config.reinforcement, config.train.loss_weights.to_dict()
+    room = room_for_starts(environment, config)
 
     def update(learned: Any, memory: Any, rollout: Rollout, acted: Acted, key: jax.Array) -> Any:
         params, optimizer_state = learned
 
         def loss(params: Any) -> Any:
             params = freeze(config.optimizer.groups, params)
-            (logits, value), aux = read(
-                model, params, memory, rollout, key, shortest=environment.shortest, train=True
-            )
+            (logits, value), aux = read(model, params, memory, rollout, key, room=room, train=True)
             total, metrics = actor_critic.objective(
                 logits,
                 value,
@@ -184,6 +194,7 @@ def make_step(
     """
     settings, train = config.reinforcement, config.train
     update = make_update(model, environment, optimizer, config)
+    room = room_for_starts(environment, config)
     per_step = train.num_lanes * train.segments_per_step * train.segment_length
 
     def learn(
@@ -210,7 +221,7 @@ def make_step(
         lanes, rollout = act(
             model, state.params, environment, state.lanes, acting, segments=train.segments_per_step
         )
-        acted = judged(rollout, next_value(model, state.params, lanes), settings)
+        acted = judged(rollout, next_value(model, state.params, lanes), settings, room)
         before = (state.params, state.optimizer)
         learned, metrics = learn(before, state.lanes.memory, rollout, acted, learning)
         finite = jnp.isfinite(metrics['loss']) & jnp.isfinite(metrics['grad_norm'])
@@ -234,6 +245,7 @@ def make_step(
             **episode_means(recent),
             'episodes': ended['episodes'],
             **metrics,
+            UNREAD: 1 - acted.counts.mean(),
             'skipped': new_state.skipped,
             'learning_rate': schedule(updates_made(state.optimizer)),
             'environment_steps_seen': new_state.seen[0] * 1e6 + new_state.seen[1],

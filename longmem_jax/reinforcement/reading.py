@@ -25,6 +25,23 @@ class _Steps:
     start: jax.Array
 
 
+def learnable(start: jax.Array, room: int) -> jax.Array:
+    """Steps before which no more than `room` episodes have started inside of a segment of their lane.
+
+    Args:
+      start: bool [segments, lanes, length], whether an episode starts with a step.
+      room: an episode that starts with a segment needs none.
+
+    Returns:
+      bool [segments, lanes, length]; all True if there is room for `most_starts`.
+    """
+    segments, lanes, length = start.shape
+    inside = start & (jnp.arange(length) > 0)
+    in_lanes = inside.swapaxes(0, 1).reshape(lanes, segments * length)
+    number = jnp.cumsum(in_lanes, axis=1, dtype=jnp.int32)
+    return (number <= room).reshape(lanes, segments, length).swapaxes(0, 1)
+
+
 def most_starts(steps: int, shortest: int) -> int:
     """The most episodes that can start within `steps`, after the first of these steps.
 
@@ -42,7 +59,7 @@ def read(
     rollout: Rollout,
     key: jax.Array,
     *,
-    shortest: int,
+    room: int,
     train: bool,
 ) -> tuple[tuple[jax.Array, jax.Array], Aux]:
     """What the policy and the critic say at every step of a rollout.
@@ -52,7 +69,8 @@ def read(
       memory: memories of the lanes before the rollout.
       rollout: what was seen.
       key: random key, for memories that draw in training.
-      shortest: fewest steps of an episode; the pieces there is room for follow from it.
+      room: episodes that may start inside of the segments of a lane; steps of those beyond are not read,
+        and what is returned for them means nothing, see `learnable`.
       train: training-only behaviour of memories on or off.
 
     Returns:
@@ -65,10 +83,9 @@ def read(
         (rollout.observation, rollout.action_before, rollout.reward_before),
     )
     x = model.apply({'params': params}, *flat, method='encode')
-    steps = _Steps(
-        x.reshape(segments, lanes, length, -1), jnp.ones_like(rollout.start), rollout.start
-    )
-    pieces = split_at_starts(steps, most_starts(segments * length, shortest))
+    readable = learnable(rollout.start, room)
+    steps = _Steps(x.reshape(segments, lanes, length, -1), readable, rollout.start & readable)
+    pieces = split_at_starts(steps, room)
 
     def one(memory: Any, piece: _Steps, key: jax.Array) -> tuple[Any, Any]:
         outputs, memory, aux = model.apply(

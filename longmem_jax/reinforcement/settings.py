@@ -38,6 +38,7 @@ def find_faults(config: Any, lane_devices: int) -> list[str]:
     settings, train = config.reinforcement, config.train
     faults = one_of(settings, algorithm=ALGORITHMS) + between(settings, 0, 1, 'discount', 'trace')
     faults += at_least(settings, 0, 'entropy_cost', 'value_cost') + above(settings, 0, 'clip')
+    faults += at_least(settings, 0, 'starts')
     whole = at_least(settings, 1, 'epochs', 'minibatches', 'episodes', 'test_episodes')
     faults += whole
     if settings.algorithm == A2C and (settings.epochs, settings.minibatches) != (1, 1):

@@ -12,7 +12,7 @@ from longmem_jax.experiment import step_flops
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.reinforcement import figures
 from longmem_jax.reinforcement.build import Built
-from longmem_jax.reinforcement.learning import AgentState
+from longmem_jax.reinforcement.learning import UNREAD, AgentState
 from longmem_jax.reinforcement.testing import Tester, in_short
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import METRICS, Writer
@@ -162,11 +162,13 @@ def told(found: dict[str, float]) -> str:
 
 def _warnings(model: Any) -> dict[str, str]:
     """`Plan.warnings` of the layers of `config.model`."""
-    return {
+    of_layers = {
         f'memory/{metric}': f'config.model.{name}: {text}'
         for name in sorted({*model.attention, *model.feed_forward})
         for metric, text in LAYERS[name].warnings.items()
     }
+    unread = 'this share of steps is not learned from: raise config.reinforcement.starts'
+    return {UNREAD: unread, **of_layers}
 
 
 def require_one_process() -> None:

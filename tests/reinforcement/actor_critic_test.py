@@ -49,6 +49,7 @@ def acted(theta, value):
         value=values.T,
         advantage=advantage.T,
         returned=(advantage + values).T,
+        counts=jnp.ones(reward.T.shape),
     )
 
 
@@ -90,7 +91,8 @@ def one_step(advantage, ratio):
     """A single step of two actions whose first one is now `ratio` times as likely as it was."""
     before, now = jnp.log(jnp.asarray([0.4, 0.6])), jnp.asarray([0.4 * ratio, 1 - 0.4 * ratio])
     value = jnp.zeros(())
-    return jnp.log(now), Acted(jnp.int32(0), before, value, jnp.float32(advantage), value + 1.0)
+    seen = Acted(jnp.int32(0), before, value, jnp.float32(advantage), value + 1.0, jnp.ones(()))
+    return jnp.log(now), seen
 
 
 @pytest.mark.parametrize(
@@ -126,6 +128,17 @@ def test_the_parts_of_the_objective():
     np.testing.assert_allclose(metrics['value_loss'], 0.5 * 0.8**2, rtol=1e-5)
 
 
-def test_normalized_advantages():
-    found = actor_critic.normalized(jnp.asarray([1.0, 2.0, 6.0]))
+def test_only_steps_that_count():
+    advantage = jnp.asarray([1.0, 2.0, 6.0, 99.0])
+    zeros = jnp.zeros(4)
+    logits = jax.random.normal(jax.random.key(0), (4, 2))
+    seen = Acted(
+        zeros.astype(int), logits, zeros, advantage, advantage, jnp.asarray([1, 1, 1, 0.0])
+    )
+    found = actor_critic.normalized(seen)[:3]
     np.testing.assert_allclose([found.mean(), found.std()], [0, 1], atol=1e-6)
+    first = jax.tree.map(lambda leaf: leaf[:3], (logits, zeros, seen))
+    for algorithm in (A2C, PPO):
+        given = dict(PLAIN, algorithm=algorithm, normalize=True)
+        totals = [actor_critic.objective(*x, **given)[0] for x in ((logits, zeros, seen), first)]
+        np.testing.assert_allclose(*totals, rtol=1e-6)

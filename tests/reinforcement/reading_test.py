@@ -26,9 +26,9 @@ def act(model, params, environment, lanes, key):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
-def read(model, params, memory, rollout, shortest):
+def read(model, params, memory, rollout, room=SEGMENTS * LENGTH):
     found, _ = reading.read(
-        model, params, memory, rollout, jax.random.key(0), shortest=shortest, train=False
+        model, params, memory, rollout, jax.random.key(0), room=room, train=False
     )
     return found
 
@@ -40,7 +40,13 @@ def test_learning_reads_the_numbers_of_acting(name):
     lanes = lanes_of(model, params, environment)
     for number in range(2):  # the second rollout begins inside of episodes
         after, rollout = act(model, params, environment, lanes, jax.random.key(number))
-        logits, value = read(model, params, lanes.memory, rollout, environment.shortest)
+        logits, value = read(
+            model,
+            params,
+            lanes.memory,
+            rollout,
+            reading.most_starts(SEGMENTS * LENGTH, environment.shortest),
+        )
         np.testing.assert_allclose(logits, rollout.logits, atol=2e-5)
         np.testing.assert_allclose(value, rollout.value, atol=2e-5)
         lanes = after
@@ -65,7 +71,7 @@ def test_an_episode_that_starts_at_any_place_is_read_like_a_first_one(name):
     )  # fmt: skip
     variables = {'params': params}
     fresh = model.apply(variables, places, method='initial_state')
-    found = read(model, params, fresh, blank, 2)
+    found = read(model, params, fresh, blank, 1)
 
     @jax.jit
     def alone(state):
@@ -87,7 +93,7 @@ def test_an_episode_that_starts_at_any_place_is_read_like_a_first_one(name):
     # Nothing of the episode before is in it: other observations there change no bit.
     noise = jax.random.normal(next(keys), observation.shape)
     other = jnp.where(after[..., None], observation, noise)
-    again = read(model, params, fresh, blank.replace(observation=other), 2)
+    again = read(model, params, fresh, blank.replace(observation=other), 1)
     for one, other in zip(found, again, strict=True):
         np.testing.assert_array_equal(one[after], other[after])
         assert not np.allclose(one[~after], other[~after])
@@ -122,3 +128,19 @@ def test_totals_and_measures_of_episodes():
     np.testing.assert_array_equal(
         np.asarray(rollout.total)[ended], np.asarray(rollout.measures['success'])[ended]
     )
+
+
+def test_what_there_is_no_room_for_is_left_out():
+    environment = key_door(shortest=2, longest=3)
+    model, params = agent('transformer_xl', layers=1)
+    lanes = lanes_of(model, params, environment)
+    _, rollout = act(model, params, environment, lanes, jax.random.key(1))
+    kept = np.asarray(reading.learnable(rollout.start, 3))
+    inside = np.asarray(rollout.start) & (np.arange(LENGTH) > 0)
+    for lane in range(LANES):
+        number = np.cumsum(inside[:, lane].reshape(-1))
+        np.testing.assert_array_equal(kept[:, lane].reshape(-1), number <= 3)
+    assert not kept.all() and kept[0].any(axis=1).all()
+    logits, value = read(model, params, lanes.memory, rollout, 3)
+    np.testing.assert_allclose(logits[kept], rollout.logits[kept], atol=2e-5)
+    np.testing.assert_allclose(value[kept], rollout.value[kept], atol=2e-5)
