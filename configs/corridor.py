@@ -36,7 +36,8 @@ def get_config(arg=''):
         """Corridors of 3 to 20 cells, minutes on one core."""
         config.reinforcement.task.update(longest=20)
         config.reinforcement.update(discount=0.95, entropy_cost=0.01)
-        config.optimizer.name, config.optimizer.learning_rate = 'adam', 2e-3
+        of_ppo = config.reinforcement.algorithm == 'ppo'
+        config.optimizer.name, config.optimizer.learning_rate = 'adam', 1e-3 if of_ppo else 2e-3
         config.optimizer.b2, config.optimizer.clip_norm = 0.999, 0.5
         rollouts(
             config, lanes=64, segment=16, segments=2, updates=400, log_every=20, evaluate_every=200
@@ -46,5 +47,5 @@ def get_config(arg=''):
 
     return with_memory(
         config, arg, memory='expire_span', memories=lambda steps: spans(steps, **sizes),
-        steps=lambda: reach['steps'], tiny=tiny, ppo=ppo,
+        steps=lambda: reach['steps'], ppo=ppo, tiny=tiny,
     )  # fmt: skip

@@ -36,7 +36,9 @@ def get_config(arg=''):
         config.reinforcement.task.update(rooms=4, size=3, steps=100)
         config.model.agent.observation = 9 * 9
         config.reinforcement.update(discount=0.95, entropy_cost=0.01)
-        config.optimizer.learning_rate, config.optimizer.clip_norm = 2e-3, 0.5
+        of_ppo = config.reinforcement.algorithm == 'ppo'
+        config.optimizer.learning_rate = 1e-3 if of_ppo else 2e-3
+        config.optimizer.clip_norm = 0.5
         rollouts(
             config, lanes=64, segment=16, segments=2, updates=1000, log_every=50, evaluate_every=500
         )
@@ -45,5 +47,5 @@ def get_config(arg=''):
 
     return with_memory(
         config, arg, memory='expire_span', memories=lambda steps: spans(steps, **sizes),
-        steps=lambda: reach['steps'], tiny=tiny, ppo=ppo,
+        steps=lambda: reach['steps'], ppo=ppo, tiny=tiny,
     )  # fmt: skip
