@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.reinforcement.environments import corridor, portal
+from longmem_jax.reinforcement.environments import corridor, portal, repeat_previous
 from longmem_jax.reinforcement.environments.interface import Environment
 
 
@@ -30,7 +30,9 @@ def _entry(module: ModuleType) -> Entry:
     return Entry(module.build, module.check, module.FIELDS, module.DEFAULTS)
 
 
-ENVIRONMENTS: dict[str, Entry] = {module.NAME: _entry(module) for module in (corridor, portal)}
+ENVIRONMENTS: dict[str, Entry] = {
+    module.NAME: _entry(module) for module in (corridor, portal, repeat_previous)
+}
 
 
 def check(name: str, fields: Mapping[str, Any]) -> list[str]:
