@@ -133,8 +133,15 @@ def _repeat_previous(fields: Mapping[str, Any]) -> Floors:
     return Floors(Earned(2 * chance - 1, chance), Earned(1.0, 1.0))
 
 
+def _memory_chain(fields: Mapping[str, Any]) -> Floors:
+    """Both ends for MemoryChain: +1 or -1 for one answer; a chain of length 1 still shows its bits."""
+    solved = Earned(1.0, 1.0)
+    return Floors(Earned(0.0, 0.5) if fields['length'] > 1 else solved, solved)
+
+
 FLOORS: dict[str, Callable[[Mapping[str, Any]], Floors]] = {
     corridor.NAME: _corridor,
     portal.NAME: _portal,
     repeat_previous.NAME: _repeat_previous,
+    'memory_chain': _memory_chain,
 }
