@@ -35,7 +35,7 @@ NAME = 'portal'
 FIELDS = dict(
     rooms=(2, 10**4),  # the last one is where an episode ends
     size=(1, 99),  # cells per side of a room, odd, without its walls
-    mistakes=(1, 10**6),  # wrong doors in the same room that end an episode
+    mistakes=(1, 50),  # wrong doors in the same room that end an episode
     steps=(1, 10**8),  # an episode is cut off after this number of steps
 )
 DEFAULTS = dict(rooms=50, size=5, mistakes=2, steps=1_000)

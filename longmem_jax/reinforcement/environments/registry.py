@@ -1,11 +1,12 @@
 """The environments that a config may name."""
 
+import functools
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.reinforcement.environments import corridor, portal
+from longmem_jax.reinforcement.environments import corridor, portal, repeat_previous, suites
 from longmem_jax.reinforcement.environments.interface import Environment
 
 
@@ -30,7 +31,16 @@ def _entry(module: ModuleType) -> Entry:
     return Entry(module.build, module.check, module.FIELDS, module.DEFAULTS)
 
 
-ENVIRONMENTS: dict[str, Entry] = {module.NAME: _entry(module) for module in (corridor, portal)}
+def _of_suite(name: str) -> Entry:
+    """The entry of an environment that needs a package."""
+    check = functools.partial(suites.check, name)
+    return Entry(suites.BUILD[name], check, suites.FIELDS[name], suites.DEFAULTS[name])
+
+
+ENVIRONMENTS: dict[str, Entry] = {
+    **{module.NAME: _entry(module) for module in (corridor, portal, repeat_previous)},
+    **{name: _of_suite(name) for name in suites.BUILD},
+}
 
 
 def check(name: str, fields: Mapping[str, Any]) -> list[str]:

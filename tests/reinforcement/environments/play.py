@@ -11,6 +11,7 @@ from longmem_jax.reinforcement.environments import registry
 SMALL = {
     'corridor': dict(shortest=1, longest=4, steps_per_cell=2, extra_steps=1),
     'portal': dict(rooms=3, size=1, mistakes=2, steps=9),
+    'repeat_previous': dict(symbols=3, back=2, steps=7),
 }
 
 

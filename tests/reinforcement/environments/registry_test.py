@@ -33,6 +33,7 @@ FAULTS = [
     ('corridor', dict(shortest=1.5), 'shortest: must be an int, got 1.5'),
     ('portal', dict(size=4), 'size = 4: must be odd'),
     ('portal', dict(rooms=1), 'rooms = 1: must lie between 2'),
+    ('repeat_previous', dict(steps=4), 'steps = 4: must be above back = 4'),
 ]
 
 
