@@ -277,6 +277,9 @@ class Entry:
       graft: how it takes the place of a pretrained decoder's layer; None = it does not.
       nearest: field with the number of entries from which the `top_k` nearest are chosen; ties in
         bfloat16 may change the choice. '' = there is no such choice.
+      kept: `(layer, x, age) -> [batch, queries, n]` in [0, 1]: how much a query still has of each of n
+        earlier tokens, from the layer's inputs x [batch, n, d_model] and the tokens since then, age
+        [queries, n] (0 = the query itself); for pictures. None = all of those within `reach`.
       same_as: name of the layer whose code this one is, with other defaults only, so that what holds
         for that one holds for this one; '' = it has code of its own.
     """
@@ -299,6 +302,7 @@ class Entry:
     cross: Callable[[dict[str, Any], int], Callable[..., Any]] | None = None
     graft: Graft | None = None
     nearest: str = ''
+    kept: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
     same_as: str = ''
 
     def fields(self) -> dict[str, Any]:

@@ -80,6 +80,11 @@ def _evaluate_rewards(experiment: Experiment) -> None:
     reinforcement.evaluate(experiment, _SPLIT.value or 'test')
 
 
+def _play(experiment: Experiment) -> None:
+    seed, temperature = _SEED.value, _TEMPERATURE.value
+    reinforcement.play(experiment, seed=seed or 0, greedy=not temperature)
+
+
 def _floors(experiment: Experiment) -> None:
     floors.measure(experiment, _SPLIT.value or 'test')
 
@@ -113,6 +118,7 @@ MODES = {
     'train': Mode(_train, _train, _train, _learn_stream, _learn_rewards),
     'evaluate': Mode(_evaluate, _evaluate_pairs, _evaluate, _evaluate_stream, _evaluate_rewards),
     'generate': Mode(_generate, _translate, None),
+    'play': Mode(None, None, None, None, _play),
     'floors': Mode(_floors, None, None),
     'build_datastore': Mode(_build_datastore, None, None),
     'train_spalm': Mode(spalm.train, None, None),
@@ -126,7 +132,10 @@ _PROFILE = flags.DEFINE_bool('profile', False, 'Trace a few training steps to WO
 _PROMPT = flags.DEFINE_string('prompt', '', 'generate: the text to continue; @FILE reads a file.')
 _LENGTH = flags.DEFINE_integer('length', None, 'generate: tokens to generate.', lower_bound=0)
 _TEMPERATURE = flags.DEFINE_float(
-    'temperature', None, 'generate: 0 = always the likeliest token.', lower_bound=0.0
+    'temperature',
+    None,
+    'generate, play: 0 = always the likeliest token or action.',
+    lower_bound=0.0,
 )
 _TOP_K = flags.DEFINE_integer(
     'top_k', None, 'generate: sample from the k likeliest tokens; 0 = all.', lower_bound=0
@@ -140,7 +149,7 @@ _BEAMS = flags.DEFINE_integer(
 _CHAT = flags.DEFINE_bool(
     'chat', False, 'generate: the prompt is what a user says; answer by the chat template.'
 )
-_SEED = flags.DEFINE_integer('seed', None, 'generate: random seed.')
+_SEED = flags.DEFINE_integer('seed', None, 'generate, play: random seed.')
 _SAVE_STATE = flags.DEFINE_string(
     'save_state', '', 'generate, evaluate: save the memory to this file.'
 )

@@ -1,10 +1,17 @@
-"""Trains and tests agents: configs with `config.reinforcement.environment`."""
+"""Trains and tests agents, and shows what they do: configs with `config.reinforcement.environment`."""
 
+import dataclasses
+import json
 from typing import Any
+
+import jax
+import numpy as np
 
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
+from longmem_jax.reinforcement import playing
 from longmem_jax.reinforcement.build import Built
+from longmem_jax.reinforcement.environments import drawing
 from longmem_jax.reinforcement.learning import AgentState
 from longmem_jax.reinforcement.task import AgentTask, finish, make_tester, require_one_process
 from longmem_jax.reporting.progress import Progress
@@ -80,3 +87,47 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:
     built, progress = make(experiment), Progress(0, log_every=0)
     state, step = restored(experiment, built, progress)
     return finish(built, make_tester(built), state, step, experiment.workdir, progress)
+
+
+def play(experiment: Experiment, *, seed: int = 0, greedy: bool = True) -> dict[str, Any]:
+    """`--mode=play`: draws an episode of the newest checkpoint, with what the memory held.
+
+    Below every picture there is a cell for each step of the episode: how much of it the memory holds
+    then, as a mean over the layers of which that can be said. Files in `WORKDIR/play`: episode.txt,
+    episode.png, episode.gif, held.json.
+
+    Args:
+      experiment: of a run.
+      seed: of the episode.
+      greedy: always the likeliest action, not one that is drawn.
+
+    Returns:
+      'reward' and 'steps' of the episode, and 'held', lines of text.
+
+    Raises:
+      UsageError: no checkpoint, or one of another run.
+    """
+    built, progress = make(experiment), Progress(0, log_every=0)
+    state, step = restored(experiment, built, progress)
+    key = jax.random.key(seed)
+    params, environment = jax.device_get(state.params), built.environment
+    episode, rollout = playing.play(built.model, params, environment, key, greedy=greedy)
+    found = playing.held(built.model, params, rollout, len(episode))
+    if found.layers:
+        mean = np.mean(list(found.layers.values()), axis=0)
+        episode = dataclasses.replace(episode, held=mean)
+    folder = experiment.workdir / 'play'
+    folder.mkdir(exist_ok=True)
+    lines = playing.as_text(found)
+    reward = float(episode.rewards.sum())
+    text = drawing.as_text(environment, episode)
+    (folder / 'episode.txt').write_text(text + '\n' + lines + '\n')
+    drawing.write_png(folder / 'episode.png', environment, episode)
+    drawing.write_gif(folder / 'episode.gif', environment, episode)
+    layers = {f'layer {layer}': kept.round(4).tolist() for layer, kept in found.layers.items()}
+    per_head = {name: values.tolist() for name, values in found.per_head.items()}
+    (folder / 'held.json').write_text(json.dumps(layers | per_head) + '\n')
+    progress.say(f'step {step:,}: an episode of {len(episode)} steps, reward {reward:.3f}')
+    progress.say(lines)
+    progress.say(f'{folder}: episode.txt, episode.png, episode.gif, held.json')
+    return {'reward': reward, 'steps': len(episode), 'held': lines}

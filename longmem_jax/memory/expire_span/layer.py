@@ -45,6 +45,7 @@ from longmem_jax.memory.expire_span.spans import (
     filled_columns,
     masks,
     memory_size,
+    ramp_mask,
     write,
 )
 from longmem_jax.segment import Aux, Segment, mean_count
@@ -153,6 +154,10 @@ class ExpireSpan(nn.Module):
     def spans(self, x: jax.Array) -> jax.Array:
         """Spans of the layer's inputs [batch, n, d_model] in tokens, float32 [batch, n]."""
         return self._spans(self.normalize(x))
+
+    def kept(self, x: jax.Array, age: jax.Array) -> jax.Array:
+        """The mask of Eq. 5 for inputs of so many tokens ago; see `contract.Entry.kept`."""
+        return ramp_mask(self.spans(x)[:, None], age[None], self.ramp)
 
     def initial_state(self, batch_size: int) -> ExpireSpanState:
         """Empty memories, or zero vectors in the window."""
@@ -369,6 +374,7 @@ ENTRY = Entry(
     losses=lambda fields: ('expire_span',),
     lengths={'max_span': 'span '},
     reach=lambda fields, segment: reach(fields),
+    kept=ExpireSpan.kept,
     recipes={'expire_span': recipe},
     graft=Graft(
         lambda scale, position: {},
