@@ -223,3 +223,14 @@ def test_craftax():
     _, steps = jax.jit(functools.partial(rollout, environment))(KEY, [0, 1, 2, 3])
     assert np.flatnonzero(steps[3] | steps[4]).tolist() == [2]
     assert steps[5]['measures']['achievements'].shape == (4,)
+
+
+@needs('gymnax', '1.0')
+def test_a_rollout_of_gymnax_plays_our_environments():
+    from gymnax.experimental.rollout import RolloutWrapper
+
+    environment = registry.build('corridor', dict(shortest=1, longest=2))
+    wrapper = RolloutWrapper(env=environment, num_env_steps=40)
+    observations, _, rewards, _, ended, _ = wrapper.batch_rollout(jax.random.split(KEY, 8), None)
+    assert observations.shape == (8, 40, 3, 3, 6)
+    assert (np.asarray(rewards) > 0).any() and not np.asarray(rewards)[~np.asarray(ended)].any()
