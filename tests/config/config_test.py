@@ -227,6 +227,7 @@ def test_losses_and_their_weights_belong_together():
 PAIRS = ('memsizer_wmt16', 'mem_transformer_wmt14')
 # Their memory is not the attention of a decoder.
 ENCODERS = ('bert_superglue', 'lifelong_classification', 'lifelong_qa', 'lifelong_relations')
+AGENTS = ('corridor', 'craftax', 'memory_chain', 'popgym_arcade', 'portal')
 # Configs that put memories into pretrained decoders, even without `path=`.
 HOSTS = [path.stem for path in FILES if 'graft' in path.read_text() or '_gpt2' in path.read_text()]
 HOSTS.remove('superglue')
@@ -241,8 +242,8 @@ def test_every_memory_goes_into_every_config(path):
             with pytest.raises(UsageError, match='allowed are length, me'):
                 module.get_config(f'memory={memory}')
             continue
-        if path.stem in PAIRS and 'kind' in recipes()[memory](SCALE).model:
-            with pytest.raises(UsageError, match='not the attention of a decoder'):
+        if path.stem in (*PAIRS, *AGENTS) and 'kind' in recipes()[memory](SCALE).model:
+            with pytest.raises(UsageError, match='not the attention of an? (decoder|agent)'):
                 module.get_config(f'memory={memory}')
             continue
         if path.stem in HOSTS and memory not in grafts():
