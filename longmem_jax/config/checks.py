@@ -175,7 +175,7 @@ def _loss_weights(config: Any) -> list[str]:
 def _optimizer(config: Any) -> list[str]:
     """Faults of settings that the chosen optimizer would ignore."""
     settings, faults = config.optimizer, []
-    if settings.weight_decay and settings.name in ('adam', 'adagrad', *WITH_MOMENTUM):
+    if settings.weight_decay and settings.name in ('adam', 'adagrad', 'rmsprop', *WITH_MOMENTUM):
         faults.append(
             f'config.optimizer.weight_decay = {settings.weight_decay}: {settings.name!r} has none; '
             "use 'adamw'"

@@ -143,6 +143,18 @@ def test_adagrad_divides_by_the_root_of_all_squares():
     assert np.all(np.isfinite(updates['a'])) and not np.any(updates['a'])
 
 
+def test_rmsprop_divides_by_the_root_of_a_running_mean_of_squares():
+    settings = make_config(name='rmsprop', b2=0.75, eps=0.1)
+    made = optimizer.make_optimizer(settings, 10, {'w': jnp.zeros(1)})
+    params, square = {'w': jnp.zeros(1)}, 0.0
+    state = made.init(params)
+    for gradient in (2.0, -1.0, 3.0):
+        square = 0.75 * square + 0.25 * gradient**2
+        updates, state = made.update({'w': jnp.full(1, gradient)}, state, params)
+        expected = -0.5 * gradient / (math.sqrt(square) + 0.1)
+        np.testing.assert_allclose(updates['w'], expected, rtol=1e-5)
+
+
 def test_clipping_each_parameter_by_itself():
     params = {'large': jnp.zeros(4), 'small': jnp.zeros(2), 'none': jnp.zeros(2)}
     gradients = {
