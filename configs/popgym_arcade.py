@@ -17,7 +17,9 @@ from longmem_jax.reinforcement import settings
 def get_config(arg=''):
     config = agent()
     settings.use(config, 'popgym_arcade', actions=5, observation=16 * 16 * 3, previous=True)
-    config.reinforcement.task.update(task='CountRecallEasy', observed='partly', pixels=128, shrink=8)
+    config.reinforcement.task.update(
+        task='CountRecallEasy', observed='partly', pixels=128, shrink=8
+    )
     ppo(config)
     config.reinforcement.starts = 8
     rollouts(

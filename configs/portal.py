@@ -4,7 +4,7 @@ python -m longmem_jax.main --config=configs/portal.py --workdir=DIR
 The default is Expire-Span with spans up to 100; `:memory=transformer_xl,memory_size=N` is the paper's
 baseline, whose queries see the last N steps. `:memory=` is any other memory that is an attention layer,
 `:memory_size=N` its length in steps. `:ppo` learns with PPO. Published: Fig. 4 (middle). `:tiny` has
-three rooms of 3x3 cells and one to reach, for some minutes on one core.
+three rooms of 3x3 cells and one to reach, which all episodes do after some minutes on one core.
 
 Not the paper's: `num_heads`, `d_feed_forward`: not given. `num_steps`: not given for this task; a
 billion steps of the environment. `value_cost`: not given, as is usual. `initial_share`: not given; spans

@@ -196,7 +196,7 @@ def base() -> ml_collections.ConfigDict:
     )
     config.reinforcement = config_dict.create(
         environment='none',  # or one of `reinforcement.environments`; a rollout is a training step
-        task=config_dict.create(),  # fields of the environment that differ from its defaults
+        task=config_dict.create(),  # fields of the environment
         algorithm='a2c',  # or 'ppo'
         discount=0.99,  # of a reward one step later
         trace=1.0,  # lambda of advantages: 1 = returns as far as the rollout reaches

@@ -17,7 +17,7 @@ def use(
 
     Args:
       config: the whole configuration; changed in place.
-      environment: one of `reinforcement.environments`, at its defaults.
+      environment: one of `reinforcement.environments`, with its defaults.
       actions: their number.
       observation: numbers in a flattened observation.
       previous: whether the agent reads the action and the reward before an observation.
@@ -25,7 +25,7 @@ def use(
     config.model.kind = 'agent'
     config.model.agent = dict(actions=actions, observation=observation, previous=previous)
     config.reinforcement.environment = environment
-    config.reinforcement.task = {}
+    config.reinforcement.task = dict(registry.ENVIRONMENTS[environment].defaults)
 
 
 def find_faults(config: Any, lane_devices: int) -> list[str]:
