@@ -5,8 +5,8 @@ The default is Expire-Span with spans up to 200; `:memory=transformer_xl,memory_
 baseline, whose queries see the last N steps. `:memory=` is any other memory that is an attention layer,
 `:memory_size=N` its length in steps. `:ppo` learns with PPO. Published: Fig. 4 (left), reward near 1
 with a mean memory of a few steps. `:tiny` has corridors of 3 to 20 cells and takes two minutes on one
-core: reward 1.00 with Expire-Span, with a fixed span of 24 and with PPO; .48 with a fixed span of 4, which
-is chance.
+core: reward 1.00 with Expire-Span, with a fixed span of 24 and with PPO; .48, which is chance, with a
+fixed span of 4.
 
 Not the paper's: `num_heads`, `d_feed_forward`: not given. `discount`: not given, .99, as a reward 200
 steps away should count. `value_cost`, `b2` (the decay of RMSProp), `eps`: not given, as is usual.

@@ -2,8 +2,8 @@
 
 python -m longmem_jax.main --config=configs/memory_chain.py --workdir=DIR
 `:length=N` are the steps between them; `:memory=` is any memory that is an attention layer, and
-`:memory_size=N` its length in steps. The reward is 1 or -1, so 0 is chance. `:tiny` takes a minute on one
-core: reward 1.00, and 0 with `:memory=local`.
+`:memory_size=N` its length in steps. The reward is 1 or -1, so 0 is chance. `:tiny` takes a minute on
+one core: reward 1.00, and 0 with `:memory=local`.
 
 Values are ours: PPO as in PureJaxRL and CleanRL, with a memory that is as long as an episode.
 """
