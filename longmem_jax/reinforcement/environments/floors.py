@@ -99,7 +99,7 @@ def portal_remembers(fields: Mapping[str, Any]) -> Earned:
     suffice to reach the last room: by one wrong door on purpose, to be paid for the same rooms again.
     """
     rooms, mistakes, doors = fields['rooms'], fields['mistakes'], _doors(fields)
-    reward = np.zeros((rooms + 1, doors + 1))  # from room k, with so many doors left
+    reward = np.zeros((rooms + 1, doors + 1))  # from room k, by doors that are left
     success = np.zeros_like(reward)
     success[rooms] = 1.0
     for room in range(rooms - 1, 0, -1):
