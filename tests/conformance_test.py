@@ -74,8 +74,9 @@ def change_tokens(segments, where):
     return segments.replace(tokens=jnp.where(where, other, segments.tokens))
 
 
-def test_causal(entry):
-    model, params = toy(entry)
+def test_causal(base_entry):
+    """Variants are causal where `test_decode_is_forward` holds."""
+    model, params = toy(base_entry)
     segments = random_segments()
     logits, _ = run(model, params, segments)
     for segment, position in ((0, LENGTH - 1), (1, 0), (1, 2), (SEGMENTS - 1, 1)):
