@@ -54,7 +54,7 @@ def first_and_last(scores: Mapping[str, np.ndarray], names: Sequence[str]) -> Fi
       scores: method to its matrix, from 0 to 1, [tasks, tasks].
       names: of the tasks, in the order of the stream.
     """
-    figure = figures.figure(7, 3.4)
+    figure = figures.figure(8.4, 3.4)
     panels = figure.subplots(1, 2, sharey=True)
     for axes, task, which in zip(panels, (0, len(names) - 1), ('first', 'last'), strict=True):
         for method, values in scores.items():
@@ -66,7 +66,8 @@ def first_and_last(scores: Mapping[str, np.ndarray], names: Sequence[str]) -> Fi
         axes.set_xlabel('after')
         axes.grid(alpha=0.3)
     panels[0].set_ylabel('score, %')
-    panels[0].legend(fontsize=8)
+    lines, methods = panels[0].get_legend_handles_labels()
+    figure.legend(lines, methods, fontsize=8, loc='outside right upper')
     return figure
 
 
