@@ -151,6 +151,11 @@ def compared(runs: Runs) -> Iterator[list[str]]:
         ]
 
 
+def names(text: str) -> list[str]:
+    """'a,b' as a list."""
+    return text.split(',')
+
+
 def main() -> None:
     """Runs the command."""
     given = sys.argv[1:]
@@ -158,7 +163,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = lambda text: text.split(',')  # noqa: E731
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--path', required=True, help='folder of the data')
     parser.add_argument('--encoder', required=True, help='of commands.pretrain_encoder')
