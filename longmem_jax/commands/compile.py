@@ -16,7 +16,8 @@ from longmem_jax.config import checks
 from longmem_jax.devices import hardware, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, lower_step, step_flops
-from longmem_jax.reinforcement.build import Built
+from longmem_jax.lifelong.build import Built as LifelongBuilt
+from longmem_jax.reinforcement.build import Built as AgentBuilt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +79,8 @@ def find_topology(name: str) -> Any:
 def compile_step(config: Any, topology: str) -> Fit:
     """Compiles the training step of a configuration for a TPU slice.
 
+    Lifelong learners need their data here, since the rows of the stream are in the program's shapes.
+
     Args:
       config: the whole configuration.
       topology: slice, such as 'v5e:4x4'.
@@ -85,20 +88,19 @@ def compile_step(config: Any, topology: str) -> Fit:
     Raises:
       UsageError: faults of the configuration on this number of chips, or of the topology.
     """
-    if config.lifelong.method != 'none':
-        raise UsageError('--mode=compile: not for lifelong learners, whose data decide the shapes.')
     devices = find_topology(topology).devices
     checks.require_runnable(config, len(devices))
     mesh = sharding.make_mesh(config.mesh.to_dict(), devices)
     began = time.monotonic()
-    agent = config.reinforcement.environment != 'none'
-    with jax.set_mesh(mesh):
-        lowered = (
-            Built(config, mesh).lower_step()
-            if agent
-            else lower_step(Experiment(config, None, mesh))
-        )
-        compiled = lowered.compile()
+    if config.lifelong.method != 'none':
+        compiled = LifelongBuilt(config, None, mesh).lower_step().compile()
+    else:
+        with jax.set_mesh(mesh):
+            if config.reinforcement.environment != 'none':
+                lowered = AgentBuilt(config, mesh).lower_step()
+            else:
+                lowered = lower_step(Experiment(config, None, mesh))
+            compiled = lowered.compile()
     seconds = time.monotonic() - began
     memory = compiled.memory_analysis()
     return Fit(

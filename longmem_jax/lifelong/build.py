@@ -222,6 +222,17 @@ class Built:
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), shapes
         )
 
+    def lower_step(self) -> jax.stages.Lowered:
+        """The step for the devices of the mesh, which need not be attached; call `.compile()`."""
+        network = Network(Spread(encoders.untrained(self.config.model), self.mesh), self.asked.head)
+        learner, everywhere = self._learner(network), sharding.replicated(self.mesh)
+        rows = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere),
+            self.stream.rows,
+        )
+        jitted = jax.jit(learner.observe, out_shardings=everywhere, donate_argnums=0)
+        return jitted.lower(self.abstract_state, rows)
+
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must match: the method, the encoder, and the stream, row by row."""
         config = self.config

@@ -139,3 +139,18 @@ def test_scores_only_at_the_end(tmp_path):
         task._position = len(task._built.stream.rows)
         task.evaluate(None, 0)
         task.evaluate(None, 25)
+
+
+@pytest.mark.parametrize('method', ['mbpa', 'oml_er'])
+def test_the_step_is_lowered_for_devices_that_have_no_data(tmp_path, method):
+    """As `--mode=compile` does for a TPU slice."""
+    config = small_config(tmp_path, f'method={method}')
+    mesh = sharding.make_mesh(config.mesh.to_dict(), jax.devices())
+    with pytest.raises(UsageError, match='tokenizer.path: is needed without a --workdir'):
+        Built(config, None, mesh).lower_step()
+    built = Built(config, tmp_path, mesh)
+    state, metrics = built.lower_step().out_info
+    jax.tree.map(
+        lambda found, wanted: chex.assert_shape(found, wanted.shape), state, built.abstract_state
+    )
+    assert metrics['loss'].shape == ()
