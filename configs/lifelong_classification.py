@@ -32,7 +32,8 @@ def small(name):
     """Values of `tiny`."""
     replayed = dict(replay_every=80, replay_rate=0.1)
     if name in EPISODES:
-        return replayed | dict(updates=1, inner_rate=0.1)
+        # A rate for the whole encoder is lower than one for the head alone.
+        return replayed | dict(updates=1, inner_rate=0.1 if name == 'oml_er' else 0.01)
     if name == 'meta_mbpa':
         return replayed | dict(num_neighbours=8, train_rate=1e-2, adapt_rate=1e-2)
     if name.startswith('mbpa'):

@@ -3,10 +3,10 @@
 python -m experiments.lifelong.speed [--rows=64] [--neighbours=32] [--steps=30] [--rounds=3]
 
 Each row of a test gets parameters of its own, adapted to its neighbours in the memory (MbPA). The
-encoder is that of `configs/lifelong_classification.py:tiny`, untrained, and the texts are random: neither
-changes the time. Every chunk size is timed once in every round, in turns, after one untimed call; the
-table has medians, and the ratio to one by one is taken within rounds. The numbers are the same for all,
-to rounding, and that is checked.
+encoder is that of `configs/lifelong_classification.py:tiny`, not trained, and the texts are random:
+neither changes the time. Every chunk size is timed once in every round, in turns, after one call that
+is not timed; the table has medians, and ratios to one by one that are taken within rounds. Scores are
+the same for all, to rounding; the largest difference is printed.
 """
 
 import argparse
@@ -69,7 +69,9 @@ def main() -> None:
     lines = []
     for chunk, found_times in times.items():
         ratios = [first / this for first, this in zip(times[chunks[0]], found_times, strict=True)]
-        lines.append([f'{chunk}', f'{statistics.median(found_times):.2f}', markdown.span(ratios, 2)])
+        lines.append(
+            [f'{chunk}', f'{statistics.median(found_times):.2f}', markdown.span(ratios, 2)]
+        )
     print(
         f'{jax.devices()[0].device_kind}: {options.rows} rows, {options.neighbours} neighbours, '
         f'{options.steps} steps; largest difference of a score {apart:.1e}'

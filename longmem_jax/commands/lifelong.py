@@ -6,6 +6,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.lifelong import settings
 from longmem_jax.lifelong.build import Built
+from longmem_jax.lifelong.learner import LearnerState
 from longmem_jax.lifelong.task import LifelongTask, Tests, finish, require_one_process
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer
@@ -63,11 +64,20 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:
     if split != 'test':
         raise UsageError(f'--split={split}: lifelong learners are asked the test sets; use test.')
     progress = Progress(0, log_every=0)
+    built, state, step = learned(experiment, progress)
+    return finish(built, Tests(built), state, step, experiment.workdir, progress)
+
+
+def learned(experiment: Experiment, progress: Progress) -> tuple[Built, LearnerState, int]:
+    """What a run has built, and the learner and the step of its newest checkpoint.
+
+    Raises:
+      UsageError: no checkpoint, or one of another run.
+    """
     built = _built(experiment, progress)
     saver = _checkpointer(experiment, built, progress)
     restored = saver.restore(built.abstract_state)
     saver.close()
     if restored is None:
         raise UsageError(f'--workdir={experiment.workdir}: no checkpoint there; train first.')
-    state, step = restored
-    return finish(built, Tests(built), state, step, experiment.workdir, progress)
+    return built, *restored

@@ -203,8 +203,10 @@ def train(
         'encoder': encoder.init(first),
         'head': initial_head(encoder.width, special.vocab_size, second),
     }
-    rise = max(steps // 10, 1)
-    schedule = optax.warmup_cosine_decay_schedule(0.0, settings['learning_rate'], rise, steps)
+    rise = steps // 10
+    schedule = optax.warmup_cosine_decay_schedule(
+        0.0 if rise else settings['learning_rate'], settings['learning_rate'], rise, steps
+    )
     optimizer = optax.chain(
         optax.clip_by_global_norm(1.0),
         optax.adamw(

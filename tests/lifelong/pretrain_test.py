@@ -120,7 +120,7 @@ def test_the_command_reads_what_the_stream_shows(tmp_path, capsys):
     config = small_config(tmp_path)
     config.data.task.update(validation_rows=2)
     output = str(tmp_path / 'encoder')
-    pretrain_encoder.run(config, output, steps=2, batch=2)
+    pretrain_encoder.run(config, output, steps=1, batch=2)
     assert '100 texts, ' in capsys.readouterr().out
     assert hosts.find(output).plain.d_model == 16
     with pytest.raises(UsageError, match='--folder= is missing'):

@@ -1,0 +1,193 @@
+"""All methods on a stream of tasks, in several orders, as tables and figures.
+
+python -m experiments.lifelong --output=DIR --path=FOLDER --encoder=BERT [--methods=mbpa,replay,...] \
+    [--orders=i,ii,iii,iv] [-- --config.FIELD=VALUE ...]
+
+Trains `configs/lifelong_classification.py:tiny,method=METHOD,order=ORDER,path=BERT` on the data of
+FOLDER, in DIR/METHOD/ORDER. Finished runs are not repeated, and one that was cut off resumes. `mtl` is
+the bound: all tasks shuffled together, with a seed for each order. Printed are
+
+- test accuracy by order, its mean (minimum - maximum), forgetting, bytes of the memory, seconds of
+  tests;
+- differences between methods that are next to each other in that ranking, on the orders that both have,
+  with the 95 % interval of a bootstrap over test rows, paired row by row.
+
+DIR/first_last.png has the first and the last task over time in the first order.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments import markdown
+from longmem_jax.lifelong import figures, metrics
+from longmem_jax.lifelong.methods.registry import METHODS
+
+CONFIG = 'configs/lifelong_classification.py'
+BOUND = 'mtl'
+
+
+class Run(NamedTuple):
+    """A finished run.
+
+    Attributes:
+      result: what is in its results.json.
+      right: task to how right each of its test rows is.
+    """
+
+    result: dict[str, Any]
+    right: dict[str, np.ndarray]
+
+    @property
+    def rows(self) -> np.ndarray:
+        """How right each test row is, tasks by name: the same rows in all runs of a seed."""
+        return np.concatenate([self.right[name] for name in sorted(self.right)])
+
+
+Runs = dict[str, dict[str, Run]]  # method to order to run
+
+
+def arguments(options: argparse.Namespace, method: str, order: str) -> list[str]:
+    """What follows `python -m longmem_jax.main`."""
+    variants, seeds = f'tiny,path={options.encoder},order={order},method={method}', []
+    if method == BOUND:
+        seed = options.orders.index(order)
+        variants = f'tiny,path={options.encoder},method=sequential,stream=joint'
+        seeds = [f'--config.train.seed={seed}', f'--config.data.seed={seed}']
+    folder = options.output / method / order
+    given = [f'--config={CONFIG}:{variants}', f'--workdir={folder}']
+    return [*given, f'--config.data.path={options.path}', *seeds]
+
+
+def train(options: argparse.Namespace, flags: list[str]) -> None:
+    """Trains what has no results yet."""
+    for method in options.methods:
+        for order in options.orders:
+            folder = options.output / method / order
+            if (folder / 'results.json').exists():
+                continue
+            folder.mkdir(parents=True, exist_ok=True)
+            given = [*arguments(options, method, order), *flags]
+            with open(folder / 'log.txt', 'a') as log:
+                command = [sys.executable, '-m', 'longmem_jax.main', *given]
+                status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT).returncode
+            if status or not (folder / 'results.json').exists():
+                raise SystemExit(f'failed: {" ".join(command)}\nsee {folder / "log.txt"}')
+            print(f'{method}, {order}: done', flush=True)
+
+
+def read(options: argparse.Namespace) -> Runs:
+    """The finished runs."""
+    found: Runs = {}
+    for method in options.methods:
+        for order in options.orders:
+            folder = options.output / method / order
+            if (folder / 'results.json').exists():
+                result = json.loads((folder / 'results.json').read_text())
+                with np.load(folder / 'right.npz') as right:
+                    found.setdefault(method, {})[order] = Run(result, dict(right))
+    return found
+
+
+def ranked(runs: Runs) -> list[str]:
+    """Methods, the best mean first."""
+    means = {name: statistics.mean(_accuracies(by_order)) for name, by_order in runs.items()}
+    return sorted(means, key=means.get, reverse=True)
+
+
+def _accuracies(by_order: dict[str, Run]) -> list[float]:
+    return [100 * run.result['test']['accuracy'] for run in by_order.values()]
+
+
+def table(runs: Runs, orders: list[str]) -> str:
+    """Accuracy by order and what it costs, a line for each method, the best mean first."""
+    lines = []
+    for name in ranked(runs):
+        by_order = runs[name]
+        cells = [name]
+        for order in orders:
+            run = by_order.get(order)
+            cells.append(f'{100 * run.result["test"]["accuracy"]:.1f}' if run else '')
+        forgot = [
+            100 * run.result['transfer']['forgetting']
+            for run in by_order.values()
+            if 'transfer' in run.result
+        ]
+        cells.append(markdown.span(_accuracies(by_order), 1))
+        cells.append(markdown.span(forgot, 0) if forgot else '')
+        first = next(iter(by_order.values())).result
+        cells.append(f'{first["memory_bytes"] / 1000:,.0f}')
+        seconds = statistics.median(run.result['test_seconds'] for run in by_order.values())
+        cells.append(f'{seconds:,.1f}')
+        lines.append(cells)
+    heads = ['method', *orders, 'mean (min - max)', 'forgetting', 'memory, kB', 'tests, s']
+    return markdown.table(heads, lines)
+
+
+def compared(runs: Runs) -> Iterator[list[str]]:
+    """Each method against the next one of the ranking: names, difference, interval, p."""
+    names = ranked(runs)
+    for better, worse in zip(names, names[1:], strict=False):
+        shared = [order for order in runs[better] if order in runs[worse]]
+        if not shared:
+            continue
+        first, second = (
+            np.concatenate([runs[name][order].rows for order in shared]) for name in (better, worse)
+        )
+        found = metrics.paired_bootstrap(first, second)
+        yield [
+            f'{better} - {worse}',
+            f'{len(shared)}',
+            f'{100 * found.mean:+.1f}',
+            f'{100 * found.low:+.1f} to {100 * found.high:+.1f}',
+            f'{found.p:.4f}',
+        ]
+
+
+def main() -> None:
+    """Runs the command."""
+    given = sys.argv[1:]
+    cut = given.index('--') if '--' in given else len(given)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = lambda text: text.split(',')  # noqa: E731
+    parser.add_argument('--output', type=Path, required=True)
+    parser.add_argument('--path', required=True, help='folder of the data')
+    parser.add_argument('--encoder', required=True, help='of commands.pretrain_encoder')
+    parser.add_argument('--methods', type=names, default=[BOUND, *sorted(METHODS)])
+    parser.add_argument('--orders', type=names, default=['i', 'ii', 'iii', 'iv'])
+    parser.add_argument('--only_tables', action='store_true', help='of what is finished')
+    options = parser.parse_args(given[:cut])
+    if wrong := sorted(set(options.methods) - {BOUND, *METHODS}):
+        parser.error(f'--methods={wrong[0]}: allowed are {", ".join([BOUND, *sorted(METHODS)])}')
+    if not options.only_tables:
+        train(options, given[cut + 1 :])
+    runs = read(options)
+    if not runs:
+        raise SystemExit(f'{options.output}: no finished runs there')
+    print(table(runs, options.orders), end='\n\n')
+    heads = ['difference', 'orders', 'points', '95 % interval', 'p']
+    print(markdown.table(heads, list(compared(runs))))
+    order = options.orders[0]
+    measured = {
+        name: np.asarray(by_order[order].result['matrix'])
+        for name, by_order in runs.items()
+        if order in by_order and 'matrix' in by_order[order].result
+    }
+    if measured:
+        first = next(name for name in measured)
+        tasks = list(runs[first][order].result['tasks'])
+        chosen = {name: measured[name] for name in ranked(runs) if name in measured}
+        figures.first_and_last(chosen, tasks).savefig(options.output / 'first_last.png', dpi=120)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,58 @@
+"""From which tasks the neighbours of test rows come, of a trained learner with keys.
+
+python -m experiments.lifelong.origins --workdir=DIR --output=origins.png \
+    --config=configs/lifelong_classification.py:tiny,method=mbpa_plus --config.data.path=FOLDER
+
+Configuration and workdir are those of the run. Printed is how often a neighbour is of the task of the
+row that asks, and how often it has the same answer.
+"""
+
+import numpy as np
+from absl import flags
+
+from longmem_jax.commands import entry
+from longmem_jax.commands.lifelong import learned
+from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment
+from longmem_jax.lifelong import episodic, figures, metrics, steps
+from longmem_jax.lifelong.build import Built
+from longmem_jax.lifelong.learner import LearnerState
+from longmem_jax.reporting.progress import Progress
+
+if __name__ == '__main__':
+    _OUTPUT = flags.DEFINE_string('output', 'origins.png', 'The figure.')
+
+
+def found_for(built: Built, state: LearnerState) -> tuple[np.ndarray, ...]:
+    """Neighbours of all test rows: numbers and which there are [rows, K], tasks and answers [rows]."""
+    if 'key_network' not in state.own:
+        raise UsageError(
+            f'method={built.config.lifelong.method}: has no keys; use mbpa, mbpa_plus or meta_mbpa.'
+        )
+    numbers, there, tasks, answers = [], [], [], []
+    for task, rows in enumerate(built.stream.tests):
+        keys = steps.keys_of_rows(
+            built.network, state.own['key_network'], built.placed(rows), len(rows)
+        )
+        found = episodic.nearest(state.memory, keys, built.fields['num_neighbours'])
+        numbers.append(np.asarray(found[0]))
+        there.append(np.asarray(found[2]))
+        tasks.append(np.full(len(rows), task))
+        answers.append(np.asarray(rows.answer))
+    return tuple(np.concatenate(parts) for parts in (numbers, there, tasks, answers))
+
+
+def _main(experiment: Experiment) -> None:
+    built, state, _ = learned(experiment, Progress(0, log_every=0))
+    numbers, there, tasks, answers = found_for(built, state)
+    names = built.stream.names
+    shares = metrics.origins(numbers, there, tasks, built.stream.tasks, len(names))
+    figures.neighbours(shares, names).savefig(_OUTPUT.value, dpi=120)
+    same = (np.asarray(built.stream.rows.answer)[numbers] == answers[:, None])[there].mean()
+    for name, share in zip(names, np.diagonal(shares), strict=True):
+        print(f'{name}: {100 * share:.1f} % of the neighbours are of the same task')
+    print(f'all: {100 * same:.1f} % of the neighbours have the same answer')
+
+
+if __name__ == '__main__':
+    entry.command(_main)

@@ -1,0 +1,117 @@
+"""The lifelong experiment: its tables, and where neighbours come from. Nothing is trained."""
+
+import json
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from experiments.lifelong import __main__ as experiment
+from experiments.lifelong import origins, speed
+from longmem_jax.errors import UsageError
+from longmem_jax.lifelong import episodic
+from tests.lifelong.build_test import built_of
+from tests.lifelong.small import small_config
+
+
+def write_run(folder, right, forgetting):
+    folder.mkdir(parents=True)
+    accuracy = float(np.mean([np.mean(rows) for rows in right.values()]))
+    result = dict(
+        test=dict(accuracy=accuracy), tasks={name: float(np.mean(r)) for name, r in right.items()},
+        memory_bytes=60_000, test_seconds=1.25, transfer=dict(forgetting=forgetting),
+        matrix=[[0.5, 0.1], [accuracy, 0.9]],
+    )  # fmt: skip
+    (folder / 'results.json').write_text(json.dumps(result))
+    np.savez(folder / 'right.npz', **{name: np.asarray(rows) for name, rows in right.items()})
+
+
+def test_the_table_ranks_methods_and_compares_neighbours_on_the_rows_of_both(
+    tmp_path, monkeypatch, capsys
+):
+    good = dict(yelp=np.ones(40), amazon=np.ones(40))
+    half = dict(yelp=np.ones(40), amazon=np.zeros(40))
+    write_run(tmp_path / 'replay' / 'i', half, 0.5)
+    write_run(tmp_path / 'mbpa' / 'i', good, 0.1)
+    write_run(tmp_path / 'mbpa' / 'ii', half, 0.2)
+    given = [f'--output={tmp_path}', '--path=p', '--encoder=e', '--orders=i,ii', '--only_tables']
+    monkeypatch.setattr(sys, 'argv', ['', *given, '--methods=replay,mbpa'])
+    experiment.main()
+    shown = [
+        [cell.strip() for cell in line.strip('|').split('|')]
+        for line in capsys.readouterr().out.splitlines()
+    ]
+    assert shown[2] == ['mbpa', '100.0', '50.0', '75.0 (50.0 - 100.0)', '15 (10 - 20)', '60', '1.2']
+    assert shown[3][:3] == ['replay', '50.0', '']
+    # Only order i is of both: all rows of one task are won, none of the other.
+    assert shown[-1][:3] == ['mbpa - replay', '1', '+50.0']
+    assert (tmp_path / 'first_last.png').stat().st_size > 1000
+
+
+def test_runs_get_their_order_and_the_bound_a_seed(tmp_path, monkeypatch):
+    commands = []
+
+    def run(command, **_):
+        commands.append(command[3:])
+        folder = next(part for part in command if part.startswith('--workdir=')).split('=', 1)[1]
+        (tmp_path / folder / 'results.json').write_text('{}')
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(experiment.subprocess, 'run', run)
+    monkeypatch.setattr(experiment, 'read', lambda options: {})
+    given = [
+        f'--output={tmp_path}',
+        '--path=p',
+        '--encoder=e',
+        '--orders=ii,iv',
+        '--methods=mtl,agem',
+    ]
+    monkeypatch.setattr(sys, 'argv', ['', *given, '--', '--config.train.log_every=7'])
+    with pytest.raises(SystemExit, match='no finished runs'):
+        experiment.main()
+    assert len(commands) == 4
+    assert 'stream=joint' in commands[1][0] and '--config.data.seed=1' in commands[1]
+    assert (
+        'order=iv,method=agem' in commands[3][0] and commands[3][-1] == '--config.train.log_every=7'
+    )
+    with pytest.raises(SystemExit, match='no finished runs'):
+        experiment.main()
+    assert len(commands) == 4, 'what was finished was trained again'
+    monkeypatch.setattr(sys, 'argv', ['', *given[:-1], '--methods=mbpaa'])
+    with pytest.raises(SystemExit):
+        experiment.main()
+
+
+def test_neighbours_are_found_for_all_test_rows(tmp_path):
+    config = small_config(tmp_path, 'method=mbpa,order=i')
+    built = built_of(config, tmp_path)
+    state, rows = built.first_state(), built.rows
+    state = state.replace(
+        memory=episodic.write(
+            state.memory,
+            jnp.arange(2),
+            jnp.eye(2, built.network.encoder.width),
+            jnp.ones(2, bool),
+        )
+    )
+    numbers, there, tasks, answers = origins.found_for(built, state)
+    assert numbers.shape == there.shape == (5 * 4, built.fields['num_neighbours'])
+    assert (there.sum(axis=1) == 2).all() and set(numbers[there]) == {0, 1}
+    assert (tasks == np.repeat(np.arange(5), 4)).all() and len(answers) == 20 and len(rows)
+    with pytest.raises(UsageError, match='replay: has no keys; use mbpa'):
+        other = small_config(tmp_path, 'method=replay')
+        found = built_of(other, tmp_path)
+        origins.found_for(found, found.first_state())
+
+
+def test_adaptation_is_timed_and_the_same_for_all_chunks(monkeypatch, capsys):
+    monkeypatch.setattr(speed, 'VOCABULARY', 300)
+    monkeypatch.setattr(speed, 'LENGTH', 8)
+    given = ['--rows=2', '--neighbours=2', '--steps=1', '--rounds=1', '--chunks=1,2']
+    monkeypatch.setattr(sys, 'argv', ['', *given])
+    speed.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert float(lines[0].split()[-1]) < 1e-5
+    assert [line.split('|')[1].strip() for line in lines[3:]] == ['1', '2']
