@@ -31,11 +31,13 @@ class Kept:
       mean: over the steps of all episodes.
       last: at the last step of an episode.
       before: steps of the episode before a step, the mean over steps: what a memory of everything holds.
+      layers: `mean` of every layer.
     """
 
     mean: float
     last: float
     before: float
+    layers: list[float]
 
 
 def program(model: Agent, environment: Environment) -> Callable[[Any, jax.Array], Kept | None]:
@@ -87,14 +89,19 @@ def program(model: Agent, environment: Environment) -> Callable[[Any, jax.Array]
                 _, memory, _ = model.apply(
                     {'params': params}, x, valid, jnp.zeros((LANES,), bool), memory, train=False
                 )
-                return memory, jnp.stack(counts).astype(jnp.float32).mean(axis=0)
+                return memory, jnp.stack(counts).astype(jnp.float32)
 
         parts = (seen.replace(measures={}), jnp.arange(segments))
         _, counts = jax.lax.scan(one, memory, parts)
-        counts = counts.sum(axis=0)  # of all segments that steps were written in
+        counts = counts.sum(axis=0)  # over the segments that steps were written in
         inside = queries < steps[:, None]
-        mean = lambda values: (values * inside).sum() / inside.sum()  # noqa: E731
-        last = jnp.take_along_axis(counts, steps[:, None] - 1, axis=1).mean()
-        return mean(counts), last, mean(jnp.broadcast_to(queries, inside.shape))
+        by_layer = jnp.where(inside, counts, 0).sum(axis=(1, 2)) / inside.sum()
+        last = jnp.take_along_axis(counts.mean(axis=0), steps[:, None] - 1, axis=1).mean()
+        before = jnp.where(inside, queries, 0).sum() / inside.sum()
+        return by_layer, last, before
 
-    return lambda params, key: Kept(*(float(number) for number in measure(params, key)))
+    def kept(params: Any, key: jax.Array) -> Kept:
+        by_layer, last, before = jax.device_get(measure(params, key))
+        return Kept(float(by_layer.mean()), float(last), float(before), by_layer.tolist())
+
+    return kept

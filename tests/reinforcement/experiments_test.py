@@ -34,6 +34,7 @@ def test_what_is_held_is_counted_at_every_step(memory, reach):
     assert max(map(len, before)) > reach + 1
     every = np.concatenate(before)
     assert found.mean == pytest.approx(np.minimum(every, reach).mean(), rel=1e-5)
+    assert found.layers == pytest.approx([found.mean])
     assert found.before == pytest.approx(every.mean(), rel=1e-5)
     last = np.mean([min(row[-1], reach) for row in before])
     assert found.last == pytest.approx(last, rel=1e-5)
@@ -54,6 +55,7 @@ def test_finished_seeds_are_not_trained_again(tmp_path, monkeypatch):
 
 
 def test_table_and_figure_of_corridors(tmp_path):
+    """Means over seeds; a point for every seed."""
     test = {'reward': 1.0, 'length': 11.5}
     seed = dict(test=test, test_greedy=test, held={'mean': 2.25, 'last': 3.0, 'before': 6.0})
     other = seed | {'test': test | {'reward': 0.5}}
