@@ -18,8 +18,8 @@ from longmem_jax.reinforcement.environments import floors
 from longmem_jax.reporting import figures
 
 FIXED, LEARNED = 'fixed span', 'Expire-Span'
-SPANS = (4, 8, 16, 24)
-LOSSES = (1e-5, 3e-5)
+SPANS = (8, 16)
+LOSSES = (3e-5, 6e-5)
 RAMP = 2  # of 40 steps; as a share of the longest span about what the paper has, 16 of 200
 
 
