@@ -16,7 +16,7 @@ from longmem_jax.reinforcement.learning import make_initial_state
 from longmem_jax.reinforcement.task import bytes_per_lane, make_tester, test_key
 from longmem_jax.reinforcement.testing import in_short
 
-CURVE = ('step', 'reward', 'length', 'entropy')
+CURVE = ('reward', 'length', 'entropy')  # of training, with the sizes of memories
 
 
 def built(config: Any) -> Built:
@@ -61,9 +61,13 @@ def _train(config: Any, paths: dict[int, Path]) -> None:
             state, metrics = step(state)
             if number % config.train.log_every == 0:
                 metrics = jax.device_get(metrics)
-                line = {name: float(value) for name, value in metrics.items() if name in CURVE}
-                spans = {name: float(value) for name, value in metrics.items() if 'memory/' in name}
-                curve.append({'step': number, **line, **spans})
+                told = {name: value for name, value in metrics.items() if not value.ndim}
+                line = {
+                    name: float(value)
+                    for name, value in told.items()
+                    if name in CURVE or name.startswith('memory/')
+                }
+                curve.append({'step': number, **line})
         jax.block_until_ready(state)
         found: dict[str, Any] = {
             'parameters': sum(leaf.size for leaf in jax.tree.leaves(state.params)),
