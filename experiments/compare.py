@@ -5,7 +5,8 @@ python -m experiments.compare --config=configs/NAME.py --output=DIR --seeds=3 \
 
 Trains every run with every seed, one after another; flags after `--` apply to all of them. Finished runs
 are not repeated. A row shows mean (minimum - maximum) over seeds on the test set; `reset` is with the
-memory reset before every segment; translations show BLEU instead. `--contexts=512,4096` adds tokens per
+memory reset before every segment; translations show BLEU instead, agents their reward in new episodes,
+lifelong learners their accuracy over tasks and forgetting. `--contexts=512,4096` adds tokens per
 second of generation after contexts of these lengths (experiments/generation.py). `--figure=FILE.png`
 draws validation by step, and generation by context if it was measured. `--floors` adds what rules
 without a learned memory score on the test set of the first run and seed (`--mode=floors`).
@@ -37,6 +38,18 @@ from experiments.evaluation import memory_size
 
 TRAIN = 'longmem_jax.main'
 TOGETHER = 'experiments.trainings'
+
+# Columns after the scores: heading, scale, and the form of those that are means over seeds.
+SPANS = {'bleu': ('BLEU', 1), 'forgetting': ('forgetting, %', 100)}
+MEANS = {
+    'parameters': ('parameters', 1, ',.0f'),
+    'memory_size': ('memory size', 1, ',.0f'),
+    'state_bytes': ('state, kB per lane', 1e-3, ',.0f'),
+    'memory_bytes': ('memory, kB', 1e-3, ',.0f'),
+    'test_seconds': ('test, s', 1, '.1f'),
+    'ms_per_step': ('ms/step', 1, '.0f'),
+    'peak_mb': ('peak MB', 1, ',.0f'),
+}
 
 
 def run(
@@ -70,13 +83,18 @@ def run(
         for line in last
     ]
     rates = [line['steps_per_s'] for line in lines if line['group'] == 'speed']
+    by_lane = 'state_bytes_per_lane' in results
     numbers = {
         'test': results['test'],
         'reset': without_memory(results),
         'bleu': results.get('bleu'),
+        'forgetting': results.get('transfer', {}).get('forgetting'),
         'parameters': results['parameters'],
-        'state_bytes': results['state_bytes_per_lane'],
-        'memory_size': statistics.mean(sizes),
+        'state_bytes': results.get('state_bytes_per_lane'),
+        # What is kept between tasks is of no lane, and its metrics count no positions.
+        'memory_bytes': results.get('memory_bytes'),
+        'memory_size': statistics.mean(sizes) if by_lane and sizes else None,
+        'test_seconds': results.get('test_seconds'),
         # A run of few steps logs no speed.
         'ms_per_step': 1000 / statistics.median(rates) if rates else math.nan,
         'peak_mb': peak,
@@ -197,36 +215,44 @@ def whole_numbers(text: str) -> list[int]:
 
 
 def table(runs: dict[str, list[dict]]) -> str:
-    """A Markdown table; `runs`: label to the numbers of its seeds."""
-    first = next(iter(runs.values()))[0]
-    shown = metrics_of(first['test'])
-    without = [f'{name}, reset' for name in shown.values()] if first['reset'] else ['BLEU']
-    contexts = first.get('tokens_per_s', {})
+    """A Markdown table; `runs`: label to the numbers of its seeds.
+
+    A column for which no run has a number is left out.
+    """
+    every = [numbers for seeds in runs.values() for numbers in seeds]
+    shown = metrics_of(every[0]['test'])
+    splits = {'test': '', 'reset': ', reset'} if every[0]['reset'] else {'test': ''}
+    spans = [name for name in SPANS if any(numbers.get(name) is not None for numbers in every)]
+    means = [name for name in MEANS if any(numbers.get(name) is not None for numbers in every)]
+    contexts = every[0].get('tokens_per_s', {})
     heads = [
-        'run', *shown.values(), *without, 'parameters', 'memory size', 'state, kB per lane',
-        'ms/step', 'peak MB', *(f'tokens/s after {int(context):,}' for context in contexts),
+        'run', *(f'{heading}{of}' for of in splits.values() for heading in shown.values()),
+        *(SPANS[name][0] for name in spans), *(MEANS[name][0] for name in means),
+        *(f'tokens/s after {int(context):,}' for context in contexts),
     ]  # fmt: skip
     lines = []
     for label, seeds in runs.items():
         cells = [label]
-        for split in ('test', 'reset') if first['reset'] else ('test',):
+        for split in splits:
             for name in shown:
                 scale = 100 if name in TASK else 1
                 cells.append(markdown.span([scale * numbers[split][name] for numbers in seeds]))
-        if not first['reset']:
-            cells.append(markdown.span([numbers['bleu'] for numbers in seeds]))
-        mean = {
-            name: statistics.mean(numbers[name] for numbers in seeds)
-            for name in ('parameters', 'memory_size', 'state_bytes', 'ms_per_step', 'peak_mb')
-        }
-        cells += [f'{mean["parameters"]:,.0f}', f'{mean["memory_size"]:,.0f}']
-        cells += [f'{mean["state_bytes"] / 1000:,.0f}', f'{mean["ms_per_step"]:.0f}']
-        cells.append(f'{mean["peak_mb"]:,.0f}')
+        for name in spans:
+            values = _known(seeds, name)
+            cells.append(markdown.span([SPANS[name][1] * v for v in values]) if values else '-')
+        for name in means:
+            values, (_, scale, shape) = _known(seeds, name), MEANS[name]
+            cells.append(format(scale * statistics.mean(values), shape) if values else '-')
         for context in contexts:
             speeds = [numbers['tokens_per_s'][context] for numbers in seeds]
             cells.append(f'{statistics.mean(speeds):,.0f}')
         lines.append(cells)
     return markdown.table(heads, lines)
+
+
+def _known(seeds: list[dict], name: str) -> list[float]:
+    """A number of all seeds that have it."""
+    return [numbers[name] for numbers in seeds if numbers.get(name) is not None]
 
 
 def main() -> None:

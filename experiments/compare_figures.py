@@ -14,8 +14,10 @@ STYLES = ('-', '--', ':')
 
 def metrics_of(result: dict) -> dict[str, str]:
     """The metrics of a result to show, with their headings."""
+    if 'reward' in result:
+        return {'reward': 'reward'}
     if result.get('answers'):
-        return TASK
+        return {name: heading for name, heading in TASK.items() if name in result}
     name = 'bits_per_byte' if result['num_bytes'] else 'perplexity'
     return {name: HEADINGS[name]}
 

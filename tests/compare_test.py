@@ -64,6 +64,48 @@ def test_translations_have_bleu():
     assert len(rows[0]) == len(rows[1])
 
 
+def ran(folder, results, lines):
+    """The numbers of a finished run with these results and metrics."""
+    folder.mkdir(parents=True)
+    (folder / 'results.json').write_text(json.dumps(results))
+    (folder / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+    return compare.run('c.py', '', [], 0, folder, together=1)
+
+
+def test_agents_have_rewards(tmp_path):
+    """Without a score of texts, without a result for a memory that is reset."""
+    test = {'reward': 0.75, 'success': 0.8, 'episodes': 256, 'protocol': 'new episodes'}
+    lines = [
+        {'step': 1, 'group': 'train', 'reward': 0.5, 'memory/memory_size': 7.0},
+        {'step': 1, 'group': 'validation', 'reward': 0.5, 'length': 9.0},
+    ]
+    results = dict(test=test, test_greedy=test, parameters=1000, state_bytes_per_lane=2000)
+    found = ran(tmp_path / 'agent', results, lines)
+    assert found['validation'] == [{'step': 1, 'reward': 0.5}]
+    rows = cells(compare.table({'one': [found]}))
+    assert rows[0][:5] == ['run', 'reward', 'parameters', 'memory size', 'state, kB per lane']
+    assert rows[1][:5] == ['one', '0.750', '1,000', '7', '2']
+    compare_figures.draw({'one': [found]}, tmp_path / 'figure.png')
+
+
+def test_lifelong_learners_have_accuracy_and_forgetting(tmp_path):
+    """A run of a single task forgets nothing; it has a gap in that column."""
+    test = {'accuracy': 0.5, 'answers': 20, 'protocol': 'mean of the tasks'}
+    results = dict(test=test, parameters=1000, memory_bytes=5000, test_seconds=1.25)
+    transfer = {'transfer': {'forgetting': 0.125}}
+    runs = {
+        'all': [ran(tmp_path / 'all', results | transfer, [])],
+        'one task': [ran(tmp_path / 'one', results, [])],
+    }
+    heads, all_tasks, one_task = cells(compare.table(runs))
+    assert heads[:6] == [
+        'run', 'accuracy, %', 'forgetting, %', 'parameters', 'memory, kB', 'test, s',
+    ]  # fmt: skip
+    assert all_tasks[:6] == ['all', '50.000', '12.500', '1,000', '5', '1.2']
+    assert one_task[2] == '-' and len(one_task) == len(heads)
+    compare_figures.draw(runs, tmp_path / 'figure.png')
+
+
 @pytest.mark.parametrize('speeds', [{}, {'tokens_per_s': {'512': 1000.0, '4096': 10.0}}])
 def test_every_run_has_a_look_of_its_own(tmp_path, monkeypatch, speeds):
     """More runs than colours; generation is drawn where it was measured."""

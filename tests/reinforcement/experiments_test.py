@@ -1,0 +1,75 @@
+"""Experiments with agents: what is held is counted step by step; seeds are kept; tables and figures."""
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.reinforcement import corridor, held, memories, runs
+from longmem_jax.reinforcement.acting import act, first_lanes
+from longmem_jax.reinforcement.environments import floors
+from tests.reinforcement.small import small_config
+
+
+@pytest.mark.parametrize('memory, reach', [('transformer_xl', 3), ('expire_span', 5)])
+def test_what_is_held_is_counted_at_every_step(memory, reach):
+    """Spans are all alike before training: a query sees the last steps, inside of a segment or not."""
+    config = small_config(memory)
+    fields = config.model[memory]
+    if memory == 'expire_span':  # spans of 3.5, and a ramp of 2: a mask above 0 up to 5 steps back
+        fields.update(max_span=7, initial_share=0.5, ramp=2, position_length=2, capacity=0)
+    else:
+        fields.memory_length = reach
+    once = runs.built(config)
+    params, key = once.first_state().params, jax.random.key(3)
+    found = held.program(once.model, once.environment)(params, key)
+    lanes = first_lanes(
+        once.model, params, once.environment, held.LANES, jax.random.fold_in(key, 0)
+    )
+    segments = -(-once.environment.longest // once.model.segment_length)
+    _, seen = act(
+        once.model, params, once.environment, lanes, jax.random.fold_in(key, 1), segments=segments
+    )
+    ended = np.asarray(seen.ended.swapaxes(0, 1).reshape(held.LANES, -1))
+    before = [np.arange(row.argmax() + 1) for row in ended]
+    assert max(map(len, before)) > reach + 1
+    every = np.concatenate(before)
+    assert found.mean == pytest.approx(np.minimum(every, reach).mean(), rel=1e-5)
+    assert found.layers == pytest.approx([found.mean])
+    assert found.before == pytest.approx(every.mean(), rel=1e-5)
+    last = np.mean([min(row[-1], reach) for row in before])
+    assert found.last == pytest.approx(last, rel=1e-5)
+
+
+def test_finished_seeds_are_not_trained_again(tmp_path, monkeypatch):
+    config = small_config()
+    config.train.num_steps = 2
+    (first,) = runs.train(config, tmp_path, 1)
+    assert [line['step'] for line in first['curve']] == [1, 2]
+    assert 0 <= first['test']['reward'] <= 1 and first['held']['mean'] > 0
+    trained = []
+    monkeypatch.setattr(runs, '_train', lambda config, paths: trained.append(list(paths)))
+    assert runs.train(config, tmp_path, 1) == [first] and not trained
+    with pytest.raises(FileNotFoundError):
+        runs.train(config, tmp_path, 2)
+    assert trained == [[1]]
+
+
+def test_table_and_figure_of_corridors(tmp_path):
+    """Means over seeds; a point for every seed."""
+    test = {'reward': 1.0, 'length': 11.5}
+    seed = dict(test=test, test_greedy=test, held={'mean': 2.25, 'last': 3.0, 'before': 6.0})
+    other = seed | {'test': test | {'reward': 0.5}}
+    found = {(corridor.FIXED, 8): [seed, other], (corridor.LEARNED, 1e-5): [seed]}
+    lines = corridor.table(found).splitlines()
+    assert lines[2].startswith('| fixed span 8 | 0.75 (0.50 - 1.00) | 1.00 | 2.2')
+    assert lines[3].startswith('| Expire-Span, loss 1e-05 | 1.00')
+    ends = floors.FLOORS['corridor'](dict(shortest=3, longest=20))
+    corridor.draw(found, ends, tmp_path / 'corridor.png')
+    assert (tmp_path / 'corridor.png').stat().st_size
+
+
+@pytest.mark.parametrize('memory', memories.MEMORIES)
+def test_memories_of_repeat_previous_are_runnable(memory):
+    once = runs.built(memories.configuration(memory, 2))
+    assert once.environment.longest == memories.STEPS
+    jax.eval_shape(once.make_state)
