@@ -16,17 +16,6 @@ recalled; `dtype` bfloat16 is ours. The episode learners were not made for quest
 from configs._lifelong import lifelong
 
 
-def small(name):
-    """Replays of `tiny`."""
-    if name in ('oml_er', 'anml_er', 'maml_er', 'replay'):
-        return dict(replay_every=800)
-    if name in ('agem', 'online_ewc'):
-        return dict(every=800)
-    if name == 'meta_mbpa':
-        return dict(replay_every=800, num_neighbours=8)
-    return dict(replay_every=800) if name.startswith('mbpa') else {}
-
-
 def get_config(arg=''):
     data = dict(rows=1000, validation_rows=0, test_rows=200, max_length=128)
-    return lifelong(arg, 'qa', batch=8, by_method={}, tiny_data=data, small_method=small)
+    return lifelong(arg, 'qa', batch=8, by_method={}, tiny_data=data)

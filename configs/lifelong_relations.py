@@ -22,16 +22,9 @@ EVERY = {
 }  # fmt: skip
 
 
-def small(name):
-    """Replays of `tiny`."""
-    if name == 'meta_mbpa':
-        return dict(num_neighbours=8, replay_every=800)
-    return {EVERY[name]: 800} if name in EVERY else {}
-
-
 def get_config(arg=''):
     data = dict(rows=4000, test_rows=800, max_length=64)
-    config = lifelong(arg, 'relations', batch=4, by_method={}, tiny_data=data, small_method=small)
+    config = lifelong(arg, 'relations', batch=4, by_method={}, tiny_data=data)
     name = config.lifelong.method
     if name in EVERY and 'tiny' not in (arg or '').split(','):
         config.lifelong[name][EVERY[name]] = 1600

@@ -1,11 +1,12 @@
 """All methods on a stream of tasks, in several orders, as tables and figures.
 
 python -m experiments.lifelong --output=DIR --path=FOLDER --encoder=BERT [--methods=mbpa,replay,...] \
-    [--orders=i,ii,iii,iv] [-- --config.FIELD=VALUE ...]
+    [--orders=i,ii,iii,iv] [--config=configs/lifelong_relations.py] [-- --config.FIELD=VALUE ...]
 
 Trains `configs/lifelong_classification.py:tiny,method=METHOD,order=ORDER,path=BERT` on the data of
 FOLDER, in DIR/METHOD/ORDER. Finished runs are not repeated, and one that was cut off resumes. `mtl` is
-the bound: all tasks shuffled together, with a seed for each order. Printed are
+the bound: all tasks shuffled together, with a seed for each order. An order that is a number is a seed,
+for streams without published orders, such as `configs/lifelong_relations.py`. Printed are
 
 - test accuracy by order, its mean (minimum - maximum), forgetting, bytes of the memory, seconds of
   tests;
@@ -30,7 +31,6 @@ from experiments import markdown
 from longmem_jax.lifelong import figures, metrics
 from longmem_jax.lifelong.methods.registry import METHODS
 
-CONFIG = 'configs/lifelong_classification.py'
 BOUND = 'mtl'
 
 
@@ -56,13 +56,16 @@ Runs = dict[str, dict[str, Run]]  # method to order to run
 
 def arguments(options: argparse.Namespace, method: str, order: str) -> list[str]:
     """What follows `python -m longmem_jax.main`."""
-    variants, seeds = f'tiny,path={options.encoder},order={order},method={method}', []
-    if method == BOUND:
-        seed = options.orders.index(order)
-        variants = f'tiny,path={options.encoder},method=sequential,stream=joint'
+    variants = f'tiny,path={options.encoder},'
+    variants += 'method=sequential,stream=joint' if method == BOUND else f'method={method}'
+    seeds, numbered = [], order.isdecimal()
+    if numbered or method == BOUND:
+        seed = order if numbered else options.orders.index(order)
         seeds = [f'--config.train.seed={seed}', f'--config.data.seed={seed}']
+    else:
+        variants += f',order={order}'
     folder = options.output / method / order
-    given = [f'--config={CONFIG}:{variants}', f'--workdir={folder}']
+    given = [f'--config={options.config}:{variants}', f'--workdir={folder}']
     return [*given, f'--config.data.path={options.path}', *seeds]
 
 
@@ -167,6 +170,7 @@ def main() -> None:
     parser.add_argument('--path', required=True, help='folder of the data')
     parser.add_argument('--encoder', required=True, help='of commands.pretrain_encoder')
     parser.add_argument('--methods', type=names, default=[BOUND, *sorted(METHODS)])
+    parser.add_argument('--config', default='configs/lifelong_classification.py')
     parser.add_argument('--orders', type=names, default=['i', 'ii', 'iii', 'iv'])
     parser.add_argument('--only_tables', action='store_true', help='of what is finished')
     options = parser.parse_args(given[:cut])

@@ -74,11 +74,18 @@ def test_runs_get_their_order_and_the_bound_a_seed(tmp_path, monkeypatch):
     assert len(commands) == 4
     assert 'stream=joint' in commands[1][0] and '--config.data.seed=1' in commands[1]
     assert (
-        'order=iv,method=agem' in commands[3][0] and commands[3][-1] == '--config.train.log_every=7'
+        'method=agem,order=iv' in commands[3][0] and commands[3][-1] == '--config.train.log_every=7'
     )
     with pytest.raises(SystemExit, match='no finished runs'):
         experiment.main()
     assert len(commands) == 4, 'what was finished was trained again'
+    config = 'configs/lifelong_relations.py'
+    numbered = [*given[:3], f'--config={config}', '--orders=2', '--methods=agem']
+    monkeypatch.setattr(sys, 'argv', ['', *numbered])
+    with pytest.raises(SystemExit, match='no finished runs'):
+        experiment.main()
+    assert commands[4][0] == f'--config={config}:tiny,path=e,method=agem'
+    assert '--config.data.seed=2' in commands[4]
     monkeypatch.setattr(sys, 'argv', ['', *given[:-1], '--methods=mbpaa'])
     with pytest.raises(SystemExit):
         experiment.main()
