@@ -62,11 +62,12 @@ def representatives():
     """A config for every combination of what the first loss depends on, sizes apart."""
     found = {}
     for name in (*FAST, *TINY):
-        model = get_config(name).model
+        config = get_config(name)
+        model, acts = config.model, config.reinforcement.environment != 'none'  # reads no tokens
         layers = (tuple(sorted({*model.attention})), tuple(sorted({*model.feed_forward})))
         start = (model.init, model.embedding_std, model.scale_embedding, model.tie_weights)
         rest = (model.kind, model.position, bool(model.cutoffs), model.pre_norm, model.token_shift)
-        if not KINDS[model.kind].by_example:
+        if not KINDS[model.kind].by_example and not acts:
             found.setdefault((*layers, *start, *rest), name)
     return sorted(found.values())
 
