@@ -18,7 +18,7 @@ from longmem_jax.reinforcement.environments import floors
 from longmem_jax.reporting import figures
 
 FIXED, LEARNED = 'fixed span', 'Expire-Span'
-SPANS = (8, 16)
+SPANS = (8, 16, 24)
 LOSSES = (3e-5, 6e-5)
 RAMP = 2  # of 40 steps; as a share of the longest span about what the paper has, 16 of 200
 

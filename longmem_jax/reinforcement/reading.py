@@ -104,7 +104,7 @@ def read(
 
 
 def _merged(aux: Aux, counts: jax.Array, segments: int) -> Aux:
-    """Losses and metrics of pieces (leaves [pieces, ...]) with so many steps (`counts`, [pieces]).
+    """Losses and metrics of pieces (leaves [pieces, ...]) with `counts` steps each, [pieces].
 
     Layers average losses over the lanes, and a piece has no steps in some of them: the sum over pieces
     is the sum over segments.

@@ -156,7 +156,7 @@ class ExpireSpan(nn.Module):
         return self._spans(self.normalize(x))
 
     def kept(self, x: jax.Array, age: jax.Array) -> jax.Array:
-        """The mask of Eq. 5 for inputs of so many tokens ago; see `contract.Entry.kept`."""
+        """The mask of Eq. 5 for inputs of that many tokens ago; see `contract.Entry.kept`."""
         return ramp_mask(self.spans(x)[:, None], age[None], self.ramp)
 
     def initial_state(self, batch_size: int) -> ExpireSpanState:
