@@ -14,6 +14,7 @@ from absl import flags
 
 from longmem_jax.commands import entry
 from longmem_jax.commands.train import Programs, train
+from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 
 if __name__ == '__main__':
@@ -30,7 +31,17 @@ def seeded(experiment: Experiment, seed: int) -> Experiment:
 
 
 def train_seeds(experiment: Experiment, seeds: int) -> None:
-    """Trains all seeds that have no results yet, until it is asked to stop."""
+    """Trains all seeds that have no results yet, until it is asked to stop.
+
+    Raises:
+      UsageError: an agent or a lifelong learner, whose seeds have programs of their own.
+    """
+    config = experiment.config
+    if config.reinforcement.environment != 'none' or config.lifelong.method != 'none':
+        raise UsageError(
+            'experiments.trainings, compare --together: not for agents and lifelong learners; leave '
+            '--together out, or train each seed with longmem_jax.main.'
+        )
     programs = Programs(experiment)
     for seed in range(seeds):
         run = seeded(experiment, seed)

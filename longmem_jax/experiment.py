@@ -22,6 +22,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.training import checkpoint
 from longmem_jax.training import step as train_step
 from longmem_jax.training.checkpoint import FORMAT, Checkpointer
 from longmem_jax.training.optimizer import make_optimizer, make_schedule, parameter_path
@@ -150,13 +151,7 @@ class Experiment:
             'config.train.num_lanes': self.config.train.num_lanes,
             'config.optimizer.name': self.config.optimizer.name,
         }
-        return Checkpointer(
-            self.workdir / 'checkpoints',
-            every=self.config.checkpoint.every,
-            keep=self.config.checkpoint.keep,
-            identity=identity,
-            report=report,
-        )
+        return checkpoint.of_run(self.workdir, self.config.checkpoint, identity, report)
 
     def checkpoint_steps(self) -> list[int]:
         """Steps of the checkpoints in the workdir, oldest first; makes no folder where there is none."""
@@ -175,11 +170,7 @@ class Experiment:
         """
         saver = self.checkpointer(print)
         saver.require_format()  # before the model is made, for which an old config lacks fields
-        restored = saver.restore(self.abstract_state, at)
-        saver.close()
-        if restored is None:
-            raise UsageError(f'--workdir={self.workdir}: no checkpoint there; train first.')
-        state, step = restored
+        state, step = checkpoint.newest(saver, self.abstract_state, at)
         return state.params, step
 
 

@@ -81,8 +81,13 @@ def _evaluate_rewards(experiment: Experiment) -> None:
 
 
 def _play(experiment: Experiment) -> None:
-    seed, temperature = _SEED.value, _TEMPERATURE.value
-    reinforcement.play(experiment, seed=seed or 0, greedy=not temperature)
+    temperature = _TEMPERATURE.value or 0
+    if temperature not in (0, 1):
+        raise UsageError(
+            f'--temperature={temperature:g}: an agent takes the likeliest action (0), or draws from its '
+            'policy as it has learned to (1).'
+        )
+    reinforcement.play(experiment, seed=_SEED.value or 0, greedy=not temperature)
 
 
 def _floors(experiment: Experiment) -> None:
@@ -134,7 +139,7 @@ _LENGTH = flags.DEFINE_integer('length', None, 'generate: tokens to generate.', 
 _TEMPERATURE = flags.DEFINE_float(
     'temperature',
     None,
-    'generate, play: 0 = always the likeliest token or action.',
+    'generate: 0 = always the likeliest token; play: 0, or 1 to draw actions.',
     lower_bound=0.0,
 )
 _TOP_K = flags.DEFINE_integer(

@@ -37,6 +37,7 @@ def run(*arguments, module='longmem_jax.main'):
 
 TINY = '--config=configs/quickstart.py:tiny'
 PAIRS = '--config=configs/memsizer_wmt16.py:tiny'
+CORRIDOR = '--config=configs/corridor.py:tiny'
 CLASSES = '--config=configs/bert_superglue.py:tiny'
 
 
@@ -66,6 +67,9 @@ BAD = [
     (['--config=configs/sorting.py:sticky=smapled,tiny', '--workdir={tmp}'],
      "config.model.infinity_former.sticky = 'smapled': did you mean 'sampled'"),
     ([TINY, '--mode=fly'], 'fly'),
+    ([TINY, '--mode=play'], "--mode=play: not for models of the kind 'language_model'"),
+    ([CORRIDOR, '--mode=generate'], "--mode=generate: not for models of the kind 'agent'"),
+    ([CORRIDOR, '--mode=play', '--temperature=0.7', '--workdir={tmp}'], 'takes the likeliest action'),
     ([TINY, '--top_p=3'], 'top_p'),
     ([TINY], '--workdir= is missing'),
     ([TINY, '--workdir=/proc/none'], 'cannot be written'),

@@ -191,7 +191,7 @@ def main() -> None:
         if order in by_order and 'matrix' in by_order[order].result
     }
     if measured:
-        first = next(name for name in measured)
+        first = next(iter(measured))
         tasks = list(runs[first][order].result['tasks'])
         chosen = {name: measured[name] for name in ranked(runs) if name in measured}
         figures.first_and_last(chosen, tasks).savefig(options.output / 'first_last.png', dpi=120)

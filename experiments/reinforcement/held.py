@@ -14,11 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.agent import Agent
 from longmem_jax.models.inspect import capture
 from longmem_jax.reinforcement.acting import act, first_lanes
 from longmem_jax.reinforcement.environments.interface import Environment
+from longmem_jax.reinforcement.playing import attention_layers, keepers
 
 LANES = 64
 
@@ -42,22 +42,10 @@ class Kept:
 
 def program(model: Agent, environment: Environment) -> Callable[[Any, jax.Array], Kept | None]:
     """A function of parameters and a random key that measures an agent; None if layers do not tell."""
-    config, length = model.config, model.segment_length
-    entries = {name: LAYERS[name] for name in config.attention}
-    reach = {
-        name: entry.reach(config[name], length) if entry.reach else None
-        for name, entry in entries.items()
-    }
-    if any(entry.kept is None and reach[name] is None for name, entry in entries.items()):
+    length, keeps = model.segment_length, keepers(model)
+    if None in keeps:
         return lambda params, key: None
     segments = math.ceil(environment.longest / length)
-    types = {entry.layer: name for name, entry in entries.items()}
-
-    def alive(name: str, layer: Any, x: jax.Array, age: jax.Array) -> jax.Array:
-        kept = entries[name].kept
-        if kept is None:
-            return jnp.broadcast_to(age <= reach[name], (x.shape[0], *age.shape))
-        return kept(layer, x, age) > 0
 
     @jax.jit
     def measure(params: Any, key: jax.Array) -> tuple[jax.Array, ...]:
@@ -80,12 +68,13 @@ def program(model: Agent, environment: Environment) -> Callable[[Any, jax.Array]
             age = queries[:, None] - place[None]
             inside = (place < steps[:, None])[:, None] & (age >= 1)
 
+            layers = iter(keeps)
+
             def count(layer: Any, x: jax.Array, *_: Any) -> jax.Array:
-                name = types[type(layer)]
-                return (alive(name, layer, x, age) & inside).sum(axis=-1)
+                return ((next(layers)(layer, x, age) > 0) & inside).sum(axis=-1)
 
             valid = place[None] < steps[:, None]
-            with capture(tuple(types), count) as counts:
+            with capture(attention_layers(model), count) as counts:
                 _, memory, _ = model.apply(
                     {'params': params}, x, valid, jnp.zeros((LANES,), bool), memory, train=False
                 )

@@ -31,7 +31,7 @@ def main() -> None:
         config.train.num_lanes = config.evaluate.num_lanes = lanes
         built = runs.built(config)
         programs[lanes] = built.lower_step().compile()
-        states[lanes], _ = programs[lanes](built.first_state())
+        states[lanes], _ = jax.block_until_ready(programs[lanes](built.first_state()))
     steps = config.train.segments_per_step * config.train.segment_length
     for _ in range(options.rounds):
         for lanes, program in programs.items():

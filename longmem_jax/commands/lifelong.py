@@ -11,17 +11,12 @@ from longmem_jax.lifelong.task import LifelongTask, Tests, finish, require_one_p
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer
 from longmem_jax.training import runner
-from longmem_jax.training.checkpoint import Checkpointer
+from longmem_jax.training.checkpoint import Checkpointer, newest, of_run
 
 
 def _checkpointer(experiment: Experiment, built: Built, progress: Progress) -> Checkpointer:
-    return Checkpointer(
-        experiment.workdir / 'checkpoints',
-        every=experiment.config.checkpoint.every,
-        keep=experiment.config.checkpoint.keep,
-        identity=built.identity(),
-        report=progress.say,
-    )
+    settings = experiment.config.checkpoint
+    return of_run(experiment.workdir, settings, built.identity(), progress.say)
 
 
 def _built(experiment: Experiment, progress: Progress) -> Built:
@@ -76,8 +71,4 @@ def learned(experiment: Experiment, progress: Progress) -> tuple[Built, LearnerS
     """
     built = _built(experiment, progress)
     saver = _checkpointer(experiment, built, progress)
-    restored = saver.restore(built.abstract_state)
-    saver.close()
-    if restored is None:
-        raise UsageError(f'--workdir={experiment.workdir}: no checkpoint there; train first.')
-    return built, *restored
+    return built, *newest(saver, built.abstract_state)

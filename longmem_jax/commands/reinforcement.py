@@ -17,18 +17,13 @@ from longmem_jax.reinforcement.task import AgentTask, finish, make_tester, requi
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer
 from longmem_jax.training import runner
-from longmem_jax.training.checkpoint import Checkpointer
+from longmem_jax.training.checkpoint import Checkpointer, newest, of_run
 
 
 def checkpointer(experiment: Experiment, built: Built, progress: Progress) -> Checkpointer:
     """The checkpoints of the workdir."""
-    return Checkpointer(
-        experiment.workdir / 'checkpoints',
-        every=experiment.config.checkpoint.every,
-        keep=experiment.config.checkpoint.keep,
-        identity=built.identity(),
-        report=progress.say,
-    )
+    settings = experiment.config.checkpoint
+    return of_run(experiment.workdir, settings, built.identity(), progress.say)
 
 
 def make(experiment: Experiment) -> Built:
@@ -68,12 +63,7 @@ def restored(experiment: Experiment, built: Built, progress: Progress) -> tuple[
     Raises:
       UsageError: no checkpoint, or one of another run.
     """
-    saver = checkpointer(experiment, built, progress)
-    found = saver.restore(built.abstract_state)
-    saver.close()
-    if found is None:
-        raise UsageError(f'--workdir={experiment.workdir}: no checkpoint there; train first.')
-    return found
+    return newest(checkpointer(experiment, built, progress), built.abstract_state)
 
 
 def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:

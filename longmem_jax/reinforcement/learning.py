@@ -17,7 +17,7 @@ from longmem_jax.reinforcement.environments.interface import Environment
 from longmem_jax.reinforcement.reading import learnable, most_starts, read
 from longmem_jax.reinforcement.returns import advantages
 from longmem_jax.training.optimizer import freeze, updates_made
-from longmem_jax.training.step import average_in, keep_finite
+from longmem_jax.training.step import average_in, count, keep_finite
 
 KEPT = 0.9  # share of what is known of episodes that a step keeps: metrics are of about ten steps
 
@@ -230,8 +230,6 @@ def make_step(
         )
         ended = ended_episodes(rollout)
         recent = jax.tree.map(lambda old, new: KEPT * old + new, state.recent, ended)
-        remainder = state.seen[1] + per_step
-        millions = jnp.floor(remainder / 1e6)
         new_state = state.replace(
             step=state.step + 1,
             params=params,
@@ -239,7 +237,7 @@ def make_step(
             lanes=lanes,
             recent=recent,
             skipped=jnp.where(finite, 0, state.skipped + 1).astype(jnp.int32),
-            seen=jnp.stack([state.seen[0] + millions, remainder - millions * 1e6]),
+            seen=count(state.seen, per_step),
         )
         return new_state, {
             **episode_means(recent),

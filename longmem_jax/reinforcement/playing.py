@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -76,17 +77,27 @@ def play(
     return episode, rollout
 
 
-def _keeps(name: str, reach: int | None) -> Any:
-    """`contract.Entry.kept` of a layer type; None if nothing can be said of single steps."""
-    if LAYERS[name].kept is not None:
-        return LAYERS[name].kept
-    if reach is None:
-        return None
+def keepers(model: Agent) -> list[Callable[[Any, jax.Array, jax.Array], jax.Array] | None]:
+    """`contract.Entry.kept` of every layer; None where nothing can be said of single steps."""
+    found = []
+    for name in model.config.attention:
+        entry, reach = LAYERS[name], None
+        if entry.reach is not None:
+            reach = entry.reach(model.config[name], model.segment_length)
+        within = None if reach is None else functools.partial(_within, reach)
+        found.append(entry.kept or within)
+    return found
 
-    def within(layer: Any, x: jax.Array, age: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(age <= reach, (x.shape[0], *age.shape)).astype(jnp.float32)
 
-    return within
+def _within(reach: int, layer: Any, x: jax.Array, age: jax.Array) -> jax.Array:
+    """`contract.Entry.kept` of a layer that holds its last `reach` steps."""
+    del layer
+    return jnp.broadcast_to(age <= reach, (x.shape[0], *age.shape)).astype(jnp.float32)
+
+
+def attention_layers(model: Agent) -> tuple[type, ...]:
+    """The classes of the attention layers, for `inspect.capture`."""
+    return tuple({LAYERS[name].layer for name in model.config.attention})
 
 
 def held(model: Agent, params: Any, rollout: Rollout, steps: int) -> Held:
@@ -97,13 +108,7 @@ def held(model: Agent, params: Any, rollout: Rollout, steps: int) -> Held:
       rollout: of one lane, from `play`.
       steps: of the episode.
     """
-    config, length = model.config, model.segment_length
-    reaches = {
-        name: LAYERS[name].reach and LAYERS[name].reach(config[name], length)
-        for name in config.attention
-    }
-    keeps = [_keeps(name, reaches[name]) for name in config.attention]
-    types = {LAYERS[name].layer: name for name in config.attention}
+    length, keeps = model.segment_length, keepers(model)
 
     @functools.partial(jax.jit, static_argnums=2)
     def read(memory: Any, seen: Rollout, part: int) -> Any:
@@ -113,14 +118,13 @@ def held(model: Agent, params: Any, rollout: Rollout, steps: int) -> Held:
         )  # fmt: skip
         place = part * length + jnp.arange(length)
         age = jnp.arange(steps)[:, None] - place[None]
-        calls: list[int] = []
+        layers = iter(keeps)
 
         def keep(layer: Any, x: jax.Array, *_: Any) -> Any:
-            calls.append(1)
-            keeps_of = keeps[len(calls) - 1]
-            return None if keeps_of is None else keeps_of(layer, x, age)[0] * (age >= 0)
+            kept = next(layers)
+            return None if kept is None else kept(layer, x, age)[0] * (age >= 0)
 
-        with capture(tuple(types), keep) as kept:
+        with capture(attention_layers(model), keep) as kept:
             _, memory, aux = model.apply(
                 {'params': params}, x, (place < steps)[None], jnp.zeros((1,), bool), memory,
                 train=False,

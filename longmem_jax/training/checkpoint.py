@@ -307,3 +307,26 @@ class Checkpointer:
                 + '\n  '.join(fields)
                 + f'\n{self._otherwise}'
             )
+
+
+def of_run(
+    workdir: Path, settings: Any, identity: dict[str, Any], report: Callable[[str], None]
+) -> Checkpointer:
+    """The checkpoints of a workdir; `settings` is `config.checkpoint`, the rest as in `Checkpointer`."""
+    folder = workdir / 'checkpoints'
+    return Checkpointer(
+        folder, every=settings.every, keep=settings.keep, identity=identity, report=report
+    )
+
+
+def newest(saver: Checkpointer, abstract: Any, at: int | None = None) -> tuple[Any, int]:
+    """The state of the newest checkpoint, or of that of step `at`, and its step; closes `saver`.
+
+    Raises:
+      UsageError: there is no checkpoint, or it is of another run.
+    """
+    restored = saver.restore(abstract, at)
+    saver.close()
+    if restored is None:
+        raise UsageError(f'--workdir={saver.directory.parent}: no checkpoint there; train first.')
+    return restored

@@ -134,9 +134,9 @@ def score_segment(
     return memory, (sums, scored & ~right, aux)
 
 
-def _count(seen: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Adds `tokens` to float32 [millions, remainder]."""
-    remainder = seen[1] + tokens
+def count(seen: jax.Array, more: jax.Array | float) -> jax.Array:
+    """Adds a number, float32 [], to float32 [millions, remainder], which stays exact."""
+    remainder = seen[1] + more
     millions = jnp.floor(remainder / 1e6)
     return jnp.stack([seen[0] + millions, remainder - millions * 1e6])
 
@@ -277,7 +277,7 @@ def make_train_step(
             memory=memory,
             cursor=cursor,
             skipped=jnp.where(finite, 0, state.skipped + 1).astype(jnp.int32),
-            tokens_seen=_count(state.tokens_seen, metrics['tokens']),
+            tokens_seen=count(state.tokens_seen, metrics['tokens']),
         )
         return new_state, metrics | {
             'grad_norm': norm,

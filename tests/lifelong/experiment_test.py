@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from experiments.lifelong import __main__ as experiment
-from experiments.lifelong import origins, speed
+from experiments.lifelong import floors, origins, speed
 from longmem_jax.errors import UsageError
 from longmem_jax.lifelong import episodic
+from longmem_jax.lifelong.rows import Rows
 from tests.lifelong.build_test import built_of
 from tests.lifelong.small import small_config
 
@@ -94,7 +95,7 @@ def test_runs_get_their_order_and_the_bound_a_seed(tmp_path, monkeypatch):
 def test_neighbours_are_found_for_all_test_rows(tmp_path):
     config = small_config(tmp_path, 'method=mbpa,order=i')
     built = built_of(config, tmp_path)
-    state, rows = built.first_state(), built.rows
+    state = built.first_state()
     state = state.replace(
         memory=episodic.write(
             state.memory,
@@ -106,7 +107,7 @@ def test_neighbours_are_found_for_all_test_rows(tmp_path):
     numbers, there, tasks, answers = origins.found_for(built, state)
     assert numbers.shape == there.shape == (5 * 4, built.fields['num_neighbours'])
     assert (there.sum(axis=1) == 2).all() and set(numbers[there]) == {0, 1}
-    assert (tasks == np.repeat(np.arange(5), 4)).all() and len(answers) == 20 and len(rows)
+    assert (tasks == np.repeat(np.arange(5), 4)).all() and len(answers) == 20
     with pytest.raises(UsageError, match='replay: has no keys; use mbpa'):
         other = small_config(tmp_path, 'method=replay')
         found = built_of(other, tmp_path)
@@ -122,3 +123,12 @@ def test_adaptation_is_timed_and_the_same_for_all_chunks(monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert float(lines[0].split()[-1]) < 1e-5
     assert [line.split('|')[1].strip() for line in lines[3:]] == ['1', '2']
+
+
+def test_counting_words_tells_classes_by_their_words():
+    tokens = np.array([[5, 6, -1], [5, 7, 7], [8, 6, -1], [8, 7, -1]], np.int32)
+    rows = Rows(tokens, np.zeros(tokens.shape, np.uint8), np.array([0, 0, 1, 1]))
+    asked = Rows(tokens[[0, 2]], np.zeros((2, 3), np.uint8), np.array([0, 1]))
+    wrong = Rows(tokens[[0, 2]], np.zeros((2, 3), np.uint8), np.array([1, 1]))
+    assert floors.bayes(rows, (asked, wrong), 2, 9, at_once=3) == [1.0, 0.5]
+    assert floors.words(rows, 9)[1].tolist() == [0, 0, 0, 0, 0, 1, 0, 1, 0]

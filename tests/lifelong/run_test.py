@@ -1,8 +1,6 @@
 """Streams through the main command's functions: runs, stops, goes on, and says what was learned."""
 
 import json
-import os
-import signal
 
 import chex
 import jax
@@ -19,6 +17,7 @@ from longmem_jax.lifelong.methods.registry import METHODS
 from longmem_jax.lifelong.task import LifelongTask
 from longmem_jax.reporting.writers import read_metrics
 from tests.lifelong.small import ROWS, TESTS, small_config
+from tests.stopping import stopped
 
 SMALL = {
     'mbpa_plus': dict(num_neighbours=2, adapt_steps=2),
@@ -55,19 +54,10 @@ def test_stopped_and_started_again_ends_bit_for_bit(name, tmp_path, monkeypatch,
     result = lifelong.train(whole)
     said = capsys.readouterr().out
     assert 'ag_news (20)' in said and 'times in 100 rows' in said, said
-    plain, calls = LifelongTask.in_short, []
-
-    def stop(task, metrics):
-        calls.append(metrics)
-        if len(calls) == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return plain(task, metrics)
-
-    monkeypatch.setattr(LifelongTask, 'in_short', stop)
-    assert lifelong.train(cut) is None
+    with stopped(LifelongTask, line=1):
+        assert lifelong.train(cut) is None
     assert not (cut.workdir / 'results.json').exists()
     assert 'run the same command to resume' in capsys.readouterr().out
-    monkeypatch.setattr(LifelongTask, 'in_short', plain)
     again = lifelong.train(cut)
     assert 'Resuming at step' in capsys.readouterr().out
     (found, step), (wanted, steps) = state_of(cut), state_of(whole)

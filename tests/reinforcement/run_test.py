@@ -1,8 +1,6 @@
 """Agents through the main command's functions: runs, stops, continues, and is refused what is wrong."""
 
 import json
-import os
-import signal
 
 import chex
 import jax
@@ -17,6 +15,7 @@ from longmem_jax.reinforcement.task import AgentTask
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import read_metrics
 from tests.reinforcement.small import experiment, small_config
+from tests.stopping import stopped
 
 
 def state_of(run):
@@ -32,19 +31,10 @@ def test_stopped_and_started_again_ends_bit_for_bit(tmp_path, monkeypatch, capsy
     result = reinforcement.train(whole)
     said = capsys.readouterr().out
     assert 'corridor: 4 actions, episodes of 3 to 10 steps; 8 lanes, rollouts of 10' in said, said
-    plain, calls = AgentTask.in_short, []
-
-    def stop(task, metrics):
-        calls.append(metrics)
-        if len(calls) == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return plain(task, metrics)
-
-    monkeypatch.setattr(AgentTask, 'in_short', stop)
-    assert reinforcement.train(cut) is None
+    with stopped(AgentTask, line=2):
+        assert reinforcement.train(cut) is None
     assert not (cut.workdir / 'results.json').exists()
     assert 'run the same command to resume' in capsys.readouterr().out
-    monkeypatch.setattr(AgentTask, 'in_short', plain)
     again = reinforcement.train(cut)
     assert 'Resuming at step' in capsys.readouterr().out
     (found, step), (wanted, steps) = state_of(cut), state_of(whole)

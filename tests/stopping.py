@@ -1,0 +1,24 @@
+"""Stops a run in this process by SIGTERM, as a scheduler does."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def stopped(task: type, line: int) -> Iterator[None]:
+    """Within the block, a run of a `training.task.Task` gets SIGTERM at a line of metrics, from 1."""
+    plain, told = task.in_short, []
+
+    def in_short(self, metrics):
+        told.append(metrics)
+        if len(told) == line:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(self, metrics)
+
+    task.in_short = in_short
+    try:
+        yield
+    finally:
+        task.in_short = plain
