@@ -420,7 +420,7 @@ def test_accumulated_steps_are_one_large_step(texts, tmp_path):
 
 def test_tokens_are_counted_beyond_float32():
     seen = jnp.asarray([20_000.0, 999_999.0])
-    seen = train_step._count(seen, jnp.asarray(3.0))
+    seen = train_step.count(seen, jnp.asarray(3.0))
     np.testing.assert_array_equal(seen, [20_001.0, 2.0])
 
 
