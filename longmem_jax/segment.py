@@ -91,6 +91,12 @@ def no_aux() -> Aux:
     return Aux(losses={}, metrics={})
 
 
+def count_on(count: jax.Array, more: jax.Array | int) -> jax.Array:
+    """`count + more` (int32, not negative); a count that reaches 2^31 - 1 stays there."""
+    most = jnp.iinfo(jnp.int32).max
+    return jnp.where(count > most - more, most, count + more)
+
+
 def mean_count(count: jax.Array) -> jax.Array:
     """A metric of integer counts: their mean over the batch, a float32 scalar."""
     return count.astype(jnp.float32).mean()

@@ -36,17 +36,55 @@ class Pairs:
     Attributes:
       matrix: M, float32 [batch, heads, d_key, d_value].
       normalizer: z, float32 [batch, heads, d_key], the sum of all keys' features.
+      rest: what rounding has cut off both sums so far, in arrays like them, for memories that grow
+        without end; None = a memory that is short or forgets. Reads do not need it.
     """
 
     matrix: jax.Array
     normalizer: jax.Array
+    rest: 'Pairs | None' = None
 
 
-def empty(batch: int, heads: int, d_key: int, d_value: int, dtype: Any = jnp.float32) -> Pairs:
-    """A memory without pairs: zeros in both arrays."""
-    return Pairs(
+def empty(
+    batch: int,
+    heads: int,
+    d_key: int,
+    d_value: int,
+    dtype: Any = jnp.float32,
+    *,
+    endless: bool = False,
+) -> Pairs:
+    """A memory without pairs: zeros in both arrays; `endless` = with a `rest`."""
+    pairs = Pairs(
         jnp.zeros((batch, heads, d_key, d_value), dtype), jnp.zeros((batch, heads, d_key), dtype)
     )
+    return pairs.replace(rest=jax.tree.map(jnp.copy, pairs)) if endless else pairs
+
+
+def two_sum(total: jax.Array, rest: jax.Array, more: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Adds `more` to a sum that may be far larger: the new sum, and what rounding has cut off it.
+
+    A float32 sum of 10^8 tokens swallows most of what a further token adds, one of 10^9 all of it. With
+    the rest of every addition added to the next one (Knuth's two-sum) about 10^14 tokens are counted.
+
+    Args:
+      total, rest: the sum so far, as returned; arrays of one shape. A rest has no gradient.
+      more: of the same shape.
+    """
+    more = more + jax.lax.stop_gradient(rest)
+    new = total + more
+    taken = new - total
+    return new, jax.lax.stop_gradient((total - (new - taken)) + (more - taken))
+
+
+def add(pairs: Pairs, more: Pairs) -> Pairs:
+    """The sums of both arrays; by `two_sum` if `pairs` has a rest."""
+    rest = pairs.rest
+    if rest is None:
+        return Pairs(pairs.matrix + more.matrix, pairs.normalizer + more.normalizer)
+    matrix, matrix_rest = two_sum(pairs.matrix, rest.matrix, more.matrix)
+    normalizer, normalizer_rest = two_sum(pairs.normalizer, rest.normalizer, more.normalizer)
+    return Pairs(matrix, normalizer, Pairs(matrix_rest, normalizer_rest))
 
 
 def divide(retrieved: jax.Array, weight: jax.Array, guard: str, epsilon: float) -> jax.Array:
@@ -121,7 +159,5 @@ def write(
         values = jax.lax.linalg.triangular_solve(
             overlap + identity, values, left_side=True, lower=True, unit_diagonal=True
         )
-    return Pairs(
-        pairs.matrix + jnp.einsum('bhnk,bhnv->bhkv', features, values, precision=HIGHEST),
-        pairs.normalizer + features.sum(axis=2),
-    )
+    written = jnp.einsum('bhnk,bhnv->bhkv', features, values, precision=HIGHEST)
+    return add(pairs, Pairs(written, features.sum(axis=2)))

@@ -45,7 +45,7 @@ def _chunk(
         )
         weight = jnp.einsum('bhid,bhd->bhi', queries, pairs.normalizer, precision=HIGHEST) * decay
         last = jnp.exp(total[..., -1])
-        faded = Pairs(pairs.matrix * last[..., None, None], pairs.normalizer * last[..., None])
+        faded = jax.tree.map(lambda sums: sums * last[(...,) + (None,) * (sums.ndim - 2)], pairs)
         left_at_end = jnp.exp(total[..., -1:] - total)
         new = associative.write(
             faded, keys * left_at_end[..., None], values, 'linear', 'none', 'clamp', 1.0

@@ -28,7 +28,8 @@ class Rows:
     Attributes:
       rows_keys, rows_values: [batch, heads, size, width]; entry `count % size` is written next.
       rows_key_scale, rows_value_scale: float32 [batch, heads, size, 1] of int8 entries, else None.
-      count: int32 [batch], entries written since the last reset.
+      count: int32 [batch], entries written since the last reset, until all are filled; from then on
+        one of size .. 2 size - 1 with the same remainder, so that it never outgrows its type.
     """
 
     rows_keys: jax.Array
@@ -107,6 +108,7 @@ def write(ring: Rows, keys: jax.Array, values: jax.Array, num_valid: jax.Array) 
     def write_shard(ring: Rows, per_row: Any, base: Any) -> Rows:
         keys, values, num_valid = per_row
         number = jnp.arange(keys.shape[2], dtype=jnp.int32)[None]
+        written = ring.count + num_valid
         index = (ring.count[:, None] + number) % capacity - base
         size = ring.rows_keys.shape[2]
         mask = (number < num_valid[:, None]) & (number >= num_valid[:, None] - capacity)
@@ -126,7 +128,7 @@ def write(ring: Rows, keys: jax.Array, values: jax.Array, num_valid: jax.Array) 
             write_at(ring.rows_values, packed_values),
             write_at(ring.rows_key_scale, key_scale),
             write_at(ring.rows_value_scale, value_scale),
-            ring.count + num_valid,
+            jnp.where(written < capacity, written, capacity + written % capacity),
         )
 
     return _on_devices(write_shard, ring, (keys, values, num_valid), True)

@@ -21,7 +21,7 @@ from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
 from longmem_jax.layers.self_attention import write_at
-from longmem_jax.segment import Aux, Segment, mean_count
+from longmem_jax.segment import Aux, Segment, count_on, mean_count
 
 
 @flax.struct.dataclass
@@ -29,8 +29,8 @@ class InfiniState:
     """The memory of one layer.
 
     Attributes:
-      pairs: `M` and `z`, float32, per lane and key head.
-      count: int32 [batch], tokens written in this document.
+      pairs: `M` and `z`, float32, per lane and key head; with a `rest` where they are sums that grow.
+      count: int32 [batch], tokens written in this document; it stays at 2^31 - 1.
     """
 
     pairs: associative.Pairs
@@ -132,7 +132,11 @@ class InfiniAttention(nn.Module):
     def initial_state(self, batch_size: int) -> InfiniState:
         """An empty memory."""
         width, heads = self.settings.head_dim, self.settings.kv_heads
-        pairs = associative.empty(batch_size, heads, width, width, self.float32)
+        # Without a normalizer the delta rules store differences: their matrix does not grow.
+        endless = self.normalizer == 'sum' or self.rule == 'linear'
+        pairs = associative.empty(
+            batch_size, heads, width, width, self.float32, endless=endless
+        )
         return InfiniState(pairs, jnp.zeros((batch_size,), jnp.int32))
 
     def _features(self, x: jax.Array) -> jax.Array:
@@ -175,7 +179,7 @@ class InfiniAttention(nn.Module):
         features = self._features(keys)
         features = jnp.where(valid[:, None, :, None], features, jnp.zeros_like(features))
         pairs = associative.write(state.pairs, features, values, self.rule, *self.reading)
-        return InfiniState(pairs, state.count + num_valid)
+        return InfiniState(pairs, count_on(state.count, num_valid))
 
     def __call__(
         self, x: jax.Array, state: InfiniState, segment: Segment, *, train: bool

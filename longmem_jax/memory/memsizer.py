@@ -29,8 +29,9 @@ class MemSizerState:
     """Slots of one layer; while a segment is open, with the tokens read so far.
 
     Attributes:
-      pairs: the matrix is [batch, 1, slots, d_model], float32, not scaled.
-      count: int32 [batch], tokens in it.
+      pairs: the matrix is [batch, 1, slots, d_model], float32, not scaled; with a `rest` if it
+        carries over.
+      count: float32 [batch, 2], tokens in it: their number, and what rounding has cut off it.
       recent: [batch, 1 or 3, d_model], the last normalised vectors, for `shift`; None without it.
     """
 
@@ -162,10 +163,10 @@ class MemSizer(Recurrent):
     def initial_state(self, batch_size: int) -> MemSizerState:
         """Empty slots."""
         pairs = associative.empty(
-            batch_size, 1, self.num_slots, self.settings.d_model, self.float32
+            batch_size, 1, self.num_slots, self.settings.d_model, self.float32, endless=self.carry
         )
         recent = self.mix.initial_state(batch_size)
-        return MemSizerState(pairs, jnp.zeros((batch_size,), jnp.int32), recent)
+        return MemSizerState(pairs, jnp.zeros((batch_size, 2), self.float32), recent)
 
     def read(
         self,
@@ -184,10 +185,11 @@ class MemSizer(Recurrent):
         pairs, read, _ = linear_kernel.causal(
             state.pairs, shares[:, None], left[:, None], right[:, None], chunk=self.chunk
         )
-        seen = state.count[:, None] + jnp.cumsum(counted, axis=1, dtype=jnp.int32)
-        seen = jnp.maximum(seen, 1).astype(self.float32)
-        y = read[:, 0] * jax.lax.rsqrt(seen)[..., None]
-        new = MemSizerState(pairs, state.count + count, recent)
+        before, rest = jnp.split(state.count, 2, axis=1)
+        seen = before + (rest + jnp.cumsum(counted, axis=1, dtype=self.float32))
+        y = read[:, 0] * jax.lax.rsqrt(jnp.maximum(seen, 1))[..., None]
+        total = associative.two_sum(before, rest, count[:, None].astype(self.float32))
+        new = MemSizerState(pairs, jnp.concatenate(total, axis=1), recent)
         return y.astype(self.settings.dtype), new
 
     def __call__(

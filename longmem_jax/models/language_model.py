@@ -28,7 +28,7 @@ class Counted:
 
     Attributes:
       blocks: states, or caches, of the blocks.
-      position: int32 [batch], tokens of the document before the segment.
+      position: int32 [batch], tokens of the document before the segment, at most `num_positions`.
     """
 
     blocks: tuple[BlockState, ...]
@@ -70,6 +70,12 @@ class LanguageModel(nn.Module):
         """The blocks' states, or caches, and the count of tokens (None if there is none)."""
         return (state.blocks, state.position) if self._counts else (state, None)
 
+    def _after(self, position: jax.Array | None, count: jax.Array) -> jax.Array | None:
+        """`Counted.position` after `count` (int32 [batch]) tokens; what is beyond the table is alike."""
+        if position is None:
+            return None
+        return jnp.minimum(position + count, self.config.num_positions)
+
     def _read(self, segment: Segment, state: Any, train: bool) -> tuple[jax.Array, Any, Aux]:
         """Reads a packed segment: the last block's output, memories after it, `Aux`."""
         fresh = self.initial_state(segment.start.shape[0])
@@ -78,7 +84,7 @@ class LanguageModel(nn.Module):
         blocks, position = self._split(state)
         x = self.stack.embed(segment.tokens, first=position, train=train)
         x, blocks, aux = self.stack.read(x, blocks, segment, train=train)
-        after = position if position is None else position + segment.valid.sum(1, jnp.int32)
+        after = self._after(position, segment.valid.sum(1, jnp.int32))
         return self.stack.drop(x, deterministic=not train), self._join(blocks, after), aux
 
     def hidden(self, segment: Segment, state: Any, *, train: bool) -> tuple[jax.Array, Any, Aux]:
@@ -156,5 +162,5 @@ class LanguageModel(nn.Module):
     ) -> tuple[BlockState, ...] | Counted:
         """Writes the first `count` (int32 [batch]) tokens of the open segment to the memories."""
         (blocks, position), (caches, _) = self._split(state), self._split(cache)
-        after = position if position is None else position + count
+        after = self._after(position, count)
         return self._join(self.stack.close_segment(blocks, caches, count), after)

@@ -22,7 +22,8 @@ class ExpireSpanState:
         first, oldest first, zeros after them.
       distance: int32 [batch, capacity - position_length], from each memory to the next query.
       count: int32 [batch], live memories in the buffer.
-      dropped: int32 [batch], live memories dropped for lack of room, in this document so far.
+      dropped: int32 [batch], live memories dropped for lack of room, in this document so far, modulo
+        2^32: only differences are read.
     """
 
     window: jax.Array

@@ -26,7 +26,7 @@ from longmem_jax.memory.infinity_former.state import (
     InfinityFormerState,
     LongTermState,
 )
-from longmem_jax.segment import Aux, Segment, mean_count, per_lane, select_lanes
+from longmem_jax.segment import Aux, Segment, count_on, mean_count, per_lane, select_lanes
 
 
 def _mean_by_head(values: jax.Array, counted: jax.Array) -> jax.Array:
@@ -180,7 +180,9 @@ class InfinityFormer(nn.Module):
         return long.replace(
             coefficients=jnp.where(per_lane(ready, written), written, long.coefficients),
             pending_count=jnp.where(ready, long.pending_count - needed, long.pending_count),
-            stored=jnp.where(ready, jnp.where(empty, 0, long.stored) + needed, long.stored),
+            stored=jnp.where(
+                ready, count_on(jnp.where(empty, 0, long.stored), needed), long.stored
+            ),
             writes=long.writes + ready.astype(jnp.int32),
         )
 

@@ -15,8 +15,9 @@ class LongTermState:
       mass: float32 [batch, num_bins], attention of the last segment, for sticky memories.
       pending: [batch, first_length + write_length, d_model], vectors that wait to be written; the
         last `pending_count` (int32 [batch]) are filled, oldest first.
-      stored: int32 [batch], vectors written since the last reset; 0 = nothing to read.
-      writes: int32 [batch], writes in this document.
+      stored: int32 [batch], vectors written since the last reset; 0 = nothing to read. It stays at
+        2^31 - 1.
+      writes: int32 [batch], writes in this document, modulo 2^32: it only tells random keys apart.
     """
 
     coefficients: jax.Array

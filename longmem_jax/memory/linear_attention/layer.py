@@ -26,7 +26,7 @@ from longmem_jax.layers.token_shift import EARLIER, TokenShift
 from longmem_jax.memory.linear_attention.cross import cross
 from longmem_jax.memory.linear_attention.feature_map import FEATURES, FeatureMap
 from longmem_jax.memory.recurrent import Recurrent
-from longmem_jax.segment import Aux, Segment, mean_count
+from longmem_jax.segment import Aux, Segment, count_on, mean_count
 
 
 @flax.struct.dataclass
@@ -34,8 +34,9 @@ class LinearState:
     """Sums of one layer; while a segment is open, up to the last token read.
 
     Attributes:
-      pairs: S and z, float32, [batch, heads, d_key, head_dim] and [batch, heads, d_key].
-      count: int32 [batch], tokens in them.
+      pairs: S and z, float32, [batch, heads, d_key, head_dim] and [batch, heads, d_key]; with a
+        `rest` if they carry over and nothing is forgotten.
+      count: int32 [batch], tokens in them; it stays at 2^31 - 1.
       recent: [batch, 1 or 3, d_model], the last normalised vectors, for `shift`; None without it.
     """
 
@@ -140,8 +141,9 @@ class LinearAttention(Recurrent):
     def initial_state(self, batch_size: int) -> LinearState:
         """Empty sums."""
         settings = self.settings
+        width, endless = self.feature_map.width, self.carry and not self.gate
         pairs = associative.empty(
-            batch_size, settings.num_heads, self.feature_map.width, settings.head_dim, self.float32
+            batch_size, settings.num_heads, width, settings.head_dim, self.float32, endless=endless
         )
         recent = self.mix.initial_state(batch_size)
         return LinearState(pairs, jnp.zeros((batch_size,), jnp.int32), recent)
@@ -176,7 +178,7 @@ class LinearAttention(Recurrent):
         )
         read = associative.divide(read, weight[..., None], self.guard, self.epsilon)
         y = maps.out(read.astype(self.settings.dtype))
-        return y, LinearState(pairs, state.count + count, recent)
+        return y, LinearState(pairs, count_on(state.count, count), recent)
 
     def __call__(
         self, x: jax.Array, state: LinearState, segment: Segment, *, train: bool
