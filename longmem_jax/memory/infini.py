@@ -134,9 +134,7 @@ class InfiniAttention(nn.Module):
         width, heads = self.settings.head_dim, self.settings.kv_heads
         # Without a normalizer the delta rules store differences: their matrix does not grow.
         endless = self.normalizer == 'sum' or self.rule == 'linear'
-        pairs = associative.empty(
-            batch_size, heads, width, width, self.float32, endless=endless
-        )
+        pairs = associative.empty(batch_size, heads, width, width, self.float32, endless=endless)
         return InfiniState(pairs, jnp.zeros((batch_size,), jnp.int32))
 
     def _features(self, x: jax.Array) -> jax.Array:
