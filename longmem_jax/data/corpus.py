@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import threading
+import weakref
 
 import grain
 import numpy as np
@@ -11,7 +12,8 @@ from longmem_jax.data.documents import Document, Source
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
 
-CACHED_TOKENS = 1 << 24  # 64 MiB
+CACHED_BYTES = 1 << 26
+DOCUMENT_BYTES = 450  # of a cached document without tokens: its objects, and its place in the cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +21,7 @@ class TokenizedDocument:
     """Tokens of one document.
 
     Attributes:
-      tokens: int32 [n], without a begin token.
+      tokens: int32 or uint16 [n], without a begin token.
       num_bytes: bytes of the source text.
       inputs: int32 [n], the input at every position, where `tokens` are the targets; None = a begin
         token, then `tokens` without the last.
@@ -33,8 +35,16 @@ class TokenizedDocument:
     scored: np.ndarray | None = None
 
 
+def _size(document: TokenizedDocument) -> int:
+    """Bytes that a cached document takes."""
+    return document.tokens.nbytes + DOCUMENT_BYTES
+
+
 class Corpus:
-    """Tokenized documents by index; tokenized lazily, with an LRU cache.
+    """Tokenized documents by index; tokenized lazily, with an LRU cache of `CACHED_BYTES`.
+
+    A document that is in use anywhere is given out again, however long it is: lanes that read the same
+    one share its tokens.
 
     Attributes:
       tokenizer: the tokenizer of all documents.
@@ -45,9 +55,12 @@ class Corpus:
         self.tokenizer = tokenizer
         self._documents = grain.MapDataset.source(source).map(self._tokenize)
         self._cache: collections.OrderedDict[int, TokenizedDocument] = collections.OrderedDict()
-        self._cached_tokens = 0
+        self._cached_bytes = 0
+        self._in_use: weakref.WeakValueDictionary[int, TokenizedDocument] = (
+            weakref.WeakValueDictionary()
+        )
         self._lengths: np.ndarray | None = None
-        self._lock = threading.Lock()  # guards the cache
+        self._lock = threading.Lock()  # guards both
 
     def _tokenize(self, document: Document) -> TokenizedDocument:
         tokens = self.tokenizer.encode(document.text)
@@ -56,6 +69,8 @@ class Corpus:
                 f'{document.name}: the tokenizer returned token {int(tokens.max())}, outside its '
                 f'vocabulary of {self.tokenizer.vocab_size}; its file is damaged, use another.'
             )
+        if self.tokenizer.vocab_size <= 1 << 16:
+            tokens = tokens.astype(np.uint16)
         return TokenizedDocument(tokens, len(document.text))
 
     def __len__(self) -> int:
@@ -66,13 +81,16 @@ class Corpus:
             if index in self._cache:
                 self._cache.move_to_end(index)
                 return self._cache[index]
+            if (document := self._in_use.get(index)) is not None:
+                return document
         document = self._documents[index]
         with self._lock:
-            if index not in self._cache and len(document.tokens) <= CACHED_TOKENS:
+            document = self._in_use.setdefault(index, document)  # perhaps another thread was faster
+            if index not in self._cache and _size(document) <= CACHED_BYTES:
                 self._cache[index] = document
-                self._cached_tokens += len(document.tokens)
-                while self._cached_tokens > CACHED_TOKENS:
-                    self._cached_tokens -= len(self._cache.popitem(last=False)[1].tokens)
+                self._cached_bytes += _size(document)
+                while self._cached_bytes > CACHED_BYTES:
+                    self._cached_bytes -= _size(self._cache.popitem(last=False)[1])
         return document
 
     def lengths(self) -> np.ndarray:

@@ -23,7 +23,10 @@ CACHED_ORDERS = 3
 
 @flax.struct.dataclass
 class Cursor:
-    """Position of every lane in the data.
+    """Position of every lane in the data, as numbers of 32 bits; see `to_bits` and `from_bits`.
+
+    JAX has no unsigned or longer numbers that checkpoints of any age could be read into, so numbers
+    beyond 2^31 - 1 are stored as negative ones.
 
     Attributes:
       document: int32 [lanes], index of the document in the lane's own sequence.
@@ -32,6 +35,26 @@ class Cursor:
 
     document: jax.Array
     offset: jax.Array
+
+
+def to_bits(numbers: Sequence[int]) -> np.ndarray:
+    """Numbers below 2^32 for a `Cursor`, int32 [n].
+
+    Raises:
+      UsageError: a larger one.
+    """
+    if max(numbers, default=0) >> 32:
+        raise UsageError(
+            f'config.data: a lane has read {max(numbers):,} documents; at most 2^32 - 1 are counted. '
+            'Use more lanes (config.train.num_lanes), or start another run from this one '
+            '(config.train.start_from).'
+        )
+    return np.asarray(numbers, np.int64).astype(np.uint32).view(np.int32)
+
+
+def from_bits(bits: Sequence[int]) -> list[int]:
+    """The numbers, below 2^32, of a field of a `Cursor`."""
+    return (np.asarray(bits, np.int64) & 0xFFFFFFFF).tolist()
 
 
 @flax.struct.dataclass
@@ -78,6 +101,11 @@ class _Lane:
             if index is None:
                 return False
             document = self._dataset.corpus[index]
+            if len(document.tokens) >> 32:
+                raise UsageError(
+                    f'config.data: document {index} has {len(document.tokens):,} tokens; at most '
+                    '2^32 - 1 are counted. Cut it with config.data.pieces.'
+                )
             if len(document.tokens):
                 self._current, self._empty = document, 0
                 return True
@@ -153,7 +181,8 @@ class LaneDataset(grain.IterDataset):
             while len(self._orders) >= CACHED_ORDERS:
                 del self._orders[next(iter(self._orders))]
             random = np.random.default_rng([self.seed, epoch])
-            self._orders[epoch] = random.permutation(len(self.corpus))
+            order, kind = random.permutation(len(self.corpus)), np.min_scalar_type(len(self.corpus))
+            self._orders[epoch] = order.astype(kind)  # of half the size, or less
         return int(self._orders[epoch][position])
 
     def num_batches(self) -> int | None:
@@ -196,12 +225,12 @@ class LaneIterator(grain.DatasetIterator):
     def _seek(self, document: Sequence[int] | None, offset: Sequence[int] | None) -> None:
         """Moves every lane to a position; None = the beginning."""
         count = len(self._dataset.lanes)
-        document = np.zeros((count,), np.int32) if document is None else np.asarray(document)
-        offset = np.zeros((count,), np.int32) if offset is None else np.asarray(offset)
+        document = [0] * count if document is None else from_bits(document)
+        offset = [0] * count if offset is None else from_bits(offset)
         if len(document) != count:
             raise ValueError(f'a cursor of {len(document)} lanes for {count} lanes')
         self._lanes = [
-            _Lane(self._dataset, lane, int(document[row]), int(offset[row]))
+            _Lane(self._dataset, lane, document[row], offset[row])
             for row, lane in enumerate(self._dataset.lanes)
         ]
 
@@ -241,7 +270,7 @@ class LaneIterator(grain.DatasetIterator):
             self._batches_left -= 1
         elif not any_filled:
             raise StopIteration
-        position = {name: np.asarray(value, np.int32) for name, value in self.get_state().items()}
+        position = {name: to_bits(numbers) for name, numbers in self.get_state().items()}
         return batch, Cursor(**position)
 
 

@@ -4,6 +4,7 @@ A plain file is read directly. A .gz or .xz file has no random access: on the fi
 is unpacked once into a temporary file, which disappears with the process.
 """
 
+import contextlib
 import gzip
 import lzma
 import os
@@ -21,8 +22,13 @@ CHUNK = 1 << 20
 FAULTS = (OSError, EOFError, lzma.LZMAError, zlib.error)
 
 
-def _fault(path: Path, error: Exception) -> UsageError:
-    return UsageError(f'{path}: cannot be read ({error}).')
+@contextlib.contextmanager
+def faults_of(path: Path) -> Iterator[None]:
+    """Turns whatever goes wrong with reading or unpacking a file into a `UsageError` that names it."""
+    try:
+        yield
+    except FAULTS as error:
+        raise UsageError(f'{path}: cannot be read ({error}).') from error
 
 
 def read_whole(path: Path) -> bytes:
@@ -31,11 +37,8 @@ def read_whole(path: Path) -> bytes:
     Raises:
       UsageError: it cannot be read or unpacked.
     """
-    try:
-        with PACKED.get(path.suffix, open)(path, 'rb') as file:
-            return file.read()
-    except FAULTS as error:
-        raise _fault(path, error) from error
+    with faults_of(path), PACKED.get(path.suffix, open)(path, 'rb') as file:
+        return file.read()
 
 
 class StoredFiles:
@@ -64,21 +67,17 @@ class StoredFiles:
 
     def size(self, path: Path) -> int:
         """Unpacked bytes of a file."""
-        try:
+        with faults_of(path):
             return self._unpack(path)[1] if path.suffix in PACKED else path.stat().st_size
-        except FAULTS as error:
-            raise _fault(path, error) from error
 
     def read(self, path: Path, start: int, end: int) -> bytes:
-        """The unpacked bytes from `start` to `end`."""
-        try:
+        """The unpacked bytes from `start` to `end`; an error if the file has become shorter."""
+        with faults_of(path):
             if path.suffix in PACKED:
                 base = self._unpack(path)[0]
                 return self._pread(self._unpacked.fileno(), base + start, end - start)
             with open(path, 'rb', buffering=0) as file:
                 return self._pread(file.fileno(), start, end - start)
-        except FAULTS as error:
-            raise _fault(path, error) from error
 
     @staticmethod
     def _pread(descriptor: int, start: int, size: int) -> bytes:
@@ -86,15 +85,22 @@ class StoredFiles:
         while size and (chunk := os.pread(descriptor, size, start)):  # at most 2 GiB per call
             chunks.append(chunk)
             start, size = start + len(chunk), size - len(chunk)
+        if size:
+            raise OSError(f'it has become shorter: {size} bytes before {start + size} are gone')
         return b''.join(chunks)
 
     def lines(self, path: Path) -> Iterator[tuple[int, bytes]]:
         """(start, line without its end) of every line; holds one chunk and one line in memory."""
-        rest, start, size = b'', 0, self.size(path)
+        parts, start, size = [], 0, self.size(path)  # of the line whose end has not come yet
         for at in range(0, size, CHUNK):
-            *lines, rest = (rest + self.read(path, at, min(at + CHUNK, size))).split(b'\n')
+            first, *others = self.read(path, at, min(at + CHUNK, size)).split(b'\n')
+            parts.append(first)
+            if not others:
+                continue  # joined once, when the end is there: else long lines take quadratic time
+            *lines, rest = b''.join(parts), *others
             for line in lines:
                 yield start, line
                 start += len(line) + 1
-        if rest:
-            yield start, rest
+            parts = [rest]
+        if line := b''.join(parts):
+            yield start, line

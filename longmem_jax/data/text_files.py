@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from longmem_jax.data.documents import SPLITS, Document
+from longmem_jax.data.line_borders import line_borders
 from longmem_jax.data.stored_files import PACKED, StoredFiles, read_whole
 from longmem_jax.errors import UsageError
 
@@ -69,14 +70,6 @@ def find_files(path: Path, split: str) -> list[Path]:
     )
 
 
-def _lines(files: StoredFiles, path: Path) -> Iterator[tuple[int, int]]:
-    """(start, end) of the lines that are not blank, line ends included."""
-    size = files.size(path)
-    for start, line in files.lines(path):
-        if line.strip():
-            yield start, min(start + len(line) + 1, size)
-
-
 def _articles(files: StoredFiles, path: Path) -> Iterator[tuple[int, int]]:
     """(start, end) of the articles; text before the first heading is one, if it is not blank."""
     begin, blank = 0, True
@@ -120,13 +113,12 @@ class TextFiles:
         self._parts: list[tuple[Path, np.ndarray | None]] = []
         for file in [root] if root.is_file() else find_files(root, split):
             if _kind(file) == '.jsonl' or documents == 'line':
-                ranges = _lines(self._files, file)
+                borders = line_borders(self._files, file)
             elif documents == 'wiki':
-                ranges = _articles(self._files, file)
+                ranges = itertools.chain.from_iterable(_articles(self._files, file))
+                borders = np.fromiter(ranges, np.int64).reshape(-1, 2)
             else:
-                self._parts.append((file, None))
-                continue
-            borders = np.fromiter(itertools.chain.from_iterable(ranges), np.int64).reshape(-1, 2)
+                borders = None
             self._parts.append((file, borders))
         if root.is_file():
             self._cut(root, split, fractions)
