@@ -61,3 +61,19 @@ def test_frozen_keys_keep_their_first_values():
 def test_only_t2r_is_converted():
     with pytest.raises(UsageError, match='add memory=t2r'):
         get_config('convert=RUN')
+
+
+def test_the_scale_passes_2_to_31_tokens():
+    """Sums are read over the square root of all tokens, however many they are."""
+    made, length = layer(carry=True), 8
+    x = jax.random.normal(jax.random.key(1), (1, length, 64))
+    params = made.init(jax.random.key(0), x, made.start(1))
+
+    @jax.jit
+    def read(tokens):
+        count = jnp.asarray([[tokens, 0]], jnp.float32)  # and what rounding has cut off it
+        return made.apply(params, x, made.start(1).replace(count=count))
+
+    y, state, _ = read(2.0**31)
+    np.testing.assert_allclose(y / read(2.0**33)[0], 2.0, rtol=1e-5)
+    assert np.asarray(state.count, np.float64).sum() == 2**31 + length
