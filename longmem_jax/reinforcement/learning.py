@@ -246,7 +246,7 @@ def make_step(
             UNREAD: 1 - acted.counts.mean(),
             'skipped': new_state.skipped,
             'learning_rate': schedule(updates_made(state.optimizer)),
-            'environment_steps_seen': new_state.seen[0] * 1e6 + new_state.seen[1],
+            'environment_steps_seen': new_state.seen,
         }
 
     return step

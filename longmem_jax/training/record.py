@@ -68,10 +68,16 @@ class _Meter:
 
 
 def by_head(metrics: Metrics) -> dict[str, float]:
-    """Metrics as numbers: a vector 'memory/gate/block_3' becomes 'memory/gate/block_3/head_0', ..."""
+    """Metrics as numbers: a vector 'memory/gate/block_3' becomes 'memory/gate/block_3/head_0', ...
+
+    A total 'NAME_seen' of two parts, see `step.count`, is added up here: float32 could not hold it.
+    """
     numbers = {}
     for name, value in metrics.items():
-        if np.ndim(value):
+        if np.ndim(value) and name.endswith('_seen'):
+            millions, remainder = map(float, value)
+            numbers[name] = millions * 1e6 + remainder
+        elif np.ndim(value):
             numbers |= {f'{name}/head_{i}': float(part) for i, part in enumerate(value)}
         else:
             numbers[name] = float(value)

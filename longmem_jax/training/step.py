@@ -135,7 +135,7 @@ def score_segment(
 
 
 def count(seen: jax.Array, more: jax.Array | float) -> jax.Array:
-    """Adds a number, float32 [], to float32 [millions, remainder], which stays exact."""
+    """Adds a number, float32 [], to float32 [millions, remainder], exact up to 10^13."""
     remainder = seen[1] + more
     millions = jnp.floor(remainder / 1e6)
     return jnp.stack([seen[0] + millions, remainder - millions * 1e6])
@@ -283,7 +283,7 @@ def make_train_step(
             'grad_norm': norm,
             'skipped': new_state.skipped,
             'learning_rate': schedule(updates_made(state.optimizer)),
-            'tokens_seen': new_state.tokens_seen[0] * 1e6 + new_state.tokens_seen[1],
+            'tokens_seen': new_state.tokens_seen,
         }
 
     return step

@@ -39,7 +39,7 @@ class Step:
     Attributes:
       call: `(state, *inputs) -> (state, metrics)`; the old state may be donated. Metrics are scalars on
         devices. Two names have a meaning: `skipped` counts consecutive non-finite steps;
-        `NAME_seen` is a running total, also logged as `NAME_per_s`.
+        `NAME_seen` is a running total, also logged as `NAME_per_s`: a scalar, or [millions, remainder].
       flops: floating point operations of a call on one device; 0 = unknown.
     """
 

@@ -14,6 +14,7 @@ from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer, read_metrics
 from longmem_jax.training import runner
 from longmem_jax.training.checkpoint import Checkpointer
+from longmem_jax.training.record import by_head
 from longmem_jax.training.task import Plan, Step
 
 
@@ -99,6 +100,13 @@ def test_what_is_seen_is_metered_by_its_name(whole):
     assert len(speed) == 9
     assert {'steps_per_s', 'frames_per_s', 'flops_per_s'} <= set(speed[0])
     assert speed[0]['frames_per_s'] == pytest.approx(4 * speed[0]['steps_per_s'])
+
+
+def test_totals_of_two_parts_are_added_exactly():
+    """At 10^10 tokens a float32 total would stand still for four steps, then jump by 1,024."""
+    totals = [jnp.asarray([10_000.0, 999_700.0 + 100 * step]) for step in range(3)]
+    found = [by_head({'tokens_seen': total, 'gate': total})['tokens_seen'] for total in totals]
+    assert found == [10_000_999_700.0, 10_000_999_800.0, 10_000_999_900.0]
 
 
 @pytest.mark.parametrize('kill_at', [1, 6, 7])
