@@ -18,6 +18,7 @@ from longmem_jax.generation.stream import open_stream, read_token
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Segment, join_pieces, read_segments, split_at_starts
+from tests import toys
 from tests.assertions import (
     assert_close,
     assert_differs,
@@ -34,7 +35,6 @@ from tests.toys import (
     every_layer,
     model_config,
     random_segments,
-    run,
     toy,
     with_config,
 )
@@ -63,6 +63,11 @@ def base_entry(request):
     return request.param
 
 
+def run(model, params, segments):
+    """`toys.run` as numpy arrays: parts of them are taken without compiling programs for it."""
+    return jax.device_get(toys.run(model, params, segments))
+
+
 def at(tree, number):
     """The part of a pytree that belongs to segment `number`."""
     return jax.tree.map(lambda leaf: leaf[number], tree)
@@ -70,8 +75,9 @@ def at(tree, number):
 
 def change_tokens(segments, where):
     """Other tokens wherever `where` (bool [segments, batch, length]) is True."""
-    other = (segments.tokens + 1 + jnp.arange(LENGTH, dtype=jnp.int32) % 7) % VOCAB
-    return segments.replace(tokens=jnp.where(where, other, segments.tokens))
+    tokens = np.asarray(segments.tokens)
+    other = (tokens + 1 + np.arange(LENGTH, dtype=np.int32) % 7) % VOCAB
+    return segments.replace(tokens=np.where(where, other, tokens))
 
 
 def test_causal(base_entry):
@@ -83,7 +89,7 @@ def test_causal(base_entry):
         later = np.zeros(segments.tokens.shape, bool)
         later[segment, :, position:] = True
         later[segment + 1 :] = True
-        changed, _ = run(model, params, change_tokens(segments, jnp.asarray(later)))
+        changed, _ = run(model, params, change_tokens(segments, later))
         what = f'tokens from position {position} of segment {segment} on, when changed,'
         assert_equal(
             np.where(later[..., None], 0, changed),
@@ -104,7 +110,8 @@ def test_causal(base_entry):
 def test_rows_are_apart(base_entry):
     model, params = toy(base_entry)
     segments = random_segments()
-    only_first = jnp.zeros(segments.tokens.shape, bool).at[:, 0].set(True)
+    only_first = np.zeros(segments.tokens.shape, bool)
+    only_first[:, 0] = True
     read, changed = (
         run(model, params, part) for part in (segments, change_tokens(segments, only_first))
     )
@@ -131,7 +138,7 @@ def test_reset_is_a_fresh_state(base_entry):
     segments = random_segments()
     segments = segments.replace(start=segments.start.at[2, 1].set(True))
     logits, states = run(model, params, segments)
-    turned = jax.tree.map(lambda leaf: jnp.roll(leaf, -2, axis=0), segments)
+    turned = jax.tree.map(lambda leaf: np.roll(leaf, -2, axis=0), segments)
     fresh, fresh_states = run(model, params, turned)  # the last two segments first
     broken = 'a start in segment 2 of row 1 gives other {} than a fresh state'
     fix = (
@@ -230,7 +237,7 @@ def scan_gradient(name):
         return loss_of(logits, segments.valid)
 
     compiled = jax.jit(jax.value_and_grad(loss))
-    return lambda segments, used: compiled(params, segments, used)
+    return lambda segments, used: jax.device_get(compiled(params, segments, used))
 
 
 @pytest.mark.slow
@@ -240,7 +247,7 @@ def test_scan_is_loop(base_entry):
     The first is memory replay back-propagation (Memformer), the second plain.
     """
     model, params = toy(base_entry, layers=1)
-    segments = random_segments()
+    segments = jax.device_get(random_segments())
 
     @jax.jit  # once, for all segments
     def read(params, state, segment):
@@ -266,15 +273,17 @@ def test_scan_is_loop(base_entry):
 
 def assert_gradients_close(found, wanted, broken, fix):
     """Equal to 1e-5 of the largest value."""
-    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(wanted))
+    largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(wanted))
     assert_close(found, wanted, broken, fix, atol=1e-5 * largest)
 
 
 @functools.cache
 def stream_step(name):
-    """The streaming path of a toy, compiled once for the tests that need it."""
+    """A new stream of a toy and how it reads a token, compiled once for the tests that need it."""
     model, params = toy(name)
-    return jax.jit(lambda tokens, stream, start: read_token(model, params, tokens, stream, start))
+    opened = jax.jit(lambda: open_stream(model, params, fresh_state(model, params, BATCH), BATCH))()
+    read = jax.jit(lambda tokens, stream, start: read_token(model, params, tokens, stream, start))
+    return opened, read
 
 
 def stream_tokens(name, segments):
@@ -283,16 +292,16 @@ def stream_tokens(name, segments):
     Returns:
       logits like those of the segments, and the memories at the start of each segment.
     """
-    model, params = toy(name)
-    stream = open_stream(model, params, fresh_state(model, params, BATCH), BATCH)
+    stream, read = stream_step(name)
+    segments = jax.device_get(segments)
     logits, states = [], []
     for number, position in np.ndindex(len(segments.tokens), LENGTH):
-        one, stream = stream_step(name)(
+        one, stream = read(
             segments.tokens[number, :, position], stream, segments.start[number, :, position]
         )
         logits.append(one)
         if position == LENGTH - 1:
-            states.append(stream.state)
+            states.append(jax.device_get(stream.state))
     logits = np.stack(logits).reshape(len(segments.tokens), LENGTH, BATCH, VOCAB)
     return logits.swapaxes(1, 2), states
 
@@ -314,6 +323,10 @@ def test_decode_is_forward(entry):
             axes=('row',),
             atol=2e-5,
         )
+
+
+split = jax.jit(split_at_starts, static_argnums=1)
+join = jax.jit(join_pieces)
 
 
 def starts_inside(segments, places):
@@ -349,7 +362,7 @@ def test_start_at_every_place(entry):
     for place in range(LENGTH):
         places = (place, (place + 2) % LENGTH)
         inside = starts_inside(segments, places)
-        pieces = split_at_starts(inside, 1)  # as many pieces as other tests have segments
+        pieces = split(inside, 1)  # as many pieces as other tests have segments
         logits, states = run(model, params, pieces.segments)
         (early, _), (late, late_states) = (
             run(model, params, document) for document in apart(segments, places)
@@ -362,7 +375,7 @@ def test_start_at_every_place(entry):
             'A row without tokens in a piece must keep its state, and `initial_state` must be all '
             'that a document begins with.'
         )
-        joined = join_pieces(pieces, logits)
+        joined = join(pieces, logits)
         assert_close(joined, wanted, broken.format('logits'), fix, axes=LOGITS, atol=2e-5)
         last = at(late_states, 1)
         assert_close(at(states, -1), last, broken.format('states'), fix, axes=('row',), atol=2e-5)
@@ -376,7 +389,7 @@ def test_start_at_every_place(entry):
 def test_gradients_with_starts_inside(entry):
     """Gradients are finite, and pieces without tokens add nothing to them, skipped or read."""
     segments = starts_inside(random_segments(segments=2), (2, 0))
-    pieces = split_at_starts(segments, 2)  # one piece is used by one row, one by none
+    pieces = split(segments, 2)  # one piece is used by one row, one by none
     (_, skipped), (_, read) = (
         scan_gradient(entry)(pieces.segments, used) for used in (pieces.used, pieces.used | True)
     )
@@ -419,7 +432,7 @@ def read_with_gradients(model, params, segments):
     """Logits, states, and the gradients of the parameters through all segments."""
 
     def loss(params):
-        logits, states = run(model, params, segments)
+        logits, states = toys.run(model, params, segments)
         return loss_of(logits, segments.valid), (logits, states)
 
     gradient, found = jax.grad(loss, has_aux=True)(params)
@@ -457,8 +470,8 @@ def test_gradients_are_finite_and_right(entry):
     _, params = toy(entry, layers=1)  # outside: it is kept for other tests, which want float32
     with jax.enable_x64(True):
         model = with_config(entry, layers=1, dtype='float64')
-        params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), params)
-        segments = random_segments(segments=3)
+        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+        segments = jax.device_get(random_segments(segments=3))
 
         @jax.jit
         def read(params, state, segment):
@@ -472,9 +485,9 @@ def test_gradients_are_finite_and_right(entry):
         for number in range(2):
             (_, state), _ = read(params, state, at(segments, number))
         segment = at(segments, 2)
-        _, gradient = read(params, state, segment)
+        gradient = jax.device_get(read(params, state, segment)[1])
         random = np.random.default_rng(0)
-        direction = jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape)), params)
+        direction = jax.tree.map(lambda leaf: random.normal(size=leaf.shape), params)
         step = 1e-6  # so small that hardly any ReLU changes sides
         high, low = (
             read(
@@ -537,8 +550,8 @@ def test_long_streams_stay_accurate(base_entry):
     )
     segments = random_segments(segments=60)
     with jax.enable_x64(True):
-        wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), params)
-        logits = np.asarray(run(exact, wide, segments)[0])
+        wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+        logits = run(exact, wide, segments)[0]
     scale = float(np.abs(logits).max())
     broken = '{} activations move the logits of a long text too far from those of {}'
     fix = (
