@@ -11,6 +11,13 @@ from ml_collections import config_dict
 
 from longmem_jax.config.recipes import section
 
+# Section and field that follow the field of another section until they are set themselves.
+FOLLOWS = (
+    ('evaluate', 'segment_length', 'train', 'segment_length'),
+    ('retrieval', 'context', 'evaluate', 'context'),
+    ('checkpoint', 'every', 'train', 'evaluate_every'),
+)
+
 
 def base() -> ml_collections.ConfigDict:
     """A configuration with every section: a small Transformer-XL without data."""
@@ -215,10 +222,8 @@ def base() -> ml_collections.ConfigDict:
     config.checkpoint = config_dict.create(every=0, keep=3)  # every: at evaluations, unless set
     config.mesh = config_dict.create(data=-1, fsdp=1, tensor=1, memory=1)  # -1: all other devices
     config.notes = ()  # where a recipe had to differ from its paper, and why
-    # The left-hand side follows the right-hand one until it is set itself.
-    config.evaluate.segment_length = config.train.get_oneway_ref('segment_length')
-    config.retrieval.context = config.evaluate.get_oneway_ref('context')
-    config.checkpoint.every = config.train.get_oneway_ref('evaluate_every')
+    for name, field, other, source in FOLLOWS:
+        config[name][field] = config[other].get_oneway_ref(source)
     return config
 
 
