@@ -184,7 +184,8 @@ def saved_config(path: str | Path) -> ml_collections.ConfigDict:
       UsageError: there is no such file, or it is something else.
     """
     path = Path(path).expanduser()
-    file = path if path.suffix == '.json' else path / 'config.json'
+    named = path.suffix == '.json' and not path.is_dir()
+    file = path if named else path / 'config.json'
     try:
         content = json.loads(file.read_bytes())
     except OSError as error:

@@ -14,7 +14,7 @@ from longmem_jax.experiment import Experiment
 from longmem_jax.generation import chat as chats
 from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation.reader import Reader, fresh_state
-from longmem_jax.generation.text import TextStream, read_prompt
+from longmem_jax.generation.text import TextStream, escaped, read_prompt
 
 
 def generate(
@@ -37,7 +37,8 @@ def generate(
       load_state: file to load the memory from; the prompt then continues that text.
       chat: the prompt is what a user says, or a JSON list of messages, and is written as the chat
         template of the tokenizer's folder says; the answer ends where the model ends it.
-      out: where the text is streamed; default stdout.
+      out: where the text is streamed, on a terminal with control characters written out; default
+        stdout.
 
     Returns:
       The generated text, without the prompt.
@@ -76,7 +77,8 @@ def generate(
 
     def emit(text: str) -> None:
         pieces.append(text)
-        out.write(text)
+        # Bytes stay as they are where another program reads them.
+        out.write(escaped(text) if out.isatty() else text)
         out.flush()
 
     for tokens in _continuation(reader, settings, tokenizer, ends):

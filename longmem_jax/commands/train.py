@@ -18,7 +18,7 @@ from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
 from longmem_jax.generation.reader import fresh_state
-from longmem_jax.generation.text import sample_text
+from longmem_jax.generation.text import escaped, sample_text
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import in_short, show, write_results
@@ -246,7 +246,7 @@ class LanguageModelTask:
             experiment.evaluation_model, params, experiment.tokenizer, experiment.config.generate
         )
         self._writer.text('sample', sample, step)
-        self._progress.say('Sample:\n' + sample)
+        self._progress.say('Sample:\n' + escaped(sample))
         return sample
 
 

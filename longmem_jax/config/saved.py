@@ -1,7 +1,7 @@
 """A configuration out of JSON: the `config.json` that every run leaves in its workdir.
 
-Such a file may come from anywhere, so fields and types are compared with those of `config.base` and of the
-layers before anything reads them.
+Such a file may come from anywhere, so fields and types are compared with those of `config.base` and of
+the layers before anything reads them.
 """
 
 import math
@@ -18,7 +18,8 @@ from longmem_jax.models.kinds import KINDS
 SECTIONS = ('data', 'model', 'train')  # a Hugging Face folder has a config.json too, without them
 # Sections whose fields depend on what is used; the others have exactly those of `config.base`.
 OPEN = (
-    'config.data.task', 'config.evaluate.model', 'config.reinforcement.task', 'config.train.loss_weights',
+    'config.data.task', 'config.evaluate.model', 'config.reinforcement.task',
+    'config.train.loss_weights',
     *(f'config.model.{name}' for name in KINDS),
     *(f'config.lifelong.{name}' for name in METHODS),
 )  # fmt: skip

@@ -35,8 +35,10 @@ def fingerprint(params: Any) -> str:
 
 
 def require_writable(path: str) -> None:
-    """Raises `UsageError` where no file can be made in the folder of `path`: before hours of reading."""
+    """Raises `UsageError` where `path` cannot become a file: before hours of reading."""
     try:
+        if Path(path).is_dir():
+            raise IsADirectoryError('it is a folder; name a file in it')
         tempfile.TemporaryFile(dir=Path(path).absolute().parent).close()
     except OSError as error:
         raise UsageError(f'--save_state={path}: cannot be written ({error}).') from error

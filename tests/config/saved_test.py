@@ -63,11 +63,11 @@ def changed(path, value):
     [
         ([], 'not the configuration of a run'),
         ({'model_type': 'gpt2'}, 'configs/host.py:path=FOLDER'),
-        (changed('train.num_stpes', 3), "config.train has no field 'num_stpes'; did you mean 'num_steps'"),
+        (changed('train.num_stpes', 3), "has no field 'num_stpes'; did you mean 'num_steps'"),
         (changed('model.d_model', 1.5), 'config.model.d_model = 1.5: must be of the type int'),
         (changed('model.pre_norm', 1), 'config.model.pre_norm = 1: must be of the type bool'),
         (changed('train.num_lanes', True), 'config.train.num_lanes = True: must be of the type int'),
-        (changed('model.attention', 'local'), "config.model.attention = 'local': must be of the type tuple"),
+        (changed('model.attention', 'local'), "attention = 'local': must be of the type tuple"),
         (changed('data.path', ['a']), "config.data.path = .*must be of the type str"),
         (changed('data.tokenizer', 'bytes'), "config.data.tokenizer = 'bytes': must be a section"),
         (changed('model.dropout', float('nan')), 'dropout = nan: not a number'),
