@@ -17,6 +17,7 @@ from longmem_jax.commands import (
     floors,
     generate,
     lifelong,
+    listing,
     reinforcement,
     translate,
 )
@@ -118,7 +119,7 @@ def _memory_files() -> dict[str, str]:
     return {'save_state': _SAVE_STATE.value, 'load_state': _LOAD_STATE.value}
 
 
-# '--mode=compile' is not listed: it needs neither data nor devices.
+# 'compile' and 'list' are not here: they need neither data nor a workdir.
 MODES = {
     'train': Mode(_train, _train, _train, _learn_stream, _learn_rewards),
     'evaluate': Mode(_evaluate, _evaluate_pairs, _evaluate, _evaluate_stream, _evaluate_rewards),
@@ -131,7 +132,7 @@ MODES = {
 }
 
 _CONFIG = entry.define_config()
-_MODE = flags.DEFINE_enum('mode', 'train', [*MODES, 'compile'], 'What to do.')
+_MODE = flags.DEFINE_enum('mode', 'train', [*MODES, 'compile', 'list'], 'What to do.')
 _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of the run: checkpoints, events, results.')
 _PROFILE = flags.DEFINE_bool('profile', False, 'Trace a few training steps to WORKDIR/profile.')
 _PROMPT = flags.DEFINE_string('prompt', '', 'generate: the text to continue; @FILE reads a file.')
@@ -180,6 +181,9 @@ _PROCESS_ID = flags.DEFINE_integer('process_id', -1, 'Number of this process.')
 
 def _run() -> None:
     config, mode = _CONFIG.value, _MODE.value
+    if mode == 'list':
+        listing.show(config)
+        return
     if config is None:
         raise UsageError(entry.MISSING)
     allocator.keep_pages()

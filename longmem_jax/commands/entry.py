@@ -1,6 +1,7 @@
 """Shared by every command: the flags --config and --debug, overrides, and one-line errors."""
 
 import ast
+import difflib
 import itertools
 import re
 import sys
@@ -17,7 +18,7 @@ from ml_collections import config_flags
 from longmem_jax.config import checks, overrides
 from longmem_jax.config.base import base
 from longmem_jax.devices import sharding
-from longmem_jax.errors import UsageError, nearest
+from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir, saved_config
 
 MISSING = (
@@ -139,10 +140,16 @@ def _config_file(argv: list[str]) -> tuple[list[str], ml_collections.ConfigDict 
 def _require_config(path: Path, argument: str) -> None:
     """Raises `UsageError` unless a file is there and makes a config."""
     if not path.is_file():
-        existing = [str(other) for other in sorted(path.parent.glob('[a-z]*.py'))]
+        existing = {
+            other.stem: other
+            for folder in (Path('configs'), path.parent)
+            for other in sorted(folder.glob('[a-z]*.py'))
+        }
+        near = [str(existing[name]) for name in difflib.get_close_matches(path.stem, existing)]
         raise UsageError(
-            f'{argument}: there is no file {path}; {nearest(path, existing)}a config is a file '
-            'such as configs/quickstart.py; --mode=list lists them'
+            f'{argument}: there is no file {path}; '
+            + (f'did you mean {" or ".join(map(repr, near))}? ' if near else '')
+            + 'a config is a file such as configs/quickstart.py; --mode=list lists them'
         )
     if not _defines_get_config(path):
         raise UsageError(

@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-import types
 
 import jax
 import numpy as np
@@ -93,7 +92,7 @@ def test_the_answer_ends_and_nothing_after_its_end_is_remembered(
     for seed in range(4):
         options = dict(length=40, seed=seed, top_p=1.0, beams=beams)
         generate.generate(
-            experiment, 'who', options, chat=True, save_state=str(tmp_path / 's'), out=out
+            experiment, 'who', options, chat=True, save_state=str(tmp_path / 's'), out=io.StringIO()
         )
     assert len(saved) == 4
     assert all(7 not in pending[0, :-1].tolist() for pending in saved)
