@@ -1,5 +1,6 @@
 """Metrics of a run while it trains: fetched one step late, with rates and non-finite steps."""
 
+import contextlib
 import time
 from typing import Protocol
 
@@ -32,6 +33,9 @@ class Progress(Protocol):
 
     def say(self, text: str) -> None:
         """Prints a line."""
+
+    def busy(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Shows what is done while a call lasts."""
 
     def close(self) -> None:
         """Closes the output; may be called twice."""
