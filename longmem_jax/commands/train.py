@@ -13,6 +13,7 @@ from longmem_jax.commands.start_from import first_parameters
 from longmem_jax.commands.translate import translate_split
 from longmem_jax.config.reach import too_short
 from longmem_jax.data import lanes
+from longmem_jax.data.oddities import oddities
 from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
@@ -140,7 +141,7 @@ class LanguageModelTask:
         config = self._experiment.config
         for note in config.notes:
             self._progress.say(f'Note: {note}')
-        for text in too_short(config):
+        for text in (*too_short(config), *oddities(config.data)):
             self._progress.say(f'Warning: {text}.')
         if step == 0:
             self._writer.text('config', f'```\n{config}\n```', 0)

@@ -89,6 +89,7 @@ def base() -> ml_collections.ConfigDict:
         source='text',
         path='',  # 'text', 'parallel': a folder with train, validation, test; 'text' also: one file
         name='',  # 'tfds', 'huggingface': the data set; 'parallel': a TFDS set if path is ''
+        text_field='text',  # of .jsonl, or column of .parquet and .csv, that has the text
         documents='file',  # what a document is: 'file', 'line', 'wiki', 'folder'
         endings=(),  # 'folder': only files with these endings, such as ('.py',)
         fractions=(0.9, 0.05, 0.05),  # one file: its training, validation and test parts

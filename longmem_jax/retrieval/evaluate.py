@@ -19,7 +19,7 @@ from longmem_jax.retrieval.cache import Cache
 from longmem_jax.retrieval.datastore import Datastore, identity
 from longmem_jax.retrieval.index import Index, make_index
 from longmem_jax.retrieval.knn_lm import log_probability, mixture
-from longmem_jax.retrieval.own_document import is_own_text
+from longmem_jax.retrieval.own_document import is_own_text, warnings
 from longmem_jax.retrieval.reading import Part, Reader
 from longmem_jax.retrieval.search import require_k
 from longmem_jax.retrieval.spalm_keys import open_keys
@@ -224,6 +224,10 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
         params, step = experiment.restore_parameters()
         index, store = _open_datastore(experiment, params)
     progress.say(f'Evaluating step {step:,} of {experiment.workdir} with {kind}.')
+
+    uses = ({'validation': 'tuned on'} if settings.tune_tokens else {}) | {split: 'scored'}
+    for warning in warnings(store, experiment, uses):
+        progress.say(f'Warning: {warning}')
 
     def make_lookup(flatness: tuple[float, ...], split: str) -> Lookup:
         cache = Cache(settings.cache_length, flatness) if kind in WITH_CACHE else None
