@@ -10,6 +10,7 @@ import ml_collections
 from ml_collections import config_dict
 
 from longmem_jax.config.recipes import section
+from longmem_jax.data.text_files import FRACTIONS
 
 # Section and field that follow the field of another section until they are set themselves.
 FOLLOWS = (
@@ -92,7 +93,7 @@ def base() -> ml_collections.ConfigDict:
         text_field='text',  # of .jsonl, or column of .parquet and .csv, that has the text
         documents='file',  # what a document is: 'file', 'line', 'wiki', 'folder'
         endings=(),  # 'folder': only files with these endings, such as ('.py',)
-        fractions=(0.9, 0.05, 0.05),  # one file: its training, validation and test parts
+        fractions=FRACTIONS,  # one file: its training, validation and test parts
         pieces=1,  # cut every training document into this many, so that one can fill several lanes
         # Of texts.
         tokenizer=dict(

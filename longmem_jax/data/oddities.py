@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from longmem_jax.config.base import base
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.data.stored_files import FAULTS, PACKED
-from longmem_jax.data.text_files import TABLES, find_files, kind_of
+from longmem_jax.data.text_files import FRACTIONS, TABLES, find_files, kind_of
 from longmem_jax.errors import UsageError
 
 LOOKED_AT = 1 << 16  # bytes at the beginning of a file
@@ -28,7 +27,7 @@ def oddities(data: Any) -> Iterator[str]:
     root = Path(data.path).expanduser()
     if data.source != 'text' or not data.path or not root.exists():
         return
-    if root.is_dir() and tuple(data.fractions) != tuple(base().data.fractions):
+    if root.is_dir() and tuple(data.fractions) != FRACTIONS:
         yield (
             f'config.data.fractions = {tuple(data.fractions)} is not used: {root} is a folder, whose '
             'splits are its own'

@@ -22,6 +22,7 @@ NAMES = {
     'validation': ('validation', 'valid', 'val', 'dev'),
     'test': ('test',),
 }
+FRACTIONS = (0.9, 0.05, 0.05)  # of one file, unless a config has others
 TABLES = ('.parquet', '.csv')
 SUFFIXES = ('.txt', '.jsonl', '.tokens', '.tex', '.py', '.md', '.raw', *TABLES, '')
 HEADING = re.compile(rb' = (?!=).*[^= ] = *\r?')  # of level 1
