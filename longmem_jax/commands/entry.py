@@ -17,7 +17,7 @@ from ml_collections import config_flags
 
 from longmem_jax.config import checks, overrides
 from longmem_jax.config.base import base
-from longmem_jax.devices import sharding
+from longmem_jax.devices import programs, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir, saved_config
 
@@ -65,6 +65,7 @@ def run(function: Callable[[], Any]) -> None:
         try:
             if len(argv) > 1:
                 raise UsageError(f'unknown arguments {argv[1:]}: options begin with --')
+            programs.keep_programs()
             function()
         except UsageError as error:
             sys.exit(fail(error))

@@ -58,7 +58,7 @@ class Progress:
             self._open(step)
         if self._bar is not None:
             self._bar.update(self._task, completed=step, numbers=text)
-        elif self.log_every and step % self.log_every == 0:
+        elif self.log_every and (step % self.log_every == 0 or step == self.total):
             self._print(f'step {step:,}/{self.total:,}: {text}, {self._left(step)} left')
 
     def _left(self, step: int) -> str:

@@ -57,8 +57,8 @@ class Waiting:
         self._due = clock() + FIRST
         self._bar: Bar | None = None
 
-    def update(self, done: int) -> None:
-        """Shows that `done` units are done."""
+    def update(self, done: int, note: str = '') -> None:
+        """Shows that `done` units are done, with a note after them."""
         if self._quiet:
             return
         if self._first is None:  # what is done first may have compiled programs
@@ -73,10 +73,10 @@ class Waiting:
                 )
                 self._task = self._bar.add_task('', total=self._total or None)
                 self._bar.start()
-            self._bar.update(self._task, completed=done, description=self._text(done))
+            self._bar.update(self._task, completed=done, description=self._text(done) + note)
         elif self._clock() >= self._due:
             self._due = self._clock() + EVERY
-            self._console.print(self._text(done), markup=False)
+            self._console.print(self._text(done) + note, markup=False)
 
     def _text(self, done: int) -> str:
         of = f' of {self._total:,}' if self._total else ''

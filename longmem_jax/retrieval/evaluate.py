@@ -14,6 +14,7 @@ from longmem_jax.evaluation.result import Result, segment_text
 from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
+from longmem_jax.reporting.waiting import Waiting
 from longmem_jax.retrieval import report, spalm
 from longmem_jax.retrieval.cache import Cache
 from longmem_jax.retrieval.datastore import Datastore, identity
@@ -256,6 +257,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     sums: dict[str, float] = {}
     count, num_bytes, gains = 0, 0.0, report.Gains(settings.report_tokens)
     alone = f'{split}, SPALM' if with_spalm else split
+    waiting = Waiting(f'Scoring {split}', 0, 'tokens')
     for part in parts(split, limit):
         looked_up = lookup.read(part)
         added, mixed = _mixed(looked_up, choice, kind)
@@ -263,9 +265,11 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
         for name, log in ((alone, looked_up.log_model), (together, mixed)):
             sums[name] = sums.get(name, 0.0) - float(log.sum())
         count += len(looked_up.targets)
+        waiting.update(count)
         num_bytes += float(part.num_bytes.sum())
         if store is not None:
             gains.add(part, looked_up, lookup.numbers, mixed, choice)
+    waiting.close()
     reading = experiment.config.evaluate
     protocol = (
         f'{segment_text(reading)}, {reading.num_lanes} lanes, '

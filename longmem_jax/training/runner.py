@@ -183,11 +183,13 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
         if evaluating or saver.due(step):
             # Metrics must be written before the checkpoint of their step: a kill may come after it.
             record.write()
+        paused = time.monotonic()
         if evaluating:
             task.evaluate(state, step)
             allocator.give_back()
             evaluated = step
         saver.maybe_save(step, state)
+        record.paused(time.monotonic() - paused)
     record.write()
     profile.close(step)
     if not ending and evaluated < step:
