@@ -4,6 +4,7 @@ A switchboard: `MODES` names the function of every mode, which a notebook can ca
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from longmem_jax.commands import (
     score,
     translate,
 )
+from longmem_jax.commands.start_from import of_host
 from longmem_jax.commands.train import train
 from longmem_jax.config import checks
 from longmem_jax.devices import allocator, sharding
@@ -158,6 +160,9 @@ MODES = {
     'export': Mode(_export, None, None),
 }
 
+# They read a run, so that a folder that is not there is a mistake.
+OF_A_RUN = ('evaluate', 'generate', 'score', 'play', 'build_datastore', 'export')
+
 _CONFIG = entry.define_config()
 _MODE = flags.DEFINE_enum('mode', 'train', [*MODES, 'compile', 'list'], 'What to do.')
 _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of the run: checkpoints, events, results.')
@@ -245,6 +250,9 @@ def _run() -> None:
             if kind == 'agent'
             else f'--save_state, --load_state: a model of the kind {kind!r} has no memory.'
         )
+    workdir = Path(_WORKDIR.value).expanduser()
+    if mode in OF_A_RUN and _WORKDIR.value and not workdir.is_dir() and not of_host(config):
+        raise UsageError(f'--workdir={_WORKDIR.value}: there is no such folder; train first.')
     workdir = prepare_workdir(_WORKDIR.value)
     function(Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict())))
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.config.retrieval import WITH_CACHE, WITH_NEIGHBOURS
-from longmem_jax.evaluation.result import Result, segment_text
+from longmem_jax.evaluation.result import Result, lanes_text, segment_text
 from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
@@ -272,7 +272,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     waiting.close()
     reading = experiment.config.evaluate
     protocol = (
-        f'{segment_text(reading)}, {reading.num_lanes} lanes, '
+        f'{segment_text(reading)}, {lanes_text(reading.num_lanes)}, '
         f'{"the first" if limit else "all"} {count:,} tokens of {split}'
     )
     protocols = {name: f'{protocol}; {description}' for name in sums} | {alone: protocol}
