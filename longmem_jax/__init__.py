@@ -1,7 +1,8 @@
 """Long memories for Transformers in JAX/Flax: every memory as a layer, a model, and a command.
 
 `from longmem_jax import InfiniAttention` gives a memory as a layer of any model (`standalone.Layer`),
-`longmem_jax.nnx` the same for `flax.nnx`; `python -m longmem_jax.main` trains, evaluates and generates.
+`longmem_jax.nnx` the same for `flax.nnx`, and `longmem_jax.load(workdir)` the model of a run;
+`python -m longmem_jax.main` trains, evaluates and generates.
 Every memory of the registry has a name here, that of its class; `make_layer` takes the registry's name.
 Names are looked up when they are first used, so that `import longmem_jax` costs nothing.
 """
@@ -14,7 +15,7 @@ from typing import Any
 def _names() -> list[str]:
     from longmem_jax.standalone import NAMED
 
-    return sorted([*NAMED, 'Layer', 'make_layer'])
+    return sorted([*NAMED, 'Layer', 'load', 'make_layer'])
 
 
 def __getattr__(name: str) -> Any:
@@ -22,6 +23,8 @@ def __getattr__(name: str) -> Any:
         return importlib.metadata.version('longmem_jax')
     if name == '__all__':
         return _names()
+    if name == 'load':  # what trains is imported only where it is used
+        return importlib.import_module('longmem_jax.commands.load').load
     if not name.startswith('_'):
         module = importlib.import_module('longmem_jax.standalone')
         if name in _names():

@@ -13,7 +13,7 @@ import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 
-from longmem_jax.config import checks, earlier
+from longmem_jax.config import checks, saved
 from longmem_jax.data import lanes, load
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.tokenizers import Tokenizer
@@ -174,34 +174,25 @@ class Experiment:
         return state.params, step
 
 
-def saved_config(workdir: str | Path) -> ml_collections.ConfigDict:
-    """The configuration of a finished or running training, from `WORKDIR/config.json`.
+def saved_config(path: str | Path) -> ml_collections.ConfigDict:
+    """The configuration of a finished or running training.
+
+    Args:
+      path: its workdir, or the `config.json` there.
 
     Raises:
       UsageError: there is no such file, or it is something else.
     """
-    path = Path(workdir).expanduser() / 'config.json'
+    path = Path(path).expanduser()
+    named = path.suffix == '.json' and not path.is_dir()
+    file = path if named else path / 'config.json'
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(file.read_bytes())
     except OSError as error:
-        raise UsageError(f'{workdir}: no config.json there; give the workdir of a run.') from error
-    except ValueError as error:
-        raise UsageError(f'{path}: not the configuration of a run ({error}).') from error
-    # A Hugging Face folder has a config.json too, and would become a run of defaults.
-    sections = ('data', 'model', 'train')
-    if not isinstance(content, dict) or not all(isinstance(content.get(s), dict) for s in sections):
-        raise UsageError(
-            f'{path}: not the configuration of a run, which has {", ".join(sections)}; give the workdir '
-            'of a run. A Hugging Face model is used through configs/host.py:path=FOLDER.'
-        )
-    return ml_collections.ConfigDict(_with_tuples(earlier.completed_config(content)))
-
-
-def _with_tuples(value: Any) -> Any:
-    """JSON has no tuples, and a configuration has no lists."""
-    if isinstance(value, dict):
-        return {name: _with_tuples(each) for name, each in value.items()}
-    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+        raise UsageError(f'{path}: no config.json there; give the workdir of a run.') from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f'{file}: not the configuration of a run ({error}).') from error
+    return saved.restored(content, str(file))
 
 
 def _shapes(model: LanguageModel) -> Any:

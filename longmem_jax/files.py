@@ -1,9 +1,13 @@
-"""Atomic writing of files, and checksums."""
+"""Atomic writing of files, files that commands write, and checksums."""
 
 import contextlib
 import hashlib
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
+
+from longmem_jax.errors import UsageError
 
 
 @contextlib.contextmanager
@@ -25,6 +29,39 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def require_writable(path: str | Path, argument: str) -> None:
+    """Raises `UsageError` where `path` cannot become a file, so that hours of work are not lost.
+
+    Args:
+      path: the file to write.
+      argument: what named it, for the message: '--output=FILE'.
+    """
+    path = Path(path).expanduser()
+    try:
+        if path.is_dir():
+            raise IsADirectoryError('it is a folder; name a file in it')
+        tempfile.TemporaryFile(dir=path.absolute().parent).close()
+    except OSError as error:
+        raise UsageError(f'{argument}: cannot be written ({error}).') from error
+
+
+@contextlib.contextmanager
+def opened(output: str, otherwise: TextIO) -> Iterator[TextIO]:
+    """The file `--output=` to write text to; `otherwise` if there is none.
+
+    Raises:
+      UsageError: the file cannot be written.
+    """
+    if not output:
+        yield otherwise
+        return
+    try:
+        with Path(output).expanduser().open('w', encoding='utf-8') as file:
+            yield file
+    except OSError as error:
+        raise UsageError(f'--output={output}: cannot be written ({error}).') from error
 
 
 def checksum(content: bytes | Path) -> str:

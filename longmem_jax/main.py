@@ -4,6 +4,7 @@ A switchboard: `MODES` names the function of every mode, which a notebook can ca
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -17,9 +18,12 @@ from longmem_jax.commands import (
     floors,
     generate,
     lifelong,
+    listing,
     reinforcement,
+    score,
     translate,
 )
+from longmem_jax.commands.start_from import of_host
 from longmem_jax.commands.train import train
 from longmem_jax.config import checks
 from longmem_jax.devices import allocator, sharding
@@ -98,10 +102,35 @@ def _generate(experiment: Experiment) -> None:
     options = {'length': _LENGTH, 'temperature': _TEMPERATURE, 'top_k': _TOP_K, 'top_p': _TOP_P,
                'seed': _SEED, 'beams': _BEAMS}  # fmt: skip
     overrides = {name: flag.value for name, flag in options.items() if flag.value is not None}
-    generate.generate(experiment, _PROMPT.value, overrides, chat=_CHAT.value, **_memory_files())
+    if not _several():
+        generate.generate(experiment, _PROMPT.value, overrides, chat=_CHAT.value, **_memory_files())
+        return
+    common = dict(output=_OUTPUT.value, load_state=_LOAD_STATE.value, chat=_CHAT.value)
+    generate.generate_all(experiment, _PROMPTS.value, overrides, **common)
+
+
+def _score(experiment: Experiment) -> None:
+    function, text = score.score, _PROMPT.value
+    if _several():
+        function, text = score.score_all, _PROMPTS.value
+    elif _SAVE_STATE.value:
+        raise UsageError('--save_state with --mode=score: use --mode=generate --length=0.')
+    function(experiment, text, load_state=_LOAD_STATE.value, output=_OUTPUT.value)
+
+
+def _several() -> bool:
+    """Whether the prompts of a file are meant, each by itself."""
+    if _PROMPTS.value and (_PROMPT.value or _SAVE_STATE.value):
+        raise UsageError(
+            '--prompts with --prompt or --save_state: every prompt of a file is read by itself, and '
+            'leaves no memory; give --prompts alone, or --prompt.'
+        )
+    return bool(_PROMPTS.value)
 
 
 def _translate(experiment: Experiment) -> None:
+    if _PROMPTS.value:
+        raise UsageError('--prompts: a translator takes --prompt=@FILE, a text per line.')
     text = read_prompt(_PROMPT.value).decode('utf-8', 'replace')
     translate.translate_prompt(experiment, text)
 
@@ -118,11 +147,12 @@ def _memory_files() -> dict[str, str]:
     return {'save_state': _SAVE_STATE.value, 'load_state': _LOAD_STATE.value}
 
 
-# '--mode=compile' is not listed: it needs neither data nor devices.
+# 'compile' and 'list' are not here: they need neither data nor a workdir.
 MODES = {
     'train': Mode(_train, _train, _train, _learn_stream, _learn_rewards),
     'evaluate': Mode(_evaluate, _evaluate_pairs, _evaluate, _evaluate_stream, _evaluate_rewards),
     'generate': Mode(_generate, _translate, None),
+    'score': Mode(_score, None, None),
     'play': Mode(None, None, None, None, _play),
     'floors': Mode(_floors, None, None),
     'build_datastore': Mode(_build_datastore, None, None),
@@ -130,11 +160,22 @@ MODES = {
     'export': Mode(_export, None, None),
 }
 
+# They read a run, so that a folder that is not there is a mistake.
+OF_A_RUN = ('evaluate', 'generate', 'score', 'play', 'build_datastore', 'export')
+
 _CONFIG = entry.define_config()
-_MODE = flags.DEFINE_enum('mode', 'train', [*MODES, 'compile'], 'What to do.')
+_MODE = flags.DEFINE_enum('mode', 'train', [*MODES, 'compile', 'list'], 'What to do.')
 _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of the run: checkpoints, events, results.')
 _PROFILE = flags.DEFINE_bool('profile', False, 'Trace a few training steps to WORKDIR/profile.')
-_PROMPT = flags.DEFINE_string('prompt', '', 'generate: the text to continue; @FILE reads a file.')
+_PROMPT = flags.DEFINE_string(
+    'prompt', '', 'generate, score: the text to continue, or to score; @FILE reads a file.'
+)
+_PROMPTS = flags.DEFINE_string(
+    'prompts', '', 'generate, score: JSON lines with a field "text", each read by itself.'
+)
+_OUTPUT = flags.DEFINE_string(
+    'output', '', 'score, generate with --prompts: the file to write; .jsonl = JSON lines.'
+)
 _LENGTH = flags.DEFINE_integer('length', None, 'generate: tokens to generate.', lower_bound=0)
 _TEMPERATURE = flags.DEFINE_float(
     'temperature',
@@ -159,7 +200,7 @@ _SAVE_STATE = flags.DEFINE_string(
     'save_state', '', 'generate, evaluate: save the memory to this file.'
 )
 _LOAD_STATE = flags.DEFINE_string(
-    'load_state', '', 'generate, evaluate: start from the memory in this file.'
+    'load_state', '', 'generate, score, evaluate: start from the memory in this file.'
 )
 _FOLDER = flags.DEFINE_string('folder', '', 'export: the Hugging Face folder to write.')
 _SPLIT = flags.DEFINE_string(
@@ -180,6 +221,9 @@ _PROCESS_ID = flags.DEFINE_integer('process_id', -1, 'Number of this process.')
 
 def _run() -> None:
     config, mode = _CONFIG.value, _MODE.value
+    if mode == 'list':
+        listing.show(config)
+        return
     if config is None:
         raise UsageError(entry.MISSING)
     allocator.keep_pages()
@@ -206,6 +250,9 @@ def _run() -> None:
             if kind == 'agent'
             else f'--save_state, --load_state: a model of the kind {kind!r} has no memory.'
         )
+    workdir = Path(_WORKDIR.value).expanduser()
+    if mode in OF_A_RUN and _WORKDIR.value and not workdir.is_dir() and not of_host(config):
+        raise UsageError(f'--workdir={_WORKDIR.value}: there is no such folder; train first.')
     workdir = prepare_workdir(_WORKDIR.value)
     function(Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict())))
 

@@ -96,6 +96,15 @@ BAD = [
     ([TINY, '--workdir={tmp}', '--mode=generate', '--save_state=/proc/memory'],
      '--save_state=/proc/memory: cannot be written'),
     ([TINY, 'train'], 'unknown arguments'),
+    ([TINY, '--workdir={tmp}/typo', '--mode=evaluate'], 'there is no such folder; train first'),
+    (['--workdir={tmp}/typo', '--mode=score'], '--config= is missing'),
+    ([TINY, '--workdir={tmp}', '--mode=score', '--prompt=x', '--save_state=y'],
+     '--save_state with --mode=score'),
+    ([TINY, '--workdir={tmp}', '--mode=generate', '--prompts=x', '--prompt=y'],
+     '--prompts with --prompt'),
+    ([PAIRS, '--mode=score'], "--mode=score: not for models of the kind 'seq2seq'"),
+    ([TINY, '--config.train.evaluate_every=-1'], 'evaluate_every = -1: must be at least 0'),
+    (['longmem_jax.commands.bench', TINY, '--repeats=0'], 'flag --repeats=0'),
     (['--config=configs/__init__.py'], 'configs/__init__.py has no function get_config'),
     (['--config=README.md'], 'README.md has no function get_config'),
     ([TINY, '--workdir={tmp}', '--config.data.tokenizer.path=words.txt'],
@@ -106,6 +115,8 @@ BAD = [
     (['longmem_jax.commands.train_tokenizer', '--kind=bpe', '--size=300', '--output=x'],
      'one of --config= and --path='),
 ]  # fmt: skip
+
+WELL = [['--help'], ['--helpfull'], ['--mode=list'], ['--mode=list', TINY]]
 
 # Starting Python with JAX takes longer than most commands: one process does it, each is a fork of it.
 FORKS = """
@@ -160,13 +171,15 @@ def run_all(commands, folder):
 
 @pytest.fixture(scope='module')
 def answers(tmp_path_factory):
-    """(exit code, stdout, stderr) of every command of `BAD`, and of the last but one with --debug."""
+    """(exit code, stdout, stderr) of every command of `BAD`, of the last but one with --debug, of `WELL`."""
     folder = tmp_path_factory.mktemp('bad')
+    for number in range(len(BAD)):
+        (folder / f'run{number}').mkdir()
     commands = [
         [argument.format(tmp=folder / f'run{number}') for argument in arguments]
         for number, (arguments, _) in enumerate(BAD)
     ]
-    commands.append([*commands[-2], '--debug'])
+    commands += [[*commands[-2], '--debug'], *WELL]
     return run_all(commands, folder / 'answers')
 
 
@@ -182,7 +195,7 @@ def test_bad_input_is_one_message(answers, number):
 
 
 def test_debug_shows_the_traceback(answers):
-    code, _, error = answers[-1]
+    code, _, error = answers[len(BAD)]
     assert code == 2 and 'Traceback' in error and BAD[-2][1] in error
 
 
@@ -265,3 +278,33 @@ def test_training_a_tokenizer_is_one_command(tmp_path):
         module='longmem_jax.commands.train_tokenizer',
     )  # fmt: skip
     assert (tmp_path / 'bpe.json').stat().st_size > 1000
+
+
+def test_help_and_lists_end_well(answers):
+    done = answers[-len(WELL) :]
+    assert [code for code, _, _ in done] == [0] * 4, done
+    (_, helped, _), (_, whole, _), (_, listed, _), (_, fields, _) = done
+    assert '--config:' in helped and '--workdir:' in helped and '--config:' in whole
+    assert 'quickstart: A byte-level' in listed and 'infini: ' in listed
+    assert 'train.num_steps = 20 ' in fields and 'infini_pg19' not in fields
+
+
+@pytest.mark.slow
+def test_the_folder_of_a_run_is_enough(trained, tmp_path):
+    """Its own configuration is read, and overrides are put on top."""
+    folder, out = trained[0], tmp_path / 'scored.jsonl'
+    few = '--config.evaluate.max_test_segments=4'
+    done = run_all(
+        [
+            [f'--workdir={folder}', '--mode=evaluate', few],
+            [TINY, f'--workdir={folder}', '--mode=evaluate', few],
+            [f'--config={folder}/config.json', f'--workdir={folder}', '--mode=evaluate', few],
+            [f'--workdir={folder}', '--mode=generate', '--prompt=x', '--length=16'],
+            [f'--workdir={folder}', '--mode=score', '--prompt=import os', f'--output={out}'],
+        ],
+        tmp_path / 'done',
+    )
+    assert [code for code, _, _ in done] == [0] * 5, done
+    assert done[0][1] == done[1][1] == done[2][1] and 'the first 512 tokens' in done[0][1]
+    assert len(done[3][1]) > 4
+    assert len(out.read_text().splitlines()) == 9 and 'bits/byte' in done[4][2]

@@ -20,7 +20,12 @@ def environment(devices: int = 1, cache: Any = None) -> dict[str, str]:
         not written in one piece.
     """
     flags = f'{FAST} --xla_force_host_platform_device_count={devices}'
-    variables = os.environ | {'XLA_FLAGS': flags, 'JAX_PLATFORMS': 'cpu'}
+    # Programs of tests are never among those of the user.
+    variables = os.environ | {
+        'XLA_FLAGS': flags,
+        'JAX_PLATFORMS': 'cpu',
+        'LONGMEM_JAX_CACHE': 'off',
+    }
     if cache is not None:
         variables |= {
             'JAX_COMPILATION_CACHE_DIR': str(cache),

@@ -158,7 +158,10 @@ def slot_kinds(experiment: Experiment, split: str, output: Path) -> list[dict[st
 
 def _main(experiment: Experiment) -> None:
     for row in slot_kinds(experiment, _SPLIT.value, Path(_OUTPUT.value)):
-        print(f'{row["slots"]}: {row["share"]:.1%} of the slots, vector {row["vector"]:.2f}')
+        vector = (
+            f', vector {row["vector"]:.2f}' if row['share'] else ''
+        )  # there is none of no slots
+        print(f'{row["slots"]}: {row["share"]:.1%} of the slots{vector}')
     print(_OUTPUT.value)
 
 

@@ -28,8 +28,10 @@ from longmem_jax.experiment import Experiment, lower_step, step_flops, to_device
 from longmem_jax.generation.stream import open_stream, read_token
 
 if __name__ == '__main__':
-    _REPEATS = flags.DEFINE_integer('repeats', 10, 'Timed calls.')
-    _FILL = flags.DEFINE_integer('fill', 2, 'Untimed calls before them, which fill the memories.')
+    _REPEATS = flags.DEFINE_integer('repeats', 10, 'Timed calls.', lower_bound=1)
+    _FILL = flags.DEFINE_integer(
+        'fill', 2, 'Untimed calls before them, which fill the memories.', lower_bound=0
+    )
 
 
 def measure(call: Callable[[], Any], repeats: int, tokens: int, fill: int = 2) -> dict[str, float]:

@@ -1,6 +1,8 @@
 """Shared by every command: the flags --config and --debug, overrides, and one-line errors."""
 
 import ast
+import difflib
+import itertools
 import re
 import sys
 import traceback
@@ -15,21 +17,36 @@ from ml_collections import config_flags
 
 from longmem_jax.config import checks, overrides
 from longmem_jax.config.base import base
-from longmem_jax.devices import sharding
-from longmem_jax.errors import UsageError, nearest
+from longmem_jax.devices import programs, sharding
+from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir, saved_config
 
 MISSING = (
     '--config= is missing: for example --config=configs/quickstart.py; a --workdir= with the '
     'config.json of a run needs none'
 )
+HELP = (
+    '-?',
+    *(f'{dash}{name}' for dash in ('-', '--') for name in ('help', 'helpshort', 'helpfull')),
+)
+
+# Its flags are listed by `--help` of the command that asks for them.
+flags.disclaim_key_flags()
 
 
 def define_config() -> flags.FlagHolder:
-    """The flag `--config=configs/NAME.py[:variant]`; `run` applies its overrides."""
+    """The flag `--config=configs/NAME.py[:variant]`; `run` applies its overrides.
+
+    `--config=WORKDIR/config.json` is the configuration of a run.
+    """
     # We parse the overrides ourselves: ml_collections fails with tracebacks.
     return config_flags.DEFINE_config_file(
-        'config', None, 'configs/NAME.py[:variant]', lock_config=True, sys_argv=[]
+        'config',
+        None,
+        'configs/NAME.py[:variant], or config.json of a run; not needed with the --workdir= of a run. '
+        'Every field is set by --config.SECTION.FIELD=VALUE.',
+        lock_config=True,
+        sys_argv=[],
     )
 
 
@@ -48,6 +65,7 @@ def run(function: Callable[[], Any]) -> None:
         try:
             if len(argv) > 1:
                 raise UsageError(f'unknown arguments {argv[1:]}: options begin with --')
+            programs.keep_programs()
             function()
         except UsageError as error:
             sys.exit(fail(error))
@@ -96,21 +114,49 @@ def fail(error: BaseException) -> int:
     return 2
 
 
-def _require_file(argv: list[str]) -> None:
-    """Raises `UsageError` if the file of `--config=` is missing or makes no config."""
-    for argument in argv:
+def _config_file(argv: list[str]) -> tuple[list[str], ml_collections.ConfigDict | None]:
+    """The command line without a `--config=` of JSON, and its configuration; None if there is none.
+
+    Raises:
+      UsageError: the file of `--config=` is missing or makes no config.
+    """
+    rest, config, remaining = [], None, list(argv)
+    while remaining:
+        argument = remaining.pop(0)
+        if re.fullmatch(r'--?config', argument) and remaining:
+            argument = f'--config={remaining.pop(0)}'
         match = re.fullmatch(r'--?config=([^:]*)(:.*)?', argument, re.DOTALL)
-        if match and not (path := Path(match[1])).is_file():
-            existing = [str(other) for other in sorted(path.parent.glob('[a-z]*.py'))]
-            raise UsageError(
-                f'{argument}: there is no file {path}; {nearest(path, existing)}a config is a file '
-                'such as configs/quickstart.py'
-            )
-        if match and not _defines_get_config(path):
-            raise UsageError(
-                f'{argument}: {path} has no function get_config; a config is a Python file with one, '
-                'such as configs/quickstart.py'
-            )
+        path = Path(match[1]) if match else None
+        if match and path.suffix == '.json' and path.is_file():
+            if match[2]:
+                raise UsageError(f'{argument}: the configuration of a run takes no {match[2]!r}.')
+            config = saved_config(path).lock()
+            continue
+        if match:
+            _require_config(path, argument)
+        rest.append(argument)
+    return rest, config
+
+
+def _require_config(path: Path, argument: str) -> None:
+    """Raises `UsageError` unless a file is there and makes a config."""
+    if not path.is_file():
+        existing = {
+            other.stem: other
+            for folder in (Path('configs'), path.parent)
+            for other in sorted(folder.glob('[a-z]*.py'))
+        }
+        near = [str(existing[name]) for name in difflib.get_close_matches(path.stem, existing)]
+        raise UsageError(
+            f'{argument}: there is no file {path}; '
+            + (f'did you mean {" or ".join(map(repr, near))}? ' if near else '')
+            + 'a config is a file such as configs/quickstart.py; --mode=list lists them'
+        )
+    if not _defines_get_config(path):
+        raise UsageError(
+            f'{argument}: {path} has no function get_config; a config is a Python file with one, '
+            'such as configs/quickstart.py, or the config.json of a run'
+        )
 
 
 def _defines_get_config(path: Path) -> bool:
@@ -142,14 +188,27 @@ def _of_workdir(workdir: str) -> ml_collections.ConfigDict | None:
     return saved_config(workdir).lock() if there else None
 
 
+def _help(argv: list[str]) -> None:
+    """Shows what a command does and its flags, if it is asked to, and ends with 0; absl ends with 1."""
+    asked = set(HELP) & set(itertools.takewhile(lambda argument: argument != '--', argv))
+    if asked:
+        app.usage(
+            shorthelp=not any(a.endswith('full') for a in asked), writeto_stdout=True, exitcode=0
+        )
+
+
 def _parse(argv: list[str]) -> list[str]:
     """absl's flag parser with our overrides; its errors and a config file's become one message."""
     try:
         argv = flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
+        _help(argv)
         argv, config_overrides = overrides.split_arguments(argv)
-        _require_file(argv)
+        argv, config = _config_file(argv)
         rest = flags.FLAGS(argv)
-        config = flags.FLAGS['config'].value if 'config' in flags.FLAGS else None
+        if config is not None:
+            flags.FLAGS['config'].value = config
+        elif 'config' in flags.FLAGS:
+            config = flags.FLAGS['config'].value
         if config is None and 'config' in flags.FLAGS and 'workdir' in flags.FLAGS:
             config = flags.FLAGS['config'].value = _of_workdir(flags.FLAGS['workdir'].value)
         if config is not None:

@@ -1,5 +1,6 @@
 """`--mode=evaluate`: scores a split with the newest checkpoint, with memory and with memory reset."""
 
+import contextlib
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from longmem_jax.models.kinds import KINDS
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
+from longmem_jax.reporting.waiting import Waiting
 
 
 def evaluate(
@@ -76,14 +78,17 @@ def evaluate(
             initial,
         )
     for name, reset in passes(experiment.config, split).items():
-        results[name], memory = evaluator.evaluate(
-            params,
-            corpus,
-            split,
-            reset=reset,
-            initial=None if reset else initial,
-            max_segments=config.max_test_segments,
-        )
+        waiting = Waiting(f'Scoring {name}', 0, 'tokens')
+        with contextlib.closing(waiting):
+            results[name], memory = evaluator.evaluate(
+                params,
+                corpus,
+                split,
+                reset=reset,
+                initial=None if reset else initial,
+                max_segments=config.max_test_segments,
+                report=lambda segments, tokens, waiting=waiting: waiting.update(tokens),
+            )
         if save_state and not reset:
             size = state_file.save(save_state, memory, np.zeros((1, 0), np.int32), plain, params)
             progress.say(f'memory saved: {save_state}, {size:,} bytes')

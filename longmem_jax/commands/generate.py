@@ -1,5 +1,7 @@
 """`--mode=generate`: reads the whole prompt into memory, then streams the generated text."""
 
+import contextlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,13 +10,77 @@ from typing import Any, TextIO
 import numpy as np
 
 from longmem_jax.commands.start_from import newest_parameters
+from longmem_jax.data.json_lines import read_examples
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
+from longmem_jax.files import opened, require_writable
 from longmem_jax.generation import chat as chats
 from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation.reader import Reader, fresh_state
-from longmem_jax.generation.text import TextStream, read_prompt
+from longmem_jax.generation.text import NONE, TextStream, escaped, read_prompt
+from longmem_jax.reporting.waiting import Waiting
+
+
+class Writer:
+    """Continues texts with the newest parameters of a run.
+
+    Attributes:
+      step: training steps of the parameters.
+      model, params, tokenizer: of the run.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        options: dict[str, Any],
+        *,
+        load_state: str = '',
+        chat: bool = False,
+    ):
+        """Restores the parameters; the arguments are those of `generate`."""
+        sharding.require_one_process('--mode=generate')
+        self._settings = experiment.config.generate.to_dict() | options
+        self.params, self.step = newest_parameters(experiment, _say)
+        self.model, self.tokenizer = experiment.evaluation_model, experiment.tokenizer
+        self.plain = self.model.config.to_dict() | {'segment_length': self.model.segment_length}
+        self._memory = None
+        if load_state:
+            fresh = fresh_state(self.model, self.params, 1)
+            self._memory = state_file.load(load_state, fresh, self.plain, self.params)
+        self._template, self._ends = None, ()
+        if chat:
+            folder = _chat_folder(experiment)
+            self._template = chats.load_template(folder)
+            self._ends = chats.end_tokens(folder, self.tokenizer)
+
+    def read(self, text: bytes) -> tuple[Reader, int]:
+        """A reader that has read a prompt, and the number of its tokens."""
+        if self._template is not None:
+            messages = chats.read_messages(text.decode('utf-8', 'replace'))
+            text = self._template.render(messages).encode()
+        tokens = self.tokenizer.encode(text)
+        if self._memory is not None:
+            state, pending = self._memory
+        else:
+            state, pending = fresh_state(self.model, self.params, 1), np.zeros((1, 0), np.int32)
+            # A chat template writes the first token itself, if the model has one.
+            if self._template is None or not tokens.size:
+                tokens = np.concatenate([[self.tokenizer.begin], tokens])
+        reader = Reader(self.model, self.params, state, pending)
+        if tokens.size:
+            waiting = Waiting('Reading the prompt', tokens.size, 'tokens', out=sys.stderr)
+            with contextlib.closing(waiting):
+                for count in reader.read_in_parts(tokens[None].astype(np.int32)):
+                    waiting.update(count)
+        return reader, tokens.size
+
+    def pieces(self, reader: Reader) -> Iterator[str]:
+        """The text that follows, as it is written."""
+        stream = TextStream(self.tokenizer)
+        for tokens in _continuation(reader, self._settings, self.tokenizer, self._ends):
+            yield stream.text(tokens)
+        yield stream.text(NONE, final=True)
 
 
 def generate(
@@ -37,7 +103,8 @@ def generate(
       load_state: file to load the memory from; the prompt then continues that text.
       chat: the prompt is what a user says, or a JSON list of messages, and is written as the chat
         template of the tokenizer's folder says; the answer ends where the model ends it.
-      out: where the text is streamed; default stdout.
+      out: where the text is streamed, on a terminal with control characters written out; default
+        stdout.
 
     Returns:
       The generated text, without the prompt.
@@ -45,52 +112,67 @@ def generate(
     Raises:
       UsageError: several processes, no checkpoint, no chat template, or a memory of another model.
     """
-    sharding.require_one_process('--mode=generate')
     if save_state:
         state_file.require_writable(save_state)
     out = sys.stdout if out is None else out
-    settings = experiment.config.generate.to_dict() | options
-    params, step = newest_parameters(experiment, _say)
-    tokenizer = experiment.tokenizer
-    model = experiment.evaluation_model
-    plain = model.config.to_dict() | {'segment_length': model.segment_length}
-    fresh = fresh_state(model, params, 1)
-    text, ends = read_prompt(prompt), ()
-    if chat:
-        folder = _chat_folder(experiment)
-        messages = chats.read_messages(text.decode('utf-8', 'replace'))
-        text = chats.load_template(folder).render(messages).encode()
-        ends = chats.end_tokens(folder, tokenizer)
-    tokens = tokenizer.encode(text)
-    if load_state:
-        state, pending = state_file.load(load_state, fresh, plain, params)
-        reader = Reader(model, params, state, pending)
-    else:
-        reader = Reader(model, params, fresh, np.zeros((1, 0), np.int32))
-        # A chat template writes the first token itself, if the model has one.
-        tokens = tokens if chat and tokens.size else np.concatenate([[tokenizer.begin], tokens])
-    if tokens.size:
-        reader.read(tokens[None].astype(np.int32))
-    print(f'[step {step}, {tokens.size} prompt tokens read]', file=sys.stderr, flush=True)
-    stream, pieces = TextStream(tokenizer), []
-
-    def emit(text: str) -> None:
-        pieces.append(text)
-        out.write(text)
+    text = read_prompt(prompt)
+    writer, pieces = Writer(experiment, options, load_state=load_state, chat=chat), []
+    reader, count = writer.read(text)
+    print(f'[step {writer.step}, {count} prompt tokens read]', file=sys.stderr, flush=True)
+    for piece in writer.pieces(reader):
+        pieces.append(piece)
+        # Another program that reads it gets it as it is.
+        out.write(escaped(piece) if out.isatty() else piece)
         out.flush()
-
-    for tokens in _continuation(reader, settings, tokenizer, ends):
-        emit(stream.text(tokens))
-    emit(stream.text(np.zeros((0,), np.int32), final=True))
     out.write('\n')
     if save_state:
-        size = state_file.save(save_state, reader.state, reader.pending, plain, params)
+        size = state_file.save(
+            save_state, reader.state, reader.pending, writer.plain, writer.params
+        )
         print(f'[memory saved: {save_state}, {size:,} bytes]', file=sys.stderr)
     return ''.join(pieces)
 
 
+def generate_all(
+    experiment: Experiment,
+    prompts: str,
+    options: dict[str, Any],
+    *,
+    output: str = '',
+    load_state: str = '',
+    chat: bool = False,
+    out: TextIO | None = None,
+) -> list[str]:
+    """Continues the prompts of a file, each by itself and as `generate` does with the same seed.
+
+    Args:
+      experiment, options, load_state, chat: as in `generate`.
+      prompts: file of JSON lines; every line is an object with the field `text`.
+      output: file of JSON lines: the object, with the field `continuation`; '' = they are printed.
+      out: where they are printed; default stdout.
+
+    Returns:
+      The continuations.
+
+    Raises:
+      UsageError: as in `generate`, another file, or one that cannot be written.
+    """
+    if output:
+        require_writable(output, f'--output={output}')
+    examples = read_examples(Path(prompts).expanduser(), {'text': str})
+    writer, found = Writer(experiment, options, load_state=load_state, chat=chat), []
+    with opened(output, out or sys.stdout) as file:
+        for number, example in enumerate(examples, 1):
+            reader, count = writer.read(example['text'].encode('utf-8', 'replace'))
+            _say(f'prompt {number} of {len(examples)}, {count} tokens read')
+            found.append(''.join(writer.pieces(reader)))
+            line = json.dumps(example | {'continuation': found[-1]}, ensure_ascii=False)
+            print(line, file=file, flush=True)
+    return found
+
+
 def _say(line: str) -> None:
-    print(f'[{line}]', file=sys.stderr)
+    print(f'[{line}]', file=sys.stderr, flush=True)
 
 
 def _chat_folder(experiment: Experiment) -> Path:

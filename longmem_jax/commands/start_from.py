@@ -38,12 +38,17 @@ def newest_parameters(experiment: Experiment, say: Callable[[str], None]) -> tup
       UsageError: as `Experiment.restore_parameters` and `parameters_of`.
     """
     # Looking for checkpoints makes their folder, so that the folder by itself says nothing.
-    if not hosts.is_name(experiment.config.train.start_from) or experiment.checkpoint_steps():
+    if not of_host(experiment.config) or experiment.checkpoint_steps():
         return experiment.restore_parameters()
     make = jax.jit(
         lambda: experiment.make_state().params, out_shardings=experiment.state_shardings.params
     )
     return first_parameters(experiment, make(), say), 0
+
+
+def of_host(config: Any) -> bool:
+    """Whether there are parameters without a checkpoint: those of a host that was not trained yet."""
+    return hosts.is_name(config.train.start_from)
 
 
 def parameters_of(experiment: Experiment, say: Callable[[str], None]) -> Any:

@@ -13,12 +13,13 @@ from longmem_jax.commands.start_from import first_parameters
 from longmem_jax.commands.translate import translate_split
 from longmem_jax.config.reach import too_short
 from longmem_jax.data import lanes
+from longmem_jax.data.oddities import oddities
 from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
 from longmem_jax.generation.reader import fresh_state
-from longmem_jax.generation.text import sample_text
+from longmem_jax.generation.text import escaped, sample_text
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import in_short, show, write_results
@@ -140,7 +141,7 @@ class LanguageModelTask:
         config = self._experiment.config
         for note in config.notes:
             self._progress.say(f'Note: {note}')
-        for text in too_short(config):
+        for text in (*too_short(config), *oddities(config.data)):
             self._progress.say(f'Warning: {text}.')
         if step == 0:
             self._writer.text('config', f'```\n{config}\n```', 0)
@@ -246,7 +247,7 @@ class LanguageModelTask:
             experiment.evaluation_model, params, experiment.tokenizer, experiment.config.generate
         )
         self._writer.text('sample', sample, step)
-        self._progress.say('Sample:\n' + sample)
+        self._progress.say('Sample:\n' + escaped(sample))
         return sample
 
 

@@ -1,6 +1,7 @@
 """Translates whole splits, with BLEU, and prompts."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
+from longmem_jax.generation.text import escaped
 from longmem_jax.generation.translator import Translator, bleu
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
@@ -56,7 +58,7 @@ def translate_split(experiment: Experiment, params: Any, split: str, progress: P
         path.write_text(json.dumps(result, indent=1) + '\n')
     progress.say(f'{split}: BLEU {score:.2f} of {count:,} sentences ({signature})')
     for i in range(min(3, count)):
-        progress.say(f'  {texts[i]}\n  > {translations[i]}\n  = {references[i]}')
+        progress.say(escaped(f'  {texts[i]}\n  > {translations[i]}\n  = {references[i]}'))
     return result
 
 
@@ -107,5 +109,6 @@ def translate_prompt(experiment: Experiment, text: str) -> list[str]:
         experiment.config.data.pairs.max_target,
     )
     translations = translator(params, lines)
-    print('\n'.join(translations))
+    text = '\n'.join(translations)
+    print(escaped(text) if sys.stdout.isatty() else text)
     return translations

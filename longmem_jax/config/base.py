@@ -10,6 +10,14 @@ import ml_collections
 from ml_collections import config_dict
 
 from longmem_jax.config.recipes import section
+from longmem_jax.data.text_files import FRACTIONS
+
+# Section and field that follow the field of another section until they are set themselves.
+FOLLOWS = (
+    ('evaluate', 'segment_length', 'train', 'segment_length'),
+    ('retrieval', 'context', 'evaluate', 'context'),
+    ('checkpoint', 'every', 'train', 'evaluate_every'),
+)
 
 
 def base() -> ml_collections.ConfigDict:
@@ -17,41 +25,41 @@ def base() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.model = config_dict.create(
         kind='language_model',  # or another of `models.kinds`, with a section of that name
-        vocab_size=257,
-        num_layers=2,
-        d_model=128,
+        vocab_size=257,  # ids of the logits; at least those of the tokenizer
+        num_layers=2,  # blocks of attention and feed-forward layer
+        d_model=128,  # width of the residual sum
         d_embed=128,  # width of the (first cluster's) embedding vectors
-        num_heads=4,
-        head_dim=32,
-        d_feed_forward=512,
+        num_heads=4,  # of attention
+        head_dim=32,  # width of a head's queries, keys and values
+        d_feed_forward=512,  # width inside a dense feed-forward layer
         attention=('transformer_xl',) * 2,  # one name per layer; see memory/registry.py
-        feed_forward=('dense',) * 2,
+        feed_forward=('dense',) * 2,  # likewise
         transformer_xl=section('transformer_xl', memory_length=128),
         dense=section('dense'),
         norm='layernorm',  # or 'rmsnorm'
-        pre_norm=True,
+        pre_norm=True,  # norms before the layers, instead of after the additions
         parallel_residual=False,  # pre-norm: attention and feed-forward layer read the same input
-        final_norm=True,
+        final_norm=True,  # with pre_norm: one more before the output layer
         scale_embedding=True,  # by sqrt(d_model)
         position='none',  # absolute positions: 'none', 'sinusoidal', 'learned'
         num_positions=0,  # length of the position table; 0 = the segment length
         positions_restart=False,  # with num_positions: they begin at 0 in every segment all the same
-        tie_weights=True,
+        tie_weights=True,  # the output layer uses the token vectors
         output_bias=True,  # of the logits
         cutoffs=(),  # adaptive embedding and softmax: first token of cluster 1, 2, ...
         div_val=1,  # width of cluster i is d_embed / div_val**i
         tie_projections=(False,),  # per cluster: output projection = input projection
-        dropout=0.0,
+        dropout=0.0,  # share of activations that training sets to zero
         residual_dropout=-1.0,  # on the layers' outputs, before the addition; -1 = dropout
         embedding_dropout=-1.0,  # on embeddings and the last layer's output; -1 = dropout
-        attention_dropout=0.0,
+        attention_dropout=0.0,  # on attention weights
         token_shift='none',  # attention sees the tokens just before: 'none', 'half', 'convolution'
         layer_drop=0.0,  # share of blocks skipped per training step
         num_kv_heads=0,  # heads of keys and values, each shared by several queries'; 0 = num_heads
         attention_bias='none',  # which projections have biases: 'none', 'qkv', 'out', 'all'
         scale_scores=True,  # multiply attention scores by 1 / sqrt(head_dim)
-        norm_epsilon=1e-5,
-        rotary_base=10000.0,
+        norm_epsilon=1e-5,  # added to variances
+        rotary_base=10000.0,  # frequencies of rotary positions are powers of it
         rotary_share=1.0,  # share of head_dim that rotary positions rotate
         # Rotary positions beyond the length of pretraining: 'none', 'linear', 'llama3', 'yarn'; see
         # `layers.positions.scaled_frequencies`.
@@ -69,64 +77,78 @@ def base() -> ml_collections.ConfigDict:
         embedding_std=0.0,  # of token vectors, before they are scaled; 0 = init_std
         scale_residual_init=False,  # divide kernels into the residual sum by sqrt(2 num_layers)
         dtype='float32',  # of activations; 'bfloat16' on accelerators
-        # Low-rank parts of kernels (LoRA): rank 0 = none; scale alpha / rank, where alpha 0 = rank;
-        # pattern that is searched for in the paths of linear maps.
-        lora=dict(rank=0, alpha=0.0, targets='attention/projections/(query|value)$'),
+        # Low-rank parts of kernels (LoRA).
+        lora=dict(
+            rank=0,  # 0 = none
+            alpha=0.0,  # the parts are scaled by alpha / rank; 0 = rank
+            # Pattern that is searched for in the paths of linear maps.
+            targets='attention/projections/(query|value)$',
+        ),
     )
     config.data = config_dict.create(
         # 'stdlib', 'text', 'tfds', 'huggingface', 'parallel', a set of data/sets/, a task of data/tasks/
         source='text',
         path='',  # 'text', 'parallel': a folder with train, validation, test; 'text' also: one file
         name='',  # 'tfds', 'huggingface': the data set; 'parallel': a TFDS set if path is ''
+        text_field='text',  # of .jsonl, or column of .parquet and .csv, that has the text
         documents='file',  # what a document is: 'file', 'line', 'wiki', 'folder'
         endings=(),  # 'folder': only files with these endings, such as ('.py',)
-        fractions=(0.9, 0.05, 0.05),  # one file: its training, validation and test parts
+        fractions=FRACTIONS,  # one file: its training, validation and test parts
         pieces=1,  # cut every training document into this many, so that one can fill several lanes
-        tokenizer=dict(kind='bytes', path='', size=0),
-        # source 'parallel': the two languages, and the positions for each side.
-        pairs=dict(languages=('', ''), max_source=0, max_target=0),
+        # Of texts.
+        tokenizer=dict(
+            kind='bytes',  # or another of `data.tokenizers.KINDS`
+            path='',  # its file or folder; '' = learned from the training split
+            size=0,  # of a vocabulary that is learned; 0 = everything that occurs
+        ),
+        # Source 'parallel'.
+        pairs=dict(
+            languages=('', ''),  # source and target
+            max_source=0,  # positions for the source
+            max_target=0,  # and for the target
+        ),
         first=0,  # read only so many training documents, the first ones; 0 = all
         seed=0,  # of the order of documents, and of the documents of a task
         task=config_dict.create(),  # fields of a task, or of a set of data/sets/
     )
     config.optimizer = config_dict.create(
         name='adam',  # 'adam', 'adamw', 'adamw_hf', 'adagrad', 'adafactor', 'rmsprop', 'sgd'
-        learning_rate=2.5e-4,
-        b1=0.9,
-        b2=0.999,  # also the decay of 'rmsprop'
-        eps=1e-8,
-        weight_decay=0.0,
+        learning_rate=2.5e-4,  # the highest, after the warm-up
+        b1=0.9,  # decay of the mean of gradients
+        b2=0.999,  # decay of the mean of squared gradients, also of 'rmsprop'
+        eps=1e-8,  # added to the denominator
+        weight_decay=0.0,  # per step, times the learning rate
         momentum=0.0,  # 'sgd' and 'nesterov'
-        schedule='cosine',
-        warmup_steps=0,
+        schedule='cosine',  # of the learning rate, one of `training.optimizer.SCHEDULES`
+        warmup_steps=0,  # in which it rises from 0
         final_fraction=0.0,  # last learning rate / highest
         clip_norm=0.25,  # largest norm of the gradient; 0 = no limit
         clip_each=False,  # clip_norm is for every parameter by itself, not for all together
-        accumulate_steps=1,
+        accumulate_steps=1,  # steps whose gradients are averaged for one update
         # Parameter groups: (path pattern, rate multiplier, weight decay[, another optimizer]); the
         # first that matches counts, and a rate of 0 freezes.
         groups=(),
     )
     config.train = config_dict.create(
-        num_steps=1000,
-        num_lanes=8,
-        segment_length=128,
+        num_steps=1000,  # optimizer updates of the whole run
+        num_lanes=8,  # texts read side by side, the rows of a batch
+        segment_length=128,  # tokens read at a time
         segments_per_step=1,  # segments read per optimizer update
         gradient_segments=0,  # how many of them, the last ones, have a gradient; 0 = all
         remat=False,  # keep only the memories between segments for the backward pass
-        log_every=50,
-        evaluate_every=1000,
-        seed=0,
+        log_every=50,  # steps between lines of metrics
+        evaluate_every=1000,  # steps between scores of the validation split; 0 = only at the end
+        seed=0,  # of initial parameters, dropout and all else that is drawn
         # Workdir of another run whose parameters, where shapes agree, to start from; or the folder of a
         # Hugging Face model, or its name on the hub.
         start_from='',
         max_bad_steps=20,  # non-finite steps in a row before the run ends
-        z_loss=0.0,
+        z_loss=0.0,  # weight of the squared log of the softmax's denominator
         loss_weights=config_dict.create(),  # auxiliary losses of memories, by name
     )
     config.evaluate = config_dict.create(
         segment_length=0,  # the training segment length, unless set
-        num_lanes=8,
+        num_lanes=8,  # texts read side by side
         context=0,  # overlapping windows, without memory: tokens read again, not scored
         max_segments=0,  # validation in training: segments per lane; 0 = all
         max_test_segments=0,  # final test and --mode=evaluate: segments per lane; 0 = all
@@ -140,27 +162,29 @@ def base() -> ml_collections.ConfigDict:
         key='feed_forward',
         context=0,  # of --mode=build_datastore, as evaluate.context, unless set
         k=1024,  # most neighbours per token
-        temperature=1.0,
+        temperature=1.0,  # of the softmax over distances of neighbours
         share=0.25,  # lambda: weight of the neighbours in the mixture
-        cache_length=2048,
+        cache_length=2048,  # tokens before, which the cache holds
         cache_flatness=2.0**-6,  # multiplies inner products of hidden vectors
         cache_share=0.1,  # lambda: weight of the cache
         tune_tokens=20_000,  # validation tokens to choose k, temperatures and shares; 0 = as given
         report_tokens=20,  # tokens with the largest gain, in WORKDIR/retrieval.txt and .html
         dtype='float16',  # of the keys on disk, or 'float32'
-        shard_tokens=1 << 20,
+        shard_tokens=1 << 20,  # keys in a file of a datastore
         verify=False,  # check all checksums when a datastore is opened
         index='exact',  # or 'faiss'
         resident_gib=2.0,  # 'exact': keys stay on the devices if they take at most this on each
         block_size=1 << 16,  # 'exact': keys that are compared at a time
-        centroids=4096,  # 'faiss', and the next five
-        code_size=64,
-        probe=32,
-        rerank=4.0,  # candidates per neighbour; 0 = trust the distances of FAISS's codes
-        train_keys=1_000_000,
-        seed=1,
+        centroids=4096,  # 'faiss': cells of the index
+        code_size=64,  # 'faiss': bytes per key
+        probe=32,  # 'faiss': cells that are searched
+        # 'faiss': candidates per neighbour; 0 = trust the distances of FAISS's codes.
+        rerank=4.0,
+        train_keys=1_000_000,  # 'faiss': keys that centroids and codes are learned from
+        seed=1,  # 'faiss': of which keys
+        # --mode=train_spalm.
         spalm=dict(
-            k=4,
+            k=4,  # neighbours per token
             keys_from='',  # workdir of the model of the keys; '' = this run's, as it was trained
             start='trained',  # parameters at the first step: of this run's checkpoint, or 'fresh'
             frozen=False,  # train only the gate and the scale
@@ -170,17 +194,17 @@ def base() -> ml_collections.ConfigDict:
         ),
     )
     config.generate = config_dict.create(
-        length=500,
-        temperature=1.0,
-        top_k=0,
-        top_p=0.95,
-        seed=0,
+        length=500,  # tokens to generate
+        temperature=1.0,  # logits are divided by it; 0 = always the likeliest token
+        top_k=0,  # draw from the k likeliest tokens; 0 = from all
+        top_p=0.95,  # draw from the likeliest tokens that have this probability together; 1 = from all
+        seed=0,  # of what is drawn
         sample_length=200,  # of the sample at the end of training; 0 = none
         beams=0,  # the likeliest continuation of so many hypotheses, instead of drawing; 0 = draw
         length_penalty=1.0,  # as in config.translate
     )
     config.translate = config_dict.create(
-        beams=5,
+        beams=5,  # hypotheses of beam search
         length_penalty=1.0,  # hypotheses rank by log-probability / length ** length_penalty
         num_lanes=16,  # sentences at a time
         max_sentences=0,  # of a split, for BLEU; 0 = all
@@ -200,8 +224,8 @@ def base() -> ml_collections.ConfigDict:
         algorithm='a2c',  # or 'ppo'
         discount=0.99,  # of a reward one step later
         trace=1.0,  # lambda of advantages: 1 = returns as far as the rollout reaches
-        entropy_cost=0.0,
-        value_cost=0.5,
+        entropy_cost=0.0,  # weight of the policy's entropy, which is raised
+        value_cost=0.5,  # weight of the critic's loss
         normalize=False,  # advantages, over all that is learned from at a time
         epochs=1,  # 'ppo': how often a rollout is learned from
         minibatches=1,  # 'ppo': parts of it, by lanes, in an epoch
@@ -212,13 +236,20 @@ def base() -> ml_collections.ConfigDict:
         episodes=64,  # new ones that an evaluation in training acts in
         test_episodes=256,  # and the final test, once with actions drawn and once with the likeliest
     )
-    config.checkpoint = config_dict.create(every=0, keep=3)  # every: at evaluations, unless set
-    config.mesh = config_dict.create(data=-1, fsdp=1, tensor=1, memory=1)  # -1: all other devices
+    config.checkpoint = config_dict.create(
+        every=0,  # steps between checkpoints; at evaluations, unless set
+        keep=3,  # newest checkpoints that stay
+    )
+    # Devices along each axis; -1 = all that are left.
+    config.mesh = config_dict.create(
+        data=-1,  # lanes
+        fsdp=1,  # lanes, and parameters by d_model
+        tensor=1,  # heads, feed-forward width and vocabulary
+        memory=1,  # entries of memories
+    )
     config.notes = ()  # where a recipe had to differ from its paper, and why
-    # The left-hand side follows the right-hand one until it is set itself.
-    config.evaluate.segment_length = config.train.get_oneway_ref('segment_length')
-    config.retrieval.context = config.evaluate.get_oneway_ref('context')
-    config.checkpoint.every = config.train.get_oneway_ref('evaluate_every')
+    for name, field, other, source in FOLLOWS:
+        config[name][field] = config[other].get_oneway_ref(source)
     return config
 
 

@@ -124,8 +124,9 @@ def _divisions(config: Any, sizes: Mapping[str, int]) -> list[str]:
 
 
 def _positive(config: Any) -> list[str]:
-    """Faults of the other sections' numbers that must be above 0."""
-    return [
+    """Faults of the other sections' numbers that must be above 0, or at least 0."""
+    faults = under('config.train', at_least(config.train, 0, 'evaluate_every'))
+    return faults + [
         fault
         for section, names in {
             'train': ('num_steps', 'num_lanes', 'segment_length', 'segments_per_step', 'log_every'),

@@ -17,17 +17,17 @@ def completed(saved: Any, current: Any) -> Any:
       A dictionary like `saved`. Sections of layers that it lacks stay missing, and so do fields
       without a default in `config.base` or in their layer.
     """
-    return _completed(saved, current, _defaults(saved))
+    return _completed(saved, current, defaults_of(saved))
 
 
 def completed_config(saved: dict[str, Any]) -> dict[str, Any]:
     """A whole saved configuration with the fields of `config.base` and of its layers that it lacks."""
     defaults = base().to_dict()
-    defaults['model'] = _defaults(saved.get('model', {}))
+    defaults['model'] = defaults_of(saved.get('model', {}))
     return _completed(saved, defaults, defaults)
 
 
-def _defaults(model: Any) -> dict[str, Any]:
+def defaults_of(model: Any) -> dict[str, Any]:
     """Defaults of the general fields of `config.model`, and of the layers that `model` has."""
     general = {name: value for name, value in base().model.to_dict().items() if name not in LAYERS}
     return general | {name: LAYERS[name].defaults() for name in LAYERS if name in model}

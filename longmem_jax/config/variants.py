@@ -8,6 +8,31 @@ from longmem_jax.contract import Recipe
 from longmem_jax.errors import UsageError, unknown
 
 Variant = Callable[..., None]
+WHICH = '?'  # the argument that asks for what is accepted
+
+
+class Accepted(UsageError):
+    """The answer to the argument `WHICH`.
+
+    Attributes:
+      names: the arguments that a config accepts, `NAME=VALUE` for those with a value.
+    """
+
+    def __init__(self, names: list[str]):
+        """Makes the message."""
+        super().__init__(f'the config accepts {", ".join(names)}')
+        self.names = names
+
+
+def accepted(get_config: Callable[..., Any]) -> list[str]:
+    """The arguments that a config accepts; none if it takes no argument."""
+    try:
+        get_config(WHICH)
+    except Accepted as answer:
+        return answer.names
+    except TypeError:
+        pass
+    return []
 
 
 def whole_number(name: str, value: str) -> int:
@@ -69,6 +94,10 @@ def variant(
       UsageError: an unknown name, with those allowed; a name given twice; a value where none is
         taken, or none where one is needed.
     """
+    if WHICH in (argument or '').split(','):
+        valued = [name for name in variants if variants[name].__code__.co_argcount > 1]
+        names = [f'{name}=VALUE' if name in valued else name for name in variants]
+        raise Accepted([*names, *(['memory=NAME'] if memory else [])])
     typed = _typed(argument, [*variants, *(['memory'] if memory else [])])
     for name, change in variants.items():
         if name in typed:

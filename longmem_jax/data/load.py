@@ -36,7 +36,7 @@ def load_source(data: Any, split: str) -> Source:
     elif data.source == 'text' and data.documents == 'folder':
         source = Folders(data.path, split, tuple(data.endings))
     elif data.source == 'text':
-        source = TextFiles(data.path, split, data.documents, tuple(data.fractions))
+        source = TextFiles(data.path, split, data.documents, tuple(data.fractions), data.text_field)
     elif data.source == 'tfds':
         source = hubs.tfds_source(data.name, split)
     elif data.source == 'parallel':

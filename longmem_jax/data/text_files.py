@@ -1,4 +1,4 @@
-"""Folders and files of text: plain, JSON lines, gzip and xz.
+"""Folders and files of text: plain, JSON lines, tables, gzip and xz.
 
 A folder contains `train/ validation/ test/` (as PG-19 does) or one file for each split. A single file
 is cut by position. Validation may be called valid, val or dev.
@@ -9,31 +9,34 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from longmem_jax.data.documents import SPLITS, Document
 from longmem_jax.data.line_borders import line_borders
 from longmem_jax.data.stored_files import PACKED, StoredFiles, read_whole
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, nearest
 
 NAMES = {
     'train': ('train', 'training'),
     'validation': ('validation', 'valid', 'val', 'dev'),
     'test': ('test',),
 }
-SUFFIXES = ('.txt', '.jsonl', '.tokens', '.tex', '.py', '.md', '.raw', '')
+FRACTIONS = (0.9, 0.05, 0.05)  # of one file, unless a config has others
+TABLES = ('.parquet', '.csv')
+SUFFIXES = ('.txt', '.jsonl', '.tokens', '.tex', '.py', '.md', '.raw', *TABLES, '')
 HEADING = re.compile(rb' = (?!=).*[^= ] = *\r?')  # of level 1
 WAYS = (
     'Provide the data in one of these ways:\n'
-    '  --config.data.path=FOLDER with train/ validation/ test/ of .txt, .jsonl, .gz or .xz files '
-    '(the layout of PG-19 itself), or with train.txt validation.txt test.txt, or one FILE;\n'
+    '  --config.data.path=FOLDER with train/ validation/ test/ of .txt, .jsonl, .parquet, .gz or .xz '
+    'files (the layout of PG-19 itself), or with train.txt validation.txt test.txt, or one FILE;\n'
     "  --config.data.source=tfds --config.data.name=pg19 (first: pip install -e '.[tfds]');\n"
     "  --config.data.source=huggingface --config.data.name=NAME (pip install -e '.[hf]')."
 )
 
 
-def _kind(path: Path) -> str:
+def kind_of(path: Path) -> str:
     """The suffix before .gz or .xz."""
     return Path(path.stem).suffix if path.suffix in PACKED else path.suffix
 
@@ -52,8 +55,9 @@ def find_files(path: Path, split: str) -> list[Path]:
                 for file in folder.rglob('*')
                 if file.is_file()
                 and not any(name.startswith('.') for name in file.relative_to(folder).parts)
-                and _kind(file) != '.csv'
             )
+            # Beside texts a table lists them, as in PG-19.
+            files = [file for file in files if kind_of(file) != '.csv'] or files
             if not files:
                 raise UsageError(f'{folder}: has no files; put the texts of the split there.')
             return files
@@ -62,7 +66,7 @@ def find_files(path: Path, split: str) -> list[Path]:
                 file = path / f'{name}{suffix}{packed}'
                 if file.is_file():
                     return [file]
-    expected = f'{"/, ".join(NAMES[split])}/ or {split}.txt, .jsonl, .gz, .xz'
+    expected = f'{"/, ".join(NAMES[split])}/ or {split}.txt, .jsonl, .parquet, .csv, .gz, .xz'
     present = ', '.join(sorted(entry.name for entry in path.iterdir())[:8]) or 'nothing'
     raise UsageError(
         f'config.data.path = {path}: no {split} split; expected {expected}; it contains {present}.\n'
@@ -88,12 +92,20 @@ class TextFiles:
     Attributes:
       path: `config.data.path`.
       split: 'train', 'validation' or 'test'.
-      documents: 'file', 'line' or 'wiki' (an article per level-1 heading); JSON lines are a
-        document per line in any case, from the field `text`.
+      documents: 'file', 'line' or 'wiki' (an article per level-1 heading); JSON lines and tables are
+        a document per line or row in any case.
       fractions: where a single file is cut.
+      field: of JSON lines, or column of tables, that has the text.
     """
 
-    def __init__(self, path: str, split: str, documents: str, fractions: tuple[float, ...]):
+    def __init__(
+        self,
+        path: str,
+        split: str,
+        documents: str,
+        fractions: tuple[float, ...],
+        field: str = 'text',
+    ):
         """Finds the documents; reads files only where they hold more than one.
 
         Raises:
@@ -108,11 +120,19 @@ class TextFiles:
             raise UsageError(
                 f'config.data.documents = {documents!r}: allowed are file, folder, line and wiki.'
             )
-        self._files = StoredFiles()
+        self._files, self._field = StoredFiles(), field
+        self._tables: dict[Path, Any] = {}
         # (start, end) of the documents of every file; None = the file is one document.
         self._parts: list[tuple[Path, np.ndarray | None]] = []
         for file in [root] if root.is_file() else find_files(root, split):
-            if _kind(file) == '.jsonl' or documents == 'line':
+            if kind_of(file) in TABLES:
+                from longmem_jax.data.tables import Table  # pyarrow takes long to import
+
+                self._tables[file] = Table(file, field)
+                rows = np.arange(len(self._tables[file]))
+                self._parts.append((file, np.stack([rows, rows + 1], axis=1)))
+                continue
+            if kind_of(file) == '.jsonl' or documents == 'line':
                 borders = line_borders(self._files, file)
             elif documents == 'wiki':
                 ranges = itertools.chain.from_iterable(_articles(self._files, file))
@@ -120,6 +140,8 @@ class TextFiles:
             else:
                 borders = None
             self._parts.append((file, borders))
+            if kind_of(file) == '.jsonl' and len(borders):  # a wrong field is known at once
+                self._field_of(file, *borders[0].tolist())
         if root.is_file():
             self._cut(root, split, fractions)
         counts = [1 if borders is None else len(borders) for _, borders in self._parts]
@@ -154,13 +176,25 @@ class TextFiles:
         if borders is None:
             return Document(str(path), read_whole(path))
         start, end = borders[index - int(self._ends[file])].tolist()  # counted from the end
-        text = self._files.read(path, start, end)
-        if _kind(path) == '.jsonl':
-            try:
-                text = json.loads(text)['text'].encode('utf-8', 'replace')
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                line = 1 + sum(begin < start for begin, _ in self._files.lines(path))
-                raise UsageError(
-                    f'{path}, line {line}: not a JSON object with a field "text" ({error}).'
-                ) from error
-        return Document(f'{path}[{start}:{end}]', text)
+        name = f'{path}[{start}:{end}]'
+        if path in self._tables:
+            return Document(name, self._tables[path][start])
+        if kind_of(path) == '.jsonl':
+            return Document(name, self._field_of(path, start, end))
+        return Document(name, self._files.read(path, start, end))
+
+    def _field_of(self, path: Path, start: int, end: int) -> bytes:
+        """The text of a line of JSON; raises `UsageError` if it has none."""
+        try:
+            line = json.loads(self._files.read(path, start, end))
+            fault = '' if isinstance(line, dict) else 'not a JSON object'
+        except (ValueError, RecursionError) as error:
+            line, fault = {}, f'not a JSON object ({error})'
+        text = line.get(self._field) if not fault else None
+        if isinstance(text, str):
+            return text.encode('utf-8', 'replace')
+        if not fault:
+            found = f'{nearest(self._field, line)}it has {", ".join(map(str, line)) or "none"}'
+            fault = f'no text in a field {self._field!r} (config.data.text_field); {found}'
+        number = 1 + sum(begin < start for begin, _ in self._files.lines(path))
+        raise UsageError(f'{path}, line {number}: {fault}.')

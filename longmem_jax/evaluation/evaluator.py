@@ -16,7 +16,13 @@ from longmem_jax.devices.sharding import (
     own_lanes,
     replicated,
 )
-from longmem_jax.evaluation.result import Result, memory_lengths, scored_text, segment_text
+from longmem_jax.evaluation.result import (
+    Result,
+    lanes_text,
+    memory_lengths,
+    scored_text,
+    segment_text,
+)
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
@@ -143,7 +149,7 @@ class Evaluator:
                 break
         protocol = (
             f'{segment_text(config)}, memory {memory_lengths(self.model.config)}'
-            f'{" reset before every segment" if reset else ""}, {config.num_lanes} lanes, '
+            f'{" reset before every segment" if reset else ""}, {lanes_text(config.num_lanes)}, '
             f'{scored_text(total, split, None if complete else segments)}'
         )
         return Result(

@@ -19,7 +19,7 @@ from longmem_jax.data.corpus import Corpus, TokenizedDocument
 from longmem_jax.data.tasks.registry import TASKS, Task
 from longmem_jax.data.windows import Windows
 from longmem_jax.evaluation.ngrams import NGrams, stream
-from longmem_jax.evaluation.result import Result, scored_text, segment_text
+from longmem_jax.evaluation.result import Result, lanes_text, scored_text, segment_text
 from longmem_jax.files import checksum, whole_file
 
 FILE = 'floors.json'
@@ -92,7 +92,8 @@ def measure(config: Any, split: str, corpus: Corpus, train: Callable[[], Corpus]
     complete = total['tokens'] == lengths.sum()
     first = None if complete else evaluate.max_test_segments
     protocol = (
-        f'{segment_text(evaluate)}, {evaluate.num_lanes} lanes, {scored_text(total, split, first)}'
+        f'{segment_text(evaluate)}, {lanes_text(evaluate.num_lanes)}, '
+        f'{scored_text(total, split, first)}'
     )
     return Floors(
         split,

@@ -5,7 +5,6 @@ after loading, so that the continuation is the same bit for bit.
 """
 
 import json
-import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.flax import save_file
 
+from longmem_jax import files
 from longmem_jax.config import earlier
 from longmem_jax.errors import UsageError
-from longmem_jax.files import whole_file
 
 FORMAT = 'longmem_jax state 1'
 PENDING = 'pending'
@@ -35,11 +34,8 @@ def fingerprint(params: Any) -> str:
 
 
 def require_writable(path: str) -> None:
-    """Raises `UsageError` where no file can be made in the folder of `path`: before hours of reading."""
-    try:
-        tempfile.TemporaryFile(dir=Path(path).absolute().parent).close()
-    except OSError as error:
-        raise UsageError(f'--save_state={path}: cannot be written ({error}).') from error
+    """Raises `UsageError` where `path` cannot become a file: before hours of reading."""
+    files.require_writable(path, f'--save_state={path}')
 
 
 def _named(state: Any) -> tuple[dict[str, Any], Any]:
@@ -68,7 +64,7 @@ def save(path: str, state: Any, pending: jax.Array, model: Any, params: Any) -> 
         'parameters': fingerprint(params),
     }
     try:
-        with whole_file(path) as partial:
+        with files.whole_file(path) as partial:
             save_file({**named, PENDING: jnp.asarray(pending, jnp.int32)}, partial, metadata)
     except (OSError, SafetensorError) as error:
         raise UsageError(f'--save_state={path}: cannot be written ({error}).') from error

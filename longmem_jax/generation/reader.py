@@ -152,6 +152,16 @@ class Reader:
             self.model, self.params, self.state, jnp.asarray(padded), count
         )
 
+    def read_in_parts(self, tokens: np.ndarray, segments: int = 64) -> Iterator[int]:
+        """Reads all tokens as `read` does; yields how many are read, after so many segments."""
+        step, start = segments * self.model.segment_length, 0
+        # Parts end after the first token of a segment, the least that can stay open.
+        ends = range(step + 1 - self.pending.shape[1], tokens.shape[1], step)
+        for end in (*ends, tokens.shape[1]):
+            self.read(tokens[:, start:end])
+            yield end
+            start = end
+
     def write(
         self,
         length: int,

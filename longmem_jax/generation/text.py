@@ -1,6 +1,7 @@
 """Text in and out of a model: prompts, decoding of tokens as they are drawn, a sample."""
 
-import codecs
+import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import numpy as np
 from longmem_jax.errors import UsageError
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.models.language_model import LanguageModel
+
+NONE = np.zeros((0,), np.int32)
+CONTROL = re.compile(r'[\x00-\x08\x0b-\x1f\x7f-\x9f]')
 
 
 def read_prompt(prompt: str) -> bytes:
@@ -25,24 +29,72 @@ def read_prompt(prompt: str) -> bytes:
         raise UsageError(f'--prompt={prompt}: cannot be read ({error}).') from error
 
 
+def escaped(text: str) -> str:
+    """`text` with its control characters written out, as `\\x1b`; line ends and tabs stay.
+
+    A terminal obeys them: it may change its letters, its title, or what was printed before.
+    """
+    return CONTROL.sub(lambda match: f'\\x{ord(match[0]):02x}', text)
+
+
 class TextStream:
-    """Decodes tokens as they arrive; an incomplete character waits for its remaining bytes."""
+    """Decodes tokens as they arrive; a character waits for all of its tokens.
+
+    What is given out, joined, is the decoded text of all tokens. A tokenizer writes U+FFFD for a
+    character that is not whole, so text that ends in it is held back until tokens complete it.
+    """
 
     CONTEXT = 16  # earlier tokens decoded again with new ones, since spaces depend on what precedes
+    PATIENCE = 8  # tokens after which what is no character is given out; one has at most 4 bytes
 
     def __init__(self, tokenizer: Any):
         """Starts a text of `tokenizer`'s tokens."""
         self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder('utf-8')(errors='replace')
-        self._last = np.zeros((0,), np.int32)
+        self._earlier: list[list[int]] = []  # groups of tokens that end with a whole character
+        self._before = 0  # characters of the earlier tokens
+        self._open: list[int] = []  # tokens since then
+        self._shown = 0  # characters of theirs that were given out
+        self._waited = 0  # tokens since the last character
 
     def text(self, tokens: np.ndarray, *, final: bool = False) -> str:
         """The complete characters of new tokens, int32 [n]; `final` also returns incomplete ones."""
-        before = self._tokenizer.decode(self._last)
-        joined = np.concatenate([self._last, tokens])
-        after = self._tokenizer.decode(joined)
-        self._last = joined[-self.CONTEXT :]
-        return self._decoder.decode(after[len(before) :], final)
+        pieces = [self._next(int(token)) for token in tokens]
+        if final and self._open:
+            pieces.append(self._new()[self._shown :])
+            self._close()
+        return ''.join(pieces)
+
+    def _next(self, token: int) -> str:
+        """What one more token completes."""
+        self._open.append(token)
+        new = self._new()
+        whole = new.rstrip('\ufffd')
+        self._waited = 0 if len(whole) > self._shown else self._waited + 1
+        if self._waited >= self.PATIENCE:
+            whole = new
+        piece, self._shown = whole[self._shown :], max(self._shown, len(whole))
+        if new and len(whole) == len(new):
+            self._close()
+        elif not new:  # tokens without a text, such as that of the beginning
+            del self._open[: -self.PATIENCE]
+        return piece
+
+    def _new(self) -> str:
+        """The text that the open tokens add to the earlier ones."""
+        return self._decoded([*itertools.chain.from_iterable(self._earlier), *self._open])[
+            self._before :
+        ]
+
+    def _decoded(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(np.asarray(tokens, np.int32)).decode('utf-8', 'replace')
+
+    def _close(self) -> None:
+        """The open tokens are whole characters: they become the context of the next ones."""
+        self._earlier.append(self._open)
+        while len(self._earlier) > 1 and sum(map(len, self._earlier)) > self.CONTEXT:
+            self._earlier.pop(0)
+        self._before = len(self._decoded([*itertools.chain.from_iterable(self._earlier)]))
+        self._open, self._shown, self._waited = [], 0, 0
 
 
 def sample_text(model: LanguageModel, params: Any, tokenizer: Any, settings: Any) -> str:
@@ -58,4 +110,4 @@ def sample_text(model: LanguageModel, params: Any, tokenizer: Any, settings: Any
         top_p=settings.top_p,
         seed=settings.seed,
     )
-    return ''.join(stream.text(chunk[0]) for chunk in chunks)
+    return ''.join([stream.text(chunk[0]) for chunk in chunks] + [stream.text(NONE, final=True)])

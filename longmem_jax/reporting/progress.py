@@ -1,5 +1,6 @@
 """Console output of a run: a bar on a terminal, plain lines elsewhere; process 0 only."""
 
+import contextlib
 import sys
 import time
 from typing import TextIO
@@ -10,6 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
+
+from longmem_jax.reporting import waiting
+from longmem_jax.reporting.waiting import duration
 
 
 class Progress:
@@ -54,7 +58,7 @@ class Progress:
             self._open(step)
         if self._bar is not None:
             self._bar.update(self._task, completed=step, numbers=text)
-        elif self.log_every and step % self.log_every == 0:
+        elif self.log_every and (step % self.log_every == 0 or step == self.total):
             self._print(f'step {step:,}/{self.total:,}: {text}, {self._left(step)} left')
 
     def _left(self, step: int) -> str:
@@ -62,10 +66,7 @@ class Progress:
         started, first = self._started
         if step <= first:
             return '?'
-        seconds = (time.monotonic() - started) / (step - first) * (self.total - step)
-        minutes, seconds = divmod(int(seconds), 60)
-        hours, minutes = divmod(minutes, 60)
-        return f'{hours}:{minutes:02}:{seconds:02}'
+        return duration((time.monotonic() - started) / (step - first) * (self.total - step))
 
     def _print(self, text: str) -> None:
         self._console.print(text, markup=False)
@@ -74,6 +75,11 @@ class Progress:
         """Prints a line, above the bar if there is one."""
         if not self._quiet:
             self._print(text)
+
+    def busy(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Shows `what ...` and how long it takes, while a call lasts; not while there is a bar."""
+        console = self._console
+        return waiting.busy(what, out=console.file, terminal=console.is_terminal)
 
     def table(self, title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
         """Prints a table of numbers; the first column is text."""

@@ -11,6 +11,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import checksum
 from longmem_jax.reporting.progress import Progress
+from longmem_jax.reporting.waiting import Waiting
 from longmem_jax.retrieval.datastore import (
     CONTEXT,
     FORMAT,
@@ -173,10 +174,16 @@ def build(experiment: Experiment, split: str) -> Datastore:
             progress.say(f'Resuming after shard {len(manifest["shards"])}.')
     if not manifest['complete']:
         began, before = None, 0
-        with contextlib.closing(_Builder(folder, manifest)) as builder:
+        waiting = Waiting(f'Reading {split}', 0, 'keys')
+        with (
+            contextlib.closing(_Builder(folder, manifest)) as builder,
+            contextlib.closing(waiting),
+        ):
             for part in map(in_text_order, reader.parts()):
                 part_contexts, contexts = _contexts(part, contexts)
                 builder.add(part, part_contexts)
+                at = min(int(part.documents.max()) + 1, reader.num_documents)
+                waiting.update(builder.total, f' (document {at:,} of {reader.num_documents:,})')
                 if builder.waiting >= settings.shard_tokens:
                     builder.write(reader, contexts, False)
                     written = sum(shard['count'] for shard in manifest['shards'])

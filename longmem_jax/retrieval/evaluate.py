@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.config.retrieval import WITH_CACHE, WITH_NEIGHBOURS
-from longmem_jax.evaluation.result import Result, segment_text
+from longmem_jax.evaluation.result import Result, lanes_text, segment_text
 from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
+from longmem_jax.reporting.waiting import Waiting
 from longmem_jax.retrieval import report, spalm
 from longmem_jax.retrieval.cache import Cache
 from longmem_jax.retrieval.datastore import Datastore, identity
 from longmem_jax.retrieval.index import Index, make_index
 from longmem_jax.retrieval.knn_lm import log_probability, mixture
-from longmem_jax.retrieval.own_document import is_own_text
+from longmem_jax.retrieval.own_document import is_own_text, warnings
 from longmem_jax.retrieval.reading import Part, Reader
 from longmem_jax.retrieval.search import require_k
 from longmem_jax.retrieval.spalm_keys import open_keys
@@ -225,6 +226,10 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
         index, store = _open_datastore(experiment, params)
     progress.say(f'Evaluating step {step:,} of {experiment.workdir} with {kind}.')
 
+    uses = ({'validation': 'tuned on'} if settings.tune_tokens else {}) | {split: 'scored'}
+    for warning in warnings(store, experiment, uses):
+        progress.say(f'Warning: {warning}')
+
     def make_lookup(flatness: tuple[float, ...], split: str) -> Lookup:
         cache = Cache(settings.cache_length, flatness) if kind in WITH_CACHE else None
         own_text = store is not None and is_own_text(store, experiment, split)
@@ -252,6 +257,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     sums: dict[str, float] = {}
     count, num_bytes, gains = 0, 0.0, report.Gains(settings.report_tokens)
     alone = f'{split}, SPALM' if with_spalm else split
+    waiting = Waiting(f'Scoring {split}', 0, 'tokens')
     for part in parts(split, limit):
         looked_up = lookup.read(part)
         added, mixed = _mixed(looked_up, choice, kind)
@@ -259,12 +265,14 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
         for name, log in ((alone, looked_up.log_model), (together, mixed)):
             sums[name] = sums.get(name, 0.0) - float(log.sum())
         count += len(looked_up.targets)
+        waiting.update(count)
         num_bytes += float(part.num_bytes.sum())
         if store is not None:
             gains.add(part, looked_up, lookup.numbers, mixed, choice)
+    waiting.close()
     reading = experiment.config.evaluate
     protocol = (
-        f'{segment_text(reading)}, {reading.num_lanes} lanes, '
+        f'{segment_text(reading)}, {lanes_text(reading.num_lanes)}, '
         f'{"the first" if limit else "all"} {count:,} tokens of {split}'
     )
     protocols = {name: f'{protocol}; {description}' for name in sums} | {alone: protocol}

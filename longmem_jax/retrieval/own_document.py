@@ -6,6 +6,7 @@ with the same first and the same last. Paths are not compared for that, so a tex
 """
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,25 @@ def is_own_text(store: Datastore, experiment: Experiment, split: str) -> bool:
             'go back to the config.data it was made with.'
         )
     return False
+
+
+def warnings(
+    store: Datastore | None, experiment: Experiment, uses: dict[str, str]
+) -> Iterator[str]:
+    """Sentences about a datastore of the texts that it is used on.
+
+    Args:
+      store: None = there is nothing to warn of.
+      experiment: whose splits are read.
+      uses: split to what is done with it: 'scored'.
+    """
+    for split, how in uses.items():
+        if store is not None and is_own_text(store, experiment, split):
+            yield (
+                f'{store.folder} holds {split}, which is {how}: a token finds the other documents of '
+                'its own split, so it gains more than new text would; build the datastore with '
+                '--split=train.'
+            )
 
 
 def _place(source: dict[str, Any]) -> Path | str:

@@ -147,6 +147,7 @@ class Reader:
       memory: memories after the last part yielded.
       cursor: position after it.
       ordinals: int32 [lanes], see `Position`.
+      num_documents: of the split.
     """
 
     def __init__(
@@ -179,6 +180,7 @@ class Reader:
         self._key, self._wanted, self._dtype = experiment.config.retrieval.key, wanted, dtype
         self._context = self._config.context if context is None else context
         self._corpus = experiment.corpus(split)
+        self.num_documents = len(self._corpus)
         if self._context:
             self._corpus = Windows(self._corpus, self._config.segment_length, self._context)
         lanes = self._config.num_lanes

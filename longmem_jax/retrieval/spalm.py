@@ -29,7 +29,7 @@ from safetensors.flax import load_file
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
-from longmem_jax.evaluation.result import Result
+from longmem_jax.evaluation.result import Result, lanes_text
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.reporting.progress import Progress
@@ -228,7 +228,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
         num_bytes += float(inputs.num_bytes.sum())
         report.add(inputs, lists.numbers, rows, scores)
     protocol = (
-        f'segment {reading.segment_length}, {reading.num_lanes} lanes, '
+        f'segment {reading.segment_length}, {lanes_text(reading.num_lanes)}, '
         f'{"the first" if limit else "all"} {count:,} tokens of {split}; K {settings.k}'
     )
     names = {f'{split}, SPALM without neighbours': sums[1], f'{split}, SPALM': sums[0]}

@@ -1,5 +1,7 @@
 """Metrics of a run while it trains: fetched one step late, with rates and non-finite steps."""
 
+import contextlib
+import math
 import time
 from typing import Protocol
 
@@ -33,6 +35,9 @@ class Progress(Protocol):
     def say(self, text: str) -> None:
         """Prints a line."""
 
+    def busy(self, what: str) -> contextlib.AbstractContextManager[None]:
+        """Shows what is done while a call lasts."""
+
     def close(self) -> None:
         """Closes the output; may be called twice."""
 
@@ -43,6 +48,10 @@ class _Meter:
     def __init__(self, flops: float):
         self._flops, self._time, self._step = flops, 0.0, -1
         self._totals: dict[str, float] = {}
+
+    def skip(self, seconds: float) -> None:
+        """Leaves out time since the last call."""
+        self._time += seconds
 
     def read(self, step: int, metrics: dict[str, float]) -> dict[str, float]:
         """Rates since the last call; empty on the first."""
@@ -84,12 +93,43 @@ def by_head(metrics: Metrics) -> dict[str, float]:
     return numbers
 
 
+# Of a single batch they jump; the console shows their mean since its last line.
+AVERAGED = ('loss', 'bits_per_byte', 'accuracy', 'loss_alone', 'gate')
+
+
+class _Means:
+    """Means of some metrics over steps; a step in which one is not finite does not count for it."""
+
+    def __init__(self):
+        self._sums: dict[str, tuple[float, int]] = {}
+
+    def add(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Adds a step; returns its metrics with the means so far in place of those in `AVERAGED`."""
+        means = dict(metrics)
+        for name in AVERAGED:
+            value = metrics.get(name, math.nan)
+            if math.isfinite(value):
+                total, count = self._sums.get(name, (0.0, 0))
+                self._sums[name] = total + value, count + 1
+            if name in metrics and name in self._sums:
+                means[name] = self._sums[name][0] / self._sums[name][1]
+        return means
+
+    def clear(self) -> None:
+        """Begins with the next step."""
+        self._sums.clear()
+
+
 class Record:
-    """Writes metrics one step late, so that devices never wait for the host."""
+    """Writes metrics one step late, so that devices never wait for the host.
+
+    What is written are the numbers of single steps, the same wherever a run was resumed; what is shown
+    are means over the steps since the last line.
+    """
 
     def __init__(self, task: Task, writer: Writer, progress: Progress, flops: float):
         self._task, self._writer, self._progress = task, writer, progress
-        self._meter, self._speed = _Meter(flops), ''
+        self._meter, self._speed, self._means = _Meter(flops), '', _Means()
         self._waiting: tuple[int, Metrics] | None = None
         self._warnings = dict(task.plan.warnings)
 
@@ -97,6 +137,10 @@ class Record:
         """Keeps the metrics of a step on the devices and writes those of the previous step."""
         self.write()
         self._waiting = step, metrics
+
+    def paused(self, seconds: float) -> None:
+        """Leaves time out of the rates in which no step was taken: evaluations, checkpoints."""
+        self._meter.skip(seconds)
 
     def write(self) -> None:
         """Writes the metrics kept by `add`; raises `UsageError` after too many bad steps."""
@@ -112,13 +156,15 @@ class Record:
                 f'{plan.max_bad_steps}); {plan.remedy}. Nothing of these steps was kept.'
             )
         self._warn(step, metrics)
+        shown = self._means.add(metrics)
         if step % plan.log_every == 0 or step == plan.num_steps:
             self._writer.scalars(step, 'train', metrics)
             rates = self._meter.read(step, metrics)
             if rates:
                 self._writer.scalars(step, 'speed', rates)
             self._speed = _speed(rates) or self._speed
-        text = f'{self._task.in_short(metrics)}{self._speed}'
+            self._means.clear()
+        text = f'{self._task.in_short(shown)}{self._speed}'
         self._progress.update(step, f'{text}, {bad} bad steps' if bad else text)
 
     def _warn(self, step: int, metrics: dict[str, float]) -> None:

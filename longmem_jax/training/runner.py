@@ -159,9 +159,9 @@ def _restore(task: Task, saver: Checkpointer, progress: Progress) -> tuple[State
 def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int, bool]:
     """Trains until the plan is done, the batches end, or a signal: state, step, whether finished."""
     task, saver, plan = context.task, context.saver, context.task.plan
-    context.progress.say('Compiling the training step ...')
     started = time.monotonic()
-    compiled = task.compile()
+    with context.progress.busy('Compiling the training step'):
+        compiled = task.compile()
     allocator.give_back()
     seconds = time.monotonic() - started
     context.writer.scalars(first, 'compile', {'seconds': seconds, 'flops': compiled.flops})
@@ -183,11 +183,13 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
         if evaluating or saver.due(step):
             # Metrics must be written before the checkpoint of their step: a kill may come after it.
             record.write()
+        paused = time.monotonic()
         if evaluating:
             task.evaluate(state, step)
             allocator.give_back()
             evaluated = step
         saver.maybe_save(step, state)
+        record.paused(time.monotonic() - paused)
     record.write()
     profile.close(step)
     if not ending and evaluated < step:

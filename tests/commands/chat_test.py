@@ -1,8 +1,8 @@
 """`--mode=generate --chat`: a prompt through a folder's template, and an answer that ends."""
 
+import io
 import json
 import shutil
-import types
 
 import jax
 import numpy as np
@@ -64,8 +64,9 @@ def answer(experiment, monkeypatch, prompt, **options):
         'read',
         lambda self, tokens: (read.append(tokens), original(self, tokens))[1],
     )
-    out = types.SimpleNamespace(write=lambda text: None, flush=lambda: None)
-    text = generate.generate(experiment, prompt, dict(length=20) | options, chat=True, out=out)
+    text = generate.generate(
+        experiment, prompt, dict(length=20) | options, chat=True, out=io.StringIO()
+    )
     return text, np.concatenate(read, axis=1)[0].tolist()
 
 
@@ -88,11 +89,10 @@ def test_the_answer_ends_and_nothing_after_its_end_is_remembered(
     monkeypatch.setattr(
         generate.state_file, 'save', lambda path, state, pending, *rest: saved.append(pending) or 0
     )
-    out = types.SimpleNamespace(write=lambda text: None, flush=lambda: None)
     for seed in range(4):
         options = dict(length=40, seed=seed, top_p=1.0, beams=beams)
         generate.generate(
-            experiment, 'who', options, chat=True, save_state=str(tmp_path / 's'), out=out
+            experiment, 'who', options, chat=True, save_state=str(tmp_path / 's'), out=io.StringIO()
         )
     assert len(saved) == 4
     assert all(7 not in pending[0, :-1].tolist() for pending in saved)

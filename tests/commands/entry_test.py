@@ -21,15 +21,15 @@ from longmem_jax.errors import UsageError
 def test_a_file_may_come_by_get_config_in_any_way(tmp_path, text):
     path = tmp_path / 'config.py'
     path.write_text(text)
-    entry._require_file([f'--config={path}:tiny'])
+    entry._config_file([f'--config={path}:tiny'])
 
 
-@pytest.mark.parametrize('name, text', [('a.py', 'x = 3'), ('config.json', '{"a": '), ('b.py', '')])
+@pytest.mark.parametrize('name, text', [('a.py', 'x = 3'), ('a.txt', '{"a": '), ('b.py', '')])
 def test_a_file_without_get_config_says_what_a_config_is(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(UsageError, match='has no function get_config; a config is a Python file'):
-        entry._require_file([f'--config={path}'])
+        entry._config_file([f'--config={path}'])
 
 
 def test_a_config_is_whole():
@@ -52,6 +52,19 @@ def test_a_run_brings_its_own_config(tmp_path):
     (tmp_path / 'config.json').write_text('{"model": ')
     with pytest.raises(UsageError, match='not the configuration of a run'):
         entry._of_workdir(str(tmp_path))
+
+
+def test_the_file_of_a_run_is_a_config(tmp_path):
+    config = quickstart.get_config('tiny')
+    path = tmp_path / 'config.json'
+    path.write_text(config.to_json())
+    for arguments in ([f'--config={path}'], ['--config', str(path)]):
+        rest, found = entry._config_file(['main', *arguments, '--mode=train'])
+        assert rest == ['main', '--mode=train'] and found.to_dict() == config.to_dict()
+    with pytest.raises(UsageError, match="a run takes no ':tiny'"):
+        entry._config_file([f'--config={path}:tiny'])
+    with pytest.raises(UsageError, match='there is no file .*none.json.*--mode=list'):
+        entry._config_file([f'--config={tmp_path}/none.json'])
 
 
 @pytest.mark.parametrize('content', ['{"model_type": "gpt2", "n_layer": 2}', '{"model": {}}', '[]'])

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import longmem_jax
 from experiments.trainings import train_seeds
 from longmem_jax.commands import evaluate
 from longmem_jax.commands.train import train
@@ -21,6 +22,7 @@ from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
+from longmem_jax.evaluation.token_losses import token_losses
 from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
 from longmem_jax.reporting.writers import read_metrics
 from longmem_jax.training import step as train_step
@@ -109,6 +111,19 @@ def test_a_finished_run_only_evaluates(finished, texts, capsys):
     assert json.loads((workdir / 'config.json').read_text())['notes']
     assert training_lines(workdir) == lines
     assert again.results['test'].nll == summary.results['test'].nll
+
+
+def test_a_run_is_loaded_by_its_folder_alone(finished, texts, tmp_path):
+    model, params, tokenizer = longmem_jax.load(str(finished[0]))
+    wanted, step = experiment(small_config(texts), finished[0]).restore_parameters()
+    assert step == 12 and model.segment_length == 8
+    jax.tree.map(np.testing.assert_array_equal, params, wanted)
+    state = model.apply({'params': params}, 1, method='initial_state')
+    before, text = np.asarray([tokenizer.begin]), tokenizer.encode(b'alpha beta gamma')
+    losses = np.concatenate([*token_losses(model, params, state, before, text)])
+    assert losses.shape == (16,) and losses.mean() < finished[2][0]['loss']
+    with pytest.raises(UsageError, match='no config.json there; give the workdir of a run'):
+        longmem_jax.load(tmp_path)
 
 
 def test_a_sample_that_fails_loses_no_result(finished, texts, tmp_path, capsys, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
-from longmem_jax.retrieval.own_document import is_own_text, source_of
+from longmem_jax.retrieval.own_document import is_own_text, source_of, warnings
 from tests.commands.train_test import small_config, texts  # noqa: F401  (a fixture)
 
 
@@ -30,6 +30,16 @@ def test_a_text_is_known_by_its_documents(texts, tmp_path, monkeypatch):  # noqa
     assert is_own_text(store, experiment(moved), 'train')
     (moved / 'train' / '5.txt').write_text('other words')
     assert not is_own_text(store, experiment(moved), 'train')
+
+
+def test_a_datastore_of_what_it_is_used_on_is_said(texts):  # noqa: F811
+    run = experiment(texts)
+    store = SimpleNamespace(folder='store', source=source_of(run, 'validation'))
+    uses = {'validation': 'tuned on', 'test': 'scored'}
+    (said,) = warnings(store, run, uses)
+    assert 'store holds validation, which is tuned on' in said
+    assert not list(warnings(store, run, {'test': 'scored'}))
+    assert not list(warnings(None, run, uses))
 
 
 def test_the_same_text_in_other_documents_is_refused(texts, monkeypatch):  # noqa: F811

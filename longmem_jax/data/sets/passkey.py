@@ -51,7 +51,7 @@ class _Documents(Sequence):
           UsageError: no texts, or none as long as the largest distance.
         """
         self._settings, self._split, self._seed = data.task.to_dict(), split, data.seed
-        files = TextFiles(data.path, split, data.documents, tuple(data.fractions))
+        files = TextFiles(data.path, split, data.documents, tuple(data.fractions), data.text_field)
         texts = (files[i].text.decode('utf-8', 'replace') for i in range(len(files)))
         needed = max(self._settings['distances'][-1], self._settings['before'])
         self._texts = [text for text in texts if len(text) > needed]

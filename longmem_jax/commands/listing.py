@@ -1,0 +1,96 @@
+"""`--mode=list`: the configs with their variants, the memories, and the fields with their meaning."""
+
+import importlib.util
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_collections
+
+from longmem_jax.config import base, variants
+from longmem_jax.config.meanings import first_line, meanings
+from longmem_jax.errors import UsageError
+from longmem_jax.memory.registry import LAYERS
+from longmem_jax.models.kinds import KINDS
+
+WIDTH = 100
+
+
+def overview(folder: Path) -> Iterator[str]:
+    """Lines about everything that a command line can name.
+
+    Args:
+      folder: of the config files.
+    """
+    yield 'Configs, --config=configs/NAME.py or --config=configs/NAME.py:VARIANT,VARIANT:'
+    for name, about, names in configs(folder):
+        yield f'  {name}: {about}'
+        yield from _wrapped(', '.join(names), 6)
+    yield ''
+    yield 'Memories, --config=configs/NAME.py:memory=MEMORY:'
+    for name, about in memories():
+        yield f'  {name}: {about}'
+    yield ''
+    yield 'Fields, --config.SECTION.FIELD=VALUE, with values that no config has set:'
+    yield from fields(base.base())
+    yield ''
+    yield 'Fields of layers, --config.model.LAYER.FIELD=VALUE, with the values of their papers:'
+    layers = {name: entry.defaults() for name, entry in LAYERS.items()}
+    yield from fields(ml_collections.ConfigDict({'model': layers}))
+
+
+def configs(folder: Path) -> Iterator[tuple[str, str, list[str]]]:
+    """Name, first line and accepted arguments of every config in a folder.
+
+    Raises:
+      UsageError: there are none.
+    """
+    files = sorted(folder.glob('[a-z]*.py'))
+    if not files:
+        raise UsageError(f'{folder.absolute()}: has no configs; call --mode=list in the checkout.')
+    for file in files:
+        spec = importlib.util.spec_from_file_location(f'configs.{file.stem}', file)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield file.stem, first_line(module.__doc__), variants.accepted(module.get_config)
+
+
+def memories() -> Iterator[tuple[str, str]]:
+    """Every name of `:memory=`, with the first line of the file that it is in."""
+    for owner in (*LAYERS.values(), *KINDS.values()):
+        made = owner.layer if hasattr(owner, 'layer') else owner.model
+        for name in owner.recipes:
+            yield name, first_line(sys.modules[made.__module__].__doc__)
+
+
+def fields(config: Any) -> Iterator[str]:
+    """`SECTION.FIELD = VALUE  # MEANING` of all fields of a configuration."""
+    known = meanings()
+
+    def lines(section: Any, prefix: str) -> Iterator[str]:
+        for name in section:
+            path, value = f'{prefix}{name}', section[name]
+            about = known.get(path, '')
+            if not isinstance(value, ml_collections.ConfigDict):
+                yield from _wrapped(f'{path} = {value!r}' + (f'  # {about}' if about else ''), 2)
+                continue
+            if about:
+                yield from _wrapped(f'{path}: {about}', 2)
+            yield from lines(value, f'{path}.')
+
+    yield from lines(config, '')
+
+
+def show(config: Any) -> None:
+    """Prints the fields of a configuration, or the `overview` if it is None."""
+    print('\n'.join(overview(Path('configs')) if config is None else fields(config)))
+
+
+def _wrapped(text: str, indent: int) -> list[str]:
+    """A text in lines of `WIDTH`, the later ones further to the right."""
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=' ' * indent, subsequent_indent=' ' * (indent + 4),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip

@@ -1,0 +1,48 @@
+"""A trained model for one's own code: `model, params, tokenizer = longmem_jax.load(workdir)`."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from longmem_jax.config import checks
+from longmem_jax.data.tokenizers import Tokenizer
+from longmem_jax.devices import sharding
+from longmem_jax.experiment import Experiment, saved_config
+from longmem_jax.models.language_model import LanguageModel
+
+ONE_DEVICE = dict(data=1, fsdp=1, tensor=1, memory=1)
+
+
+class Trained(NamedTuple):
+    """A model of a run.
+
+    Attributes:
+      model: as for evaluation; `commands.evaluate`, `generation.reader.Reader` and
+        `evaluation.token_losses` show how it is read.
+      params: its parameters.
+      tokenizer: of the run.
+    """
+
+    model: LanguageModel
+    params: Any
+    tokenizer: Tokenizer
+
+
+def load(workdir: str | Path, at: int | None = None) -> Trained:
+    """The model of a run, on the first device.
+
+    Args:
+      workdir: of the run; its `config.json` is the configuration.
+      at: step of the checkpoint; None = the newest.
+
+    Raises:
+      UsageError: there is no run, or no checkpoint of it.
+    """
+    config = saved_config(workdir)
+    config.mesh = ONE_DEVICE
+    checks.require_runnable(config, 1)
+    mesh = sharding.make_mesh(ONE_DEVICE, jax.devices()[:1])
+    experiment = Experiment(config, Path(workdir).expanduser(), mesh)
+    params, _ = experiment.restore_parameters(at)
+    return Trained(experiment.evaluation_model, params, experiment.tokenizer)

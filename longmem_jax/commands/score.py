@@ -1,0 +1,190 @@
+"""`--mode=score`: the loss of every token of a given text, or of the texts of a file."""
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from longmem_jax.commands.start_from import newest_parameters
+from longmem_jax.data.json_lines import read_examples
+from longmem_jax.devices import sharding
+from longmem_jax.errors import UsageError
+from longmem_jax.evaluation.token_losses import TokenLosses, token_losses
+from longmem_jax.experiment import Experiment
+from longmem_jax.files import opened, require_writable
+from longmem_jax.generation import memory_file
+from longmem_jax.generation.reader import fresh_state
+from longmem_jax.generation.text import NONE, TextStream, escaped, read_prompt
+from longmem_jax.reporting.waiting import Waiting
+
+COLUMNS = ('position', 'token', 'nats', 'text')
+
+
+class Scorer:
+    """Scores texts with the newest parameters of a run.
+
+    Attributes:
+      step: training steps of the parameters.
+      tokenizer: of the run.
+    """
+
+    def __init__(self, experiment: Experiment, load_state: str = ''):
+        """Restores the parameters.
+
+        Args:
+          experiment: a trained experiment.
+          load_state: file of a memory; every text then continues the text that it is of.
+
+        Raises:
+          UsageError: several processes, no checkpoint, or a memory of another model.
+        """
+        sharding.require_one_process('--mode=score')
+        self._params, self.step = newest_parameters(experiment, _say)
+        self._model, self.tokenizer = experiment.evaluation_model, experiment.tokenizer
+        fresh = fresh_state(self._model, self._params, 1)
+        self._state, self._before = fresh, np.asarray([self.tokenizer.begin], np.int32)
+        if load_state:
+            plain = self._model.config.to_dict() | {'segment_length': self._model.segment_length}
+            self._state, pending = memory_file.load(load_state, fresh, plain, self._params)
+            self._before = np.asarray(pending[0], np.int32)
+
+    def __call__(self, text: bytes) -> TokenLosses:
+        """The losses of a text.
+
+        Raises:
+          UsageError: it has no tokens.
+        """
+        tokens = self.tokenizer.encode(text)
+        if not len(tokens):
+            raise UsageError('the text to score is empty: give --prompt=TEXT, or --prompt=@FILE.')
+        parts, read = [], 0
+        waiting = Waiting('Scoring', len(tokens), 'tokens', out=sys.stderr)
+        with contextlib.closing(waiting):
+            for nats in token_losses(self._model, self._params, self._state, self._before, tokens):
+                parts.append(nats)
+                read += len(nats)
+                waiting.update(read)
+        unscored = 0 if len(self._before) else len(self.tokenizer.decode(tokens[:1]))
+        return TokenLosses(tokens, np.concatenate(parts), len(text) - unscored)
+
+
+def score(
+    experiment: Experiment,
+    prompt: str,
+    *,
+    load_state: str = '',
+    output: str = '',
+    out: TextIO | None = None,
+) -> TokenLosses:
+    """Scores one text and writes a row for each of its tokens.
+
+    Args:
+      experiment: a trained experiment.
+      prompt: the text, or '@FILE'.
+      load_state: as in `Scorer`.
+      output: file for the rows: JSON lines if it ends with .jsonl, else columns with tabs; '' = the
+        columns are printed.
+      out: where they are printed; default stdout.
+
+    Returns:
+      The losses.
+
+    Raises:
+      UsageError: as in `Scorer`, no text, or a file that cannot be written.
+    """
+    if output:
+        require_writable(output, f'--output={output}')
+    scorer = Scorer(experiment, load_state)
+    losses = scorer(read_prompt(prompt))
+    as_json = output.endswith('.jsonl')
+    with opened(output, out or sys.stdout) as file:
+        if not as_json:
+            print(*COLUMNS, sep='\t', file=file)
+        for row in rows(losses, scorer.tokenizer):
+            if as_json:
+                line = json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False)
+            else:
+                text = escaped(json.dumps(row[-1], ensure_ascii=False))
+                line = '\t'.join(('' if cell is None else str(cell)) for cell in (*row[:-1], text))
+            print(line, file=file)
+    _say(f'step {scorer.step:,}: {in_short(losses)}')
+    return losses
+
+
+def score_all(
+    experiment: Experiment,
+    prompts: str,
+    *,
+    load_state: str = '',
+    output: str = '',
+    out: TextIO | None = None,
+) -> list[TokenLosses]:
+    """Scores the texts of a file of JSON lines, each by itself, and writes a line for each.
+
+    Args:
+      experiment, load_state: as in `score`.
+      prompts: the file; every line is an object with the field `text`.
+      output: file of JSON lines: the object, with `step`, `tokens`, `bytes`, `nats_per_token`,
+        `bits_per_byte` and `losses`, the nats of all tokens; '' = they are printed.
+      out: where they are printed; default stdout.
+
+    Returns:
+      The losses, in order.
+
+    Raises:
+      UsageError: as in `score`, or another file.
+    """
+    if output:
+        require_writable(output, f'--output={output}')
+    examples = read_examples(Path(prompts).expanduser(), {'text': str})
+    scorer, found = Scorer(experiment, load_state), []
+    with opened(output, out or sys.stdout) as file:
+        for example in examples:
+            losses = scorer(example['text'].encode('utf-8', 'replace'))
+            numbers = {
+                'step': scorer.step,
+                'tokens': losses.scored,
+                'bytes': losses.num_bytes,
+                'nats_per_token': _number(losses.loss),
+                'bits_per_byte': _number(losses.bits_per_byte),
+                'losses': [_number(each) for each in losses.nats],
+            }
+            print(json.dumps(example | numbers, ensure_ascii=False), file=file, flush=True)
+            found.append(losses)
+    return found
+
+
+def rows(losses: TokenLosses, tokenizer: Any) -> Iterator[tuple[int, int, float | None, str]]:
+    """Position, id, nats (None for nan) and text of every token.
+
+    The text is what a token completes, so that all of them are the whole text: a character of several
+    tokens is at its last one.
+    """
+    stream, last = TextStream(tokenizer), len(losses.tokens) - 1
+    for position, (token, nats) in enumerate(zip(losses.tokens, losses.nats, strict=True)):
+        text = stream.text(losses.tokens[position : position + 1])
+        text += stream.text(NONE, final=True) if position == last else ''
+        yield position, int(token), _number(nats), text
+
+
+def in_short(losses: TokenLosses) -> str:
+    """Size and scores of a text."""
+    perplexity = math.exp(min(losses.loss, 700))
+    return (
+        f'{losses.scored:,} tokens, {losses.num_bytes:,} bytes: {losses.loss:.4f} nats/token, '
+        f'{losses.bits_per_byte:.4f} bits/byte, perplexity {perplexity:,.2f}'
+    )
+
+
+def _number(value: Any) -> float | None:
+    """A float for JSON, which has no nan; float32 with the digits that it has."""
+    return float(f'{float(value):.7g}') if math.isfinite(value) else None
+
+
+def _say(line: str) -> None:
+    print(f'[{line}]', file=sys.stderr, flush=True)

@@ -1,0 +1,93 @@
+"""What the fields of a configuration mean: the comments of `config.base` and the docstrings of layers.
+
+They are read where they are written, so that a list of fields cannot say something else.
+"""
+
+import ast
+import inspect
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+
+from longmem_jax.config import base
+from longmem_jax.memory.registry import LAYERS
+
+
+def meanings() -> dict[str, str]:
+    """Paths of all fields of `config.base` and of the layers' sections, each with its meaning."""
+    found = dict(_of_base(inspect.getsource(base)))
+    for name, entry in LAYERS.items():
+        found[f'model.{name}'] = first_line(entry.layer.__doc__)
+        found |= {
+            f'model.{name}.{field}': _of_layer(entry.layer, field) for field in entry.fields()
+        }
+    return found
+
+
+def first_line(text: str | None) -> str:
+    """The first line of a docstring; '' if there is none."""
+    return (text or '').strip().partition('\n')[0].strip()
+
+
+def _of_base(source: str) -> Iterator[tuple[str, str]]:
+    """Path and comment of every field that `base` sets: after the field, or in the lines above it."""
+    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    comments = {t.start[0]: t.string.lstrip('# ') for t in tokens if t.type == tokenize.COMMENT}
+    alone = {line for line in comments if source.splitlines()[line - 1].lstrip().startswith('#')}
+
+    def comment(first: int, last: int) -> str:
+        if last in comments:
+            return comments[last]
+        above = first
+        while above - 1 in alone:
+            above -= 1
+        return ' '.join(comments[line] for line in range(above, first))
+
+    def fields(section: str, call: ast.Call) -> Iterator[tuple[str, str]]:
+        for keyword in call.keywords:
+            path, value = f'{section}.{keyword.arg}', keyword.value
+            nested = isinstance(value, ast.Call)
+            # The comment after a section of several lines is that of its first line.
+            yield path, comment(keyword.lineno, keyword.lineno if nested else value.end_lineno)
+            if nested and ast.unparse(value.func) in ('dict', 'config_dict.create'):
+                yield from fields(path, value)
+
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+            target = ast.unparse(node.targets[0])
+            if re.fullmatch(r'config\.\w+', target):
+                name = target.removeprefix('config.')
+                if isinstance(node.value, ast.Call):
+                    yield from fields(name, node.value)
+                else:
+                    yield name, comment(node.lineno, node.end_lineno)
+
+
+def _of_layer(layer: type, field: str) -> str:
+    """What a docstring says about a field: the layer's, or that of a class it names or extends."""
+    for owner in layer.__mro__:
+        text = _attributes(owner.__doc__ or '').get(field, '')
+        named = re.search(r'(?:as in|see) `(\w+)`', text or owner.__doc__ or '')
+        names = vars(sys.modules[owner.__module__]) | {
+            e.layer.__name__: e.layer for e in LAYERS.values()
+        }
+        other = names.get(named[1]) if named else None
+        if isinstance(other, type) and other is not owner:
+            return _of_layer(other, field) or text
+        if text:
+            return text
+    return ''
+
+
+def _attributes(docstring: str) -> dict[str, str]:
+    """Names and texts of the block `Attributes:` of a docstring."""
+    block = inspect.cleandoc(docstring).partition('Attributes:\n')[2]
+    found: dict[str, str] = {}
+    for names, text in re.findall(
+        r'^  (\w[\w,\s]*):((?:.*\n?)(?:^    .*\n?)*)', block, re.MULTILINE
+    ):
+        for name in re.split(r',\s*', names):
+            found[name] = ' '.join(text.split())
+    return found

@@ -1,0 +1,121 @@
+"""A configuration out of JSON: the `config.json` that every run leaves in its workdir.
+
+Such a file may come from anywhere, so fields and types are compared with those of `config.base` and of
+the layers before anything reads them.
+"""
+
+import math
+from typing import Any
+
+import ml_collections
+
+from longmem_jax.config import earlier
+from longmem_jax.config.base import FOLLOWS, base
+from longmem_jax.errors import UsageError, nearest
+from longmem_jax.models.kinds import KINDS
+
+SECTIONS = ('data', 'model', 'train')  # a Hugging Face folder has a config.json too, without them
+# Sections whose fields depend on what is used; the others have exactly those of `config.base`.
+OPEN = (
+    'config.data.task', 'config.evaluate.model', 'config.reinforcement.task',
+    'config.train.loss_weights',
+    *(f'config.model.{name}' for name in KINDS),
+)  # fmt: skip
+DEPTH = 8  # of sections and tuples in each other
+LARGEST = 2**63
+
+
+def restored(content: Any, where: str) -> ml_collections.ConfigDict:
+    """The configuration that JSON holds.
+
+    Fields that a later version added have their defaults. A field that follows another one in
+    `config.base`, and has its value, follows it again, so that overrides do the same as they did with
+    the config's own file.
+
+    Args:
+      content: what the JSON says; anything.
+      where: the file, for messages.
+
+    Raises:
+      UsageError: it is no configuration, or it has fields that there are not, or values of other types.
+    """
+    if not isinstance(content, dict) or not all(isinstance(content.get(s), dict) for s in SECTIONS):
+        raise UsageError(
+            f'{where}: not the configuration of a run, which has {", ".join(SECTIONS)}; give the '
+            'workdir of a run. A Hugging Face model is used through configs/host.py:path=FOLDER.'
+        )
+    expected = base().to_dict()
+    layers = earlier.defaults_of(content['model'])
+    expected['model'] = layers | {name: {} for name in KINDS if name in content['model']}
+    checked = _section(content, expected, 'config', where)
+    config = ml_collections.ConfigDict(earlier.completed_config(checked))
+    for section, field, other, source in FOLLOWS:
+        if config[section][field] == config[other][source]:
+            config[section][field] = config[other].get_oneway_ref(source)
+    return config
+
+
+def _section(given: Any, expected: dict[str, Any], name: str, where: str) -> dict[str, Any]:
+    """The fields of a section, each of the type that it has in `expected`."""
+    if not isinstance(given, dict):
+        raise UsageError(f'{where}: {name} = {_short(given)}: must be a section with fields.')
+    if name in OPEN:
+        return {_name(field, name, where): _plain(given[field], f'{name}.{field}', where)
+                for field in given}  # fmt: skip
+    values = {}
+    for field, value in given.items():
+        path = f'{name}.{field}'
+        if path.startswith('config.lifelong.') and isinstance(value, dict):
+            values[field] = _plain(value, path, where)  # of a method, which checks it
+            continue
+        if field not in expected:
+            raise UsageError(
+                f'{where}: {name} has no field {_short(field)}; {nearest(field, expected)}a name may be '
+                'mistyped, or the file is of a later version.'
+            )
+        default = expected[field]
+        if isinstance(default, dict):
+            values[field] = _section(value, default, path, where)
+        else:
+            values[field] = _value(value, default, path, where)
+    return values
+
+
+def _value(value: Any, default: Any, path: str, where: str) -> Any:
+    """`value`, of the type of `default`; JSON has lists for tuples, and may have 1 for 1.0."""
+    value = _plain(value, path, where)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if isinstance(default, float) and number:
+        return float(value)
+    if default is None or value is None or type(value) is type(default):
+        return value
+    raise UsageError(
+        f'{where}: {path} = {_short(value)}: must be of the type {type(default).__name__}, such as '
+        f'{_short(default)}.'
+    )
+
+
+def _plain(value: Any, path: str, where: str, depth: int = 0) -> Any:
+    """A value without fields of its own, or an open section; lists become tuples."""
+    if depth > DEPTH:
+        raise UsageError(f'{where}: {path}: more than {DEPTH} lists or sections in each other.')
+    if isinstance(value, dict):
+        return {_name(field, path, where): _plain(each, f'{path}.{field}', where, depth + 1)
+                for field, each in value.items()}  # fmt: skip
+    if isinstance(value, list):
+        return tuple(_plain(each, path, where, depth + 1) for each in value)
+    if isinstance(value, (int, float)) and (math.isnan(value) or LARGEST <= abs(value) < math.inf):
+        raise UsageError(f'{where}: {path} = {_short(value)}: not a number that a field can have.')
+    return value
+
+
+def _name(field: str, section: str, where: str) -> str:
+    """The name of a field of an open section, which must be one that a configuration can have."""
+    if '.' in field or not field or hasattr(ml_collections.ConfigDict, field):
+        raise UsageError(f'{where}: {section}: {_short(field)} cannot be the name of a field.')
+    return field
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + '...'

@@ -1,0 +1,78 @@
+"""What is strange about `config.data`: files that are no text, and settings that nothing uses."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from longmem_jax.data.documents import SPLITS
+from longmem_jax.data.stored_files import FAULTS, PACKED
+from longmem_jax.data.text_files import FRACTIONS, TABLES, find_files, kind_of
+from longmem_jax.errors import UsageError
+
+LOOKED_AT = 1 << 16  # bytes at the beginning of a file
+FILES = 8  # of every split
+MARKS = {
+    b'\xff\xfe': 'UTF-16', b'\xfe\xff': 'UTF-16', b'%PDF': 'a PDF', b'PK\x03\x04': 'a zip archive',
+    b'PAR1': 'a parquet file without its ending', b'\x1f\x8b': 'gzip without its ending',
+    b'\xfd7zXZ': 'xz without its ending', b'\x89PNG': 'an image', b'\xff\xd8\xff': 'an image',
+}  # fmt: skip
+
+
+def oddities(data: Any) -> Iterator[str]:
+    """Sentences about what is probably a mistake, for a run to print; the data are read all the same.
+
+    Args:
+      data: `config.data`.
+    """
+    root = Path(data.path).expanduser()
+    if data.source != 'text' or not data.path or not root.exists():
+        return
+    if root.is_dir() and tuple(data.fractions) != FRACTIONS:
+        yield (
+            f'config.data.fractions = {tuple(data.fractions)} is not used: {root} is a folder, whose '
+            'splits are its own'
+        )
+    if data.documents == 'folder':
+        return
+    for file in _files(root):
+        looks = oddity(file)
+        if looks:
+            yield (
+                f'{file} looks like {looks}, and is read as if it were a text in UTF-8; turn it into '
+                'text, or give another config.data.path'
+            )
+
+
+def oddity(file: Path) -> str:
+    """What a file looks like, if not like text: 'UTF-16'; '' if it does, or cannot be read."""
+    if kind_of(file) in TABLES:
+        return ''
+    try:
+        with PACKED.get(file.suffix, open)(file, 'rb') as opened:
+            begin = opened.read(LOOKED_AT)
+    except FAULTS:
+        return ''  # who reads it says why
+    for mark, name in MARKS.items():
+        if begin.startswith(mark):
+            return name
+    text = begin.decode('utf-8', 'ignore').encode()
+    cut = 3 if len(begin) == LOOKED_AT else 0  # bytes of a character that is cut
+    invalid = max(len(begin) - len(text) - cut, 0)
+    if begin.count(0) * 100 > len(begin):
+        return 'UTF-16 or binary data (it has NUL bytes)'
+    return (
+        f'no UTF-8 ({invalid:,} of its first {len(begin):,} bytes are no text)' if invalid else ''
+    )
+
+
+def _files(root: Path) -> list[Path]:
+    """The file, or the first files of every split."""
+    if root.is_file():
+        return [root]
+    found = []
+    for split in SPLITS:
+        try:
+            found += find_files(root, split)[:FILES]
+        except UsageError:  # who reads it says why
+            continue
+    return found

@@ -1,0 +1,96 @@
+"""Texts in tables: a column of a .parquet or .csv file, a document per row."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv, parquet
+
+from longmem_jax.data.stored_files import PACKED, read_whole
+from longmem_jax.errors import UsageError, nearest
+
+
+class Table:
+    """The texts of one column, by row.
+
+    Row groups of a .parquet file are read when they are needed, one at a time; the column of a .csv file
+    is held in memory. The first line of a .csv file has the names of the columns.
+    """
+
+    def __init__(self, path: Path, field: str):
+        """Finds the column.
+
+        Args:
+          path: a .parquet or .csv file, maybe packed (.gz, .xz).
+          field: name of the column.
+
+        Raises:
+          UsageError: the file cannot be read, or has no such column of texts.
+        """
+        self._path, self._field = path, field
+        self._lock, self._group = threading.Lock(), -1
+        self._texts: pa.ChunkedArray | None = None
+        try:
+            source = pa.BufferReader(read_whole(path)) if path.suffix in PACKED else str(path)
+            if Path(path.stem if path.suffix in PACKED else path).suffix == '.csv':
+                self._open_csv(source)
+            else:
+                self._open_parquet(source)
+        except (pa.ArrowException, OSError) as error:
+            raise UsageError(f'{path}: cannot be read ({error}).') from error
+
+    def _open_csv(self, source: pa.BufferReader | str) -> None:
+        texts = csv.read_csv(
+            source,
+            parse_options=csv.ParseOptions(newlines_in_values=True),
+            convert_options=csv.ConvertOptions(column_types={self._field: pa.string()}),
+        )
+        self._require(texts.schema)
+        self._texts, self._group = texts[self._field], 0
+        self._borders = np.asarray([0, len(texts)])
+
+    def _open_parquet(self, source: pa.BufferReader | str) -> None:
+        self._file = parquet.ParquetFile(source)
+        self._require(self._file.schema_arrow)
+        groups = range(self._file.num_row_groups)
+        rows = [self._file.metadata.row_group(group).num_rows for group in groups]
+        self._borders = np.cumsum([0, *rows])
+
+    def _require(self, schema: pa.Schema) -> None:
+        """Raises `UsageError` unless the column is there and has texts."""
+        if self._field not in schema.names:
+            raise UsageError(
+                f'{self._path}: no column {self._field!r} (config.data.text_field); '
+                f'{nearest(self._field, schema.names)}its columns are {", ".join(schema.names)}.'
+            )
+        kind = schema.field(self._field).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        texts = ('string', 'large_string', 'string_view', 'binary', 'large_binary', 'binary_view')
+        if str(kind) not in texts:
+            raise UsageError(
+                f'{self._path}: the column {self._field!r} (config.data.text_field) has '
+                f'{kind}, not text.'
+            )
+
+    def __len__(self) -> int:
+        return int(self._borders[-1])
+
+    def __getitem__(self, row: int) -> bytes:
+        """The text of a row.
+
+        Raises:
+          UsageError: it has none, or cannot be read.
+        """
+        group = int(np.searchsorted(self._borders, row, side='right')) - 1
+        try:
+            with self._lock:
+                if group != self._group:
+                    texts = self._file.read_row_group(group, columns=[self._field])
+                    self._texts, self._group = texts[self._field], group
+                text = self._texts[row - int(self._borders[group])].as_py()
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise UsageError(f'{self._path}, row {row + 1}: cannot be read ({error}).') from error
+        if text is None:
+            raise UsageError(f'{self._path}, row {row + 1}: nothing in the column {self._field!r}.')
+        return text.encode('utf-8', 'replace') if isinstance(text, str) else text

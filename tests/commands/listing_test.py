@@ -1,0 +1,85 @@
+"""`--mode=list`: nothing that a command line can name is missing, and everything has a meaning."""
+
+from pathlib import Path
+
+import pytest
+
+from configs import quickstart
+from longmem_jax.commands import entry, listing
+from longmem_jax.config import variants
+from longmem_jax.config.base import base
+from longmem_jax.config.meanings import meanings
+from longmem_jax.config.recipes import recipes
+from longmem_jax.errors import UsageError
+from longmem_jax.memory.registry import LAYERS
+
+CONFIGS = Path(__file__).parents[2] / 'configs'
+
+
+def test_every_field_has_a_meaning():
+    known = meanings()
+
+    def paths(section, prefix):
+        for name, value in section.items():
+            yield f'{prefix}{name}'
+            if isinstance(value, dict):
+                yield from paths(value, f'{prefix}{name}.')
+
+    wanted = [path for path in paths(base().to_dict(), '') if path.count('.')]
+    wanted += [
+        f'model.{name}.{field}' for name, entry in LAYERS.items() for field in entry.fields()
+    ]
+    assert not [path for path in wanted if not known.get(path)], 'a field without a comment'
+    assert known['train.log_every'] == 'steps between lines of metrics'
+    assert known['data.task'] == 'fields of a task, or of a set of data/sets/'
+    assert known['model.lora.rank'] == '0 = none' and 'LoRA' in known['model.lora']
+    assert known['model.rotary_bands'].startswith("'llama3', 'yarn': turns")
+    assert known['model.transformer_xl.memory_length'].startswith('hidden vectors kept per layer')
+
+
+def test_configs_are_listed_with_their_variants():
+    listed = {name: (about, names) for name, about, names in listing.configs(CONFIGS)}
+    assert set(listed) == {file.stem for file in CONFIGS.glob('[a-z]*.py')}
+    assert all(about and names for about, names in listed.values())
+    assert listed['quickstart'][1] == ['tiny', 'memory=NAME']
+    assert 'size=VALUE' in listed['memorizing_pg19'][1]
+    assert variants.accepted(lambda: None) == []
+
+
+def test_memories_are_listed():
+    listed = dict(listing.memories())
+    assert set(listed) == set(recipes()) and all(listed.values())
+
+
+def test_the_fields_of_a_config_are_listed_with_its_values():
+    lines = list(listing.fields(quickstart.get_config('tiny')))
+    assert '  train.num_steps = 20  # optimizer updates of the whole run' in lines
+    assert any(
+        line.startswith("  model.attention = ('transformer_xl', 'transformer_xl')")
+        for line in lines
+    )
+    assert max(map(len, lines)) <= listing.WIDTH
+
+
+def test_without_configs_it_says_where_they_are(tmp_path):
+    with pytest.raises(UsageError, match='has no configs; call --mode=list in the checkout'):
+        list(listing.overview(tmp_path))
+
+
+@pytest.mark.parametrize(
+    'given, near',
+    [
+        ('configs/quickstrat.py', "did you mean 'configs/quickstart.py'?"),
+        ('quickstart', "did you mean 'configs/quickstart.py'?"),
+        (
+            'configs/expire_span.py',
+            "'configs/expire_span_pg19.py' or 'configs/expire_span_enwik8.py'",
+        ),
+        ('zzzz', 'there is no file zzzz; a config is a file'),
+    ],
+)
+def test_a_mistyped_config_names_the_near_ones(given, near, monkeypatch):
+    monkeypatch.chdir(CONFIGS.parent)
+    with pytest.raises(UsageError) as caught:
+        entry._config_file([f'--config={given}:tiny'])
+    assert near in str(caught.value) and '\n' not in str(caught.value)

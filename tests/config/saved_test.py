@@ -1,0 +1,103 @@
+"""The config.json of a run: as it was, and one message for everything that is none."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from configs import corridor, host, lifelong_classification, memformer_wikitext103, quickstart
+from longmem_jax.config import overrides
+from longmem_jax.config.saved import restored
+from longmem_jax.errors import UsageError
+
+
+def content(config=quickstart, argument='tiny'):
+    return json.loads(config.get_config(argument).to_json())
+
+
+@pytest.mark.parametrize(
+    'config', [quickstart, corridor, host, lifelong_classification, memformer_wikitext103]
+)
+def test_a_saved_config_is_the_config(config):
+    wanted = config.get_config('tiny')
+    found = restored(content(config), 'config.json')
+    assert found.to_dict() == wanted.to_dict()
+
+    def types(value):
+        if isinstance(value, dict):
+            return {name: types(each) for name, each in value.items()}
+        return type(value)
+
+    assert types(found.to_dict()) == types(wanted.to_dict())
+
+
+def test_overrides_do_what_they_do_with_the_file_of_the_config():
+    """What followed another field in the file of the config still does."""
+    arguments = [('train.segment_length', '16'), ('evaluate.context', '4'), ('data.path', 'X')]
+    found, wanted = restored(content(), 'config.json'), quickstart.get_config('tiny')
+    for config in (found, wanted):
+        overrides.apply(config, arguments)
+    assert found.to_dict() == wanted.to_dict()
+    assert found.evaluate.segment_length == 16 and found.retrieval.context == 4
+
+
+def test_numbers_keep_their_types():
+    given = content()
+    given['optimizer']['learning_rate'] = 1
+    assert isinstance(restored(given, 'x').optimizer.learning_rate, float)
+
+
+def changed(path, value):
+    whole = content()
+    section = whole
+    *parents, last = path.split('.')
+    for name in parents:
+        section = section[name]
+    section[last] = value
+    return whole
+
+
+@pytest.mark.parametrize(
+    'wrong, message',
+    [
+        ([], 'not the configuration of a run'),
+        ({'model_type': 'gpt2'}, 'configs/host.py:path=FOLDER'),
+        (changed('train.num_stpes', 3), "has no field 'num_stpes'; did you mean 'num_steps'"),
+        (changed('model.d_model', 1.5), 'config.model.d_model = 1.5: must be of the type int'),
+        (changed('model.pre_norm', 1), 'config.model.pre_norm = 1: must be of the type bool'),
+        (changed('train.num_lanes', True), 'config.train.num_lanes = True: must be of the type int'),
+        (changed('model.attention', 'local'), "attention = 'local': must be of the type tuple"),
+        (changed('data.path', ['a']), "config.data.path = .*must be of the type str"),
+        (changed('data.tokenizer', 'bytes'), "config.data.tokenizer = 'bytes': must be a section"),
+        (changed('model.dropout', float('nan')), 'dropout = nan: not a number'),
+        (changed('model.d_model', 10**30), 'not a number that a field can have'),
+        (changed('train.loss_weights', {'to_dict': 1}), "'to_dict' cannot be the name of a field"),
+        (changed('data.task', {'a.b': 1}), "'a.b' cannot be the name of a field"),
+        (changed('data.task', {'a': [[[[[[[[[[1]]]]]]]]]]}), 'more than 8 lists or sections'),
+        (changed('model.transformer_xl', {'memory_lenght': 3}), "did you mean 'memory_length'"),
+    ],
+)  # fmt: skip
+def test_what_is_no_config_is_one_message(wrong, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        restored(wrong, 'DIR/config.json')
+    assert '\n' not in str(caught.value) and str(caught.value).startswith('DIR/config.json: ')
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inside: st.lists(inside) | st.dictionaries(st.text(), inside),
+    max_leaves=8,
+)
+PATHS = st.sampled_from(
+    ['model', 'model.attention', 'model.lora', 'model.transformer_xl', 'data.task', 'train', 'notes',
+     'evaluate.model', 'train.loss_weights', 'lifelong', 'mesh.data', 'optimizer.groups', 'seed']
+)  # fmt: skip
+
+
+@given(JSON, PATHS)
+def test_anything_else_is_a_config_or_one_message(value, path):
+    try:
+        restored(changed(path, value), 'config.json')
+    except UsageError:
+        pass

@@ -1,0 +1,154 @@
+"""Fields of JSON lines, columns of tables, and what is no text."""
+
+import gzip
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv, parquet
+
+from longmem_jax.config.base import base
+from longmem_jax.data.load import load_source
+from longmem_jax.data.oddities import oddities
+from longmem_jax.errors import UsageError
+
+TEXTS = ['one', 'zw\u00f6lf, "quoted"\nand a line', '', 'four']
+
+
+def data(path, **changes):
+    config = base().data
+    config.path = str(path)
+    for name, value in changes.items():
+        config[name] = value
+    return config
+
+
+def texts(config, split='train'):
+    source = load_source(config, split)
+    return [source[i].text.decode() for i in range(len(source))]
+
+
+def table(**columns):
+    return pa.table(columns or {'id': [1, 2, 3, 4], 'text': TEXTS, 'body': TEXTS[::-1]})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Each kind of table as the training split of a folder."""
+    for kind in ('parquet', 'csv', 'packed'):
+        (tmp_path / kind / 'train').mkdir(parents=True)
+    parquet.write_table(table(), tmp_path / 'parquet/train/a.parquet', row_group_size=3)
+    csv.write_csv(table(), tmp_path / 'csv/train/a.csv')
+    packed = gzip.compress((tmp_path / 'csv/train/a.csv').read_bytes())
+    (tmp_path / 'packed/train/a.csv.gz').write_bytes(packed)
+    return tmp_path
+
+
+@pytest.mark.parametrize('kind', ['parquet', 'csv', 'packed'])
+def test_rows_of_a_column_are_documents(folder, kind):
+    assert texts(data(folder / kind)) == TEXTS
+    assert texts(data(folder / kind, text_field='body')) == TEXTS[::-1]
+    source = load_source(data(folder / kind), 'train')
+    assert source[3].text == b'four' and source[0].text == b'one'  # any order
+    with pytest.raises(
+        UsageError, match="no column 'boddy'.*did you mean 'body'.*are id, text, body"
+    ):
+        load_source(data(folder / kind, text_field='boddy'), 'train')
+
+
+def test_one_table_is_cut_into_splits(tmp_path):
+    parquet.write_table(table(text=[str(i) for i in range(20)]), tmp_path / 'a.parquet')
+    parts = [
+        texts(data(tmp_path / 'a.parquet'), split) for split in ('train', 'validation', 'test')
+    ]
+    assert [len(part) for part in parts] == [18, 1, 1]
+    assert sum(parts, []) == [str(i) for i in range(20)]
+
+
+def test_a_table_beside_texts_is_no_text(folder):
+    (folder / 'csv/train/b.txt').write_text('a book')
+    assert texts(data(folder / 'csv')) == ['a book']
+
+
+def test_tables_without_texts_are_one_message(folder):
+    parquet.write_table(table(text=['a', None]), folder / 'none.parquet')
+    with pytest.raises(UsageError, match='none.parquet, row 2: nothing in the column'):
+        texts(data(folder / 'none.parquet', fractions=(0.99, 0.005, 0.005)))
+    with pytest.raises(UsageError, match="the column 'id' .* has int64, not text"):
+        load_source(data(folder / 'parquet', text_field='id'), 'train')
+    for name in ('broken.parquet', 'broken.csv'):
+        (folder / name).write_bytes(b'"a\0\xff\n1,2,3\n4')
+        with pytest.raises(UsageError, match=f'{name}: '):
+            load_source(data(folder / name), 'train')
+
+
+def lines(path, *rows):
+    path.write_text('\n'.join(row if isinstance(row, str) else json.dumps(row) for row in rows))
+    return path
+
+
+def test_the_field_of_json_lines_has_a_name(tmp_path):
+    path = lines(tmp_path / 'a.jsonl', *({'content': text, 'text': 3} for text in TEXTS))
+    assert texts(data(path, text_field='content', fractions=(0.98, 0.01, 0.01))) == TEXTS
+
+
+@pytest.mark.parametrize(
+    'rows, message',
+    [
+        ([{'content': 'a', 'id': 1}], r"line 1: no text in a field 'text' .*it has content, id\."),
+        ([{'txt': 'a'}], "line 1: .*config.data.text_field.; did you mean 'txt'"),
+        ([{}], 'line 1: .*it has none'),
+        (['{"text": '], 'line 1: not a JSON object'),
+        (['["text"]'], 'line 1: not a JSON object'),
+        ([{'text': None}], "line 1: no text in a field 'text'"),
+        (['', {'a': 1}], 'line 2: no text'),
+    ],
+)  # fmt: skip
+def test_a_wrong_field_is_said_when_the_data_are_opened(tmp_path, rows, message):
+    """Nothing is compiled before, and it is the first line that is named."""
+    with pytest.raises(UsageError, match=message) as caught:
+        load_source(data(lines(tmp_path / 'a.jsonl', *rows, *rows * 40)), 'train')
+    assert '\n' not in str(caught.value)
+
+
+def test_a_later_line_is_named(tmp_path):
+    path = lines(
+        tmp_path / 'a.jsonl', *({'text': 'a'} for _ in range(8)), {'no': 1}, *[{'text': 'a'}] * 11
+    )
+    with pytest.raises(UsageError, match="line 9: no text in a field 'text'"):
+        texts(data(path))
+
+
+@pytest.mark.parametrize(
+    'name, content, said',
+    [
+        ('a.txt', 'plain \u00e9 \u65e5'.encode() * 20_000, None),
+        ('a.txt', b'', None),
+        ('utf16.txt', 'plain'.encode('utf-16'), 'looks like UTF-16'),
+        ('utf16.txt', 'plain text'.encode('utf-16-le'), 'UTF-16 or binary data'),
+        ('latin1.txt', 'caf\u00e9'.encode('latin-1'), '1 of its first 4 bytes are no text'),
+        ('a.pdf', b'%PDF-1.7 ...', 'looks like a PDF'),
+        ('random.txt', np.random.default_rng(0).bytes(999), 'no UTF-8'),
+        ('a.txt.gz', gzip.compress('plain'.encode('utf-16')), 'looks like UTF-16'),
+        ('a.txt', gzip.compress(b'plain'), 'gzip without its ending'),
+        ('a.gz', b'not gzip', None),
+    ],
+)
+def test_what_is_no_text_is_said(tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    for path in (tmp_path / name, tmp_path):
+        found = list(oddities(data(path)))
+        if path == tmp_path and not name.startswith('train'):
+            assert not found  # no file of a split
+            continue
+        assert bool(found) == bool(said) and all(said in line for line in found), found
+    (tmp_path / 'train').mkdir()
+    (tmp_path / name).rename(tmp_path / 'train' / name)
+    assert bool(list(oddities(data(tmp_path)))) == bool(said)
+
+
+def test_fractions_of_a_folder_are_said_to_be_unused(tmp_path):
+    (said,) = oddities(data(tmp_path, fractions=(0.9, 0.2, 0.2)))
+    assert 'config.data.fractions = (0.9, 0.2, 0.2) is not used' in said
+    assert not list(oddities(data(tmp_path))) and not list(oddities(data('', source='stdlib')))
