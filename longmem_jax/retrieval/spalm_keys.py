@@ -62,6 +62,11 @@ def open_keys(experiment: Experiment) -> Keys:
             )
     params, step = of_keys.restore_parameters()
     folder = Path(settings.datastore).expanduser()
-    store = Datastore(folder, identity(of_keys, params), settings.verify)
+    store = Datastore(
+        folder,
+        identity(of_keys, params),
+        settings.verify,
+        vocab_size=experiment.tokenizer.vocab_size,
+    )
     require_k(settings.spalm.k, store)
     return Keys(of_keys, params, step, store, make_index(settings, store, experiment.mesh))
