@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from longmem_jax.config import checks, earlier
+from longmem_jax.config.saved import require_types
 from longmem_jax.data import lanes, load
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.tokenizers import Tokenizer
@@ -26,6 +26,8 @@ from longmem_jax.training import checkpoint
 from longmem_jax.training import step as train_step
 from longmem_jax.training.checkpoint import FORMAT, Checkpointer
 from longmem_jax.training.optimizer import make_optimizer, make_schedule, parameter_path
+from longmem_jax.untrusted import json_file
+from longmem_jax.untrusted.library import library_errors
 
 
 def prepare_workdir(workdir: str) -> Path:
@@ -181,12 +183,9 @@ def saved_config(workdir: str | Path) -> ml_collections.ConfigDict:
       UsageError: there is no such file, or it is something else.
     """
     path = Path(workdir).expanduser() / 'config.json'
-    try:
-        content = json.loads(path.read_text())
-    except OSError as error:
-        raise UsageError(f'{workdir}: no config.json there; give the workdir of a run.') from error
-    except ValueError as error:
-        raise UsageError(f'{path}: not the configuration of a run ({error}).') from error
+    if not path.exists():
+        raise UsageError(f'{workdir}: no config.json there; give the workdir of a run.')
+    content = json_file.read(path, f'{path}: not the configuration of a run')
     # A Hugging Face folder has a config.json too, and would become a run of defaults.
     sections = ('data', 'model', 'train')
     if not isinstance(content, dict) or not all(isinstance(content.get(s), dict) for s in sections):
@@ -194,7 +193,9 @@ def saved_config(workdir: str | Path) -> ml_collections.ConfigDict:
             f'{path}: not the configuration of a run, which has {", ".join(sections)}; give the workdir '
             'of a run. A Hugging Face model is used through configs/host.py:path=FOLDER.'
         )
-    return ml_collections.ConfigDict(_with_tuples(earlier.completed_config(content)))
+    require_types(content, earlier.defaults_for(content), str(path))
+    with library_errors(f'{path}: not the configuration of a run'):
+        return ml_collections.ConfigDict(_with_tuples(earlier.completed_config(content)))
 
 
 def _with_tuples(value: Any) -> Any:

@@ -22,9 +22,13 @@ def completed(saved: Any, current: Any) -> Any:
 
 def completed_config(saved: dict[str, Any]) -> dict[str, Any]:
     """A whole saved configuration with the fields of `config.base` and of its layers that it lacks."""
-    defaults = base().to_dict()
-    defaults['model'] = _defaults(saved.get('model', {}))
+    defaults = defaults_for(saved)
     return _completed(saved, defaults, defaults)
+
+
+def defaults_for(saved: dict[str, Any]) -> dict[str, Any]:
+    """The defaults of all fields that a saved configuration may have, with those of its layers."""
+    return base().to_dict() | {'model': _defaults(saved.get('model', {}))}
 
 
 def _defaults(model: Any) -> dict[str, Any]:

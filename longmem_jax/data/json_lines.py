@@ -29,7 +29,7 @@ def read_examples(
             continue
         try:
             example = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f'{path}:{number}: not a line of JSON ({error}).') from error
         if not isinstance(example, dict):
             raise UsageError(f'{path}:{number}: not an object: {line[:80]!r}.')

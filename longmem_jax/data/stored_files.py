@@ -70,15 +70,21 @@ class StoredFiles:
             raise _fault(path, error) from error
 
     def read(self, path: Path, start: int, end: int) -> bytes:
-        """The unpacked bytes from `start` to `end`."""
+        """The unpacked bytes from `start` to `end`, which the file had when it was opened."""
         try:
             if path.suffix in PACKED:
                 base = self._unpack(path)[0]
-                return self._pread(self._unpacked.fileno(), base + start, end - start)
-            with open(path, 'rb', buffering=0) as file:
-                return self._pread(file.fileno(), start, end - start)
+                content = self._pread(self._unpacked.fileno(), base + start, end - start)
+            else:
+                with open(path, 'rb', buffering=0) as file:
+                    content = self._pread(file.fileno(), start, end - start)
         except FAULTS as error:
             raise _fault(path, error) from error
+        if len(content) < end - start:
+            raise UsageError(
+                f'{path}: has become shorter than {end:,} bytes while it was being read.'
+            )
+        return content
 
     @staticmethod
     def _pread(descriptor: int, start: int, size: int) -> bytes:

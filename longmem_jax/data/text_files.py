@@ -166,7 +166,7 @@ class TextFiles:
         if _kind(path) == '.jsonl':
             try:
                 text = json.loads(text)['text'].encode('utf-8', 'replace')
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 line = 1 + sum(begin < start for begin, _ in self._files.lines(path))
                 raise UsageError(
                     f'{path}, line {line}: not a JSON object with a field "text" ({error}).'

@@ -90,7 +90,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise UsageError(
             f'config.retrieval.datastore = {given}; make one with --mode=build_datastore.'
         )
-    return schema.require(json_file.read(path), MANIFEST, f'{path}: not a manifest of a datastore')
+    where = f'{path}: not a manifest of a datastore'
+    return schema.require(json_file.read(path, where), MANIFEST, where)
 
 
 def damaged(folder: Path, manifest: dict[str, Any]) -> str:

@@ -63,7 +63,9 @@ def parse(content: bytes | str, where: str, *, deepest: int = DEEPEST) -> Any:
         if _HALF_CHARACTER.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
-        raise UsageError(f'{where}: more than {deepest} levels of lists and objects.') from error
+        raise UsageError(
+            f'{where}: not JSON (more than {deepest} levels of lists and objects).'
+        ) from error
     except UnicodeError as error:
         raise UsageError(f'{where}: not JSON in UTF-8 ({error.reason}).') from error
     except ValueError as error:

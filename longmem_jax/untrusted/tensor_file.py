@@ -47,7 +47,6 @@ _TENSOR = schema.fields(
         'data_offsets': schema.items(schema.whole(0, LARGEST_SIZE), 2, 2),
     }
 )
-_METADATA = schema.named(schema.text())
 
 
 class Tensor(NamedTuple):
@@ -164,21 +163,18 @@ def _header(file: Any, where: str) -> Header:
     length = int.from_bytes(_bytes(file, 0, 8, where), 'little')
     if length > min(size - 8, LARGEST_HEADER):
         raise _fault(where, f'a header of {length:,} bytes in a file of {size:,}')
-    content = json_file.parse(bytes(_bytes(file, 8, length, where)), f'{where}, header', deepest=3)
-    if not isinstance(content, dict):
-        raise _fault(where, 'the header is no object')
-    metadata = content.pop('__metadata__', {})
-    schema.require(metadata, _METADATA, f'{where}, metadata')
-    schema.require(content, schema.named(_TENSOR), f'{where}, header')
+    named = f'{where}: not a whole safetensors file, header'
+    content = json_file.parse(bytes(_bytes(file, 8, length, where)), named, deepest=3)
+    metadata = content.pop('__metadata__', {}) if isinstance(content, dict) else {}
+    schema.require(metadata, schema.named(schema.text()), named)
+    schema.require(content, schema.named(_TENSOR), named)
     first = 8 + length
     tensors, end = {}, 0
     for name, entry in sorted(content.items(), key=lambda item: item[1]['data_offsets']):
         dtype, shape, (start, stop) = entry['dtype'], tuple(entry['shape']), entry['data_offsets']
         shown = schema.shown(name)
         if dtype not in DTYPES:
-            raise UsageError(
-                f'{where}: {shown} is of type {schema.shown(dtype)}; read are {", ".join(DTYPES)}.'
-            )
+            raise _fault(where, f'{shown} is of type {schema.shown(dtype)}')
         if math.prod(axis for axis in shape if axis) > LARGEST_SIZE:
             raise _fault(where, f'{shown} has the shape {shape}')
         if start != end or stop - start != math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize:
