@@ -62,6 +62,7 @@ def tfds_table(name: str, split: str) -> Any:
       UsageError: no such set or split, or one that must be prepared and TensorFlow is missing.
     """
     import tensorflow_datasets as tfds
+    from array_record.python.array_record_module import ArrayRecordReader
 
     if not name:
         raise UsageError('config.data.name is empty: set it to a TFDS data set, such as pg19.')
@@ -97,12 +98,14 @@ def tfds_table(name: str, split: str) -> Any:
             f'{list(builder.info.splits)}.'
         )
     try:
-        table = builder.as_data_source(split=split)
-        count, wanted = len(table), builder.info.splits[split].num_examples
+        table, info = builder.as_data_source(split=split), builder.info.splits[split]
+        for path, wanted in zip(info.filepaths, info.shard_lengths, strict=True):
+            # TFDS believes its description, and reads empty examples where a file has fewer.
+            count = ArrayRecordReader(str(path)).num_records()
+            if count != wanted:
+                raise ValueError(f'{path} has {count:,} examples, {wanted:,} were prepared')
     except Exception as error:  # an array_record that is cut, empty or gone
         raise damaged(name, error) from error
-    if count != wanted:
-        raise damaged(name, ValueError(f'{count:,} examples, {wanted:,} were prepared'))
     return table
 
 
