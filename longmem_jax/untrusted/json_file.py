@@ -43,13 +43,16 @@ def read_bytes(path: Path, where: str = '', *, largest: int = LARGEST) -> bytes:
     return content
 
 
-def parse(content: bytes | str, where: str, *, deepest: int = DEEPEST) -> Any:
+def parse(
+    content: bytes | str, where: str, *, deepest: int = DEEPEST, replace: bool = False
+) -> Any:
     """The value of a JSON text.
 
     Args:
       content: the text; bytes are UTF-8.
       where: its name in messages.
       deepest: levels of lists and objects that it may have.
+      replace: half characters become question marks, as in other texts that are not whole.
 
     Raises:
       UsageError: it is not JSON, has a name twice in an object, too many levels, or half characters
@@ -60,7 +63,9 @@ def parse(content: bytes | str, where: str, *, deepest: int = DEEPEST) -> Any:
         value = json.loads(text, object_pairs_hook=_each_once)
         if text.count('[') + text.count('{') > deepest and _is_deeper(value, deepest):
             raise RecursionError
-        if _HALF_CHARACTER.search(text):
+        if replace:
+            value = whole_characters(value, text)
+        elif _HALF_CHARACTER.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
         raise UsageError(
@@ -73,9 +78,16 @@ def parse(content: bytes | str, where: str, *, deepest: int = DEEPEST) -> Any:
     return value
 
 
-def read(path: Path, where: str = '', *, largest: int = LARGEST) -> Any:
+def read(path: Path, where: str = '', *, largest: int = LARGEST, replace: bool = False) -> Any:
     """The value of a JSON file; arguments and errors as in `read_bytes` and `parse`."""
-    return parse(read_bytes(path, where, largest=largest), where or str(path))
+    return parse(read_bytes(path, where, largest=largest), where or str(path), replace=replace)
+
+
+def whole_characters(value: Any, text: str) -> Any:
+    """The value of a JSON text with question marks for half characters; `value` where there are none."""
+    if not _HALF_CHARACTER.search(text):
+        return value
+    return json.loads(json.dumps(value, ensure_ascii=False).encode('utf-8', 'replace'))
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -23,6 +23,6 @@ def library_errors(what: str) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != 'PanicException':
             raise
         lines = str(error).strip().splitlines() or ['']
-        reason = f'{type(error).__name__}: {lines[0]}'[:LONGEST]
-        reason = reason.encode('ascii', 'backslashreplace').decode()
+        # Escaped: the reason may quote the file, and a terminal would obey what is in it.
+        reason = ascii(f'{type(error).__name__}: {lines[0]}'[:LONGEST])[1:-1]
         raise UsageError(f'{what} ({reason}).') from error

@@ -141,7 +141,7 @@ def fields(
                 return f'{_inside(where, name)} is missing'
         for name, item in value.items():
             if name not in known and not others:
-                return f'{_inside(where, shown(name)[1:-1])} is not a name here'
+                return f'{_inside(where, name)} is not a name here'
             fault = known[name](item, _inside(where, name)) if name in known else None
             if fault:
                 return fault
@@ -151,4 +151,5 @@ def fields(
 
 
 def _inside(where: str, name: str) -> str:
+    name = shown(name)[1:-1]
     return f'{where}.{name}' if where else name

@@ -48,6 +48,14 @@ def test_files_of_data_sets_with_many_brackets(tmp_path):
     assert read_messages(DEEP) == [dict(role='user', content=DEEP)]
 
 
+def test_half_characters_become_question_marks(tmp_path):
+    """Writing them anywhere, or making tokens of them, would fail much later."""
+    (tmp_path / 'x.jsonl').write_text('{"text": "a\\ud800\\ud83d\\ude42"}\n')
+    (found,) = read_examples(tmp_path / 'x.jsonl', {'text': str})
+    assert found['text'] == 'a?\U0001f642'
+    assert cmu_dog._load(tmp_path / 'x.jsonl') == found
+
+
 @pytest.mark.parametrize('documents', ['file', 'line'])
 def test_a_file_that_becomes_shorter(documents, tmp_path):
     path = tmp_path / 'text.txt'

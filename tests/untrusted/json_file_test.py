@@ -90,6 +90,7 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path):
         (dict(list=[1, 4]), r'list\[1\] = 4'),
         (dict(map=dict(a=None, b=3)), 'map.b = 3: must be text'),
         (dict(map=[]), r'map = \[\]: must be an object'),
+        (dict(map={'\x1b': 3}), r'map.\\x1b = 3'),
         (dict(other=1), 'other is not a name here'),
         ({'\x1b[2J': 1}, r'\\x1b\[2J is not a name here'),
         (dict(name='\x1b'), r"name = '\\x1b'"),

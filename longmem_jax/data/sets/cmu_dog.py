@@ -67,7 +67,7 @@ def check(settings: Any) -> list[str]:
 
 
 def _load(file: Path) -> Any:
-    return json_file.read(file)
+    return json_file.read(file, replace=True)
 
 
 def _movies(root: Path) -> dict[int, str]:

@@ -99,7 +99,7 @@ def faults(settings: Mapping[str, Any]) -> list[str]:
 
 def _json(file: Path, field: str) -> list[Any]:
     """The list of a file's field; raises `UsageError` if there is none."""
-    content = json_file.parse(read_whole(file), str(file))
+    content = json_file.parse(read_whole(file), str(file), replace=True)
     require_fields(content, {field: list}, str(file))
     return content[field]
 
