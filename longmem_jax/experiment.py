@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +25,7 @@ from longmem_jax.training import checkpoint
 from longmem_jax.training import step as train_step
 from longmem_jax.training.checkpoint import FORMAT, Checkpointer
 from longmem_jax.training.optimizer import make_optimizer, make_schedule, parameter_path
+from longmem_jax.untrusted import json_file
 
 
 def prepare_workdir(workdir: str) -> Path:
@@ -186,12 +186,9 @@ def saved_config(path: str | Path) -> ml_collections.ConfigDict:
     path = Path(path).expanduser()
     named = path.suffix == '.json' and not path.is_dir()
     file = path if named else path / 'config.json'
-    try:
-        content = json.loads(file.read_bytes())
-    except OSError as error:
-        raise UsageError(f'{path}: no config.json there; give the workdir of a run.') from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f'{file}: not the configuration of a run ({error}).') from error
+    if not file.exists():
+        raise UsageError(f'{path}: no config.json there; give the workdir of a run.')
+    content = json_file.read(file, f'{file}: not the configuration of a run')
     return saved.restored(content, str(file))
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,8 @@ from longmem_jax.errors import UsageError
 def whole_file(path: str | Path) -> Iterator[Path]:
     """A temporary path to write to; it replaces `path` when the block ends without an error.
 
-    Readers of `path` find the old file or the new one, even if the process is killed in between.
+    Readers of `path` find the old file or the new one, even if the process is killed in between; of two
+    processes that write it, the last one's file is there.
 
     Args:
       path: the file to write or replace; its folder must exist.
@@ -23,7 +25,8 @@ def whole_file(path: str | Path) -> Iterator[Path]:
       A temporary path in the same folder; the file is deleted if the block fails.
     """
     path = Path(path)
-    partial = path.with_name(path.name + '.partial')
+    partial = path.with_name(f'{path.name}.{os.getpid()}.partial')
+    partial.unlink(missing_ok=True)  # of a killed process of that number, or a link to elsewhere
     try:
         yield partial
         partial.replace(path)

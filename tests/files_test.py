@@ -1,6 +1,7 @@
 """Files are written completely or not at all."""
 
 import hashlib
+import os
 
 import pytest
 
@@ -31,10 +32,24 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_what_a_killed_process_left_is_no_obstacle(tmp_path):
     path = tmp_path / 'a.json'
-    (tmp_path / 'a.json.partial').write_text('cut sh')
+    elsewhere = tmp_path / 'elsewhere'
+    elsewhere.write_text('precious')
+    (tmp_path / f'a.json.{os.getpid()}.partial').symlink_to(elsewhere)
     with whole_file(path) as partial:
         partial.write_text('whole')
-    assert path.read_text() == 'whole'
+    assert path.read_text() == 'whole' and elsewhere.read_text() == 'precious'
+
+
+def test_processes_that_write_one_file_do_not_meet(tmp_path, monkeypatch):
+    path = tmp_path / 'a.json'
+    with whole_file(path) as partial:
+        partial.write_text('first')
+        with monkeypatch.context() as other:
+            other.setattr(os, 'getpid', lambda: 1)
+            with whole_file(path) as second:
+                second.write_text('second')
+        assert path.read_text() == 'second'
+    assert path.read_text() == 'first', 'a part of the other process must not be taken or missed'
 
 
 def test_a_folder_that_cannot_be_written_is_an_os_error(tmp_path):

@@ -11,7 +11,7 @@ PACKAGE = 'longmem_jax'
 # before its own and itself, but not the other rooms of its floor.
 FLOORS = (
     ('errors',),
-    ('files', 'faults'),
+    ('files', 'faults', 'untrusted'),
     ('segment',),
     ('contract', 'devices'),
     ('layers',),
@@ -30,7 +30,7 @@ FLOORS = (
     ('main', '__init__'),
 )
 # A room that may import less than its floor allows.
-ONLY = {'data': ('errors', 'files', 'faults', 'segment')}
+ONLY = {'data': ('errors', 'files', 'faults', 'untrusted', 'segment')}
 # What a file in `configs/` may import, and one other config.
 CONFIGS_MAY = tuple(
     f'{PACKAGE}.{room}'

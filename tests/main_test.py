@@ -171,7 +171,7 @@ def run_all(commands, folder):
 
 @pytest.fixture(scope='module')
 def answers(tmp_path_factory):
-    """(exit code, stdout, stderr) of every command of `BAD`, of the last but one with --debug, of `WELL`."""
+    """(exit code, stdout, stderr) of `BAD`, of its last but one with --debug, and of `WELL`."""
     folder = tmp_path_factory.mktemp('bad')
     for number in range(len(BAD)):
         (folder / f'run{number}').mkdir()

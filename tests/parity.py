@@ -5,13 +5,15 @@ nothing was checked. The system is `config_json["system"]` or the name of the fi
 """
 
 import argparse
-import json
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from longmem_jax.untrusted import json_file, schema
+from longmem_jax.untrusted.library import library_errors
 from tests.parity_systems import (
     compressive_transformer_conv,
     hosts,
@@ -57,6 +59,18 @@ SYSTEMS = {
     **dict.fromkeys(hosts.NAMES, hosts.check),
 }
 TOLERANCE = 1e-4
+LARGEST = 1 << 31  # bytes of all arrays
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an npz file, never objects; `ValueError` if it is damaged or too large unpacked."""
+    with library_errors(f'{path}: not a whole npz file'):
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+            if size > LARGEST:
+                raise ValueError(f'{size:,} bytes when unpacked, {LARGEST:,} are read')
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
 
 
 def compare(path: Path) -> Iterator[tuple[str, float, float]]:
@@ -66,11 +80,11 @@ def compare(path: Path) -> Iterator[tuple[str, float, float]]:
       name, largest absolute error, tolerance (1e-4 of the largest reference value).
 
     Raises:
-      ValueError: a system that has no checks, or arrays whose shapes differ.
+      ValueError: a damaged file, a system that has no checks, or arrays whose shapes differ.
     """
-    with np.load(path) as file:
-        arrays = {name: file[name] for name in file.files}
-    settings = json.loads(str(arrays['config_json'])) if 'config_json' in arrays else {}
+    arrays = read_arrays(path)
+    settings = json_file.parse(str(arrays.get('config_json', '{}')), f'{path}, config_json')
+    schema.require(settings, schema.fields({}, {'system': schema.text()}, others=True), path)
     system = settings.get('system', path.resolve().parent.name)
     settings['folder'] = str(path.resolve().parent)
     if system not in SYSTEMS and (path.parent / 'hf' / 'config.json').is_file():

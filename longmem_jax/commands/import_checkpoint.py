@@ -16,8 +16,6 @@ from typing import Any
 
 import jax
 from absl import flags
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
@@ -26,6 +24,8 @@ from longmem_jax.memory.registry import LAYERS
 from longmem_jax.pretrained import transformer_sequential, transformer_xl
 from longmem_jax.training.checkpoint import differing_fields
 from longmem_jax.training.optimizer import parameter_path
+from longmem_jax.untrusted import json_file, schema, tensor_file
+from longmem_jax.untrusted.library import library_errors
 
 # Layer type of the config -> (arguments to `config.model`, their tensors to our parameters).
 FORMATS = {
@@ -53,6 +53,24 @@ FREE = (
     *transformer_xl.FREE,
     *transformer_sequential.FREE,
 )
+# What the authors' programs take: sizes must be possible, the others are compared with the config.
+_SIZE, _LAYERS = schema.whole(0, 1 << 30), schema.whole(1, 4096)
+_ONE = schema.either(
+    schema.one_of(None), schema.flag, schema.text(), schema.number(-(2**40), 2**40)
+)
+ARGUMENTS = schema.fields(
+    {},
+    dict.fromkeys(
+        """
+        n_token n_head d_model d_head d_inner mem_len vocab_sz hid_sz nheads head_dim inner_hid_sz
+        attn_lim mem_sz expire_span_ramp adapt_span_len compress_size compress_rate
+        """.split(),
+        _SIZE,
+    )
+    | dict(n_layer=_LAYERS, nlayers=_LAYERS)
+    | dict.fromkeys(('cutoffs', 'tie_projs'), schema.items(_ONE, most=64)),
+    others=True,
+)
 
 if __name__ == '__main__':
     _WEIGHTS = flags.DEFINE_string('weights', None, 'The state_dict as safetensors.')
@@ -78,18 +96,20 @@ def import_checkpoint(experiment: Experiment, weights: Path, settings: Path) -> 
             f'{", ".join(FORMATS)}'
         )
     make_config, import_parameters = FORMATS[layers[0]]
+    # Models trained on several GPUs have a prefix.
+    tensors, _ = tensor_file.read(weights)
+    theirs = {name.removeprefix('module.'): array for name, array in tensors.items()}
+    arguments = schema.require(json_file.read(settings), ARGUMENTS, settings)
     try:
-        # Models trained on several GPUs have a prefix.
-        theirs = {n.removeprefix('module.'): array for n, array in load_file(weights).items()}
-        arguments = json.loads(settings.read_text())
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UsageError(f'{weights}, {settings}: cannot be read ({error}).') from error
-    try:
-        model = make_config(arguments)
-    except KeyError as error:
-        raise UsageError(f'{settings}: the argument {error} is missing.') from error
+        with library_errors(f'{settings}: not arguments of such a model'):
+            model = make_config(arguments)
+    except UsageError as error:
+        if isinstance(error.__cause__, KeyError):
+            raise UsageError(f'{settings}: the argument {error.__cause__} is missing.') from error
+        raise
     _require_same_model(model, experiment.config.model)
-    params = import_parameters(theirs, model)
+    with library_errors(f'{weights}: its tensors have other shapes than {settings} says'):
+        params = import_parameters(theirs, model)
     _require_same_parameters(params, experiment.abstract_state.params)
     saver = experiment.checkpointer(print)
     if saver.steps():

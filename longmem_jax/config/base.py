@@ -171,7 +171,7 @@ def base() -> ml_collections.ConfigDict:
         report_tokens=20,  # tokens with the largest gain, in WORKDIR/retrieval.txt and .html
         dtype='float16',  # of the keys on disk, or 'float32'
         shard_tokens=1 << 20,  # keys in a file of a datastore
-        verify=False,  # check all checksums when a datastore is opened
+        verify=False,  # compare all checksums whenever a datastore is opened, not only once
         index='exact',  # or 'faiss'
         resident_gib=2.0,  # 'exact': keys stay on the devices if they take at most this on each
         block_size=1 << 16,  # 'exact': keys that are compared at a time

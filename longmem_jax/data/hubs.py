@@ -5,6 +5,7 @@ from typing import Any
 
 from longmem_jax.data.documents import Document
 from longmem_jax.errors import UsageError
+from longmem_jax.untrusted.library import library_errors
 
 TEXT_FIELDS = ('text', 'book_text', 'content', 'document', 'article')
 
@@ -31,7 +32,8 @@ class _Examples:
         return len(self._table)
 
     def __getitem__(self, index: int) -> Document:
-        example = self._table[index]
+        with library_errors(f'{self._name}[{index}]: cannot be read; the files are damaged'):
+            example = self._table[index]
         return Document(f'{self._name}[{index}]', _text(example, self._field, self._name))
 
 
@@ -60,6 +62,7 @@ def tfds_table(name: str, split: str) -> Any:
       UsageError: no such set or split, or one that must be prepared and TensorFlow is missing.
     """
     import tensorflow_datasets as tfds
+    from array_record.python.array_record_module import ArrayRecordReader
 
     if not name:
         raise UsageError('config.data.name is empty: set it to a TFDS data set, such as pg19.')
@@ -72,6 +75,8 @@ def tfds_table(name: str, split: str) -> Any:
             f'config.data.name = {name!r}: {str(error).splitlines()[0]} (read as array_record: '
             'prepare it with --file_format=array_record, or point TFDS_DATA_DIR elsewhere).'
         ) from error
+    except Exception as error:  # what the reader of dataset_info.json lets through
+        raise damaged(name, error) from error
     if split not in builder.info.splits:
         try:
             importlib.import_module('tensorflow')
@@ -92,7 +97,25 @@ def tfds_table(name: str, split: str) -> Any:
             f'config.data.name = {name!r}: no split {split!r}; the splits are '
             f'{list(builder.info.splits)}.'
         )
-    return builder.as_data_source(split=split)
+    try:
+        table, info = builder.as_data_source(split=split), builder.info.splits[split]
+        for path, wanted in zip(info.filepaths, info.shard_lengths, strict=True):
+            # TFDS believes its description, and reads empty examples where a file has fewer.
+            count = ArrayRecordReader(str(path)).num_records()
+            if count != wanted:
+                raise ValueError(f'{path} has {count:,} examples, {wanted:,} were prepared')
+    except Exception as error:  # an array_record that is cut, empty or gone
+        raise damaged(name, error) from error
+    return table
+
+
+def damaged(name: str, error: Exception) -> UsageError:
+    """The error for files of a TFDS data set that cannot be read."""
+    reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
+    return UsageError(
+        f'config.data.name = {name!r}: its files are damaged ({reason}); delete them and prepare the '
+        'data set again.'
+    )
 
 
 def huggingface_source(name: str, split: str) -> _Examples:

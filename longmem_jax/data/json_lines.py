@@ -7,6 +7,7 @@ from typing import Any
 
 from longmem_jax.data.stored_files import read_whole
 from longmem_jax.errors import UsageError
+from longmem_jax.untrusted.json_file import whole_characters
 
 
 def read_examples(
@@ -28,8 +29,8 @@ def read_examples(
         if not line.strip():
             continue
         try:
-            example = json.loads(line)
-        except ValueError as error:
+            example = whole_characters(json.loads(line), line)
+        except (ValueError, RecursionError) as error:
             raise UsageError(f'{path}:{number}: not a line of JSON ({error}).') from error
         if not isinstance(example, dict):
             raise UsageError(f'{path}:{number}: not an object: {line[:80]!r}.')

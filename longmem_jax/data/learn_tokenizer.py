@@ -6,12 +6,14 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
 from longmem_jax.data.documents import Source
 from longmem_jax.errors import UsageError
-from longmem_jax.files import whole_file
+from longmem_jax.files import checksum, whole_file
+from longmem_jax.untrusted import json_file, schema
 
 SUFFIX = {
     'characters': '.json',
@@ -161,3 +163,50 @@ def learn(kind: str, source: Source, size: int, output: Path) -> None:
             partial.write_bytes(content)
     except OSError as error:
         raise UsageError(f'{output}: cannot be written ({error}).') from error
+
+
+_WORD = schema.fields(
+    {'data': schema.text(), 'documents': schema.whole(0, 1 << 60), 'ends': schema.text()},
+    others=True,
+)
+
+
+def word_on(data: Any, source: Source) -> dict[str, Any]:
+    """What is kept of the data that a vocabulary was learned from: name, size, and both ends."""
+    ends = b''.join(source[index].text for index in (0, len(source) - 1))
+    name = data.path or data.name or data.source
+    return {'data': name, 'documents': len(source), 'ends': checksum(ends)}
+
+
+def word_path(vocabulary: Path) -> Path:
+    """The file with the word on the data of a vocabulary."""
+    return vocabulary.with_name(f'learned_from.{vocabulary.stem}.json')
+
+
+def keep_word(vocabulary: Path, word: dict[str, Any]) -> None:
+    """Writes the word on the data; raises `UsageError` if it cannot be written."""
+    path = word_path(vocabulary)
+    try:
+        with whole_file(path) as partial:
+            partial.write_text(json.dumps(word, indent=1) + '\n')
+    except OSError as error:
+        raise UsageError(f'{path}: cannot be written ({error}).') from error
+
+
+def require_same_data(vocabulary: Path, now: dict[str, Any]) -> None:
+    """Raises `UsageError` if a vocabulary was learned from other data; a moved text is the same.
+
+    Args:
+      vocabulary: its file; one that has no word on its data passes.
+      now: `word_on` the data of this run.
+    """
+    path = word_path(vocabulary)
+    if not path.exists():
+        return
+    then = schema.require(json_file.read(path), _WORD, path)
+    if (then['documents'], then['ends']) != (now['documents'], now['ends']):
+        raise UsageError(
+            f'{vocabulary}: was learned from other data: {then["data"]}, {then["documents"]:,} '
+            f'documents; config.data has {now["data"]}, {now["documents"]:,} documents. Delete it to '
+            f'learn a new vocabulary, or set --config.data.tokenizer.path={vocabulary} to use it.'
+        )

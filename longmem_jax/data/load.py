@@ -5,9 +5,17 @@ from typing import Any
 
 from longmem_jax.data import hubs
 from longmem_jax.data.corpus import Corpus
-from longmem_jax.data.documents import First, Pieces, Source
+from longmem_jax.data.documents import SPLITS, First, Pieces, Source
 from longmem_jax.data.folders import Folders
-from longmem_jax.data.learn_tokenizer import LEARNT, SUFFIX, learn
+from longmem_jax.data.learn_tokenizer import (
+    LEARNT,
+    SUFFIX,
+    keep_word,
+    learn,
+    require_same_data,
+    word_on,
+    word_path,
+)
 from longmem_jax.data.parallel import PairCorpus, PairTexts, load_pairs
 from longmem_jax.data.sets.classes import ClassCorpus, ClassTexts
 from longmem_jax.data.sets.pieces import PieceCorpus, PieceTexts
@@ -15,7 +23,8 @@ from longmem_jax.data.sets.registry import CLASS_SETS, DATA_SETS
 from longmem_jax.data.stdlib import StandardLibrary
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.text_files import TextFiles
-from longmem_jax.data.tokenizers import KINDS, Bytes, Tokenizer, load_tokenizer
+from longmem_jax.data.tokenizer_files import load_tokenizer
+from longmem_jax.data.tokenizers import KINDS, Bytes, Tokenizer
 from longmem_jax.errors import UsageError, unknown
 
 SOURCES = ('stdlib', 'text', 'tfds', 'huggingface', 'parallel', *DATA_SETS, *CLASS_SETS, *TASKS)
@@ -29,8 +38,9 @@ def load_source(data: Any, split: str) -> Source:
       split: 'train', 'validation' or 'test'.
 
     Raises:
-      UsageError: an unknown source, or missing data, with how to provide it.
+      UsageError: an unknown source or split, or missing data, with how to provide it.
     """
+    _require_split(split)
     if data.source == 'stdlib':
         source = StandardLibrary(split)
     elif data.source == 'text' and data.documents == 'folder':
@@ -68,7 +78,8 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
       workdir: where a learned vocabulary is saved and reused.
 
     Raises:
-      UsageError: an unknown kind, a file of another kind, or a kind that cannot be learned.
+      UsageError: an unknown kind, a file of another kind, a kind that cannot be learned, or a
+        vocabulary that was learned from other data and that no checkpoint needs.
     """
     if data.source in TASKS:
         return TASKS[data.source].vocabulary(data.task)
@@ -91,12 +102,27 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
     # Kind and size are in the name, so that another size does not reuse this vocabulary.
     path = workdir / f'tokenizer.{settings.kind}.{settings.size}{SUFFIX[settings.kind]}'
     if not path.exists():
-        learn(settings.kind, load_source(data, 'train'), settings.size, path)
+        source = load_source(data, 'train')
+        keep_word(path, word_on(data, source))
+        learn(settings.kind, source, settings.size, path)
+    elif word_path(path).exists() and not _has_checkpoints(workdir):
+        # A trained model needs its own vocabulary, also for other texts.
+        require_same_data(path, word_on(data, load_source(data, 'train')))
     return load_tokenizer(settings.kind, path)
+
+
+def _require_split(split: str) -> None:
+    if split not in SPLITS:
+        raise UsageError(unknown('--split', split, SPLITS))
+
+
+def _has_checkpoints(workdir: Path) -> bool:
+    return any(path.name.isdigit() for path in (workdir / 'checkpoints').glob('*'))
 
 
 def load(data: Any, split: str, tokenizer: Tokenizer) -> Corpus:
     """The tokenized documents of a split or of a task; errors as in `load_source`."""
+    _require_split(split)
     if data.source in TASKS:
         return TASKS[data.source].corpus(data.task, split, data.seed)
     if data.source == 'parallel':

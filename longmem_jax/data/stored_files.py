@@ -71,7 +71,7 @@ class StoredFiles:
             return self._unpack(path)[1] if path.suffix in PACKED else path.stat().st_size
 
     def read(self, path: Path, start: int, end: int) -> bytes:
-        """The unpacked bytes from `start` to `end`; an error if the file has become shorter."""
+        """The unpacked bytes from `start` to `end`, which the file had when it was opened."""
         with faults_of(path):
             if path.suffix in PACKED:
                 base = self._unpack(path)[0]

@@ -2,19 +2,21 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import tokenizers
 
-from longmem_jax.errors import UsageError
 from longmem_jax.files import checksum
+from longmem_jax.untrusted.library import library_errors
 
 KINDS = ('bytes', 'characters', 'words', 'bpe', 'wordpiece', 'tokenizers', 'sentencepiece')
 # The library needs about 170 bytes per character of one text.
 ENCODED_CHARACTERS = 1 << 18
 ENCODED_TEXTS = 4096  # short ones at a time
+LARGEST_ID = 2**31 - 2  # ids are int32, and `begin` may be one more
+CANNOT_ENCODE = 'config.data.tokenizer: cannot encode this text'
+CANNOT_DECODE = 'config.data.tokenizer: cannot decode these tokens'
 BEGIN_NAMES = ('<|endoftext|>', '<s>', '<bos>', '[BOS]', '[CLS]', '</s>')
 
 
@@ -143,13 +145,15 @@ class FromJson:
           begin: the token before a document; '' = the first of `BEGIN_NAMES` that it has.
 
         Raises:
-          ValueError: it has no token `begin`.
+          ValueError: it has no token `begin`, no tokens at all, or ids that no int32 holds.
         """
         tokenizer.no_truncation()  # files made for classifiers cut every text at 512 tokens
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         # Ids may have gaps, so the number of tokens is not a bound.
         self._size = max(tokenizer.get_vocab().values(), default=-1) + 1
+        if not 0 < self._size <= LARGEST_ID:
+            raise ValueError(f'{self._size} ids; from 1 to {LARGEST_ID} are possible')
         names = (begin,) if begin else BEGIN_NAMES
         known = (tokenizer.token_to_id(name) for name in names)
         found = next((i for i in known if i is not None), None)
@@ -165,7 +169,8 @@ class FromJson:
         return self._tokenizer.token_to_id(token)
 
     def _ids(self, text: str) -> np.ndarray:
-        return np.asarray(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+        with library_errors(CANNOT_ENCODE):
+            return np.asarray(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
     def _border(self, text: str, start: int) -> int:
         """End of the part of `text` that begins at `start`: after a line, or before a blank.
@@ -199,7 +204,8 @@ class FromJson:
         ids = []
         for start in range(0, len(texts), ENCODED_TEXTS):
             part = list(texts[start : start + ENCODED_TEXTS])
-            found = self._tokenizer.encode_batch_fast(part, add_special_tokens=False)
+            with library_errors(CANNOT_ENCODE):
+                found = self._tokenizer.encode_batch_fast(part, add_special_tokens=False)
             ids += [np.asarray(each.ids, np.int32) for each in found]
         return ids
 
@@ -209,14 +215,16 @@ class FromJson:
         Returns:
           Ids, int32 [n], and the first character and the one after the last of each, int32 [n, 2].
         """
-        found = self._tokenizer.encode(text, add_special_tokens=False)
+        with library_errors(CANNOT_ENCODE):
+            found = self._tokenizer.encode(text, add_special_tokens=False)
         places = np.asarray(found.offsets, np.int32).reshape(-1, 2)
         return np.asarray(found.ids, np.int32), places
 
     def decode(self, tokens: np.ndarray) -> bytes:
         """UTF-8 text of ids."""
         ids = [int(t) for t in np.asarray(tokens) if t != self.begin and t < self._size]
-        return self._tokenizer.decode(ids).encode()
+        with library_errors(CANNOT_DECODE):
+            return self._tokenizer.decode(ids).encode()
 
     def fingerprint(self) -> str:
         """Checksum of vocabulary, merges and rules: equal vocabularies can split text differently."""
@@ -227,98 +235,32 @@ class SentencePiece:
     """A sentencepiece model."""
 
     def __init__(self, model: bytes):
-        """`model`: the serialized model."""
+        """`model`: the serialized model; `ValueError` if it has no pieces."""
         import sentencepiece
 
+        if not model:  # the library takes nothing for a model
+            raise ValueError('it is empty')
         self._model = model
         self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
         size, begin = self._pieces.vocab_size(), self._pieces.bos_id()
+        if size < 1 or begin >= size:
+            raise ValueError(f'it has {size} pieces')
+        self._pieces.decode(list(self._pieces.encode('a')))  # a damaged model fails here
         self.begin = begin if begin >= 0 else size
         self.vocab_size = max(size, self.begin + 1)
 
     def encode(self, text: bytes) -> np.ndarray:
         """Ids of UTF-8 text; line ends are kept if the model knows them."""
-        return np.asarray(self._pieces.encode(text.decode('utf-8', 'replace')), np.int32)
+        with library_errors(CANNOT_ENCODE):
+            return np.asarray(self._pieces.encode(text.decode('utf-8', 'replace')), np.int32)
 
     def decode(self, tokens: np.ndarray) -> bytes:
         """UTF-8 text of ids."""
         size = self._pieces.vocab_size()
         ids = [int(t) for t in np.asarray(tokens) if t != self.begin and t < size]
-        return self._pieces.decode(ids).encode()
+        with library_errors(CANNOT_DECODE):
+            return self._pieces.decode(ids).encode()
 
     def fingerprint(self) -> str:
         """Checksum of the model."""
         return _checksum('sentencepiece', self._model)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f'config.data.tokenizer.path = {path}: cannot be read ({error}).'
-        ) from error
-
-
-def _settings_of(folder: Path) -> dict:
-    """A folder's tokenizer_config.json; {} if it has none."""
-    path = folder / 'tokenizer_config.json'
-    return json.loads(_read(path)) if path.exists() else {}
-
-
-def _begin_of(folder: Path) -> str:
-    """The text of the bos_token that a folder's tokenizer_config.json names, '' if it names none."""
-    token = _settings_of(folder).get('bos_token')
-    return (token.get('content') if isinstance(token, dict) else token) or ''
-
-
-def _wordpiece(folder: Path) -> FromJson:
-    """BERT's vocab.txt, with the options of tokenizer_config.json; by default it is lower-cased."""
-    settings = _settings_of(folder)
-    pieces = tokenizers.BertWordPieceTokenizer(
-        str(folder / 'vocab.txt'),
-        lowercase=settings.get('do_lower_case', True),
-        strip_accents=settings.get('strip_accents'),
-        handle_chinese_chars=settings.get('tokenize_chinese_chars', True),
-    )
-    return FromJson(pieces._tokenizer)
-
-
-def load_tokenizer(kind: str, path: Path) -> Tokenizer:
-    """A tokenizer from its file.
-
-    Args:
-      kind: one of `KINDS` except 'bytes'.
-      path: characters: a JSON list; words: a word per line; bpe, wordpiece, tokenizers: JSON, or a
-        folder with tokenizer.json, with BERT's vocab.txt, or with GPT-2's vocab.json and merges.txt;
-        sentencepiece: a model, or a folder with tokenizer.model. The first token of documents is the
-        bos_token of the folder's tokenizer_config.json, if it names one.
-
-    Raises:
-      UsageError: the file cannot be read or is not of this kind.
-    """
-    try:
-        if kind == 'characters':
-            vocabulary = json.loads(_read(path))
-            if not isinstance(vocabulary, list) or not all(len(c) == 1 for c in vocabulary):
-                raise ValueError('a JSON list of characters is expected')
-            return Characters(vocabulary)
-        if kind == 'words':
-            return Words(_read(path).decode().splitlines())
-        if kind == 'sentencepiece':
-            return SentencePiece(_read(path / 'tokenizer.model' if path.is_dir() else path))
-        if (path / 'tokenizer.json').exists():
-            whole = tokenizers.Tokenizer.from_str(_read(path / 'tokenizer.json').decode())
-            return FromJson(whole, begin=_begin_of(path))
-        if (path / 'vocab.txt').exists():
-            return _wordpiece(path)
-        if path.is_dir():
-            files = str(path / 'vocab.json'), str(path / 'merges.txt')
-            return FromJson(tokenizers.ByteLevelBPETokenizer(*files)._tokenizer)
-        return FromJson(tokenizers.Tokenizer.from_str(_read(path).decode()))
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(
-            f'config.data.tokenizer.path = {path}: not a {kind} tokenizer ({error}).'
-        ) from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from longmem_jax.errors import UsageError
+from longmem_jax.untrusted import json_file
 
 MOST_STEPS = 200_000  # of loops and calls in one rendering
 MOST_CHARACTERS = 1 << 26  # of a text, or entries of a list
@@ -315,10 +316,7 @@ def _settings(path: Path) -> dict[str, Any]:
     """A JSON object; {} where there is no such file."""
     if not path.exists():
         return {}
-    try:
-        settings = json.loads(path.read_text(encoding='utf-8'))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f'{path}: cannot be read ({_line(error)}).') from error
+    settings = json_file.read(path)
     if not isinstance(settings, dict):
         raise UsageError(f'{path}: must be a JSON object.')
     return settings
@@ -356,7 +354,7 @@ def read_messages(prompt: str) -> list[dict[str, str]]:
     """
     try:
         given = json.loads(prompt) if prompt.lstrip().startswith('[') else None
-    except ValueError:  # a text that begins with a bracket
+    except (ValueError, RecursionError):  # a text that begins with a bracket
         given = None
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given) or not given:
         return [{'role': 'user', 'content': prompt}]

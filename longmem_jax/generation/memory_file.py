@@ -12,15 +12,26 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.flax import save_file
+from safetensors import SafetensorError
 
 from longmem_jax import files
 from longmem_jax.config import earlier
 from longmem_jax.errors import UsageError
+from longmem_jax.files import whole_file
+from longmem_jax.untrusted import json_file, schema, tensor_file
 
-FORMAT = 'longmem_jax state 1'
+FORMAT = 'longmem_jax state 2'
+WITHOUT_CHECKSUM = 'longmem_jax state 1'
 PENDING = 'pending'
+SHOWN = 8  # fields in a message
+_METADATA = schema.fields(
+    {
+        'format': schema.one_of(FORMAT, WITHOUT_CHECKSUM),
+        'model': schema.text(),
+        'parameters': schema.text(),
+    },
+    {tensor_file.CHECKSUM: schema.text()},
+)
 
 
 def fingerprint(params: Any) -> str:
@@ -33,9 +44,23 @@ def fingerprint(params: Any) -> str:
     return f'{value:08x}'
 
 
+def _target(path: str | Path) -> Path:
+    """The file to write: where a link leads; a device or a pipe would be replaced, so `UsageError`."""
+    try:
+        target = Path(path).resolve()
+        regular = target.is_file() or target.is_dir() or not target.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # a circle of links, a name with NUL
+        raise UsageError(f'--save_state={path}: cannot be written ({error}).') from error
+    if not regular:
+        raise UsageError(
+            f'--save_state={path}: there is something that is not a regular file; give another name.'
+        )
+    return target
+
+
 def require_writable(path: str) -> None:
-    """Raises `UsageError` where `path` cannot become a file: before hours of reading."""
-    files.require_writable(path, f'--save_state={path}')
+    """Raises `UsageError` where `save` could not write to `path`: before hours of reading."""
+    files.require_writable(_target(path), f'--save_state={path}')
 
 
 def _named(state: Any) -> tuple[dict[str, Any], Any]:
@@ -48,15 +73,17 @@ def save(path: str, state: Any, pending: jax.Array, model: Any, params: Any) -> 
     """Writes memories to a file; returns its size in bytes.
 
     Args:
-      path: file to write; it is replaced only once the new one is complete.
+      path: file to write; it is replaced only once the new one is complete. A link stays, and the
+        file that it leads to is replaced.
       state: memories, every leaf [batch, ...].
       pending: int32 [batch, n], tokens of the open segment.
       model: `config.model` as a plain dictionary.
       params: parameters of the model, for the fingerprint.
 
     Raises:
-      UsageError: the file cannot be written.
+      UsageError: the file cannot be written, or is not a regular one.
     """
+    target = _target(path)
     named, _ = _named(state)
     metadata = {
         'format': FORMAT,
@@ -64,11 +91,11 @@ def save(path: str, state: Any, pending: jax.Array, model: Any, params: Any) -> 
         'parameters': fingerprint(params),
     }
     try:
-        with files.whole_file(path) as partial:
-            save_file({**named, PENDING: jnp.asarray(pending, jnp.int32)}, partial, metadata)
+        with whole_file(target) as partial:
+            tensor_file.write(partial, {**named, PENDING: np.asarray(pending, np.int32)}, metadata)
     except (OSError, SafetensorError) as error:
         raise UsageError(f'--save_state={path}: cannot be written ({error}).') from error
-    return Path(path).stat().st_size
+    return target.stat().st_size
 
 
 def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.ndarray]:
@@ -77,49 +104,71 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
     Args:
       path: the file.
       abstract: shapes and dtypes of the memories of the current model, for one lane.
-      model: `config.model` as a plain dictionary.
+      model: `config.model` as a plain dictionary, with `segment_length`.
       params: parameters of the current model.
 
     Returns:
-      The memories, and the tokens of the open segment, int32 [batch, n]; see `save`.
+      The memories, and the tokens of the open segment, int32 [1, n]; see `save`.
 
     Raises:
-      UsageError: there is no such file, it is not a state, or it is of another model; the message
-        names what differs.
+      UsageError: there is no such file, it is not a state, was changed, has numbers that no memory
+        has, or is of another model; the message names what differs. Files of version 1 have no
+        checksum; all else is checked.
     """
-    try:
-        with safe_open(path, framework='flax') as file:
-            metadata = file.metadata() or {}
-            leaves = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise UsageError(f'--load_state={path}: cannot be read ({error}).') from error
-    if metadata.get('format') != FORMAT:
-        raise UsageError(f'--load_state={path}: not a state written by --save_state.')
-    current = json.loads(json.dumps(model, sort_keys=True))
-    saved = json.loads(json.dumps(earlier.completed(json.loads(metadata['model']), current)))
-    fields = sorted(k for k in {*saved, *current} if saved.get(k) != current.get(k))
-    if fields:
-        listed = '; '.join(f'{k}: {saved.get(k)} there, {current.get(k)} here' for k in fields)
-        raise UsageError(f'--load_state={path}: written by another model: {listed}.')
-    if metadata['parameters'] != fingerprint(params):
-        raise UsageError(
-            f'--load_state={path}: written by a model with other parameters (checksum '
-            f'{metadata["parameters"]} there, {fingerprint(params)} here); load the same checkpoint.'
-        )
+    where = f'--load_state={path}'
+    leaves, metadata = tensor_file.read(Path(path), where)
+    if metadata.get('format') not in (FORMAT, WITHOUT_CHECKSUM):
+        raise UsageError(f'{where}: not a state written by --save_state.')
+    schema.require(metadata, _METADATA, f'{where}, metadata')
+    if metadata['format'] == FORMAT and tensor_file.CHECKSUM not in metadata:
+        raise UsageError(f'{where}: has lost its checksum; it was changed.')
+    _require_model(where, metadata, model, params)
     named, structure = _named(abstract)
     for name, leaf in named.items():
-        saved_leaf = leaves.get(name)
-        if (
-            saved_leaf is None
-            or saved_leaf.shape[1:] != leaf.shape[1:]
-            or saved_leaf.dtype != leaf.dtype
-        ):
-            found = 'missing'
-            if saved_leaf is not None:
-                found = f'{saved_leaf.dtype} {list(saved_leaf.shape)}'
-            raise UsageError(
-                f'--load_state={path}: {name} is {found}, this model needs {leaf.dtype} '
-                f'{list(leaf.shape)}.'
-            )
-    state = jax.tree.unflatten(structure, [leaves[name] for name in named])
-    return state, np.asarray(leaves[PENDING])
+        _require_same(where, name, leaves.get(name), leaf.shape, leaf.dtype)
+    pending, length = leaves.get(PENDING), model['segment_length']
+    size = min(pending.shape[-1], length) if pending is not None and pending.ndim else 0
+    _require_same(where, PENDING, pending, (1, size), np.dtype(np.int32))
+    if unknown := set(leaves) - {*named, PENDING}:
+        raise UsageError(f'{where}: has {schema.shown(min(unknown))}, which this model has not.')
+    tensor_file.require_finite(leaves, where)
+    for name, leaf in leaves.items():
+        # All whole numbers of memories are counts and distances.
+        if leaf.dtype.kind == 'i' and (leaf < 0).any():
+            raise UsageError(f'{where}: {name} has {leaf.min()}; the least is 0.')
+    if (pending >= model['vocab_size']).any():
+        raise UsageError(
+            f'{where}: {PENDING} has token {pending.max()}, the vocabulary has '
+            f'{model["vocab_size"]}.'
+        )
+    state = jax.tree.unflatten(structure, [jnp.asarray(leaves[name]) for name in named])
+    return state, pending
+
+
+def _require_model(where: str, metadata: dict[str, str], model: Any, params: Any) -> None:
+    """Raises `UsageError` if the metadata are of another model or of other parameters."""
+    current = json.loads(json.dumps(model, sort_keys=True))
+    given = json_file.parse(metadata['model'], f'{where}, model')
+    schema.require(given, schema.fields({}, others=True), f'{where}, model')
+    saved = json.loads(json.dumps(earlier.completed(given, current)))
+    fields = sorted(k for k in {*saved, *current} if saved.get(k) != current.get(k))
+    if fields:
+        listed = '; '.join(
+            f'{schema.shown(k)[1:-1]}: {schema.shown(saved.get(k))} there, '
+            f'{schema.shown(current.get(k))} here'
+            for k in fields[:SHOWN]
+        )
+        raise UsageError(f'{where}: written by another model: {listed}.')
+    if metadata['parameters'] != fingerprint(params):
+        raise UsageError(
+            f'{where}: written by a model with other parameters (checksum '
+            f'{schema.shown(metadata["parameters"])[1:-1]} there, {fingerprint(params)} here); load the '
+            'same checkpoint.'
+        )
+
+
+def _require_same(where: str, name: str, found: Any, shape: Any, dtype: Any) -> None:
+    """Raises `UsageError` unless an array is there and has this shape and dtype."""
+    if found is None or found.shape != tuple(shape) or found.dtype != dtype:
+        said = 'missing' if found is None else f'{found.dtype} {list(found.shape)}'
+        raise UsageError(f'{where}: {name} is {said}, this model needs {dtype} {list(shape)}.')

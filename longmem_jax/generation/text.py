@@ -1,6 +1,7 @@
 """Text in and out of a model: prompts, decoding of tokens as they are drawn, a sample."""
 
 import itertools
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,10 @@ def read_prompt(prompt: str) -> bytes:
       UsageError: the file cannot be read.
     """
     if not prompt.startswith('@'):
-        return prompt.encode()
+        return os.fsencode(prompt)  # bytes of the command line that are not UTF-8 stay as they are
     try:
         return Path(prompt[1:]).read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f'--prompt={prompt}: cannot be read ({error}).') from error
 
 

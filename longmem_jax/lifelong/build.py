@@ -15,7 +15,8 @@ from jax.sharding import PartitionSpec as P
 
 from longmem_jax.data.learn_tokenizer import learn
 from longmem_jax.data.load import make_tokenizer
-from longmem_jax.data.tokenizers import Tokenizer, load_tokenizer
+from longmem_jax.data.tokenizer_files import load_tokenizer
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.lifelong import encoders, settings, stream

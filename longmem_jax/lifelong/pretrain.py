@@ -21,7 +21,8 @@ import numpy as np
 import optax
 
 from longmem_jax.data.learn_tokenizer import MARKS, learn
-from longmem_jax.data.tokenizers import FromJson, load_tokenizer
+from longmem_jax.data.tokenizer_files import load_tokenizer
+from longmem_jax.data.tokenizers import FromJson
 from longmem_jax.errors import UsageError
 from longmem_jax.faults import of_section
 from longmem_jax.lifelong import encoders

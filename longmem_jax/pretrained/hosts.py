@@ -12,7 +12,6 @@ a memory: `load` then fills the parameters that both have, and the others start 
 
 import concurrent.futures
 import dataclasses
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -38,6 +37,7 @@ from longmem_jax.pretrained import model_fields, tables
 from longmem_jax.pretrained.families import FAMILIES, Family
 from longmem_jax.pretrained.patterns import pattern
 from longmem_jax.pretrained.tensor_files import TensorFiles, some
+from longmem_jax.untrusted import json_file
 
 OWN = 'longmem.'  # begins the names of tensors that no family has: memories
 THREADS = 8  # as many parameters are in memory at a time, besides those on devices
@@ -79,8 +79,8 @@ class Host:
 def is_host(source: str | Path) -> bool:
     """Whether a folder has a `config.json` of a Hugging Face model."""
     try:
-        given = json.loads((Path(source).expanduser() / 'config.json').read_bytes())
-    except (OSError, ValueError, RecursionError):
+        given = json_file.read(Path(source).expanduser() / 'config.json')
+    except (UsageError, RuntimeError):  # `~nobody` is no folder
         return False
     return isinstance(given, dict) and 'model_type' in given
 
@@ -107,12 +107,9 @@ def find(source: str | Path, context: int = 0) -> Host:
     folder = Path(source).expanduser()
     if not folder.is_dir():
         folder = _fetch(str(source))
-    try:
-        given = json.loads((folder / 'config.json').read_bytes())
-    except FileNotFoundError as error:
-        raise UsageError(f'{folder}: has no config.json; give the folder of a model.') from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f'{folder / "config.json"}: not JSON ({error}).') from error
+    if not (folder / 'config.json').exists():
+        raise UsageError(f'{folder}: has no config.json; give the folder of a model.')
+    given = json_file.read(folder / 'config.json')
     name = str(folder / 'config.json')
     if not isinstance(given, dict):
         raise UsageError(f'{name}: must be an object with the attributes of a model.')

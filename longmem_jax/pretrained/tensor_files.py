@@ -3,17 +3,19 @@
 A pickle can run any program when it is loaded, so `pytorch_model.bin` and the like are refused.
 """
 
-import json
 import math
+import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from longmem_jax.errors import UsageError
+from longmem_jax.untrusted import json_file, schema, tensor_file
+from longmem_jax.untrusted.library import library_errors
 
 WHOLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 PICKLES = ('.bin', '.pt', '.pth', '.ckpt', '.pkl', '.pickle')
@@ -21,6 +23,7 @@ PICKLES = ('.bin', '.pt', '.pth', '.ckpt', '.pkl', '.pickle')
 PICKLE_STARTS = (b'\x80\x02', b'\x80\x03', b'\x80\x04', b'\x80\x05', b'PK\x03\x04')
 DTYPES = {'F64': 8, 'F32': 4, 'F16': 2, 'BF16': 2}
 SHOWN = 8  # names in a message
+_INDEX = schema.fields({'weight_map': schema.named(schema.text())}, others=True)
 
 
 def some(names: Any) -> str:
@@ -64,22 +67,17 @@ class TensorFiles:
             raise UsageError(f'{path}: cannot be read ({error.strerror}).') from error
         if start.startswith(PICKLE_STARTS):
             raise UsageError(f'{path}: {_PICKLE}')
-        try:
+        header = tensor_file.read_header(path)
+        with library_errors(f'{path}: not a whole safetensors file'):
             opened = safe_open(path, framework='numpy')
-            names = list(opened.keys())
-            for name in names:
-                part = opened.get_slice(name)
-                shape, dtype = tuple(part.get_shape()), part.get_dtype()
+            for name, tensor in header.tensors.items():
                 if placed and placed.get(name) != path.name:
-                    raise UsageError(f'{path}: has {name}, which {INDEX} does not say.')
-                self._slices[name], self.shapes[name], self.dtypes[name] = part, shape, dtype
+                    raise UsageError(
+                        f'{path}: has {schema.shown(name)}, which {INDEX} does not say.'
+                    )
+                self._slices[name] = opened.get_slice(name)
+                self.shapes[name], self.dtypes[name] = tensor.shape, tensor.dtype
                 self._placed[name] = path.name
-        except (SafetensorError, OSError, ValueError) as error:
-            if isinstance(error, UsageError):
-                raise
-            raise UsageError(
-                f'{path}: not a whole safetensors file ({error}). Fetch it again.'
-            ) from error
         self._files[path.name] = opened
 
     def read(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
@@ -130,18 +128,14 @@ def _placed(folder: Path) -> dict[str, str]:
         if pickles:
             raise UsageError(f'{folder / pickles[0]}: {_PICKLE}')
         raise UsageError(f'{folder}: has neither {WHOLE} nor {INDEX}.')
-    try:
-        placed = json.loads(index.read_bytes())['weight_map']
-        names = {str(name): Path(file).name for name, file in placed.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f'{index}: not an index of safetensors ({error!r}).') from error
+    given = schema.require(json_file.read(index), _INDEX, f'{index}: not an index of safetensors')
+    placed = given['weight_map']
     for name, file in placed.items():
-        if (
-            names[name] != file
-            or not file.endswith('.safetensors')
-            or not (folder / file).is_file()
-        ):
-            raise UsageError(f'{index}: {name} is in {file!r}, which is no safetensors file here.')
-    if not names:
+        if not re.fullmatch(r'[^/\0]+\.safetensors', file) or not (folder / file).is_file():
+            raise UsageError(
+                f'{index}: {schema.shown(name)} is in {schema.shown(file)}, which is no safetensors '
+                'file here.'
+            )
+    if not placed:
         raise UsageError(f'{index}: names no tensors.')
-    return names
+    return placed

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from longmem_jax.reporting.control_characters import visible
+
 
 class Read(NamedTuple):
     """Something that was read for a token.
@@ -44,13 +46,15 @@ class Gained(NamedTuple):
 
 
 def shown_text(tokenizer: Any, tokens: Iterable[int]) -> str:
-    """Tokens as one line of text, without begin tokens and ids that the tokenizer does not know."""
+    """Tokens as one line of text that a terminal shows.
+
+    Left out are begin tokens and ids that the tokenizer does not know.
+    """
     known = [
         token for token in tokens if 0 <= token < tokenizer.vocab_size and token != tokenizer.begin
     ]
-    return (
-        tokenizer.decode(np.asarray(known, np.int32)).decode('utf-8', 'replace').replace('\n', ' ')
-    )
+    text = tokenizer.decode(np.asarray(known, np.int32)).decode('utf-8', 'replace')
+    return visible(text.replace('\n', ' '))
 
 
 def write(tokens: Iterable[Gained], folder: Path, name: str, title: str) -> tuple[Path, Path]:

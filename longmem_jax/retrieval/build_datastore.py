@@ -12,10 +12,12 @@ from longmem_jax.experiment import Experiment
 from longmem_jax.files import checksum
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.waiting import Waiting
+from longmem_jax.retrieval import verified
 from longmem_jax.retrieval.datastore import (
     CONTEXT,
     FORMAT,
     Datastore,
+    damaged,
     identity,
     read_manifest,
     require_same,
@@ -71,7 +73,7 @@ class _Builder:
         if not count:
             return
         if not self._files:  # files of a shard that was never finished are overwritten
-            self._files = {name: self._path(name).open('wb') for name in self._arrays}
+            self._files = {name: self._new(name) for name in self._arrays}
         documents = np.broadcast_to(part.documents[:, :, None], counted.shape)
         for name, array in (
             ('keys', part.keys),
@@ -81,17 +83,26 @@ class _Builder:
         ):
             dtype, _ = self._arrays[name]
             entries = array[counted].astype(dtype, copy=False)
-            if dtype == 'float16' and not np.isfinite(entries).all():
+            if name == 'keys' and not np.isfinite(entries).all():
                 raise UsageError(
                     "config.retrieval.dtype = 'float16': keys are too large for it; use 'float32'."
+                    if np.isfinite(array[counted]).all() and dtype == 'float16'
+                    else "the model's keys are not finite numbers; build from an earlier checkpoint."
                 )
             entries.tofile(self._files[name])
         self.waiting += count
         self.total += count
 
-    def _path(self, name: str) -> Path:
-        """The file of an array of the current shard."""
-        return self.folder / f'{name}.{len(self.manifest["shards"]):05}.bin'
+    def _path(self, name: str, shard: int = -1) -> Path:
+        """The file of an array of a shard; -1 = the current one."""
+        shard = len(self.manifest['shards']) if shard < 0 else shard
+        return self.folder / f'{name}.{shard:05}.bin'
+
+    def _new(self, name: str) -> Any:
+        """Opens the file of an array of the current shard, empty; never one that a link leads to."""
+        path = self._path(name)
+        path.unlink(missing_ok=True)
+        return path.open('xb')
 
     def close(self) -> None:
         """Closes the files of the current shard, so that nothing is written to them any more."""
@@ -106,6 +117,9 @@ class _Builder:
         if self.waiting:
             sums = {name: checksum(self._path(name)) for name in self._arrays}
             self.manifest['shards'].append({'count': self.waiting, 'sha256': sums})
+            verified.remember(
+                self.folder, {self._path(name, index).name: value for name, value in sums.items()}
+            )
         self.waiting = 0
         old = self.manifest.get('progress')
         self.manifest['complete'] = complete
@@ -163,15 +177,20 @@ def build(experiment: Experiment, split: str) -> Datastore:
     if (folder / 'manifest.json').exists():
         manifest = read_manifest(folder)
         require_same(folder, manifest, expected['identity'])
-        different = [name for name in ('dtype', 'source') if manifest[name] != expected[name]]
+        different = [name for name in ('dtype', 'source') if manifest.get(name) != expected[name]]
         if different:
             raise UsageError(
                 f'{folder}: holds a datastore with another {" and ".join(different)} '
-                f'({[manifest[name] for name in different]}); use another folder.'
+                f'({[manifest.get(name) for name in different]}); use another folder.'
             )
-        if not manifest['complete']:
+        if fault := _fault(folder, manifest):
+            progress.say(f'{fault}: all shards are written again.')
+            manifest = expected | {'shards': [], 'complete': False}
+        elif not manifest['complete']:
             contexts = _resume(folder, manifest, reader, contexts)
             progress.say(f'Resuming after shard {len(manifest["shards"])}.')
+    if not manifest['shards']:
+        _clear(folder)
     if not manifest['complete']:
         began, before = None, 0
         waiting = Waiting(f'Reading {split}', 0, 'keys')
@@ -194,7 +213,10 @@ def build(experiment: Experiment, split: str) -> Datastore:
         if began is not None and builder.total > before:
             rate = (builder.total - before) / (time.perf_counter() - began)
             progress.say(f'{rate:,.0f} keys per second.')
-    store = Datastore(folder, expected['identity'], verify=False)
+    vocab_size = experiment.tokenizer.vocab_size
+    store = Datastore(
+        folder, expected['identity'], False, vocab_size=vocab_size, report=progress.say
+    )
     progress.say(f'{folder}: {len(store):,} keys of step {step:,}, {len(store.shards)} shards.')
     progress.close()
     return store
@@ -211,4 +233,21 @@ def _resume(
     name = manifest.get('progress')
     if not name:
         return contexts
-    return go_on(folder / name, reader)['contexts']
+    path = folder / name
+    found = go_on(path, reader, {'contexts': contexts})['contexts']
+    if (found < -1).any():
+        raise UsageError(f'{path}: has contexts below -1; delete {folder}, and start again.')
+    return found
+
+
+def _fault(folder: Path, manifest: dict[str, Any]) -> str:
+    """Why a datastore cannot be opened or resumed; '' if it can."""
+    missing = manifest['shards'] and not manifest['complete'] and 'progress' not in manifest
+    return damaged(folder, manifest) or (missing and f'{folder}: has no progress file') or ''
+
+
+def _clear(folder: Path) -> None:
+    """Deletes what was made of earlier shards: indices, positions, and which files were compared."""
+    for path in (*folder.glob('index.*'), *folder.glob('progress-*.safetensors')):
+        path.unlink()
+    verified.forget(folder)

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -182,13 +182,18 @@ def _look_up_validation(parts: Iterable[Part], lookup: Lookup, tokens: int) -> L
     return _concatenate(results)
 
 
-def _open_datastore(experiment: Experiment, params: Any) -> tuple[Index | None, Datastore | None]:
+def _open_datastore(
+    experiment: Experiment, params: Any, say: Callable[[str], None]
+) -> tuple[Index | None, Datastore | None]:
     """The index and datastore, if the kind of retrieval uses neighbours."""
     settings = experiment.config.retrieval
     if settings.kind not in WITH_NEIGHBOURS:
         return None, None
     folder = Path(settings.datastore).expanduser()
-    store = Datastore(folder, identity(experiment, params), settings.verify)
+    vocab_size = experiment.tokenizer.vocab_size
+    store = Datastore(
+        folder, identity(experiment, params), settings.verify, vocab_size=vocab_size, report=say
+    )
     require_k(settings.k, store)
     return make_index(settings, store, experiment.mesh), store
 
@@ -223,7 +228,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
         require_k(settings.k, store)
     else:
         params, step = experiment.restore_parameters()
-        index, store = _open_datastore(experiment, params)
+        index, store = _open_datastore(experiment, params, progress.say)
     progress.say(f'Evaluating step {step:,} of {experiment.workdir} with {kind}.')
 
     uses = ({'validation': 'tuned on'} if settings.tune_tokens else {}) | {split: 'scored'}

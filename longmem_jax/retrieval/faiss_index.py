@@ -6,7 +6,7 @@ Where a query finds too few, because its document is left out or its cells are a
 are searched for it, in the end all of them, so that `k` keys are found wherever there are as many.
 
 The index is made once and is a file in the folder of the datastore, named after the keys it holds and
-the settings it was made with; indices of keys that are no longer there are deleted.
+the settings it was made with (`faiss_file.py`); indices of keys that are no longer there are deleted.
 """
 
 import json
@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.errors import UsageError
-from longmem_jax.files import checksum, whole_file
+from longmem_jax.files import checksum
+from longmem_jax.retrieval import faiss_file
 from longmem_jax.retrieval.datastore import Datastore
 from longmem_jax.retrieval.search import Neighbours, nearest_of, require_k
 
@@ -58,46 +59,39 @@ class Faiss:
                 'keys of the datastore.'
             )
         made_with = json.dumps({name: settings[name] for name in MADE_WITH})
-        path = store.folder / f'index.{store.digest}.{checksum(made_with.encode())[:8]}.faiss'
+        name = f'index.{store.digest}.{checksum(made_with.encode())[:8]}.safetensors'
+        path, self._index = store.folder / name, self._empty()
         if path.exists():
-            try:
-                self._index = faiss.read_index(str(path))
-            except RuntimeError as error:
-                raise UsageError(
-                    f'{path}: cannot be read ({error}); delete it, and it will be rebuilt.'
-                ) from error
-            if self._index.ntotal != len(store):
-                raise UsageError(
-                    f'{path}: holds {self._index.ntotal:,} keys, the datastore {len(store):,}; '
-                    'delete it; it will be rebuilt.'
-                )
+            faiss_file.load(path, faiss, self._index, store.digest, len(store))
         else:
-            self._index = self._make(path)
+            self._fill(path)
 
-    def _make(self, path: Path) -> Any:
-        """Trains the index, fills it, and writes it to `path`; deletes indices of other keys."""
+    def _empty(self) -> Any:
+        """An index without keys, not trained."""
         faiss, store, settings = self._faiss, self._store, self._settings
         # Codes of eight bits need 256 keys for training.
         bits = min(8, max(1, int(np.log2(max(len(store), 2)))))
-        index = faiss.IndexIVFPQ(
+        return faiss.IndexIVFPQ(
             faiss.IndexFlatL2(store.width),
             store.width,
             settings.centroids,
             settings.code_size,
             bits,
         )
+
+    def _fill(self, path: Path) -> None:
+        """Trains the index, fills it, and writes it to `path`; deletes indices of other keys."""
+        store, settings = self._store, self._settings
         generator = np.random.default_rng(settings.seed)
         count = min(settings.train_keys, len(store))
         sample = np.sort(generator.choice(len(store), count, replace=False))
-        index.train(store.rows('keys', sample).astype(np.float32))
+        self._index.train(store.rows('keys', sample).astype(np.float32))
         for _, keys in store.blocks(ADDED):
-            index.add(np.ascontiguousarray(keys, np.float32))
-        with whole_file(path) as partial:
-            faiss.write_index(index, str(partial))
-        for other in store.folder.glob('index.*.faiss'):
+            self._index.add(np.ascontiguousarray(keys, np.float32))
+        for other in store.folder.glob('index.*'):
             if not other.name.startswith(f'index.{store.digest}.'):
                 other.unlink()
-        return index
+        faiss_file.save(path, self._faiss, self._index, store.digest)
 
     def search(self, queries: np.ndarray, k: int, exclude: np.ndarray | None = None) -> Neighbours:
         """See `index.Index`."""

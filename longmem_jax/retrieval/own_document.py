@@ -82,4 +82,9 @@ def warnings(
 
 def _place(source: dict[str, Any]) -> Path | str:
     """The files of a text, the same for every way to write their path."""
-    return Path(source['path']).expanduser().resolve() if source.get('path') else ''
+    if not source.get('path'):
+        return ''
+    try:
+        return Path(source['path']).expanduser().resolve()
+    except (ValueError, RuntimeError, OSError):  # not a path of this machine
+        return source['path']

@@ -1,16 +1,16 @@
 """The position of a pass over a text in a file, so that a later process resumes from it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
 from longmem_jax.retrieval.reading import Reader
+from longmem_jax.untrusted import tensor_file
 
 
 def save_position(path: Path, reader: Reader, **arrays: np.ndarray) -> None:
@@ -23,36 +23,43 @@ def save_position(path: Path, reader: Reader, **arrays: np.ndarray) -> None:
         'ordinals': reader.ordinals,
         **arrays,
     }
-    # safetensors writes the buffer of an array as it is, also of a view.
-    saved = {key: np.ascontiguousarray(array) for key, array in saved.items()}
     with whole_file(path) as partial:
-        save_file(saved, partial)
+        tensor_file.write(partial, saved, {})
 
 
-def go_on(path: Path, reader: Reader) -> dict[str, np.ndarray]:
+def go_on(path: Path, reader: Reader, like: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Moves a reader to the position in a file.
+
+    Args:
+      path: the file.
+      reader: at the beginning of its text.
+      like: other arrays that the file must have, with these shapes and dtypes.
 
     Returns:
       All arrays of the file.
 
     Raises:
-      UsageError: it cannot be read, or its memories have other shapes.
+      UsageError: it cannot be read, was changed, or has arrays of other shapes or impossible numbers.
     """
-    try:
-        saved = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise UsageError(
-            f'{path}: cannot be read ({error}); delete {path.parent}, and start again.'
-        ) from error
+    where = f'{path} (delete {path.parent}, and start again)'
+    saved, metadata = tensor_file.read(path, where)
+    if tensor_file.CHECKSUM not in metadata:
+        raise UsageError(f'{where}: has no checksum.')
     leaves, structure = jax.tree.flatten(reader.memory)
-    for i, leaf in enumerate(leaves):
-        saved_leaf = saved.get(f'memory_{i:05}')
-        if saved_leaf is None or saved_leaf.shape != leaf.shape:
-            raise UsageError(
-                f'{path}: memories of another shape; delete {path.parent}, and start again.'
-            )
-        leaves[i] = jax.device_put(saved_leaf, leaf.sharding)
-    reader.memory = jax.tree.unflatten(structure, leaves)
-    reader.cursor = Cursor(saved['document'], saved['offset'])
-    reader.ordinals = saved['ordinals']
+    lanes = np.asarray(reader.cursor.document)
+    wanted = {f'memory_{i:05}': leaf for i, leaf in enumerate(leaves)}
+    wanted |= {'document': lanes, 'offset': lanes, 'ordinals': reader.ordinals, **like}
+    for name, leaf in wanted.items():
+        found = saved.get(name)
+        if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
+            said = 'missing' if found is None else f'{found.dtype} {list(found.shape)}'
+            raise UsageError(f'{where}: {name} is {said}, not {leaf.dtype} {list(leaf.shape)}.')
+    tensor_file.require_finite(saved, where)
+    cursor = Cursor(saved['document'], saved['offset'])
+    reader.require_place(cursor, saved['ordinals'], where)
+    reader.memory = jax.tree.unflatten(
+        structure,
+        [jax.device_put(saved[f'memory_{i:05}'], leaf.sharding) for i, leaf in enumerate(leaves)],
+    )
+    reader.cursor, reader.ordinals = cursor, saved['ordinals']
     return saved

@@ -22,6 +22,7 @@ from longmem_jax.devices.sharding import (
     own_lanes,
     require_one_process,
 )
+from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.layers.norms import Norm
@@ -209,6 +210,23 @@ class Reader:
         self.memory = jax.tree.map(jnp.copy, position.memory)
         self.cursor = jax.tree.map(np.asarray, position.cursor)
         self.ordinals = np.asarray(position.ordinals)
+
+    def require_place(self, cursor: Cursor, ordinals: np.ndarray, where: str) -> None:
+        """Raises `UsageError`, naming `where`, if the split has no such position."""
+        count = len(self._corpus)
+        places = zip(
+            cursor.document.tolist(), cursor.offset.tolist(), ordinals.tolist(), strict=True
+        )
+        for lane, (document, offset, ordinal) in enumerate(places):
+            index = lane + document * len(ordinals)
+            inside = 0 <= index < count + len(ordinals) and -1 <= ordinal <= document
+            if inside and offset:
+                inside = index < count and 0 < offset < len(self._corpus[index].tokens)
+            if not inside:
+                raise UsageError(
+                    f'{where}: lane {lane} is at token {offset} of its document {document}, which the '
+                    'text does not have.'
+                )
 
     def _read(self, params: Any, memory: Any, batch: Batch) -> tuple[Any, dict[str, jax.Array]]:
         def read(memory: Any, inputs: Batch, key: jax.Array) -> Any:

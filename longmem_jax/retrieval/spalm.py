@@ -16,15 +16,12 @@ Not the paper's, where the defaults are ours because most users begin with a tra
 """
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.flax import load_file
 
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.errors import UsageError
@@ -46,6 +43,7 @@ from longmem_jax.retrieval.spalm_text import Inputs, Text
 from longmem_jax.training import runner
 from longmem_jax.training.checkpoint import Checkpointer, differing_fields
 from longmem_jax.training.optimizer import parameter_path
+from longmem_jax.untrusted import json_file, schema, tensor_file
 
 
 def _require_plain(model_config: Any) -> None:
@@ -112,13 +110,12 @@ def load(experiment: Experiment, keys: Keys) -> tuple[Any, Gate]:
       UsageError: there are none, or they belong to other settings; the message names which.
     """
     folder = experiment.workdir / 'spalm'
-    try:
-        saved = load_file(folder / 'parameters.safetensors')
-        about = json.loads((folder / 'about.json').read_text())
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UsageError(
-            f'{folder}: no trained gate ({error}); make one with --mode=train_spalm.'
-        ) from error
+    if not (folder / 'about.json').exists():
+        raise UsageError(f'{folder}: no trained gate; make one with --mode=train_spalm.')
+    saved, _ = tensor_file.read(folder / 'parameters.safetensors')
+    about = schema.require(
+        json_file.read(folder / 'about.json'), schema.fields({}, others=True), folder / 'about.json'
+    )
     different = differing_fields(about, dataclasses.asdict(describe(experiment, keys)))
     if different:
         raise UsageError(
@@ -126,13 +123,27 @@ def load(experiment: Experiment, keys: Keys) -> tuple[Any, Gate]:
             + '\n  '.join(different)
             + '\nGo back to these settings, or delete that folder and run --mode=train_spalm.'
         )
-    gate = Gate(saved['gate'], saved.get('log_scale'))
+
+    def take(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        found = saved.get(name)
+        if found is None or found.shape != shape or found.dtype != dtype:
+            said = 'missing' if found is None else f'{found.dtype} {found.shape}'
+            raise UsageError(
+                f'{folder / "parameters.safetensors"}: {name} is {said}, not {dtype} {shape}; delete '
+                f'{folder} and run --mode=train_spalm.'
+            )
+        return found
+
+    width = (experiment.config.model.d_model,)
+    scale = take('log_scale', (), np.float32) if about['learned_scale'] else None
+    gate = Gate(take('gate', width, np.float32), scale)
     if about['frozen']:
         return _start(experiment), gate
-    shapes = experiment.abstract_state.params
     params = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: jax.device_put(saved['params/' + parameter_path(path)], leaf.sharding),
-        shapes,
+        lambda path, leaf: jax.device_put(
+            take('params/' + parameter_path(path), leaf.shape, leaf.dtype), leaf.sharding
+        ),
+        experiment.abstract_state.params,
     )
     return params, gate
 

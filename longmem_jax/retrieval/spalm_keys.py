@@ -1,14 +1,11 @@
 """The model by whose vectors SPALM searches: another trained one, or the one that SPALM starts from."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
-import ml_collections
-
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment
+from longmem_jax.experiment import Experiment, saved_config
 from longmem_jax.retrieval.datastore import Datastore, identity
 from longmem_jax.retrieval.index import Index, make_index
 from longmem_jax.retrieval.search import require_k
@@ -51,7 +48,7 @@ def open_keys(experiment: Experiment) -> Keys:
                 f'config.retrieval.spalm.keys_from = {settings.spalm.keys_from}: there is no '
                 'config.json; give the workdir of a trained run.'
             )
-        config = ml_collections.ConfigDict(json.loads((folder / 'config.json').read_text()))
+        config = saved_config(folder)
         config.data, config.retrieval = experiment.config.data, settings
         of_keys = Experiment(config, folder, experiment.mesh)
         if of_keys.tokenizer.fingerprint() != experiment.tokenizer.fingerprint():
@@ -62,6 +59,11 @@ def open_keys(experiment: Experiment) -> Keys:
             )
     params, step = of_keys.restore_parameters()
     folder = Path(settings.datastore).expanduser()
-    store = Datastore(folder, identity(of_keys, params), settings.verify)
+    store = Datastore(
+        folder,
+        identity(of_keys, params),
+        settings.verify,
+        vocab_size=experiment.tokenizer.vocab_size,
+    )
     require_k(settings.spalm.k, store)
     return Keys(of_keys, params, step, store, make_index(settings, store, experiment.mesh))

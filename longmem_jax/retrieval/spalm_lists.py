@@ -71,12 +71,16 @@ class Lists:
 
 
 class Places:
-    """The row of every token of the parts of a pass, which come in the order of the text."""
+    """The row of every token of the parts of a pass, which come in the order of the text.
 
-    def __init__(self, firsts: np.ndarray, seen: np.ndarray | None = None):
-        """`seen`: int64 [documents], tokens read so far of every document."""
+    Attributes:
+      seen: int64 [documents], tokens read so far of every document.
+    """
+
+    def __init__(self, firsts: np.ndarray):
+        """`firsts`: int64 [documents], row of each document's first token."""
         self._firsts = firsts
-        self.seen = np.zeros(len(firsts), np.int64) if seen is None else seen
+        self.seen = np.zeros(len(firsts), np.int64)
 
     def rows(self, part: Part) -> np.ndarray:
         """The row of every new token, int64 [segments, lanes, length]; -1 for all others."""
@@ -152,8 +156,10 @@ def _search(
     context = keys.experiment.config.retrieval.context
     reader = Reader(keys.experiment, keys.params, split, context=context, wanted=('keys',))
     resuming = progress.exists() and path.exists()
-    seen = go_on(progress, reader)['seen'] if resuming else None
-    places = Places(firsts, seen)
+    places = Places(firsts)
+    if resuming:
+        places.seen = go_on(progress, reader, {'seen': places.seen})['seen']
+        _require_seen(places.seen, firsts, shape[0], progress)
     numbers = np.memmap(path, np.int64, 'r+' if resuming else 'w+', shape=shape)
     if not resuming:
         numbers[:] = -1
@@ -166,3 +172,12 @@ def _search(
             numbers.flush()
             save_position(progress, reader, seen=places.seen)
     numbers.flush()
+
+
+def _require_seen(seen: np.ndarray, firsts: np.ndarray, tokens: int, path: Path) -> None:
+    """Raises `UsageError` if more tokens of a document were read than it has: its rows are others'."""
+    if (seen < 0).any() or (seen > np.diff(firsts, append=tokens)).any():
+        raise UsageError(
+            f'{path}: more tokens of a document were read than it has; delete {path.parent}, and '
+            'start again.'
+        )

@@ -5,9 +5,9 @@ WORKDIR/spalm.png    the same as a figure
 WORKDIR/spalm.txt    tokens with the value of the gate, and neighbours with their weights
 """
 
+import functools
 import heapq
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from longmem_jax.evaluation.result import Result
 from longmem_jax.reporting.figures import figure
+from longmem_jax.reporting.gained import shown_text
 from longmem_jax.retrieval.gated import Scores
 from longmem_jax.retrieval.spalm_text import Inputs
 
@@ -96,12 +97,7 @@ class Report:
 
 def _described(entry: Any, store: Any, tokenizer: Any) -> list[str]:
     """The lines of one token."""
-
-    def text(tokens: Iterable[int]) -> str:
-        known = [t for t in tokens if 0 <= t < tokenizer.vocab_size and t != tokenizer.begin]
-        decoded = tokenizer.decode(np.asarray(known, np.int32))
-        return decoded.decode('utf-8', 'replace').replace('\n', ' ')
-
+    text = functools.partial(shown_text, tokenizer)
     before, target, alone, nll, share, numbers, weights = entry
     lines = [
         f'{text(before)} [{text([target])}]  p {np.exp(-alone):.4f} -> {np.exp(-nll):.4f}, '

@@ -10,7 +10,6 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
-from safetensors.flax import save_file
 
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.devices import sharding
@@ -26,6 +25,7 @@ from longmem_jax.segment import Aux, read_segments
 from longmem_jax.training.optimizer import make_optimizer, parameter_path
 from longmem_jax.training.step import average_in, keep_finite
 from longmem_jax.training.task import Metrics, Plan, Step
+from longmem_jax.untrusted import tensor_file
 
 
 @flax.struct.dataclass
@@ -322,6 +322,6 @@ class SpalmTask:
             for path, leaf in jax.tree.leaves_with_path(state.trained.params):
                 arrays['params/' + parameter_path(path)] = leaf
         with whole_file(self._folder / 'parameters.safetensors') as partial:
-            save_file({name: jnp.asarray(array) for name, array in arrays.items()}, partial)
+            tensor_file.write(partial, arrays, {})
         about = json.dumps(dataclasses.asdict(self._about), indent=1)
         (self._folder / 'about.json').write_text(about + '\n')

@@ -79,7 +79,7 @@ def test_another_model_is_refused(imported):
     with pytest.raises(UsageError, match='attn_type 0'):
         import_checkpoint(experiment, weights, settings)
     settings.write_text('{')
-    with pytest.raises(UsageError, match='cannot be read'):
+    with pytest.raises(UsageError, match='not JSON'):
         import_checkpoint(experiment, weights, settings)
 
 

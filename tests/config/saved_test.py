@@ -1,6 +1,8 @@
 """The config.json of a run: as it was, and one message for everything that is none."""
 
+import importlib
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +12,9 @@ from configs import corridor, host, lifelong_classification, memformer_wikitext1
 from longmem_jax.config import overrides
 from longmem_jax.config.saved import restored
 from longmem_jax.errors import UsageError
+from longmem_jax.experiment import saved_config
+
+CONFIGS = Path(__file__).parents[2] / 'configs'
 
 
 def content(config=quickstart, argument='tiny'):
@@ -101,3 +106,27 @@ def test_anything_else_is_a_config_or_one_message(value, path):
         restored(changed(path, value), 'config.json')
     except UsageError:
         pass
+
+
+@pytest.mark.parametrize(
+    'damaged, message',
+    [
+        (b'', 'not JSON'),
+        (b'{"model": {', 'not JSON'),
+        (b'\xff\xfe{', 'not JSON in UTF-8'),
+        (b'[' * 200_000, 'more than 64 levels'),
+        (b'{"data": {}, "data": {}}', "'data' is there twice"),
+    ],
+)
+def test_a_damaged_file_is_one_message(damaged, message, tmp_path):
+    (tmp_path / 'config.json').write_bytes(damaged)
+    with pytest.raises(UsageError, match=message):
+        saved_config(tmp_path)
+
+
+@pytest.mark.parametrize('name', sorted(path.stem for path in CONFIGS.glob('[a-z]*.py')))
+def test_every_config_can_be_read_again(name, tmp_path):
+    config = importlib.import_module(f'configs.{name}').get_config()
+    (tmp_path / 'config.json').write_text(config.to_json())
+    again = saved_config(tmp_path)
+    assert again.to_json() == config.to_json()

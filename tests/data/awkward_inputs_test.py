@@ -14,6 +14,7 @@ from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.documents import Document, cut
 from longmem_jax.data.lanes import Cursor, LaneDataset
 from longmem_jax.data.load import load_source, make_tokenizer
+from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.errors import UsageError
 
 SPLITS = ('train', 'validation', 'test')
@@ -38,7 +39,7 @@ def byte_level(path, text):
     trained._tokenizer.enable_truncation(8)
     trained._tokenizer.enable_padding(length=16)
     path.write_text(trained.to_str())
-    return kinds.load_tokenizer('tokenizers', path)
+    return load_tokenizer('tokenizers', path)
 
 
 def test_truncation_and_padding_of_a_tokenizer_file_are_ignored(tmp_path):
@@ -71,7 +72,7 @@ def test_other_merges_are_another_tokenizer(tmp_path):
     found = []
     for merges in ('a b\nb c\n', 'b c\na b\n'):
         (tmp_path / 'merges.txt').write_text('#version: 0.2\n' + merges)
-        found.append(kinds.load_tokenizer('tokenizers', tmp_path))
+        found.append(load_tokenizer('tokenizers', tmp_path))
     assert found[0].encode(b'abc').tolist() != found[1].encode(b'abc').tolist()
     assert found[0].fingerprint() != found[1].fingerprint()
 
@@ -90,7 +91,7 @@ def test_another_size_or_kind_is_learnt_anew(tmp_path):
         make_tokenizer(config, None)
     config.tokenizer.kind, config.tokenizer.path = 'characters', str(tmp_path / 'bpe.json')
     (tmp_path / 'bpe.json').write_text('{"model": 1}')
-    with pytest.raises(UsageError, match='list of characters'):
+    with pytest.raises(UsageError, match='must be a list'):
         make_tokenizer(config, tmp_path)
 
 

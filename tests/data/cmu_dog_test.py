@@ -94,7 +94,7 @@ def test_training_has_no_conversation_of_another_split(tmp_path):
 @pytest.mark.parametrize(
     'content, message',
     [
-        ('{"history": ', 'cannot be read as JSON'),
+        ('{"history": ', 'not JSON'),
         ({'history': []}, "no field 'wikiDocumentIdx'"),
         (dialogue(*SAID, movie=7), 'wikiDocumentIdx = 7: no such movie in WikiData/, it has 1'),
         (dialogue(('user3', 'hi')), "utterance 0: uid = 'user3': allowed are user1, user2"),

@@ -9,7 +9,8 @@ from longmem_jax.config.base import base
 from longmem_jax.data import load
 from longmem_jax.data.sets.classes import ClassCorpus, ClassExample, cut
 from longmem_jax.data.sets.superglue_pairs import PAIRS, examples
-from longmem_jax.data.tokenizers import Bytes, load_tokenizer
+from longmem_jax.data.tokenizer_files import load_tokenizer
+from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
 from longmem_jax.segment import NOTHING, of_second
 from tests.data.superglue_test import LINES, write

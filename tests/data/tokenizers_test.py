@@ -1,6 +1,7 @@
 """Tokenizers restore their input, as far as the vocabulary allows."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from longmem_jax.config.base import base
 from longmem_jax.data.documents import Document
 from longmem_jax.data.learn_tokenizer import learn
 from longmem_jax.data.load import load, make_tokenizer
-from longmem_jax.data.tokenizers import Bytes, Characters, Words, load_tokenizer
+from longmem_jax.data.tokenizer_files import load_tokenizer
+from longmem_jax.data.tokenizers import Bytes, Characters, Words
 from longmem_jax.errors import UsageError
 
 TEXT = 'the cat sat on the mat\nthe dog sat\n\nz\u00f6e sat on a caf\u00e9 \u2603 the end\n' * 20
@@ -147,3 +149,143 @@ def test_a_wordpiece_vocabulary_is_the_same_in_every_run(tmp_path):
     # Pieces inside of words are no marks: a text may spell them.
     assert list(tokenizer.encode(b'##m')) == list(tokenizer.encode(b'# # m'))
     assert tokenizer.token_id('[CLS]') == 2 and tokenizer.token_id('##m') is not None
+
+
+def sentencepiece_model(tmp_path):
+    text = Document('text', TEXT.encode())
+    learn('sentencepiece', [text], 278, tmp_path / 'whole.model')
+    return (tmp_path / 'whole.model').read_bytes()
+
+
+@pytest.mark.parametrize(
+    'kind, content, message',
+    [
+        ('sentencepiece', b'', 'it is empty'),
+        ('characters', b'["a", "\\ud800"]', 'surrogates not allowed'),
+        ('characters', b'["a", "b", "a"]', "'a' is there again as number 3"),
+        ('characters', b'["a", "bc"]', "'bc': must be one character"),
+        ('characters', b'["a", 3]', '3: must be one character'),
+        ('characters', b'[]', 'must be a list'),
+        ('characters', b'[' * 200_000, 'more than 64 levels'),
+        ('characters', b'["a"', 'not JSON'),
+        ('words', b'the\ncat\nthe\n', "'the' is there again as number 3"),
+        ('words', b'the 12\ncat 3\n', "line 1, 'the 12': one word"),
+        ('words', b'the\n\ncat\n', 'line 2, .*: one word'),
+        ('words', b'the\xff\n', 'UnicodeDecodeError'),
+        ('tokenizers', b'{}', 'not a tokenizers tokenizer'),
+        ('tokenizers', b'', 'not a tokenizers tokenizer'),
+        ('tokenizers', b'\xff', 'not a tokenizers tokenizer'),
+        ('tokenizers', b'[' * 200_000, 'not a tokenizers tokenizer'),
+    ],
+)
+def test_a_file_that_is_no_vocabulary(kind, content, message, tmp_path):
+    (tmp_path / 'file').write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        load_tokenizer(kind, tmp_path / 'file')
+
+
+def test_a_cut_sentencepiece_model_is_refused(tmp_path):
+    whole = sentencepiece_model(tmp_path)
+    for size in (1, 7, len(whole) // 2, len(whole) - 1):
+        (tmp_path / 'cut').write_bytes(whole[:size])
+        with pytest.raises(UsageError, match='not a sentencepiece tokenizer'):
+            load_tokenizer('sentencepiece', tmp_path / 'cut')
+
+
+def word_level(**changes):
+    """A tokenizer of the library that splits nothing, as JSON."""
+    return json.dumps(
+        dict(
+            version='1.0', truncation=None, padding=None, added_tokens=[], normalizer=None,
+            pre_tokenizer=None, post_processor=None, decoder=None,
+            model=dict(type='WordLevel', vocab=dict(a=0, b=1), unk_token='a'),
+        )
+        | changes
+    )  # fmt: skip
+
+
+def test_a_regular_expression_that_never_ends_is_one_error(tmp_path):
+    """The library panics, which is no `Exception`, and would end the program."""
+    bomb = dict(type='Replace', pattern=dict(Regex='(a+)+$'), content='x')
+    (tmp_path / 'bomb.json').write_text(word_level(normalizer=bomb))
+    tokenizer = load_tokenizer('tokenizers', tmp_path / 'bomb.json')
+    assert len(tokenizer.encode(b'aaa'))
+    for encode in (
+        lambda text: tokenizer.encode(text.encode()),
+        lambda text: tokenizer.encode_all([text]),
+        tokenizer.encode_with_places,
+    ):
+        with pytest.raises(UsageError, match='cannot encode this text .*retry-limit'):
+            encode('a' * 40 + 'b')
+
+
+def test_words_without_an_id_are_one_error(tmp_path):
+    model = dict(type='WordLevel', vocab=dict(a=0), unk_token='<unk>')
+    (tmp_path / 't.json').write_text(word_level(model=model))
+    tokenizer = load_tokenizer('tokenizers', tmp_path / 't.json')
+    with pytest.raises(UsageError, match='cannot encode this text'):
+        tokenizer.encode(b'c')
+
+
+@pytest.mark.parametrize(
+    'model, message',
+    [
+        (dict(type='WordLevel', vocab={}, unk_token='a'), '0 ids'),
+        (dict(type='WordLevel', vocab=dict(a=2**32 - 1), unk_token='a'), '4294967296 ids'),
+        (dict(type='WordLevel', vocab=dict(a=-1), unk_token='a'), 'not a tokenizers tokenizer'),
+    ],
+)
+def test_ids_that_no_model_has(model, message, tmp_path):
+    (tmp_path / 't.json').write_text(word_level(model=model))
+    with pytest.raises(UsageError, match=message):
+        load_tokenizer('tokenizers', tmp_path / 't.json')
+
+
+@pytest.mark.parametrize(
+    'settings, message',
+    [
+        ('[]', 'must be an object'),
+        ('{"bos_token": 3}', 'bos_token = 3'),
+        ('{"bos_token": {"content": 3}}', 'bos_token'),
+        ('{"do_lower_case": "no"}', 'do_lower_case'),
+        ('{', 'not JSON'),
+        ('[' * 100_000, 'more than 64 levels'),
+    ],
+)
+def test_settings_of_a_folder_are_checked(settings, message, tmp_path):
+    (tmp_path / 'tokenizer.json').write_text(word_level())
+    (tmp_path / 'tokenizer_config.json').write_text(settings)
+    with pytest.raises(UsageError, match=message):
+        load_tokenizer('tokenizers', tmp_path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    for name in ('vocab.json', 'merges.txt', 'tokenizer.model', 'words'):
+        os.mkfifo(tmp_path / name)
+    for kind, path in (('bpe', ''), ('sentencepiece', ''), ('words', 'words'), ('bpe', 'words')):
+        with pytest.raises(UsageError, match='not a regular file'):
+            load_tokenizer(kind, tmp_path / path)
+
+
+def test_a_vocabulary_of_other_data_is_not_used(config, tmp_path):
+    workdir = tmp_path / 'run'
+    workdir.mkdir()
+    config.tokenizer.kind = 'words'
+    words = make_tokenizer(config, workdir)
+    moved = tmp_path / 'moved'
+    moved.mkdir()
+    (moved / 'train.txt').write_text(TEXT)
+    config.path = str(moved)
+    assert make_tokenizer(config, workdir).fingerprint() == words.fingerprint()
+    (moved / 'train.txt').write_text('other words')
+    with pytest.raises(UsageError, match=f'was learned from other data: {tmp_path}, 1 documents'):
+        make_tokenizer(config, workdir)
+    # A trained model reads any text with its own vocabulary.
+    (workdir / 'checkpoints' / '3').mkdir(parents=True)
+    assert make_tokenizer(config, workdir).fingerprint() == words.fingerprint()
+    (workdir / 'checkpoints' / '3').rmdir()
+    (word,) = workdir.glob('learned_from.*')
+    for content in ('{}', '[[', ''):
+        word.write_text(content)
+        with pytest.raises(UsageError, match='learned_from.tokenizer.words.0.json'):
+            make_tokenizer(config, workdir)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from longmem_jax.commands import pretrain_encoder
-from longmem_jax.data.tokenizers import load_tokenizer
+from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.errors import UsageError
 from longmem_jax.lifelong import encoders, pretrain
 from longmem_jax.lifelong.rows import Inputs

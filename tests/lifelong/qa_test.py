@@ -162,7 +162,7 @@ def test_training_texts(root):
 @pytest.mark.parametrize(
     'file, content, message',
     [
-        ('squad/train-v1.1.json', '{"data": [', 'cannot be read as JSON'),
+        ('squad/train-v1.1.json', '{"data": [', 'not JSON'),
         ('squad/train-v1.1.json', [1], "no field 'data'"),
         ('squad/train-v1.1.json', dict(data=[]), '0 questions have an answer'),
         ('squad/train-v1.1.json', dict(data=[dict(title='T')]), "no field 'paragraphs'"),

@@ -177,7 +177,7 @@ def test_a_config_that_cannot_be_read(content, message, tmp_path):
         (lambda given: {'weight_map': {'a': 'config.json'}}, 'is no safetensors file here'),
         (
             lambda given: given['weight_map'].pop('model.norm.weight') and given,
-            'has model.norm.weight, which',
+            "has 'model.norm.weight', which",
         ),
         (
             lambda given: given['weight_map'].update(x='model-00001-of-00002.safetensors') or given,

@@ -142,9 +142,8 @@ def test_damage_and_strangers_are_said(trained, tmp_path):
     with pytest.raises(UsageError, match=r'keys.00001.bin: .* bytes were written'):
         datastore.Datastore(copy, None, False)
     keys.write_bytes(data[:-4] + b'\0\0\0\1')
-    datastore.Datastore(copy, None, False)
     with pytest.raises(UsageError, match='keys.00001.bin: its bytes were changed'):
-        datastore.Datastore(copy, None, True)
+        datastore.Datastore(copy, None, False)
     with pytest.raises(UsageError, match=r'another model \(width: 32 there, 48 here\)'):
         datastore.require_same(copy, datastore.read_manifest(copy), dict(width=48))
     (copy / 'manifest.json').write_text('{')
@@ -169,6 +168,20 @@ def test_damage_and_strangers_are_said(trained, tmp_path):
         assert len(faults) == 1 and message in faults[0], faults
     with pytest.raises(UsageError, match='another source'):
         build_datastore.build(make(config, workdir), 'test')
+
+
+@pytest.mark.slow
+def test_a_datastore_with_a_damaged_file_is_written_again(trained, tmp_path, capsys):
+    config, workdir = trained
+    copy = tmp_path / 'copy'
+    shutil.copytree(config.retrieval.datastore, copy)
+    wanted = (copy / 'keys.00001.bin').read_bytes()
+    (copy / 'keys.00001.bin').write_bytes(wanted[:-4])
+    (copy / 'index.old.safetensors').write_text('')
+    build_datastore.build(opened(config, workdir, datastore=str(copy)), 'train')
+    assert (copy / 'keys.00001.bin').read_bytes() == wanted
+    assert not (copy / 'index.old.safetensors').exists()
+    assert 'all shards are written again' in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.retrieval import search
 from longmem_jax.retrieval.index import make_index
+from longmem_jax.untrusted import tensor_file
 from tests.retrieval.stores import write_store
 
 SETTINGS = dict(index='faiss', centroids=16, code_size=4, probe=2, train_keys=1000)
@@ -122,8 +123,54 @@ def test_an_index_belongs_to_its_keys_and_settings(tmp_path):
     assert len(now) == 1 and not now & made
     (path,) = tmp_path.glob('index.*')
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(UsageError, match='cannot be read .*; delete it'):
+    with pytest.raises(
+        UsageError, match='delete it; it is made again.*not a whole safetensors file'
+    ):
         make(store)
+
+
+def changed_index(path, changes, **metadata):
+    """Writes the index again with other arrays, and with the checksum that they have."""
+    arrays, texts = tensor_file.read(path)
+    del texts[tensor_file.CHECKSUM]
+    tensor_file.write(path, arrays | changes, texts | metadata)
+
+
+def test_an_index_from_its_file_finds_the_same(tmp_path):
+    store = of_documents(tmp_path, (40,) * 10)
+    queries = store.rows('keys', np.arange(0, 400, 19)) + 0.5
+    made, read = (make(store, rerank=0.0).search(queries, 4) for _ in range(2))
+    for one, other in zip(made, read, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_an_index_that_is_of_others_or_damaged_is_refused(tmp_path):
+    """FAISS itself would look for keys that are not there."""
+    store = of_documents(tmp_path, (40,) * 10)
+    make(store)
+    (path,) = tmp_path.glob('index.*')
+    whole = path.read_bytes()
+    arrays, _ = tensor_file.read(path)
+    far = np.where(np.arange(400) == 7, 10**6, arrays['numbers'])
+    twice = np.where(arrays['numbers'] == 7, 8, arrays['numbers'])
+    for changes, metadata, message in (
+        (dict(numbers=far), {}, 'numbers are not those of the 400 keys'),
+        (dict(numbers=-1 - far), {}, 'numbers are not those of the 400 keys'),
+        (dict(numbers=twice), {}, 'numbers are not those of the 400 keys'),
+        (dict(sizes=arrays['sizes'] + 1), {}, 'sizes are not those of 400 keys'),
+        (dict(sizes=arrays['sizes'][:3]), {}, r'sizes is int64 \[3\]'),
+        (dict(codes=arrays['codes'].astype(np.int8)), {}, 'codes is int8'),
+        (dict(centroids=arrays['centroids'] * np.inf), {}, 'centroids has numbers that are not'),
+        ({}, dict(keys='0123'), 'an index of other keys'),
+    ):
+        changed_index(path, changes, **metadata)
+        with pytest.raises(UsageError, match=message):
+            make(store)
+        path.write_bytes(whole)
+    for at in (len(whole) // 3, len(whole) - 1):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(UsageError, match='checksum'):
+            make(store)
 
 
 class Late:

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 
 from configs import spalm_wikitext103
 from longmem_jax.errors import UsageError
+from longmem_jax.files import checksum
 from longmem_jax.reporting.writers import read_metrics
 from longmem_jax.retrieval import evaluate, reading, spalm, spalm_lists
 from longmem_jax.retrieval.spalm_keys import open_keys
@@ -310,7 +311,9 @@ def test_a_gate_goes_on_with_its_own_model_and_datastore_only(trained, tmp_path)
     store = tmp_path / 'store'
     shutil.copytree(config.retrieval.datastore, store)
     manifest = json.loads((store / 'manifest.json').read_text())
-    manifest['shards'][0]['sha256']['keys'] = '0' * 64
+    contexts = store / 'contexts.00000.bin'
+    contexts.write_bytes(contexts.read_bytes()[:-4] + bytes(4))
+    manifest['shards'][0]['sha256']['contexts'] = checksum(contexts)
     (store / 'manifest.json').write_text(json.dumps(manifest))
     with pytest.raises(UsageError, match='another run:\n  datastore: '):
         spalm.train(opened(config, folder, datastore=str(store)))

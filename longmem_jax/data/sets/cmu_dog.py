@@ -9,7 +9,6 @@ The original training split contains conversations of the other two, byte for by
 """
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from longmem_jax.data.sets.pieces import READ, SCORED, DataSet, Piece
 from longmem_jax.errors import UsageError
 from longmem_jax.faults import of_section
 from longmem_jax.files import checksum
+from longmem_jax.untrusted import json_file
 
 FOLDERS = {'train': 'train', 'validation': 'valid', 'test': 'test'}
 SPEAKERS = {'user1': 'A', 'user2': 'B'}
@@ -67,10 +67,7 @@ def check(settings: Any) -> list[str]:
 
 
 def _load(file: Path) -> Any:
-    try:
-        return json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UsageError(f'{file}: cannot be read as JSON ({error}).') from error
+    return json_file.read(file, replace=True)
 
 
 def _movies(root: Path) -> dict[int, str]:

@@ -17,7 +17,6 @@ with its first document. Where a name of the answer stands in it is an answer, i
 """
 
 import functools
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +32,7 @@ from longmem_jax.faults import of_section
 from longmem_jax.lifelong.data.texts import Marked, choose
 from longmem_jax.lifelong.rows import Rows
 from longmem_jax.lifelong.stream import Task
+from longmem_jax.untrusted import json_file
 
 ORDERS = {
     'i': ('quac', 'trivia_web', 'trivia_wikipedia', 'squad'),
@@ -99,10 +99,7 @@ def faults(settings: Mapping[str, Any]) -> list[str]:
 
 def _json(file: Path, field: str) -> list[Any]:
     """The list of a file's field; raises `UsageError` if there is none."""
-    try:
-        content = json.loads(read_whole(file))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f'{file}: cannot be read as JSON ({error}).') from error
+    content = json_file.parse(read_whole(file), str(file), replace=True)
     require_fields(content, {field: list}, str(file))
     return content[field]
 

@@ -1,0 +1,119 @@
+"""Tokenizers from their files, which anybody may have made."""
+
+from pathlib import Path
+
+import tokenizers
+
+from longmem_jax.data.tokenizers import Characters, FromJson, SentencePiece, Tokenizer, Words
+from longmem_jax.untrusted import json_file, schema
+from longmem_jax.untrusted.library import library_errors
+
+LARGEST_FILE = 1 << 29  # bytes
+
+
+def _read(path: Path) -> bytes:
+    return json_file.read_bytes(path, f'config.data.tokenizer.path = {path}', largest=LARGEST_FILE)
+
+
+_NOTHING = schema.one_of(None)
+_SETTINGS = schema.fields(
+    {},
+    {
+        'bos_token': schema.either(
+            _NOTHING, schema.fields({'content': schema.text()}, others=True), schema.text()
+        ),
+        'do_lower_case': schema.flag,
+        'strip_accents': schema.either(_NOTHING, schema.flag),
+        'tokenize_chinese_chars': schema.flag,
+    },
+    others=True,
+)
+
+
+def _settings_of(folder: Path) -> dict:
+    """A folder's tokenizer_config.json; {} if it has none."""
+    path = folder / 'tokenizer_config.json'
+    if not path.exists():
+        return {}
+    return schema.require(json_file.parse(_read(path), str(path)), _SETTINGS, path)
+
+
+def _begin_of(folder: Path) -> str:
+    """The text of the bos_token that a folder's tokenizer_config.json names, '' if it names none."""
+    token = _settings_of(folder).get('bos_token')
+    return (token.get('content') if isinstance(token, dict) else token) or ''
+
+
+def _wordpiece(folder: Path) -> FromJson:
+    """BERT's vocab.txt, with the options of tokenizer_config.json; by default it is lower-cased."""
+    settings = _settings_of(folder)
+    _read(folder / 'vocab.txt')  # the library would wait for a pipe
+    pieces = tokenizers.BertWordPieceTokenizer(
+        str(folder / 'vocab.txt'),
+        lowercase=settings.get('do_lower_case', True),
+        strip_accents=settings.get('strip_accents'),
+        handle_chinese_chars=settings.get('tokenize_chinese_chars', True),
+    )
+    return FromJson(pieces._tokenizer)
+
+
+def load_tokenizer(kind: str, path: Path) -> Tokenizer:
+    """A tokenizer from its file.
+
+    Args:
+      kind: one of `KINDS` except 'bytes'.
+      path: characters: a JSON list; words: a word per line; bpe, wordpiece, tokenizers: JSON, or a
+        folder with tokenizer.json, with BERT's vocab.txt, or with GPT-2's vocab.json and merges.txt;
+        sentencepiece: a model, or a folder with tokenizer.model. The first token of documents is the
+        bos_token of the folder's tokenizer_config.json, if it names one.
+
+    Raises:
+      UsageError: the file cannot be read or is not of this kind.
+    """
+    fault = f'config.data.tokenizer.path = {path}: not a {kind} tokenizer'
+    with library_errors(fault):
+        if kind == 'characters':
+            return Characters(_characters(_read(path), fault))
+        if kind == 'words':
+            return Words(_words(_read(path)))
+        if kind == 'sentencepiece':
+            return SentencePiece(_read(path / 'tokenizer.model' if path.is_dir() else path))
+        if (path / 'tokenizer.json').exists():
+            whole = tokenizers.Tokenizer.from_str(_read(path / 'tokenizer.json').decode())
+            return FromJson(whole, begin=_begin_of(path))
+        if (path / 'vocab.txt').exists():
+            return _wordpiece(path)
+        if path.is_dir():
+            files = path / 'vocab.json', path / 'merges.txt'
+            for file in files:
+                _read(file)  # the library would wait for a pipe
+            return FromJson(tokenizers.ByteLevelBPETokenizer(*map(str, files))._tokenizer)
+        return FromJson(tokenizers.Tokenizer.from_str(_read(path).decode()))
+
+
+def _characters(content: bytes, fault: str) -> list[str]:
+    """The characters of a JSON list, none of them twice: the first of two could never occur."""
+    found = json_file.parse(content, fault)
+    one = schema.text('(?s:.)', 'one character')
+    schema.require(found, schema.items(one, least=1), fault)
+    _require_once(found)
+    return found
+
+
+def _words(content: bytes) -> list[str]:
+    """The words of a file, one per line, none of them twice."""
+    words = content.decode().splitlines()
+    for number, word in enumerate(words, 1):
+        if word.split() != [word]:
+            raise ValueError(f'line {number}, {schema.shown(word)}: one word is expected')
+    _require_once(words)
+    return words
+
+
+def _require_once(items: list[str]) -> None:
+    """Raises `ValueError` with the first item that is there twice."""
+    seen: set[str] = set()
+    for number, item in enumerate(items, 1):
+        if item in seen:
+            raise ValueError(f'{schema.shown(item)} is there again as number {number}')
+        seen.add(item)

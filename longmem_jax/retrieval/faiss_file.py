@@ -1,0 +1,107 @@
+"""A FAISS index as safetensors: cells, product codes, and the keys of every cell.
+
+FAISS's own files are read by code that trusts them: another kind of index, or numbers of keys that are
+not there, are found only when it is too late. Here every array is compared with the index it is for.
+
+centroids    float32 [cells, width]
+codebooks    float32 [n], the centroids of the codes
+sizes        int64 [cells], keys of every cell
+codes        uint8 [keys, code size], cell after cell
+numbers      int64 [keys], of the keys in the datastore, in the same order
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longmem_jax.errors import UsageError
+from longmem_jax.files import whole_file
+from longmem_jax.untrusted import tensor_file
+
+KEYS = 'keys'  # in the metadata: the digest of the datastore
+
+
+def save(path: Path, faiss: Any, index: Any, digest: str) -> None:
+    """Writes a filled `IndexIVFPQ`.
+
+    Args:
+      path: file to write.
+      faiss: the module.
+      index: the index.
+      digest: of the datastore whose keys it holds.
+    """
+    cells, lists = range(index.nlist), index.invlists
+    sizes = np.asarray([lists.list_size(cell) for cell in cells], np.int64)
+    codes = [
+        faiss.rev_swig_ptr(lists.get_codes(cell), size * index.code_size).copy()
+        for cell, size in zip(cells, sizes.tolist(), strict=True)
+        if size
+    ]
+    numbers = [
+        faiss.rev_swig_ptr(lists.get_ids(cell), size).copy()
+        for cell, size in zip(cells, sizes.tolist(), strict=True)
+        if size
+    ]
+    arrays = {
+        'centroids': index.quantizer.reconstruct_n(0, index.nlist),
+        'codebooks': faiss.vector_to_array(index.pq.centroids),
+        'sizes': sizes,
+        'codes': np.concatenate(codes).reshape(-1, index.code_size),
+        'numbers': np.concatenate(numbers),
+    }
+    with whole_file(path) as partial:
+        tensor_file.write(partial, arrays, {KEYS: digest})
+
+
+def load(path: Path, faiss: Any, index: Any, digest: str, keys: int) -> None:
+    """Fills an empty `IndexIVFPQ` from a file.
+
+    Args:
+      path: the file.
+      faiss: the module.
+      index: without keys, of the settings that the file was made with; changed in place.
+      digest: of the datastore.
+      keys: of the datastore.
+
+    Raises:
+      UsageError: the file is damaged, or of other keys or another kind of index.
+    """
+    where = f'{path} (delete it; it is made again)'
+    arrays, metadata = tensor_file.read(path, where)
+    if metadata.get(KEYS) != digest or tensor_file.CHECKSUM not in metadata:
+        raise UsageError(f'{where}: an index of other keys.')
+    book = index.pq.M * index.pq.ksub * index.pq.dsub
+    wanted = {
+        'centroids': ((index.nlist, index.d), np.float32),
+        'codebooks': ((book,), np.float32),
+        'sizes': ((index.nlist,), np.int64),
+        'codes': ((keys, index.code_size), np.uint8),
+        'numbers': ((keys,), np.int64),
+    }
+    for name, (shape, dtype) in wanted.items():
+        array = arrays.get(name)
+        if array is None or array.shape != shape or array.dtype != dtype:
+            found = 'missing' if array is None else f'{array.dtype} {list(array.shape)}'
+            raise UsageError(f'{where}: {name} is {found}, not {np.dtype(dtype)} {list(shape)}.')
+    tensor_file.require_finite(arrays, where)
+    sizes, numbers = arrays['sizes'], arrays['numbers']
+    inside = bool((numbers >= 0).all() and (numbers < keys).all())
+    if not inside or np.bincount(numbers, minlength=keys).max() > 1:
+        raise UsageError(f'{where}: numbers are not those of the {keys:,} keys, each once.')
+    # Sums of whole numbers may overflow, so each is looked at first.
+    if (sizes < 0).any() or (sizes > keys).any() or sizes.sum() != keys:
+        raise UsageError(f'{where}: sizes are not those of {keys:,} keys.')
+    index.quantizer.add(arrays['centroids'])
+    faiss.copy_array_to_vector(arrays['codebooks'], index.pq.centroids)
+    index.is_trained = True
+    index.precompute_table()
+    at = 0
+    for cell, size in enumerate(sizes.tolist()):
+        if size:
+            part = slice(at, at + size)
+            index.invlists.add_entries(
+                cell, size, faiss.swig_ptr(numbers[part]), faiss.swig_ptr(arrays['codes'][part])
+            )
+        at += size
+    index.ntotal = keys

@@ -1,0 +1,59 @@
+"""Files of arrays that are damaged: `python -m tests.parity` says so in one line each."""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+
+from tests import parity
+
+
+def npz(**arrays):
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    return content.getvalue()
+
+
+WHOLE = npz(x=np.arange(99.0), config_json=np.asarray('{"system": "none"}'))
+
+
+def objects():
+    content = io.BytesIO()
+    np.savez(content, x=np.asarray([{}], object))
+    return content.getvalue()
+
+
+def bomb():
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, 'w', zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr('x.npy', bytes(1 << 20))
+    whole = bytearray(content.getvalue())
+    at = whole.index(b'PK\x01\x02') + 24  # size when unpacked, in the list at the end
+    whole[at : at + 4] = (0xFFFFFFFE).to_bytes(4, 'little')
+    return bytes(whole)
+
+
+@pytest.mark.parametrize(
+    'content, message',
+    [
+        (b'', 'not a whole npz file'),
+        (WHOLE[:-9], 'not a whole npz file'),
+        (WHOLE[: len(WHOLE) // 2], 'not a whole npz file'),
+        (WHOLE[:200] + b'\xff' + WHOLE[201:], 'not a whole npz file'),
+        (b'not an archive', 'not a whole npz file'),
+        (objects(), 'allow_pickle'),
+        (bomb(), 'when unpacked'),
+        (npz(config_json=np.asarray('[' * 99999)), 'more than 64 levels'),
+        (npz(config_json=np.asarray('[]')), 'must be an object'),
+        (npz(config_json=np.asarray('{"system": []}')), 'system = '),
+        (WHOLE, "system 'none'; there are checks for"),
+    ],
+)
+def test_a_damaged_file_is_one_line(content, message, tmp_path, monkeypatch, capsys):
+    path = tmp_path / 'case.npz'
+    path.write_bytes(content)
+    monkeypatch.setattr('sys.argv', ['parity', str(path)])
+    assert parity.main() == 1
+    said = capsys.readouterr().err
+    assert message in said and len(said.splitlines()) == 1, said

@@ -1,0 +1,103 @@
+"""Damaged and hostile files for every reader: a `UsageError`, or something sound, and nothing else.
+
+In all about 300 inputs; `LONGMEM_FUZZ=10000 pytest tests/untrusted/fuzz_test.py` tries 10,000 (some ten
+minutes). No error but `UsageError` comes out, no byte beyond the end of a file is asked for, and nothing
+outside of the folder that is read is made, changed or deleted.
+"""
+
+import os
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from longmem_jax.errors import UsageError
+from tests.untrusted import damage
+from tests.untrusted.readers import CASES
+
+INPUTS = -(-int(os.environ.get('LONGMEM_FUZZ', '300')) // len(CASES))
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+    """Case to the folder of its whole files, which are made at the first call."""
+    made = {}
+
+    def folder_of(name):
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp('whole')
+            CASES[name].make(made[name])
+        return made[name]
+
+    return folder_of
+
+
+def files_of(folder):
+    """Everything in a folder, with its bytes."""
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob('*')}
+
+
+@pytest.fixture
+def pread(monkeypatch):
+    """Checks that nothing beyond the end of a file is asked for."""
+    preadv = os.preadv
+
+    def checked(descriptor, buffers, at):
+        end = at + sum(len(buffer) for buffer in buffers)
+        assert end <= os.fstat(descriptor).st_size, 'read beyond the end'
+        return preadv(descriptor, buffers, at)
+
+    monkeypatch.setattr(os, 'preadv', checked)
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_whole_files_are_read(name, whole, tmp_path):
+    shutil.copytree(whole(name), tmp_path / 'place')
+    CASES[name].read(tmp_path / 'place')
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_damaged_files_are_one_error(name, whole, tmp_path, pread):
+    case, folder = CASES[name], whole(name)
+    outside = tmp_path / 'victim.safetensors'
+    outside.write_bytes((folder / case.names[0]).read_bytes())
+    place = tmp_path / 'place'
+    before = files_of(folder)
+
+    @settings(
+        max_examples=INPUTS,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.data())
+    def try_one(data):
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(folder, place)
+        file = data.draw(st.sampled_from(case.names), 'file')
+        path, content = place / file, (folder / file).read_bytes()
+        if content[8:9] == b'{' and content[:1] != b'{':
+            changed = damage.changed_tensors(content, tmp_path / 'scratch')
+        elif path.suffix == '.json':
+            changed = damage.changed_json(content)
+        elif path.suffix == '.jsonl':
+            changed = damage.changed_json_lines(content)
+        else:
+            changed = damage.changed_bytes(content)
+        path.write_bytes(data.draw(changed, 'content'))
+        kept = {
+            path: text for path, text in files_of(tmp_path).items() if place not in path.parents
+        }
+        try:
+            case.read(place)
+        except UsageError as error:
+            said = str(error)
+            assert len(said) < 3000, 'a message nobody reads'
+            assert '\x1b' not in said and '\0' not in said, 'the terminal would obey the message'
+            said.encode()
+        after = {
+            path: text for path, text in files_of(tmp_path).items() if place not in path.parents
+        }
+        assert after == kept, 'something outside of the folder was changed'
+
+    try_one()
+    assert files_of(folder) == before
