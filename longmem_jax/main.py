@@ -3,6 +3,7 @@
 A switchboard: `MODES` names the function of every mode, which a notebook can call as well.
 """
 
+import importlib.metadata
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from longmem_jax.commands import (
 )
 from longmem_jax.commands.train import train
 from longmem_jax.config import checks
-from longmem_jax.devices import allocator, sharding
+from longmem_jax.devices import allocator, processes, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.generation.text import read_prompt
@@ -188,7 +189,7 @@ def _run() -> None:
         return
     numbered = max(_NUM_PROCESSES.value, _PROCESS_ID.value) >= 0
     if _DISTRIBUTED.value or _COORDINATOR.value or numbered:
-        sharding.start_processes(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+        processes.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     checks.require_runnable(config, jax.device_count())
     functions, kind = MODES[mode], config.model.kind
     of_kind = {
@@ -206,6 +207,9 @@ def _run() -> None:
             if kind == 'agent'
             else f'--save_state, --load_state: a model of the kind {kind!r} has no memory.'
         )
+    facts = {'config': config.to_dict(), '--mode': mode, '--workdir': _WORKDIR.value}
+    facts |= {name: importlib.metadata.version(name) for name in ('longmem_jax', 'jax')}
+    processes.require_same(facts)
     workdir = prepare_workdir(_WORKDIR.value)
     function(Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict())))
 

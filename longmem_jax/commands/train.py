@@ -13,7 +13,7 @@ from longmem_jax.commands.start_from import first_parameters
 from longmem_jax.commands.translate import translate_split
 from longmem_jax.config.reach import too_short
 from longmem_jax.data import lanes
-from longmem_jax.devices import sharding
+from longmem_jax.devices import processes, sharding
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
@@ -115,6 +115,8 @@ class LanguageModelTask:
         self._corpora = {
             split: experiment.corpus(split) for split in ('train', 'validation', 'test')
         }
+        facts = {f'documents of {split}': len(corpus) for split, corpus in self._corpora.items()}
+        processes.require_same({'tokenizer': experiment.tokenizer.fingerprint()} | facts)
         self._programs = programs or Programs(experiment)
         self._evaluator = self._programs.evaluator
         self.plan = Plan(

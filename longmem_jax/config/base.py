@@ -114,8 +114,8 @@ def base() -> ml_collections.ConfigDict:
         segments_per_step=1,  # segments read per optimizer update
         gradient_segments=0,  # how many of them, the last ones, have a gradient; 0 = all
         remat=False,  # keep only the memories between segments for the backward pass
-        log_every=50,
-        evaluate_every=1000,
+        log_every=50,  # 0 = at the end only
+        evaluate_every=1000,  # 0 = at the end only
         seed=0,
         # Workdir of another run whose parameters, where shapes agree, to start from; or the folder of a
         # Hugging Face model, or its name on the hub.
@@ -212,7 +212,8 @@ def base() -> ml_collections.ConfigDict:
         episodes=64,  # new ones that an evaluation in training acts in
         test_episodes=256,  # and the final test, once with actions drawn and once with the likeliest
     )
-    config.checkpoint = config_dict.create(every=0, keep=3)  # every: at evaluations, unless set
+    # every: as evaluations, unless set; 0 = only at the end, and where a signal stops the run.
+    config.checkpoint = config_dict.create(every=0, keep=3)
     config.mesh = config_dict.create(data=-1, fsdp=1, tensor=1, memory=1)  # -1: all other devices
     config.notes = ()  # where a recipe had to differ from its paper, and why
     # The left-hand side follows the right-hand one until it is set itself.

@@ -14,11 +14,17 @@ from longmem_jax.training.task import Metrics, Task
 class Writer(Protocol):
     """Where metrics go; `reporting.writers.Writer` is one."""
 
-    def truncate_after(self, step: int) -> None:
-        """Deletes what was written after `step`."""
+    def resume(self, step: int, *, again: bool = False) -> str:
+        """Deletes what was written after `step`, with `again` also its test; what was damaged, or ''."""
+
+    def has(self, step: int, group: str) -> bool:
+        """Whether there are scalars of a group at a step."""
 
     def scalars(self, step: int, group: str, values: Metrics) -> None:
         """Writes scalars under a group such as 'train' or 'speed'."""
+
+    def flush(self) -> None:
+        """Gives what was written to the system."""
 
     def close(self) -> None:
         """Flushes and closes."""
@@ -106,7 +112,7 @@ class Record:
                 f'{plan.max_bad_steps}); {plan.remedy}. Nothing of these steps was kept.'
             )
         self._warn(step, metrics)
-        if step % plan.log_every == 0 or step == plan.num_steps:
+        if (plan.log_every and step % plan.log_every == 0) or step == plan.num_steps:
             self._writer.scalars(step, 'train', metrics)
             rates = self._meter.read(step, metrics)
             if rates:
