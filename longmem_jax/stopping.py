@@ -44,7 +44,8 @@ class _State:
       pid: process whose handlers are installed; 0 = none.
       command: whether the process is a command, which may be ended.
       previous: the handlers before.
-      pipe: where signals arrive for the thread: reading end, writing end, the descriptor before.
+      pipe: where signals arrive for the thread: its writing end, and the descriptor before.
+      thread: reads there.
       code: exit code of a run that was stopped.
     """
 
@@ -55,7 +56,8 @@ class _State:
     pid: int = 0
     command: bool = False
     previous: dict[int, Any] = dataclasses.field(default_factory=dict)
-    pipe: tuple[int, int, int] = (-1, -1, -1)
+    pipe: tuple[int, int] = (-1, -1)
+    thread: threading.Thread | None = None
     code: int = 0
 
 
@@ -80,9 +82,10 @@ def listen(*, command: bool = False) -> bool:
     _state.heard = _state.agreed = _state.code = 0
     read, write = os.pipe()
     os.set_blocking(write, False)
-    _state.pipe = read, write, signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    _state.pipe = write, signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     _state.previous = {signum: signal.signal(signum, _hear) for signum in SIGNALS}
-    threading.Thread(target=_watch, args=(read,), name='signals', daemon=True).start()
+    _state.thread = threading.Thread(target=_watch, args=(read,), name='signals', daemon=True)
+    _state.thread.start()
     return True
 
 
@@ -100,12 +103,14 @@ def listen_as_command(arguments: list[str]) -> None:
 
 def unlisten() -> None:
     """Puts the handlers back that were there before `listen`."""
-    read, write, before = _state.pipe
+    write, before = _state.pipe
     for signum, handler in _state.previous.items():
         signal.signal(signum, handler)
     signal.set_wakeup_fd(before)
     _state.pid, _state.command = 0, False
     os.close(write)  # which ends the thread
+    _state.thread.join()
+    _state.heard = _state.agreed = 0
 
 
 @contextlib.contextmanager

@@ -140,9 +140,9 @@ class Evaluator:
             memory, wrong, sums = self._step(params, initial, memory, wrong, batch, reset=reset)
             total = {name: total[name] + float(sums[name]) for name in SUMS}
             segments += per_step
-            stopping.poll()
             if report is not None:
                 report(segments, int(total['scored']))
+            stopping.poll()
             if segments == max_segments:
                 complete = next(batches, None) is None
                 break

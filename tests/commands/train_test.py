@@ -248,16 +248,16 @@ def test_two_processes_are_one_and_stop_together(texts, tmp_path):
             for number in range(2)
         ]
 
-    def ends(processes):
+    def ends(processes, code):
         outs = [process.communicate()[0] for process in processes]
-        assert [process.returncode for process in processes] == [0, 0], '\n'.join(outs)
+        assert [process.returncode for process in processes] == [code, code], '\n'.join(outs)
         return outs[0]
 
     processes = start_two()
     until(processes[0], 'step 6/20')
     processes[1].send_signal(signal.SIGTERM)
-    assert 'saved at step' in ends(processes)
-    assert 'Resuming at step' in ends(start_two())
+    assert 'SIGTERM: saved at step' in ends(processes, 143)
+    assert 'Resuming at step' in ends(start_two(), 0)
     a, b = (training_lines(tmp_path / name) for name in ('one', 'two'))
     assert [line['step'] for line in b] == list(range(1, 21))
     np.testing.assert_allclose(
