@@ -120,6 +120,8 @@ def base() -> ml_collections.ConfigDict:
         # Workdir of another run whose parameters, where shapes agree, to start from; or the folder of a
         # Hugging Face model, or its name on the hub.
         start_from='',
+        # Lets a run that has begun go on with another num_lanes: memories and lanes begin again.
+        restart_lanes=False,
         max_bad_steps=20,  # non-finite steps in a row before the run ends
         z_loss=0.0,
         loss_weights=config_dict.create(),  # auxiliary losses of memories, by name

@@ -82,6 +82,7 @@ class Writer:
         self._writer: SummaryWriter | None = None
         self._file, self._purge = None, None
         self._known: set[tuple[int, str]] = set()
+        self._last: dict[str, dict[str, Any]] = {}
         if self._path.exists() and not self._path.is_file():
             raise UsageError(f'{self._path}: is not a file; move it away.')
         if self._folder.exists() and not self._folder.is_dir():
@@ -128,6 +129,7 @@ class Writer:
             or (row['step'] == step and not (again and row['group'].startswith('test')))
         ]
         self._known = {(row['step'], row['group']) for row, _ in kept}
+        self._last = {row['group']: row for row, _ in kept}
         said = ''
         if found.damaged:
             old = self._keep()
@@ -152,6 +154,10 @@ class Writer:
             old = self._path.with_name(f'{METRICS}.old-{copies}')
         shutil.copyfile(self._path, old)
         return old
+
+    def last(self, group: str) -> dict[str, Any]:
+        """The newest numbers of a group when the run was resumed; {} if there were none."""
+        return self._last.get(group, {})
 
     def has(self, step: int, group: str) -> bool:
         """Whether there are numbers of a group at a step; only process 0 knows."""

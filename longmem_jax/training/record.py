@@ -1,7 +1,7 @@
 """Metrics of a run while it trains: fetched one step late, with rates and non-finite steps."""
 
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -16,6 +16,9 @@ class Writer(Protocol):
 
     def resume(self, step: int, *, again: bool = False) -> str:
         """Deletes what was written after `step`, with `again` also its test; what was damaged, or ''."""
+
+    def last(self, group: str) -> dict[str, Any]:
+        """The newest scalars of a group when the run was resumed; {} if there are none."""
 
     def has(self, step: int, group: str) -> bool:
         """Whether there are scalars of a group at a step."""

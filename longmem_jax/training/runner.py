@@ -20,6 +20,7 @@ from longmem_jax.training.checkpoint import Checkpointer
 from longmem_jax.training.record import Progress, Record, Writer
 from longmem_jax.training.task import Metrics, State, Task
 
+ONE = (('devices', 'device'), ('processes', 'process'))
 PROFILED = (3, 8)  # steps that `profile` traces, counted from the first of this run
 
 
@@ -84,6 +85,7 @@ def run(
     writer: Writer,
     progress: Progress,
     profile: Path | None = None,
+    start: tuple[State, int] | None = None,
 ) -> Ended:
     """Resumes a task from its newest checkpoint, takes the remaining steps, and finishes it.
 
@@ -93,6 +95,7 @@ def run(
       task: what is trained.
       saver, writer, progress: opened for this run; always closed here.
       profile: folder for a trace of a few steps; None = no trace.
+      start: a state and its step to resume from in place of the newest checkpoint.
 
     Returns:
       How it ended.
@@ -103,14 +106,14 @@ def run(
     context = _Context(task, saver, writer, progress, profile)
     with stopping.deferred():
         try:
-            return _run(context)
+            return _run(context, start)
         finally:
             writer.close()
             progress.close()
             saver.close()
 
 
-def _run(context: _Context) -> Ended:
+def _run(context: _Context, start: tuple[State, int] | None) -> Ended:
     """See `run`."""
     task, saver, progress = context.task, context.saver, context.progress
     num_steps = task.plan.num_steps
@@ -119,10 +122,13 @@ def _run(context: _Context) -> Ended:
             'Note: config.checkpoint.every = 0: saved at the end and when a signal stops the run; '
             'everything is lost when it is killed.'
         )
-    state, step = _restore(task, saver, progress)
+    state, step = start or _restore(task, saver, progress)
     finished = step >= num_steps
     if damage := context.writer.resume(step, again=finished):
         progress.say(damage)
+    here = _devices(state)
+    if told := _moved(context.writer.last('compile'), here):
+        progress.say(told)
     task.begin(step)
     if finished:
         progress.say(f'Finished already: {step:,} of {num_steps:,} steps.')
@@ -156,6 +162,28 @@ def _restore(task: Task, saver: Checkpointer, progress: Progress) -> tuple[State
     return restored
 
 
+def _devices(state: State) -> dict[str, int]:
+    """Devices and processes that hold a state."""
+    devices = max(len(leaf.sharding.device_set) for leaf in jax.tree.leaves(state))
+    return {'devices': devices, 'processes': jax.process_count()}
+
+
+def _moved(before: dict[str, Any], here: dict[str, int]) -> str:
+    """What another number of devices means for a run that is resumed; '' for the same number."""
+    if not before.keys() >= here.keys() or all(before[name] == here[name] for name in here):
+        return ''
+    was, now = (
+        ' in '.join(
+            f'{each[name]:.0f} {name if each[name] > 1 else single}' for name, single in ONE
+        )
+        for each in (before, here)
+    )
+    return (
+        f'Saved on {was}, resumed on {now}: state, data, memories and random numbers are the same '
+        'bit for bit; sums are added in another order, so later losses agree to rounding only.'
+    )
+
+
 def _evaluate(context: _Context, state: State, step: int) -> int:
     """Evaluates; the number of the signal that stopped it, 0 if none did."""
     try:
@@ -186,7 +214,8 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
     compiled = task.compile()
     allocator.give_back()
     seconds = time.monotonic() - started
-    context.writer.scalars(first, 'compile', {'seconds': seconds, 'flops': compiled.flops})
+    told = {'seconds': seconds, 'flops': compiled.flops} | _devices(state)
+    context.writer.scalars(first, 'compile', told)
     if signum := stopping.asked(now=True) or _evaluate_missed(context, state, first):
         return state, first, signum
     record = Record(task, context.writer, context.progress, compiled.flops)
