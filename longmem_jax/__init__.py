@@ -9,7 +9,12 @@ Names are looked up when they are first used, so that `import longmem_jax` costs
 
 import importlib
 import importlib.metadata
+import sys
 from typing import Any
+
+from longmem_jax import stopping
+
+stopping.listen_as_command(sys.orig_argv)
 
 
 def _names() -> list[str]:

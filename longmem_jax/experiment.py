@@ -16,7 +16,7 @@ from longmem_jax.config import checks, saved
 from longmem_jax.data import lanes, load
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.tokenizers import Tokenizer
-from longmem_jax.devices import sharding
+from longmem_jax.devices import processes, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.language_model import LanguageModel
@@ -72,7 +72,8 @@ class Experiment:
         Raises:
           UsageError: its vocabulary is larger than the model's.
         """
-        tokenizer = load.make_tokenizer(self.config.data, self.workdir)
+        # Process 0 learns a vocabulary, the others read its file.
+        tokenizer = processes.one_first(lambda: load.make_tokenizer(self.config.data, self.workdir))
         size, needed = self.config.model.vocab_size, tokenizer.vocab_size
         if needed > size:
             raise UsageError(

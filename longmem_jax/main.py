@@ -3,6 +3,7 @@
 A switchboard: `MODES` names the function of every mode, which a notebook can call as well.
 """
 
+import importlib.metadata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from longmem_jax.commands import (
 from longmem_jax.commands.start_from import of_host
 from longmem_jax.commands.train import train
 from longmem_jax.config import checks
-from longmem_jax.devices import allocator, sharding
+from longmem_jax.devices import allocator, processes, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir
 from longmem_jax.generation.text import read_prompt
@@ -232,7 +233,7 @@ def _run() -> None:
         return
     numbered = max(_NUM_PROCESSES.value, _PROCESS_ID.value) >= 0
     if _DISTRIBUTED.value or _COORDINATOR.value or numbered:
-        sharding.start_processes(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+        processes.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     checks.require_runnable(config, jax.device_count())
     functions, kind = MODES[mode], config.model.kind
     of_kind = {
@@ -253,6 +254,9 @@ def _run() -> None:
     workdir = Path(_WORKDIR.value).expanduser()
     if mode in OF_A_RUN and _WORKDIR.value and not workdir.is_dir() and not of_host(config):
         raise UsageError(f'--workdir={_WORKDIR.value}: there is no such folder; train first.')
+    facts = {'config': config.to_dict(), '--mode': mode, '--workdir': _WORKDIR.value}
+    facts |= {name: importlib.metadata.version(name) for name in ('longmem_jax', 'jax')}
+    processes.require_same(facts)
     workdir = prepare_workdir(_WORKDIR.value)
     function(Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict())))
 

@@ -14,6 +14,7 @@ FLOORS = (
     ('files', 'faults', 'untrusted'),
     ('segment',),
     ('contract', 'devices'),
+    ('stopping',),
     ('layers',),
     ('memory',),
     ('models', 'data', 'standalone'),

@@ -22,3 +22,22 @@ def stopped(task: type, line: int) -> Iterator[None]:
         yield
     finally:
         task.in_short = plain
+
+
+@contextlib.contextmanager
+def stopped_in(owner: type, method: str) -> Iterator[None]:
+    """Within the block, this process gets SIGTERM when a method is first called."""
+    plain, told = getattr(owner, method), []
+
+    def call(*args, **how):
+        if not told:
+            told.append(args)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(*args, **how)
+
+    setattr(owner, method, call)
+    try:
+        yield
+        assert told, f'{owner.__name__}.{method} was never called'
+    finally:
+        setattr(owner, method, plain)

@@ -15,9 +15,10 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+from longmem_jax import stopping
 from longmem_jax.config import checks, overrides
 from longmem_jax.config.base import base
-from longmem_jax.devices import programs, sharding
+from longmem_jax.devices import lost, programs, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, prepare_workdir, saved_config
 
@@ -54,8 +55,9 @@ def run(function: Callable[[], Any]) -> None:
     """Parses the command line, calls `function` and ends the process.
 
     A `UsageError` or a faulty command line gives one message and exit code 2; `--debug` also shows
-    the traceback.
+    the traceback. Stopped by SIGTERM the process exits with 143, by Ctrl-C with 130.
     """
+    stopping.listen(command=True)
     if 'debug' not in flags.FLAGS:
         flags.DEFINE_bool('debug', False, 'Show tracebacks of errors that the user can fix.')
 
@@ -65,10 +67,25 @@ def run(function: Callable[[], Any]) -> None:
         try:
             if len(argv) > 1:
                 raise UsageError(f'unknown arguments {argv[1:]}: options begin with --')
+            stopping.require_none()  # a library may have swallowed one
             programs.keep_programs()
             function()
         except UsageError as error:
-            sys.exit(fail(error))
+            code = fail(error)
+            lost.ended(reason(error), code)
+            sys.exit(code)
+        except stopping.Stopped as stopped:
+            lost.ended(f'{stopping.name(stopped.code - 128)}.', stopped.code)
+            raise
+        except Exception as error:
+            gone = lost.by_another(error)
+            if not gone or '--debug' in sys.argv:
+                traceback.print_exc()
+            if gone:
+                print(gone, file=sys.stderr)
+            lost.ended(gone or reason(error), 1)
+            sys.exit(1)
+        sys.exit(stopping.exit_code())
 
     app.run(main, flags_parser=_parse)
 

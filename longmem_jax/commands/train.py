@@ -9,12 +9,13 @@ import jax
 import numpy as np
 
 from longmem_jax.commands import by_source
+from longmem_jax.commands.restart_lanes import restarted
 from longmem_jax.commands.start_from import first_parameters
 from longmem_jax.commands.translate import translate_split
 from longmem_jax.config.reach import too_short
 from longmem_jax.data import lanes
 from longmem_jax.data.oddities import oddities
-from longmem_jax.devices import sharding
+from longmem_jax.devices import processes, sharding
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
@@ -84,8 +85,10 @@ def train(
     config, workdir = experiment.config, experiment.workdir
     progress = Progress(config.train.num_steps, log_every=config.train.log_every)
     writer = Writer(workdir)
+    start = restarted(experiment, progress.say)
     ended = runner.run(
         LanguageModelTask(experiment, writer, progress, programs),
+        start=start,
         saver=experiment.checkpointer(progress.say),
         writer=writer,
         progress=progress,
@@ -116,6 +119,8 @@ class LanguageModelTask:
         self._corpora = {
             split: experiment.corpus(split) for split in ('train', 'validation', 'test')
         }
+        facts = {f'documents of {split}': len(corpus) for split, corpus in self._corpora.items()}
+        processes.require_same({'tokenizer': experiment.tokenizer.fingerprint()} | facts)
         self._programs = programs or Programs(experiment)
         self._evaluator = self._programs.evaluator
         self.plan = Plan(
@@ -147,7 +152,9 @@ class LanguageModelTask:
             self._writer.text('config', f'```\n{config}\n```', 0)
         if jax.process_index() == 0:
             path = self._experiment.workdir / 'config.json'
-            path.write_text(config.to_json(indent=1) + '\n')
+            kept = config.copy_and_resolve_references()
+            kept.train.restart_lanes = False  # it is said once, not for good
+            path.write_text(kept.to_json(indent=1) + '\n')
 
     def compile(self) -> Step:
         """The step for the shapes of the config."""

@@ -136,12 +136,14 @@ def base() -> ml_collections.ConfigDict:
         segments_per_step=1,  # segments read per optimizer update
         gradient_segments=0,  # how many of them, the last ones, have a gradient; 0 = all
         remat=False,  # keep only the memories between segments for the backward pass
-        log_every=50,  # steps between lines of metrics
+        log_every=50,  # steps between lines of metrics; 0 = only at the end
         evaluate_every=1000,  # steps between scores of the validation split; 0 = only at the end
         seed=0,  # of initial parameters, dropout and all else that is drawn
         # Workdir of another run whose parameters, where shapes agree, to start from; or the folder of a
         # Hugging Face model, or its name on the hub.
         start_from='',
+        # Lets a run that has begun go on with another num_lanes: memories and lanes begin again.
+        restart_lanes=False,
         max_bad_steps=20,  # non-finite steps in a row before the run ends
         z_loss=0.0,  # weight of the squared log of the softmax's denominator
         loss_weights=config_dict.create(),  # auxiliary losses of memories, by name
@@ -237,7 +239,9 @@ def base() -> ml_collections.ConfigDict:
         test_episodes=256,  # and the final test, once with actions drawn and once with the likeliest
     )
     config.checkpoint = config_dict.create(
-        every=0,  # steps between checkpoints; at evaluations, unless set
+        # Steps between checkpoints; at evaluations, unless set; 0 = only at the end, and where a signal
+        # stops the run.
+        every=0,
         keep=3,  # newest checkpoints that stay
     )
     # Devices along each axis; -1 = all that are left.

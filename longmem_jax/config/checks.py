@@ -125,16 +125,22 @@ def _divisions(config: Any, sizes: Mapping[str, int]) -> list[str]:
 
 def _positive(config: Any) -> list[str]:
     """Faults of the other sections' numbers that must be above 0, or at least 0."""
-    faults = under('config.train', at_least(config.train, 0, 'evaluate_every'))
-    return faults + [
+    return [
         fault
         for section, names in {
-            'train': ('num_steps', 'num_lanes', 'segment_length', 'segments_per_step', 'log_every'),
+            'train': ('num_steps', 'num_lanes', 'segment_length', 'segments_per_step'),
             'evaluate': ('num_lanes', 'segment_length'),
-            'checkpoint': ('every', 'keep'),
+            'checkpoint': ('keep',),
             'optimizer': ('learning_rate', 'accumulate_steps'),
         }.items()
         for fault in under(f'config.{section}', above(config[section], 0, *names))
+    ] + [
+        fault
+        for section, names in {
+            'train': ('log_every', 'evaluate_every'),  # 0 = at the end only
+            'checkpoint': ('every',),  # 0 = at the end, and when stopped
+        }.items()
+        for fault in under(f'config.{section}', at_least(config[section], 0, *names))
     ]
 
 

@@ -223,33 +223,3 @@ def require_one_process(what: str) -> None:
         raise UsageError(
             f'{what} runs in one process, not in {jax.process_count()}; leave out --distributed.'
         )
-
-
-def start_processes(coordinator: str, num_processes: int, process_id: int) -> None:
-    """Joins the processes of a run (`jax.distributed`); on TPU pods all arguments may be empty.
-
-    Args:
-      coordinator: 'host:port' of process 0, or '' to let JAX find the cluster.
-      num_processes, process_id: -1 where JAX finds them.
-
-    Raises:
-      UsageError: no cluster could be joined, or only some of the arguments were given.
-    """
-    given = [bool(coordinator), num_processes > 0, process_id >= 0]
-    if any(given) and not all(given):
-        raise UsageError(
-            '--coordinator, --num_processes and --process_id go together: '
-            f'got {coordinator!r}, {num_processes}, {process_id}.'
-        )
-    if jax.config.jax_platforms == 'cpu':
-        jax.config.update('jax_cpu_collectives_implementation', 'gloo')
-    try:
-        if all(given):
-            jax.distributed.initialize(coordinator, num_processes, process_id)
-        else:
-            jax.distributed.initialize()
-    except (ValueError, RuntimeError) as error:
-        raise UsageError(
-            f'--distributed: no cluster could be joined ({error}). On machines that JAX does not '
-            'know, set --coordinator=host:port --num_processes=N --process_id=K.'
-        ) from error

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from longmem_jax import stopping
 from longmem_jax.data.lanes import in_order
 from longmem_jax.data.sets.classes import ClassCorpus
 from longmem_jax.devices.sharding import from_processes, replicated
@@ -35,5 +36,6 @@ def classify(
     for batch, _ in in_order(corpus, num_lanes, model.segment_length):
         placed = from_processes(mesh, batch, 1)
         found.append(np.asarray(compiled(params, placed.tokens[0], placed.valid[0])))
+        stopping.poll()
     # Example k is in lane k % num_lanes, and each takes one segment.
     return np.concatenate(found).astype(np.int64)[: len(corpus)]

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from longmem_jax import stopping
 from longmem_jax.data.lanes import Batch, in_order
 from longmem_jax.data.windows import Windows
 from longmem_jax.devices.sharding import (
@@ -123,6 +124,9 @@ class Evaluator:
 
         Returns:
           The result and the memories after the last segment of every lane.
+
+        Raises:
+          Stopped: a signal has stopped the run.
         """
         config = self.config.evaluate
         if config.context:  # every window is a document, so memories are reset before it
@@ -144,6 +148,7 @@ class Evaluator:
             segments += per_step
             if report is not None:
                 report(segments, int(total['scored']))
+            stopping.poll()
             if segments == max_segments:
                 complete = next(batches, None) is None
                 break

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from longmem_jax import stopping
 from longmem_jax.devices.sharding import replicated, require_one_process
 from longmem_jax.errors import UsageError
 from longmem_jax.generation.contexts import ContextReader, Rows, cut, num_full, steps
@@ -119,6 +120,7 @@ class Likelihood:
                 )
                 total += np.asarray(sums, np.float64).sum(0)
                 greedy &= np.asarray(right).all(0)
+                stopping.poll()
             for lane, job in enumerate(batch):
                 yield job, Score(float(total[lane]), bool(greedy[lane]))
 

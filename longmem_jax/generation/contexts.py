@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from longmem_jax import stopping
 from longmem_jax.devices.sharding import from_processes, memory_shardings, own_lanes
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
@@ -137,6 +138,7 @@ class ContextReader:
         states = self.start() if states is None else states
         for rows in steps(cut(texts, self.num_lanes, length)):
             states = self._read(self.params, states, self.to_devices(rows))
+            stopping.poll()
         self.tokens_read += sum(len(text) for text in texts)
         return states
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from longmem_jax import stopping
 from longmem_jax.generation.contexts import ContextReader
 from longmem_jax.generation.reader import continue_stream
 from longmem_jax.generation.stream import Stream, open_stream, read_token
@@ -64,6 +65,7 @@ def continue_texts(
             sampling,
         )
         yield np.asarray(drawn)[: len(pending), : length - start]
+        stopping.poll()
 
 
 def complete_texts(

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from longmem_jax import stopping
 from longmem_jax.generation.beam_search import beam_search
 from longmem_jax.generation.sampling import sample
 from longmem_jax.generation.stream import (
@@ -144,6 +145,7 @@ class Reader:
             # The buffer of the memories is given to the new ones, so it must not be shared.
             state = self.state if start else jax.tree.map(jnp.copy, self.state)
             self.state = _read_segment(self.model, self.params, state, segment)
+            stopping.poll()
         self.pending = tokens[:, full:]
         count = self.pending.shape[1]
         padded = np.zeros((tokens.shape[0], length), np.int32)
@@ -195,6 +197,7 @@ class Reader:
             tokens = np.asarray(tokens)
             self._advance(tokens)
             yield tokens
+            stopping.poll()
 
     def search(
         self, length: int, *, vocab_size: int, end: int, beams: int, length_penalty: float

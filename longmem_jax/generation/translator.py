@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from longmem_jax import stopping
 from longmem_jax.data.parallel import source_places
 from longmem_jax.generation.beam_search import beam_search
 
@@ -46,6 +47,7 @@ class Translator:
                 params, jnp.asarray(padded), beams, float(self.settings.length_penalty)
             )
             translations.extend(np.asarray(tokens)[: len(batch)])
+            stopping.poll()
         return [self._text(tokens) for tokens in translations]
 
     def _text(self, tokens: np.ndarray) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from longmem_jax import stopping
 from longmem_jax.devices import sharding
 from longmem_jax.lifelong import figures, metrics
 from longmem_jax.lifelong.build import Built
@@ -67,6 +68,7 @@ class Tests:
             placed = self._built.placed(filled(rows, size))
             scores = self._scores(state, self._built.rows, placed, jax.random.fold_in(key, number))
             found.append(np.asarray(jax.device_get(self._right(scores, placed)))[: len(rows)])
+            stopping.poll()
         return found
 
     def _scores(self, *given: Any) -> Any:
@@ -105,6 +107,7 @@ class LifelongTask:
             max_bad_steps=config.train.max_bad_steps,
             remedy='lower config.optimizer.learning_rate, or the rate of the inner steps',
             evaluate_when=self._at_end,
+            evaluated=AFTER,
         )
         self.abstract_state = built.abstract_state
 
@@ -165,7 +168,7 @@ class LifelongTask:
 
     def evaluate(self, state: LearnerState, step: int) -> None:
         """Scores all tasks, after one of them has ended, and before the first."""
-        ended = self._ended(self._position)
+        ended = self._ended(int(state.position))
         if not self._measured or (step and not ended):
             return
         number = self._built.config.lifelong.first_rows

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from longmem_jax import stopping
 from longmem_jax.devices import sharding
 from longmem_jax.models.agent import Agent
 from longmem_jax.reinforcement.acting import act, first_lanes
@@ -58,6 +59,7 @@ class Tester:
         for part in range(math.ceil(per_lane * self._longest / self._length) + 1):
             lanes, seen = self._further(params, lanes, jax.random.fold_in(key, part + 1), greedy)
             ended, told = jax.device_get(seen)
+            stopping.poll()
             # By time, then by lane.
             for place, lane in zip(*np.nonzero(ended.T), strict=True):
                 if counts[lane] < per_lane:

@@ -1,7 +1,9 @@
 """Logs of a run: TensorBoard events, `metrics.jsonl`, the learning curve."""
 
+import dataclasses
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import matplotlib.figure
 import numpy as np
 from tensorboardX import SummaryWriter
 
+from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
 from longmem_jax.reporting import figures
 
@@ -23,27 +26,67 @@ def _plain(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Lines:
+    """The lines of a `metrics.jsonl`.
+
+    Attributes:
+      rows: what each whole line says, with its bytes.
+      damaged: numbers of lines that say nothing, from 1; a last line that was cut short is not counted.
+    """
+
+    rows: list[tuple[dict[str, Any], bytes]]
+    damaged: list[int]
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """What a line says; None if it is damaged."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(row, dict) and isinstance(row.get('group'), str)
+    return row if whole and type(row.get('step')) is int else None
+
+
+def _read(path: Path) -> _Lines:
+    """The lines of a file, which may be damaged or not there."""
+    found = _Lines([], [])
+    lines = path.read_bytes().split(b'\n') if path.exists() else [b'']
+    for number, line in enumerate(lines, 1):
+        row = _row(line)
+        if row is not None:
+            found.rows.append((row, line))
+        elif number < len(lines):
+            found.damaged.append(number)
+    return found
+
+
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a `metrics.jsonl`; an incomplete last line is left out."""
-    lines = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            break
-    return lines
+    """What the lines of a `metrics.jsonl` say; damaged ones are left out."""
+    return [row for row, _ in _read(path).rows]
 
 
 class Writer:
     """Writes scalars, texts and images of a run; only process 0 writes."""
 
     def __init__(self, workdir: Path):
-        """Opens workdir/metrics.jsonl and workdir/tensorboard for appending."""
+        """Opens workdir/metrics.jsonl and workdir/tensorboard for appending.
+
+        Raises:
+          UsageError: one of them is there and is something else.
+        """
         self._active = jax.process_index() == 0
         self._path = workdir / METRICS
         self._folder = workdir / EVENTS
         self._writer: SummaryWriter | None = None
-        self._file, self._resumed = None, 0
+        self._file, self._purge = None, None
+        self._known: set[tuple[int, str]] = set()
+        self._last: dict[str, dict[str, Any]] = {}
+        if self._path.exists() and not self._path.is_file():
+            raise UsageError(f'{self._path}: is not a file; move it away.')
+        if self._folder.exists() and not self._folder.is_dir():
+            raise UsageError(f'{self._folder}: is not a folder; move it away.')
 
     def __enter__(self) -> 'Writer':
         return self
@@ -55,20 +98,70 @@ class Writer:
     def _events(self) -> SummaryWriter:
         """The event writer, opened once the step it resumes from is known."""
         if self._writer is None:
-            purge = self._resumed + 1 if self._resumed else None
-            self._writer = SummaryWriter(str(self._folder), purge_step=purge)
+            # Files are named by the second; one of the same name would be overwritten.
+            files = len(list(self._folder.glob('events*')))
+            self._writer = SummaryWriter(
+                str(self._folder), purge_step=self._purge, filename_suffix=f'.{files:05}'
+            )
         return self._writer
 
-    def truncate_after(self, step: int) -> None:
-        """Deletes what a killed run wrote after `step`, and an incomplete last line."""
+    def resume(self, step: int, *, again: bool = False) -> str:
+        """Deletes what a killed run wrote after `step`, and lines that are damaged.
+
+        The events of the step are written again, since TensorBoard forgets whole steps only.
+
+        Args:
+          step: the run has its state after this step.
+          again: the test of this step comes again, so its rows (`test...`) are deleted, too.
+
+        Returns:
+          What damage was found, and where the file is as it was; '' if there was none.
+        """
         if not self._active:
-            return
-        self._resumed = step
-        if not self._path.exists():
-            return
-        lines = [line for line in read_metrics(self._path) if line['step'] <= step]
-        with whole_file(self._path) as partial:
-            partial.write_text(''.join(json.dumps(line) + '\n' for line in lines))
+            return ''
+        if self._folder.is_dir() and any(self._folder.iterdir()):
+            self._purge = step
+        found = _read(self._path)
+        kept = [
+            (row, line)
+            for row, line in found.rows
+            if row['step'] < step
+            or (row['step'] == step and not (again and row['group'].startswith('test')))
+        ]
+        self._known = {(row['step'], row['group']) for row, _ in kept}
+        self._last = {row['group']: row for row, _ in kept}
+        said = ''
+        if found.damaged:
+            old = self._keep()
+            numbers = ', '.join(map(str, found.damaged[:10]))
+            said = (
+                f'{self._path}: left out {len(found.damaged)} damaged lines ({numbers}'
+                f'{", ..." if len(found.damaged) > 10 else ""}); the file as it was is {old.name}.'
+            )
+        if self._path.exists():
+            with whole_file(self._path) as partial:
+                partial.write_bytes(b''.join(line + b'\n' for _, line in kept))
+        for row, _ in kept:
+            if row['step'] == step and self._purge is not None:
+                self._add(step, row['group'], row)
+        return said
+
+    def _keep(self) -> Path:
+        """Copies the file to a name that is free."""
+        old, copies = self._path.with_name(f'{METRICS}.old'), 0
+        while old.exists():
+            copies += 1
+            old = self._path.with_name(f'{METRICS}.old-{copies}')
+        shutil.copyfile(self._path, old)
+        return old
+
+    def last(self, group: str) -> dict[str, Any]:
+        """The newest numbers of a group when the run was resumed; {} if there were none."""
+        return self._last.get(group, {})
+
+    def has(self, step: int, group: str) -> bool:
+        """Whether there are numbers of a group at a step; only process 0 knows."""
+        return (step, group) in self._known
 
     def scalars(self, step: int, group: str, values: dict[str, Any]) -> None:
         """Writes numbers under `group` ('train', 'validation', 'speed', ...)."""
@@ -80,8 +173,21 @@ class Writer:
         line |= {name: _plain(value) for name, value in values.items()}
         self._file.write(json.dumps(line) + '\n')
         self._file.flush()
+        self._known.add((step, group))
+        self._add(step, group, values)
+
+    def _add(self, step: int, group: str, values: dict[str, Any]) -> None:
+        """Adds numbers to the events."""
         for name, value in values.items():
-            self._events.add_scalar(f'{group}/{name}', float(value), step)
+            if name not in ('step', 'group'):
+                self._events.add_scalar(f'{group}/{name}', float(value), step)
+
+    def flush(self) -> None:
+        """Gives all that was written to the system, so that a killed process does not lose it."""
+        if self._file is not None:
+            self._file.flush()
+        if self._writer is not None:
+            self._writer.flush()
 
     def text(self, name: str, text: str, step: int) -> None:
         """Writes a text: the config, a sample."""

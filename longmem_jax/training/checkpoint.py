@@ -74,6 +74,7 @@ class Checkpointer:
 
     Attributes:
       directory: folder of the checkpoints, one sub-folder per step.
+      every: steps between checkpoints; 0 = only at the end.
     """
 
     def __init__(
@@ -90,13 +91,13 @@ class Checkpointer:
 
         Args:
           directory: folder of the checkpoints.
-          every: steps between checkpoints.
+          every: steps between checkpoints; 0 = only where a save is forced.
           keep: number of newest checkpoints to keep.
           identity: nested dictionary that a checkpoint must match, such as model and tokenizer.
           report: called with one line when a checkpoint is broken.
           otherwise: what the user can do when a checkpoint does not match it.
         """
-        self.directory, self._every, self._report = directory, every, report
+        self.directory, self.every, self._report = directory, every, report
         self._otherwise = otherwise
         self._identity = json.loads(json.dumps(identity))
         self._pending: list[int] = []
@@ -117,7 +118,7 @@ class Checkpointer:
 
     def due(self, step: int) -> bool:
         """Whether `maybe_save` saves this step without `force`."""
-        return step % self._every == 0
+        return self.every > 0 and step % self.every == 0
 
     def maybe_save(self, step: int, state: Any, *, force: bool = False) -> bool:
         """Saves in the background if `step` is due or forced, and not saved yet; returns whether."""
@@ -162,10 +163,6 @@ class Checkpointer:
         """Waits for pending saves, then closes."""
         self.wait()
         self._manager.close()
-
-    def reached_preemption(self, step: int) -> bool:
-        """Whether the cluster has announced that it will stop this run."""
-        return self._manager.reached_preemption(step)
 
     def _checksums(self, step: int) -> Path:
         return self.directory / f'{step}.{CHECKSUMS}'

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -16,11 +16,20 @@ from longmem_jax.training.task import Metrics, Task
 class Writer(Protocol):
     """Where metrics go; `reporting.writers.Writer` is one."""
 
-    def truncate_after(self, step: int) -> None:
-        """Deletes what was written after `step`."""
+    def resume(self, step: int, *, again: bool = False) -> str:
+        """Deletes what was written after `step`, with `again` also its test; what was damaged, or ''."""
+
+    def last(self, group: str) -> dict[str, Any]:
+        """The newest scalars of a group when the run was resumed; {} if there are none."""
+
+    def has(self, step: int, group: str) -> bool:
+        """Whether there are scalars of a group at a step."""
 
     def scalars(self, step: int, group: str, values: Metrics) -> None:
         """Writes scalars under a group such as 'train' or 'speed'."""
+
+    def flush(self) -> None:
+        """Gives what was written to the system."""
 
     def close(self) -> None:
         """Flushes and closes."""
@@ -157,7 +166,7 @@ class Record:
             )
         self._warn(step, metrics)
         shown = self._means.add(metrics)
-        if step % plan.log_every == 0 or step == plan.num_steps:
+        if (plan.log_every and step % plan.log_every == 0) or step == plan.num_steps:
             self._writer.scalars(step, 'train', metrics)
             rates = self._meter.read(step, metrics)
             if rates:

@@ -1,13 +1,12 @@
 """One training loop for every task: any step, over any batches, with any state.
 
-The loop handles what must never go wrong: signals and preemption, checkpoints and bit-for-bit
-resumption, writing metrics before the checkpoint of their step, the profile, and closing everything in
-order. What is trained is a `Task`.
+The loop handles what must never go wrong: signals, checkpoints and bit-for-bit resumption, writing
+metrics before the checkpoint of their step, the profile, and closing everything in order. What is
+trained is a `Task`.
 """
 
 import dataclasses
 import itertools
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +14,13 @@ from typing import Any
 
 import jax
 
-from longmem_jax.devices import allocator
+from longmem_jax import stopping
+from longmem_jax.devices import allocator, processes
 from longmem_jax.training.checkpoint import Checkpointer
 from longmem_jax.training.record import Progress, Record, Writer
 from longmem_jax.training.task import Metrics, State, Task
 
+ONE = (('devices', 'device'), ('processes', 'process'))
 PROFILED = (3, 8)  # steps that `profile` traces, counted from the first of this run
 
 
@@ -36,29 +37,6 @@ class Ended:
     step: int
     finished: bool
     result: Any
-
-
-class Stopped:
-    """Whether the run was asked to stop: SIGTERM or the first Ctrl-C.
-
-    Several processes must stop at the same step: there JAX's preemption service catches signals
-    instead, and `Checkpointer.reached_preemption` is True at the step that all agreed on.
-    """
-
-    def __init__(self):
-        """Installs handlers for both signals; `restore` removes them."""
-        self.name = ''
-        signals = (signal.SIGTERM, signal.SIGINT) if jax.process_count() == 1 else ()
-        self._previous = {signum: signal.signal(signum, self._note) for signum in signals}
-
-    def _note(self, signum: int, frame: Any) -> None:
-        self.name = signal.Signals(signum).name
-        self.restore()
-
-    def restore(self) -> None:
-        """Restores the previous handlers, so that a second signal ends the process at once."""
-        for signum, handler in self._previous.items():
-            signal.signal(signum, handler)
 
 
 class _Profile:
@@ -97,7 +75,6 @@ class _Context:
     saver: Checkpointer
     writer: Writer
     progress: Progress
-    stopped: Stopped
     profile: Path | None
 
 
@@ -108,13 +85,17 @@ def run(
     writer: Writer,
     progress: Progress,
     profile: Path | None = None,
+    start: tuple[State, int] | None = None,
 ) -> Ended:
     """Resumes a task from its newest checkpoint, takes the remaining steps, and finishes it.
+
+    A signal is obeyed after a step, or where an evaluation asks for it (`stopping.poll`).
 
     Args:
       task: what is trained.
       saver, writer, progress: opened for this run; always closed here.
       profile: folder for a trace of a few steps; None = no trace.
+      start: a state and its step to resume from in place of the newest checkpoint.
 
     Returns:
       How it ended.
@@ -122,29 +103,54 @@ def run(
     Raises:
       UsageError: the checkpoints belong to another run, or too many steps were not finite.
     """
-    stopped, num_steps = Stopped(), task.plan.num_steps
-    try:
-        state, step = _restore(task, saver, progress)
-        writer.truncate_after(step)
-        task.begin(step)
-        finished = step >= num_steps
-        if finished:
-            progress.say(f'Finished already: {step:,} of {num_steps:,} steps.')
-        else:
-            context = _Context(task, saver, writer, progress, stopped, profile)
-            state, step, finished = _take_steps(context, state, step)
-        saver.wait()
-        if not finished:
-            reason = stopped.name or 'Preempted'
-            progress.say(f'{reason}: saved at step {step:,}; run the same command to resume.')
-            return Ended(step, False, None)
+    context = _Context(task, saver, writer, progress, profile)
+    with stopping.deferred():
+        try:
+            return _run(context, start)
+        finally:
+            writer.close()
+            progress.close()
+            saver.close()
+
+
+def _run(context: _Context, start: tuple[State, int] | None) -> Ended:
+    """See `run`."""
+    task, saver, progress = context.task, context.saver, context.progress
+    num_steps = task.plan.num_steps
+    if not saver.every:
+        progress.say(
+            'Note: config.checkpoint.every = 0: saved at the end and when a signal stops the run; '
+            'everything is lost when it is killed.'
+        )
+    state, step = start or _restore(task, saver, progress)
+    finished = step >= num_steps
+    if damage := context.writer.resume(step, again=finished):
+        progress.say(damage)
+    here = _devices(state)
+    if told := _moved(context.writer.last('compile'), here):
+        progress.say(told)
+    task.begin(step)
+    if finished:
+        progress.say(f'Finished already: {step:,} of {num_steps:,} steps.')
+        signum = _evaluate_missed(context, state, step)
+    else:
+        try:
+            state, step, signum = _take_steps(context, state, step)
+        except (
+            stopping.Stopped
+        ) as stopped:  # where batches are made: the state is still the saved one
+            signum = stopped.code - 128
+    saver.wait()
+    if not signum:
         allocator.give_back()
-        return Ended(step, True, task.finish(state, step))
-    finally:
-        writer.close()
-        stopped.restore()
-        progress.close()
-        saver.close()
+        try:
+            return Ended(step, True, task.finish(state, step))
+        except stopping.Stopped as stopped:
+            signum = stopped.code - 128
+    stopping.end(signum)
+    what = f'saved at step {step:,}' if step else 'stopped before the first step'
+    progress.say(f'{stopping.name(signum)}: {what}; run the same command to resume.')
+    return Ended(step, False, None)
 
 
 def _restore(task: Task, saver: Checkpointer, progress: Progress) -> tuple[State, int]:
@@ -156,18 +162,65 @@ def _restore(task: Task, saver: Checkpointer, progress: Progress) -> tuple[State
     return restored
 
 
-def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int, bool]:
-    """Trains until the plan is done, the batches end, or a signal: state, step, whether finished."""
+def _devices(state: State) -> dict[str, int]:
+    """Devices and processes that hold a state."""
+    devices = max(len(leaf.sharding.device_set) for leaf in jax.tree.leaves(state))
+    return {'devices': devices, 'processes': jax.process_count()}
+
+
+def _moved(before: dict[str, Any], here: dict[str, int]) -> str:
+    """What another number of devices means for a run that is resumed; '' for the same number."""
+    if not before.keys() >= here.keys() or all(before[name] == here[name] for name in here):
+        return ''
+    was, now = (
+        ' in '.join(
+            f'{each[name]:.0f} {name if each[name] > 1 else single}' for name, single in ONE
+        )
+        for each in (before, here)
+    )
+    return (
+        f'Saved on {was}, resumed on {now}: state, data, memories and random numbers are the same '
+        'bit for bit; sums are added in another order, so later losses agree to rounding only.'
+    )
+
+
+def _evaluate(context: _Context, state: State, step: int) -> int:
+    """Evaluates; the number of the signal that stopped it, 0 if none did."""
+    try:
+        context.task.evaluate(state, step)
+    except stopping.Stopped as stopped:
+        return stopped.code - 128
+    finally:
+        allocator.give_back()
+    return 0
+
+
+def _evaluate_missed(context: _Context, state: State, step: int) -> int:
+    """Evaluates if the run was stopped between a checkpoint and the evaluation of its step."""
+    plan = context.task.plan
+    due = step >= plan.num_steps or (plan.evaluate_every and step % plan.evaluate_every == 0)
+    # The file is that of process 0, and all processes evaluate together.
+    missed = step and due and not context.writer.has(step, plan.evaluated)
+    return _evaluate(context, state, step) if processes.from_first(bool(missed)) else 0
+
+
+def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int, int]:
+    """Trains until the plan is done, the batches end, or a signal: state, step, number of the signal."""
     task, saver, plan = context.task, context.saver, context.task.plan
+    if signum := stopping.asked(now=True):
+        return state, first, signum
     started = time.monotonic()
     with context.progress.busy('Compiling the training step'):
         compiled = task.compile()
     allocator.give_back()
     seconds = time.monotonic() - started
-    context.writer.scalars(first, 'compile', {'seconds': seconds, 'flops': compiled.flops})
+    told = {'seconds': seconds, 'flops': compiled.flops} | _devices(state)
+    context.writer.scalars(first, 'compile', told)
+    if signum := stopping.asked(now=True) or _evaluate_missed(context, state, first):
+        return state, first, signum
     record = Record(task, context.writer, context.progress, compiled.flops)
     profile = _Profile(context.profile, first, context.progress.say)
-    step, ending, evaluated = first, False, first
+    step, evaluated = first, first
     for inputs in itertools.islice(task.batches(state), plan.num_steps - first):
         profile.before(step)
         with jax.profiler.StepTraceAnnotation('train', step_num=step):
@@ -175,25 +228,28 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
         step += 1
         record.add(step, metrics)
         profile.after(step, metrics)
-        ending = bool(context.stopped.name) or saver.reached_preemption(step)
-        if ending:
+        if signum := stopping.asked():
             break
         evaluating = bool(plan.evaluate_every) and step % plan.evaluate_every == 0
         evaluating |= plan.evaluate_when(state)
         if evaluating or saver.due(step):
             # Metrics must be written before the checkpoint of their step: a kill may come after it.
             record.write()
+            context.writer.flush()
         paused = time.monotonic()
-        if evaluating:
-            task.evaluate(state, step)
-            allocator.give_back()
-            evaluated = step
+        # Before the evaluation, which may take long or be stopped.
         saver.maybe_save(step, state)
+        if evaluating:
+            evaluated = step
+            if signum := _evaluate(context, state, step):
+                break
         record.paused(time.monotonic() - paused)
     record.write()
+    context.writer.flush()
     profile.close(step)
-    if not ending and evaluated < step:
-        task.evaluate(state, step)
-        allocator.give_back()
-    saver.maybe_save(step, state, force=True)
-    return state, step, not ending or step >= plan.num_steps
+    saver.maybe_save(step, state, force=step > first)
+    if not signum and step > 0:
+        missed = evaluated < step or not context.writer.has(step, plan.evaluated)
+        if processes.from_first(missed):
+            signum = _evaluate(context, state, step)
+    return state, step, signum

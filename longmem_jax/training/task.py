@@ -14,10 +14,12 @@ class Plan:
 
     Attributes:
       num_steps: total steps; a run ends earlier if its batches do.
-      log_every: steps between lines of metrics.
+      log_every: steps between lines of metrics; 0 = only at the end.
       evaluate_every: steps between evaluations; 0 = only at the end.
       evaluate_when: whether there is one more after a step, by the state after it; such as at the end of
         a part of a stream.
+      evaluated: group of the scalars that an evaluation writes, by which a run that was stopped before
+        one knows that it is missing.
       max_bad_steps: consecutive non-finite steps after which the run stops.
       remedy: what the user can do then.
       warnings: name of a metric to what is said the first time that it is above 0.
@@ -30,6 +32,7 @@ class Plan:
     remedy: str
     warnings: dict[str, str] = dataclasses.field(default_factory=dict)
     evaluate_when: Callable[[State], bool] = lambda state: False
+    evaluated: str = 'validation'
 
 
 @dataclasses.dataclass(frozen=True)

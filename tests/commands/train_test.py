@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +16,8 @@ import pytest
 import longmem_jax
 from experiments.trainings import train_seeds
 from longmem_jax.commands import evaluate
-from longmem_jax.commands.train import train
+from longmem_jax.commands.restart_lanes import next_document, restarted
+from longmem_jax.commands.train import LanguageModelTask, train
 from longmem_jax.config.base import base, stack
 from longmem_jax.config.recipes import section
 from longmem_jax.data import lanes
@@ -27,6 +29,7 @@ from longmem_jax.experiment import Experiment, lower_step, step_flops, to_device
 from longmem_jax.reporting.writers import read_metrics
 from longmem_jax.training import step as train_step
 from tests.processes import environment
+from tests.stopping import stopped
 
 ROOT = Path(__file__).parents[2]
 
@@ -263,16 +266,16 @@ def test_two_processes_are_one_and_stop_together(texts, tmp_path):
             for number in range(2)
         ]
 
-    def ends(processes):
+    def ends(processes, code):
         outs = [process.communicate()[0] for process in processes]
-        assert [process.returncode for process in processes] == [0, 0], '\n'.join(outs)
+        assert [process.returncode for process in processes] == [code, code], '\n'.join(outs)
         return outs[0]
 
     processes = start_two()
     until(processes[0], 'step 6/20')
     processes[1].send_signal(signal.SIGTERM)
-    assert 'saved at step' in ends(processes)
-    assert 'Resuming at step' in ends(start_two())
+    assert 'SIGTERM: saved at step' in ends(processes, 143)
+    assert 'Resuming at step' in ends(start_two(), 0)
     a, b = (training_lines(tmp_path / name) for name in ('one', 'two'))
     assert [line['step'] for line in b] == list(range(1, 21))
     np.testing.assert_allclose(
@@ -297,6 +300,63 @@ def steps(config, workdir, devices, count=3):
         state, metrics = compiled(state, *to_devices(made, *next(source)))
         losses.append(float(metrics['loss']))
     return losses, state
+
+
+@pytest.mark.slow
+def test_saved_on_eight_devices_and_resumed_on_one_and_two(texts, tmp_path, finished, capsys):
+    """Data, memories and random numbers are the same; sums are added in another order."""
+    eight = dict(data=2, fsdp=2, tensor=2)
+    with stopped(LanguageModelTask, line=6):
+        train(experiment(small_config(texts, **eight), tmp_path / 'eight', jax.devices()))
+    for count in (1, 2):
+        workdir = tmp_path / str(count)
+        shutil.copytree(tmp_path / 'eight', workdir)
+        capsys.readouterr()
+        config = small_config(texts, data=1, fsdp=count)
+        summary = train(experiment(config, workdir, jax.devices()[:count]))
+        out = capsys.readouterr().out
+        here = '1 device' if count == 1 else '2 devices'
+        assert f'Saved on 8 devices in 1 process, resumed on {here} in 1 process: ' in out
+        assert 'later losses agree to rounding only' in out and summary.finished
+        found, wanted = (
+            [(line['step'], line['loss']) for line in lines]
+            for lines in (training_lines(workdir), finished[2])
+        )
+        assert [step for step, _ in found] == list(range(1, 13))
+        np.testing.assert_allclose(
+            [loss for _, loss in found], [loss for _, loss in wanted], rtol=5e-5
+        )
+
+
+@pytest.mark.slow
+def test_other_lanes_begin_again_where_that_is_said(texts, tmp_path, finished, capsys):
+    workdir = tmp_path / 'run'
+    shutil.copytree(finished[0], workdir)
+    config = small_config(texts)
+    config.train.num_steps, config.train.num_lanes = 15, 4
+    with pytest.raises(
+        UsageError, match=r'step 12 .* has 8 lanes, .*num_lanes=8; or .*restart_lanes=T'
+    ):
+        train(experiment(config, workdir))
+    config.train.restart_lanes = True
+    kept = experiment(small_config(texts), finished[0])
+    saver = kept.checkpointer(print)
+    wanted, _ = saver.restore(kept.abstract_state)
+    saver.close()
+    state, step = restarted(experiment(config, workdir), print)
+    assert step == 12 and int(state.step) == 12
+    for part in ('params', 'optimizer', 'tokens_seen'):
+        chex.assert_trees_all_equal(getattr(state, part), getattr(wanted, part))
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(state.memory)), 'memories are empty'
+    assert {leaf.shape[0] for leaf in jax.tree.leaves((state.memory, state.cursor))} == {4}
+    with stopped(LanguageModelTask, line=1):
+        train(experiment(config, workdir))
+    assert '8 lanes in the checkpoint of step 12, 4 now: parameters' in capsys.readouterr().out
+    # Nothing is said from now on: the newest checkpoint has four lanes.
+    assert not json.loads((workdir / 'config.json').read_text())['train']['restart_lanes']
+    config.train.restart_lanes = False
+    assert train(experiment(config, workdir)).finished
+    assert [line['step'] for line in training_lines(workdir)] == list(range(1, 16))
 
 
 @pytest.mark.slow
@@ -471,3 +531,19 @@ def test_seeds_share_what_is_compiled(texts, tmp_path, monkeypatch):
     assert losses[1] == alone['test'].loss != losses[0]
     train_seeds(experiment(config, tmp_path), 2)
     assert len(compiled) == 2  # that of `alone`: finished seeds are not repeated
+
+
+def test_new_lanes_begin_with_documents_that_none_had_begun():
+    """By hand: documents are dealt to the lanes in turn."""
+    random = np.random.default_rng(0)
+    for old, new in ((8, 4), (4, 8), (3, 5), (1, 1)):
+        for _ in range(20):
+            document, offset = random.integers(0, 6, old), random.integers(0, 2, old)
+            begun = {
+                lane + number * old
+                for lane in range(old)
+                for number in range(document[lane] + offset[lane])
+            }
+            first = next_document(document, offset, new)
+            assert first * new > max(begun, default=-1)
+            assert first == 0 or (first - 1) * new <= max(begun), 'as soon as possible'

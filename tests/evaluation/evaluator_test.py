@@ -3,11 +3,14 @@
 import io
 import json
 import math
+import os
+import signal
 
 import jax
 import numpy as np
 import pytest
 
+from longmem_jax import stopping
 from longmem_jax.config.base import base
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.tokenizers import Bytes
@@ -45,7 +48,9 @@ def evaluate():
     config = base()
     config.evaluate.num_lanes, config.evaluate.segment_length = LANES, LENGTH
     evaluator = Evaluator(model, make_mesh(dict(data=1), jax.devices()[:1]), config)
-    return lambda corpus, most: evaluator.evaluate(params, corpus, 'test', max_segments=most)[0]
+    return lambda corpus, most, **how: evaluator.evaluate(
+        params, corpus, 'test', max_segments=most, **how
+    )[0]
 
 
 @pytest.mark.parametrize('most', [3, 12, 16])
@@ -55,6 +60,18 @@ def test_exactly_the_first_segments_are_scored(evaluate, most):
     np.testing.assert_allclose(found.nll, wanted.nll, rtol=1e-5)
     assert f'the first {found.tokens} tokens' in found.protocol
     assert f'all {found.tokens} tokens' in wanted.protocol
+
+
+def test_a_signal_is_obeyed_between_batches(evaluate):
+    read = []
+
+    def report(segments, scored):
+        read.append(segments)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with stopping.deferred(), pytest.raises(stopping.Stopped) as caught:
+        evaluate(Texts(), 0, report=report)
+    assert read == [8] and caught.value.code == 143
 
 
 @pytest.mark.parametrize('most', [0, SEGMENTS, SEGMENTS + 1, 24, 80])

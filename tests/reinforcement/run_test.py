@@ -10,12 +10,13 @@ import pytest
 from longmem_jax.commands import reinforcement
 from longmem_jax.config import checks
 from longmem_jax.errors import UsageError
+from longmem_jax.reinforcement import testing
 from longmem_jax.reinforcement.build import Built
 from longmem_jax.reinforcement.task import AgentTask
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import read_metrics
 from tests.reinforcement.small import experiment, small_config
-from tests.stopping import stopped
+from tests.stopping import stopped, stopped_in
 
 
 def state_of(run):
@@ -33,10 +34,15 @@ def test_stopped_and_started_again_ends_bit_for_bit(tmp_path, monkeypatch, capsy
     assert 'corridor: 4 actions, episodes of 3 to 10 steps; 8 lanes, rollouts of 10' in said, said
     with stopped(AgentTask, line=2):
         assert reinforcement.train(cut) is None
-    assert not (cut.workdir / 'results.json').exists()
-    assert 'run the same command to resume' in capsys.readouterr().out
+    # In the evaluation of the last step, and in the test: each is made when the run resumes.
+    for owner, method in ((testing.Tester, 'episodes'), (AgentTask, 'finish')):
+        assert 'run the same command to resume' in capsys.readouterr().out
+        with stopped_in(owner, method):
+            assert reinforcement.train(cut) is None
+        assert not (cut.workdir / 'results.json').exists()
+    assert 'SIGTERM: saved at step 4; run the same command to resume' in capsys.readouterr().out
     again = reinforcement.train(cut)
-    assert 'Resuming at step' in capsys.readouterr().out
+    assert 'Finished already' in capsys.readouterr().out
     (found, step), (wanted, steps) = state_of(cut), state_of(whole)
     assert step == steps == 4
     chex.assert_trees_all_equal(found, wanted)
@@ -46,6 +52,8 @@ def test_stopped_and_started_again_ends_bit_for_bit(tmp_path, monkeypatch, capsy
         assert 0 <= result[name]['success'] == result[name]['reward'] <= 1
         assert 3 <= result[name]['length'] <= 10 and result[name]['episodes'] == 8
     lines = [read_metrics(run.workdir / 'metrics.jsonl') for run in (whole, cut)]
+    of_evaluations = [[line for line in found if line['group'] == 'validation'] for found in lines]
+    assert of_evaluations[0] == of_evaluations[1] and len(of_evaluations[0]) == 2
     of_training = [[line for line in found if line['group'] == 'train'] for found in lines]
     assert of_training[0] == of_training[1] and len(of_training[0]) == 4
     assert of_training[0][-1]['environment_steps_seen'] == 320

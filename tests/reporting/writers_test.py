@@ -9,11 +9,12 @@ import pytest
 from PIL import Image
 from tensorboardX.proto import event_pb2
 
+from longmem_jax.errors import UsageError
 from longmem_jax.reporting import writers
 
 
 def read_events(folder):
-    """All values of the event files in `folder`: name to list of values."""
+    """The values of the event files in `folder` that TensorBoard shows: name to list of values."""
     found = {}
     for path in sorted(folder.glob('events*')):
         data, place = path.read_bytes(), 0
@@ -21,6 +22,11 @@ def read_events(folder):
             size = int.from_bytes(data[place : place + 8], 'little')
             event = event_pb2.Event.FromString(data[place + 12 : place + 12 + size])
             place += 16 + size
+            if event.session_log.status == event_pb2.SessionLog.START:
+                found = {
+                    name: [value for value in values if value[0] < event.step]
+                    for name, values in found.items()
+                }
             for value in event.summary.value:
                 found.setdefault(value.tag, []).append((event.step, value))
     return found
@@ -62,7 +68,7 @@ def test_truncated_file_is_that_of_an_uninterrupted_run(tmp_path, torn):
     path = resumed / 'metrics.jsonl'
     path.write_text(path.read_text() + torn)
     with writers.Writer(resumed) as writer:
-        writer.truncate_after(3)
+        assert writer.resume(3) == '', 'a line cut short by a kill is no damage'
     assert [line['step'] for line in writers.read_metrics(path)] == [1, 2, 3]
     write(resumed, range(4, 9))
     assert path.read_bytes() == (whole / 'metrics.jsonl').read_bytes()
@@ -71,9 +77,73 @@ def test_truncated_file_is_that_of_an_uninterrupted_run(tmp_path, torn):
 
 def test_nothing_to_truncate(tmp_path):
     with writers.Writer(tmp_path) as writer:
-        writer.truncate_after(3)
+        assert writer.resume(3) == ''
     assert not (tmp_path / 'metrics.jsonl').exists()
     assert writers.read_metrics(tmp_path / 'metrics.jsonl') == []
+
+
+DAMAGES = [
+    b'{"st\xffep": 4, "group": "train", "loss": 0.25}',
+    b'{"step"\0 4, "group": "train", "loss": 0.25}',
+    b'{}',
+    b'[4]',
+    b'{"step": "4", "group": "train"}',
+    b'{"step": true, "group": "train"}',
+    b'{"step": 4}',
+    b'[' * 200_000,
+    b'',
+]
+
+
+@pytest.mark.parametrize('damage', DAMAGES, ids=lambda damage: repr(damage[:12]))
+def test_a_damaged_line_costs_nothing_but_itself(tmp_path, damage):
+    path = tmp_path / 'metrics.jsonl'
+    with writers.Writer(tmp_path) as writer:
+        for step in range(1, 8):
+            writer.scalars(step, 'train', {'loss': 1 / step})
+    lines = path.read_bytes().split(b'\n')
+    lines[3] = damage
+    path.write_bytes(b'\n'.join(lines))
+    assert [line['step'] for line in writers.read_metrics(path)] == [1, 2, 3, 5, 6, 7]
+    for copy in ('metrics.jsonl.old', 'metrics.jsonl.old-1'):
+        path.write_bytes(b'\n'.join(lines))
+        with writers.Writer(tmp_path) as writer:
+            said = writer.resume(6)
+        assert f'left out 1 damaged lines (4); the file as it was is {copy}.' in said
+        assert (tmp_path / copy).read_bytes() == b'\n'.join(lines)
+    assert path.read_bytes() == b'\n'.join([*lines[:3], *lines[4:6], b''])
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    (tmp_path / 'metrics.jsonl').mkdir()
+    with pytest.raises(UsageError, match='metrics.jsonl: is not a file'):
+        writers.Writer(tmp_path)
+    (tmp_path / 'metrics.jsonl').rmdir()
+    (tmp_path / 'tensorboard').write_text('')
+    with pytest.raises(UsageError, match='tensorboard: is not a folder'):
+        writers.Writer(tmp_path)
+
+
+def test_a_test_that_comes_again_is_there_once(tmp_path):
+    """A finished run that is started again, twice; earlier tests of a run that was made longer stay."""
+    with writers.Writer(tmp_path) as writer:
+        for step, group in ((2, 'train'), (2, 'test'), (3, 'train'), (3, 'validation')):
+            writer.scalars(step, group, {'loss': 1 / step})
+    for _ in range(3):
+        with writers.Writer(tmp_path) as writer:
+            writer.resume(3, again=True)
+            assert writer.has(3, 'validation') and not writer.has(3, 'test')
+            for group in ('test', 'test_reset'):
+                writer.scalars(3, group, {'loss': 0.25})
+    rows = [(row['step'], row['group']) for row in writers.read_metrics(tmp_path / 'metrics.jsonl')]
+    assert rows == [
+        (2, 'train'), (2, 'test'), (3, 'train'), (3, 'validation'), (3, 'test'), (3, 'test_reset'),
+    ]  # fmt: skip
+    events = read_events(tmp_path / 'tensorboard')
+    shown = {name: [step for step, _ in values] for name, values in events.items()}
+    assert shown == {
+        'train/loss': [2, 3], 'test/loss': [2, 3], 'validation/loss': [3], 'test_reset/loss': [3],
+    }, 'TensorBoard forgets the step that is done again, and gets the rest of it again'  # fmt: skip
 
 
 def test_tensorboard_holds_scalars_texts_and_figures(tmp_path):
@@ -96,7 +166,7 @@ def test_tensorboard_holds_scalars_texts_and_figures(tmp_path):
 def test_other_processes_write_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(jax, 'process_index', lambda: 1)
     with writers.Writer(tmp_path) as writer:
-        writer.truncate_after(0)
+        writer.resume(0)
         writer.scalars(1, 'train', {'loss': 1.0})
         writer.text('config', 'a = 1', 0)
         writer.figure('curve', None, 1)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax import stopping
 from longmem_jax.errors import UsageError
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer, read_metrics
@@ -16,15 +18,18 @@ from longmem_jax.training import runner
 from longmem_jax.training.checkpoint import Checkpointer
 from longmem_jax.training.record import by_head
 from longmem_jax.training.task import Plan, Step
+from tests.reporting.writers_test import read_events
 
 
 class Walk:
     """A random walk: the state is a pytree of its own, the batches are numbers drawn by position."""
 
-    def __init__(self, *, num_steps=10, length=100, bad=(), kill_at=None, warnings=None):
-        self.plan = Plan(num_steps, 1, 4, 2, 'take smaller steps', warnings or {})
+    def __init__(
+        self, *, num_steps=10, length=100, bad=(), kill_at=None, warnings=None, plan=(1, 4)
+    ):
+        self.plan = Plan(num_steps, *plan, 2, 'take smaller steps', warnings or {})
         self._length, self._bad, self._kill_at = length, bad, kill_at
-        self.calls = []
+        self.calls, self.writer, self.at = [], None, {}
 
     @property
     def abstract_state(self):
@@ -38,10 +43,18 @@ class Walk:
         inside = jnp.ones((3,)), jnp.zeros((0, 2))
         return {'position': position, 'skipped': skipped, 'inside': inside}
 
+    def reached(self, *call):
+        """Notes a call, and does what the test wants there."""
+        self.calls.append(call)
+        if call in self.at:
+            self.at[call]()
+
     def begin(self, step):
-        self.calls.append(('begin', step))
+        self.reached('begin', step)
 
     def compile(self):
+        self.reached('compile')
+
         def step(state, number, bad):
             at, nothing = state['inside']
             skipped = jnp.where(bad, state['skipped'] + 1, 0)
@@ -62,25 +75,34 @@ class Walk:
         return f'at {metrics["at"]:.3f}'
 
     def evaluate(self, state, step):
-        self.calls.append(('evaluate', step))
+        self.reached('evaluate', step)
+        stopping.poll()
+        self.writer.scalars(step, 'validation', {'at': float(state['inside'][0].sum())})
 
     def finish(self, state, step):
-        self.calls.append(('finish', step))
+        self.reached('finish', step)
+        stopping.poll()
         return np.asarray(state['inside'][0])
 
 
-def walk(folder, every=3, identity='walk', **settings):
-    """Runs a `Walk` in a folder; returns it and how it ended."""
+def walk(folder, every=3, identity='walk', at=None, **settings):
+    """Runs a `Walk` in a folder; returns it and how it ended. `at`: a call to what is done there."""
     task, progress = Walk(**settings), Progress(settings.get('num_steps', 10), log_every=1)
+    task.writer, task.at = Writer(folder), at or {}
     saver = Checkpointer(
         folder / 'checkpoints', every=every, keep=2, identity={'task': identity},
         report=progress.say,
     )  # fmt: skip
-    return task, runner.run(task, saver=saver, writer=Writer(folder), progress=progress)
+    return task, runner.run(task, saver=saver, writer=task.writer, progress=progress)
 
 
 def lines(folder, group='train'):
     return [line for line in read_metrics(folder / 'metrics.jsonl') if line['group'] == group]
+
+
+def folders(path):
+    """Steps of the checkpoints in a folder."""
+    return sorted(int(each.name) for each in path.iterdir() if each.is_dir())
 
 
 @pytest.fixture(scope='module')
@@ -90,7 +112,7 @@ def whole(tmp_path_factory):
     task, ended = walk(folder)
     assert ended.finished and ended.step == 10
     assert task.calls == [
-        ('begin', 0), ('evaluate', 4), ('evaluate', 8), ('evaluate', 10), ('finish', 10),
+        ('begin', 0), ('compile',), ('evaluate', 4), ('evaluate', 8), ('evaluate', 10), ('finish', 10),
     ]  # fmt: skip
     return folder, ended.result
 
@@ -137,7 +159,7 @@ def test_a_run_ends_where_its_batches_do(tmp_path):
     for evaluated in ([('evaluate', 4), ('evaluate', 5)], []):
         task, ended = walk(tmp_path, length=5)
         assert ended.finished and ended.step == 5
-        assert task.calls[1:] == [*evaluated, ('finish', 5)]
+        assert task.calls[2:] == [*evaluated, ('finish', 5)]
     assert (tmp_path / 'checkpoints' / '5').is_dir()
 
 
@@ -178,6 +200,92 @@ def test_an_incomplete_profile_is_closed(tmp_path, monkeypatch, capsys):
         tmp_path / 'checkpoints', every=3, keep=2, identity={}, report=progress.say
     )
     folder = tmp_path / 'profile'
-    runner.run(task, saver=saver, writer=Writer(tmp_path), progress=progress, profile=folder)
+    task.writer = Writer(tmp_path)
+    runner.run(task, saver=saver, writer=task.writer, progress=progress, profile=folder)
     assert calls == [str(folder), 'stopped']
     assert f'Profile of steps 3-5: {folder}' in capsys.readouterr().out
+
+
+def send(name):
+    """A function that sends this process a signal."""
+
+    def now():
+        os.kill(os.getpid(), getattr(signal, name))
+        assert stopping.asked() == getattr(signal, name)
+
+    return now
+
+
+@pytest.mark.parametrize('name', ['SIGTERM', 'SIGINT'])
+@pytest.mark.parametrize(
+    'call, step, saved',
+    [
+        (('begin', 0), 0, []),
+        (('compile',), 0, []),
+        (('evaluate', 4), 4, [3, 4]),  # every 3 steps: not due, but it would be lost
+        (('evaluate', 10), 10, [9, 10]),
+        (('finish', 10), 10, [9, 10]),
+    ],
+)
+def test_a_signal_is_obeyed_anywhere(whole, tmp_path, capfd, name, call, step, saved):
+    """The state is saved before what may take long; what was missed is done when the run resumes."""
+    task, ended = walk(tmp_path, at={call: send(name)})
+    assert task.calls[-1] == call, 'nothing may begin after the signal was obeyed'
+    assert not ended.finished and ended.step == step and ended.result is None
+    out, error = capfd.readouterr()
+    assert (
+        error.count(f'{name}: stopping after this step or segment; once more stops at once.') == 1
+    )
+    told = f'saved at step {step}' if step else 'stopped before the first step'
+    assert f'{name}: {told}; run the same command to resume.' in out
+    assert stopping.exit_code() == 128 + getattr(signal, name)
+    steps = sorted(
+        int(path.name) for path in (tmp_path / 'checkpoints').glob('[0-9]*') if path.is_dir()
+    )
+    assert steps[-2:] == (saved if step < 9 else [9, 10]) and steps == (steps if step else [])
+    task, ended = walk(tmp_path)
+    assert ended.finished and stopping.exit_code() == 0
+    np.testing.assert_array_equal(ended.result, whole[1])
+    for group in ('train', 'validation'):
+        found, wanted = (
+            [(line['step'], line['at']) for line in lines(folder, group)]
+            for folder in (tmp_path, whole[0])
+        )
+        assert found == wanted, f'{group}: rows are missing, doubled or other ones'
+
+
+def test_a_checkpoint_comes_before_the_evaluation_of_its_step(tmp_path, monkeypatch):
+    """What a scheduler kills in a long evaluation has lost nothing."""
+    saved, save = [], Checkpointer.maybe_save
+    monkeypatch.setattr(
+        Checkpointer, 'maybe_save', lambda *args, **how: saved.append(args[1]) or save(*args, **how)
+    )
+    seen = []
+    walk(tmp_path, every=4, at={('evaluate', 4): lambda: seen.extend(saved)})
+    assert seen[-1:] == [4]
+
+
+def test_tensorboard_has_no_holes_after_a_kill(tmp_path):
+    """What a checkpoint holds is in the events, which otherwise wait for two minutes."""
+    events, as_killed = tmp_path / 'tensorboard', tmp_path / 'as_killed'
+
+    def kill():
+        shutil.copytree(events, as_killed)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        walk(tmp_path, at={('evaluate', 8): kill})
+    shutil.rmtree(events)
+    as_killed.rename(events)
+    walk(tmp_path)
+    assert [step for step, _ in read_events(events)['train/at']] == list(range(1, 11))
+
+
+def test_zero_means_only_at_the_end(tmp_path, capsys):
+    task, ended = walk(tmp_path, every=0, plan=(0, 0))
+    assert ended.finished and task.calls[2:] == [('evaluate', 10), ('finish', 10)]
+    assert [line['step'] for line in lines(tmp_path)] == [10]
+    assert sorted(path.name for path in (tmp_path / 'checkpoints').iterdir() if path.is_dir()) == [
+        '10'
+    ]
+    assert 'config.checkpoint.every = 0: saved at the end' in capsys.readouterr().out

@@ -1,0 +1,108 @@
+"""Another number of lanes for a run that has begun: what goes on, and what begins again.
+
+Parameters, optimizer and step belong to no lane. A memory and a place in the data do, and those of eight
+lanes are not those of four: they begin again, with documents that no lane had begun.
+"""
+
+import dataclasses
+import json
+from typing import Any
+
+import jax
+import numpy as np
+
+from longmem_jax.data.lanes import Cursor
+from longmem_jax.devices import sharding
+from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment
+from longmem_jax.training.step import TrainState
+
+FIELD = 'config.train.num_lanes'
+
+
+def saved_lanes(experiment: Experiment) -> tuple[int, int] | None:
+    """Lanes and step of the newest checkpoint of the workdir; None if that is not known."""
+    steps = experiment.checkpoint_steps()
+    if not steps:
+        return None
+    path = experiment.workdir / 'checkpoints' / str(steps[-1]) / 'identity' / 'metadata'
+    try:
+        lanes = json.loads(path.read_bytes())[FIELD]
+    except (OSError, ValueError, TypeError, KeyError):  # restoring will tell
+        return None
+    return (lanes, steps[-1]) if type(lanes) is int and lanes > 0 else None
+
+
+def next_document(document: np.ndarray, offset: np.ndarray, num_lanes: int) -> int:
+    """Where all of `num_lanes` lanes can begin, so that they read no document that was begun.
+
+    Args:
+      document, offset: int [old lanes], the cursor of a checkpoint; see `data.lanes.Cursor`.
+      num_lanes: new lanes.
+
+    Returns:
+      Index of a document in the sequence of every lane.
+    """
+    old = len(document)
+    ends = np.arange(old) + (document.astype(np.int64) + (offset > 0)) * old
+    # One lane has begun nothing yet: its end is its own number.
+    begun = int((ends - old).max()) + 1
+    return -(-max(begun, 0) // num_lanes)
+
+
+def restarted(experiment: Experiment, report: Any) -> tuple[TrainState, int] | None:
+    """The newest state with other lanes, and its step; None if the number of lanes is that of the run.
+
+    Args:
+      experiment: of a run that may have begun.
+      report: called with lines that say what goes on.
+
+    Raises:
+      UsageError: the number differs, and `config.train.restart_lanes` does not say to go on.
+    """
+    train, saved = experiment.config.train, saved_lanes(experiment)
+    if saved is None or saved[0] == train.num_lanes:
+        return None
+    if not train.restart_lanes:
+        raise UsageError(
+            f'{FIELD} = {train.num_lanes}: the checkpoint of step {saved[1]:,} in {experiment.workdir} '
+            f'has {saved[0]} lanes, each with a place in the data and a memory of its own. Set '
+            f'--{FIELD}={saved[0]}; or --config.train.restart_lanes=True, which keeps parameters, '
+            'optimizer and step, and lets memories and lanes begin again.'
+        )
+    config = experiment.config.copy_and_resolve_references()
+    config.train.num_lanes = saved[0]
+    before = dataclasses.replace(experiment, config=config)
+    saver = before.checkpointer(report)
+    found = saver.restore(_everywhere(before.abstract_state, experiment))
+    saver.close()
+    if found is None:
+        return None
+    old, step = found
+    place = [
+        np.asarray(leaf.addressable_data(0)) for leaf in (old.cursor.document, old.cursor.offset)
+    ]
+    document = next_document(*place, train.num_lanes)
+
+    def make() -> TrainState:
+        fresh = experiment.make_state()
+        first = Cursor(document=fresh.cursor.document + document, offset=fresh.cursor.offset)
+        return fresh.replace(cursor=first)
+
+    fresh = jax.jit(make, out_shardings=experiment.state_shardings)()
+    report(
+        f'{saved[0]} lanes in the checkpoint of step {step:,}, {train.num_lanes} now: parameters, '
+        'optimizer and step go on; memories are empty, and the lanes begin with documents that none '
+        f'had begun (number {document:,} of each lane).'
+    )
+    return old.replace(memory=fresh.memory, cursor=fresh.cursor), step
+
+
+def _everywhere(state: TrainState, experiment: Experiment) -> TrainState:
+    """An abstract state with the lanes on every device: the old ones need not divide over them."""
+    place = sharding.replicated(experiment.mesh)
+    lanes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        (state.memory, state.cursor),
+    )
+    return state.replace(memory=lanes[0], cursor=lanes[1])

@@ -1,0 +1,199 @@
+"""SIGTERM and Ctrl-C: heard from the start of a command, obeyed everywhere, by all processes together.
+
+While there is nothing to save, a signal ends the command at once, with a line. Within `deferred` it is
+only noted: whoever works asks between two steps or segments, by `asked` or `poll`, saves, and ends. A
+thread hears signals too, since Python's handlers wait until a compilation is over: it says at once that
+the run will stop, and ends the process when the signal comes again.
+"""
+
+import contextlib
+import dataclasses
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Launchers send a signal twice: to a process, and to its group. Seconds.
+TWICE = 1.0
+# A library may swallow what a handler raises, or be in a long call: then the thread ends a command.
+GRACE = 5.0
+
+
+class Stopped(SystemExit):
+    """A signal ends what was being done; `code` is the exit code, 128 + the signal's number."""
+
+    def __init__(self, signum: int):
+        """Of a signal's number."""
+        super().__init__(128 + signum)
+
+
+@dataclasses.dataclass
+class _State:
+    """What was heard.
+
+    Attributes:
+      heard: number of the first signal; 0 = none.
+      agreed: the same, as all processes know it.
+      since: when it was heard, seconds of the monotonic clock.
+      deferred: depth of `deferred` blocks.
+      pid: process whose handlers are installed; 0 = none.
+      command: whether the process is a command, which may be ended.
+      previous: the handlers before.
+      pipe: where signals arrive for the thread: its writing end, and the descriptor before.
+      thread: reads there.
+      code: exit code of a run that was stopped.
+    """
+
+    heard: int = 0
+    agreed: int = 0
+    since: float = 0.0
+    deferred: int = 0
+    pid: int = 0
+    command: bool = False
+    previous: dict[int, Any] = dataclasses.field(default_factory=dict)
+    pipe: tuple[int, int] = (-1, -1)
+    thread: threading.Thread | None = None
+    code: int = 0
+
+
+_state = _State()
+_lock = threading.RLock()
+
+
+def name(signum: int) -> str:
+    """'SIGTERM' or 'SIGINT'."""
+    return signal.Signals(signum).name
+
+
+def listen(*, command: bool = False) -> bool:
+    """Installs the handlers; returns whether they were not there and this is the main thread.
+
+    Args:
+      command: the process may be ended where nobody asks.
+    """
+    if threading.current_thread() is not threading.main_thread() or _state.pid == os.getpid():
+        return False
+    _state.pid, _state.command = os.getpid(), command
+    _state.heard = _state.agreed = _state.code = 0
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    _state.pipe = write, signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    _state.previous = {signum: signal.signal(signum, _hear) for signum in SIGNALS}
+    _state.thread = threading.Thread(target=_watch, args=(read,), name='signals', daemon=True)
+    _state.thread.start()
+    return True
+
+
+def listen_as_command(arguments: list[str]) -> None:
+    """Listens if this process is `python -m longmem_jax...`, before it imports what takes seconds.
+
+    Args:
+      arguments: `sys.orig_argv`.
+    """
+    if sys.argv[:1] == ['-m'] and '-m' in arguments:
+        module = arguments[arguments.index('-m') + 1 :][:1]
+        if module and module[0].startswith('longmem_jax.'):
+            listen(command=True)
+
+
+def unlisten() -> None:
+    """Puts the handlers back that were there before `listen`."""
+    write, before = _state.pipe
+    for signum, handler in _state.previous.items():
+        signal.signal(signum, handler)
+    signal.set_wakeup_fd(before)
+    _state.pid, _state.command = 0, False
+    os.close(write)  # which ends the thread
+    _state.thread.join()
+    _state.heard = _state.agreed = 0
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """A block in which signals are only noted, and that asks for them."""
+    own = listen()
+    _state.deferred += 1
+    try:
+        yield
+    finally:
+        _state.deferred -= 1
+        if own:
+            unlisten()
+
+
+def asked(*, now: bool = False) -> int:
+    """Number of the signal by which the run was asked to stop; 0 = none.
+
+    Several processes must all ask, equally often, and get the same answer: that of one question before,
+    so that devices need not wait; of this one with `now`.
+    """
+    import jax  # the handlers are installed before it is imported
+
+    if jax.process_count() == 1:
+        return _state.heard
+    from longmem_jax.devices import processes
+
+    _state.agreed = _state.agreed or processes.largest(_state.heard, now=now)
+    return _state.agreed
+
+
+def poll() -> None:
+    """Raises `Stopped` if the run was asked to stop; to be called between segments."""
+    if signum := asked():
+        raise Stopped(signum)
+
+
+def require_none() -> None:
+    """Raises `Stopped` if this process has heard a signal; before there are several."""
+    if _state.heard:
+        raise Stopped(_state.heard)
+
+
+def end(signum: int) -> None:
+    """Notes that a run was stopped, for the exit code of the command."""
+    _state.code = 128 + signum
+
+
+def exit_code() -> int:
+    """128 + the number of the signal that stopped a run in this process; 0 if none did."""
+    return _state.code
+
+
+def _hear(signum: int, frame: Any) -> None:
+    """The handler, called in the main thread."""
+    _note(signum)
+    if not _state.deferred:
+        raise Stopped(signum)
+
+
+def _note(signum: int) -> None:
+    """Keeps the first signal, and says what happens; without locks of the console."""
+    with _lock:
+        if _state.heard:
+            return
+        _state.heard, _state.since = signum, time.monotonic()
+    text = (
+        f'\n{name(signum)}: stopping after this step or segment; once more stops at once.\n'
+        if _state.deferred
+        else f'\n{name(signum)}: stopped; what was saved is kept, run the same command again.\n'
+    )
+    os.write(2, text.encode())
+
+
+def _watch(pipe: int) -> None:
+    """The thread: hears signals while the main thread cannot."""
+    while signum := next(iter(os.read(pipe, 1)), 0):
+        if signum not in SIGNALS:
+            continue
+        if _state.heard and time.monotonic() - _state.since > TWICE:
+            os._exit(128 + signum)
+        _note(signum)
+        if _state.command and not _state.deferred and not select.select([pipe], [], [], GRACE)[0]:
+            if _state.command and not _state.deferred:
+                os._exit(128 + signum)
+    os.close(pipe)

@@ -1,0 +1,127 @@
+"""SIGTERM and Ctrl-C before, around and between what a run does; the signals are sent from inside."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from longmem_jax import stopping
+from longmem_jax.commands import entry
+from tests.processes import environment
+
+ROOT = Path(__file__).parent.parent
+CODES = {'SIGTERM': 143, 'SIGINT': 130}
+
+# A process that gets a signal when it imports a module.
+IMPORTS = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == '{module}':
+            os.kill(os.getpid(), signal.{name})
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+@pytest.fixture
+def listening():
+    """Handlers as in a command."""
+    assert stopping.listen(command=True)
+    yield
+    stopping.unlisten()
+
+
+@pytest.mark.parametrize(
+    'name, module, command',
+    [
+        ('SIGTERM', 'jax', 'longmem_jax.main'),
+        ('SIGINT', 'jax', 'longmem_jax.main'),
+        ('SIGINT', 'numpy', 'longmem_jax.commands.pretrain_encoder'),
+    ],
+)
+def test_a_signal_while_libraries_are_imported_is_one_line(tmp_path, name, module, command):
+    (tmp_path / 'sitecustomize.py').write_text(IMPORTS.format(name=name, module=module))
+    process = subprocess.run(
+        [sys.executable, '-m', command, '--config=configs/quickstart.py:tiny'],
+        cwd=ROOT,
+        env=environment() | {'PYTHONPATH': str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == CODES[name], process.stderr
+    assert (
+        process.stderr
+        == f'\n{name}: stopped; what was saved is kept, run the same command again.\n'
+    )
+
+
+@pytest.mark.parametrize('name', CODES)
+def test_a_command_ends_at_once_where_nothing_is_to_be_saved(listening, name, capfd):
+    with pytest.raises(stopping.Stopped) as caught:
+        os.kill(os.getpid(), getattr(signal, name))
+        raise AssertionError('the handler did not raise')
+    assert caught.value.code == CODES[name]
+    assert capfd.readouterr().err.count(f'{name}: stopped;') == 1
+
+
+def test_a_signal_that_a_library_has_swallowed_is_not_lost(listening):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:  # as a callback of a garbage collector does
+        pass
+    with pytest.raises(stopping.Stopped):
+        stopping.require_none()
+    with pytest.raises(stopping.Stopped):
+        stopping.poll()
+
+
+def test_a_signal_in_a_long_call_is_heard_by_the_thread_and_once_more_ends_it(capfd, monkeypatch):
+    """Handlers of Python would wait for the end of the call; the thread reads what C writes."""
+    ended, heard, codes, note = threading.Event(), threading.Event(), [], stopping._note
+    clock = iter([0.0, stopping.TWICE / 2, 2 * stopping.TWICE])
+    monkeypatch.setattr(stopping, 'time', SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(stopping, '_note', lambda signum: (note(signum), heard.set()))
+    exit_ = lambda code: (codes.append(code), ended.set())  # noqa: E731
+    monkeypatch.setattr(stopping.os, '_exit', exit_)
+    with stopping.deferred():
+        pipe = stopping._state.pipe[0]
+        os.write(pipe, bytes([signal.SIGTERM]))
+        assert heard.wait(60) and stopping.asked() == signal.SIGTERM
+        assert capfd.readouterr().err.count('stopping after this step or segment; once more') == 1
+        os.write(pipe, bytes([signal.SIGTERM]))  # as launchers do, at once: it counts as one
+        os.write(pipe, bytes([signal.SIGINT]))
+        assert ended.wait(60) and codes == [130]
+
+
+def test_handlers_are_put_back():
+    before = [signal.getsignal(signum) for signum in stopping.SIGNALS]
+    with stopping.deferred(), stopping.deferred():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert [signal.getsignal(signum) for signum in stopping.SIGNALS] == before
+    with stopping.deferred():
+        assert not stopping.asked(), 'a signal to an earlier run'
+
+
+@pytest.mark.parametrize('name', CODES)
+def test_the_exit_code_says_that_a_run_was_stopped(monkeypatch, name):
+    """A run that was stopped has saved and returned; for a scheduler it is not a finished one."""
+    monkeypatch.setattr(entry.logging, 'set_verbosity', lambda level: None)
+    monkeypatch.setattr(entry.app, 'run', lambda main, flags_parser: main(['longmem']))
+    monkeypatch.setattr(stopping, 'listen', lambda command: None)
+
+    class Flags(dict):
+        debug = False
+
+    monkeypatch.setattr(entry.flags, 'FLAGS', Flags(debug=None))
+    for code in (CODES[name], 0):
+        monkeypatch.setattr(stopping._state, 'code', 0)
+        with pytest.raises(SystemExit) as caught:
+            entry.run(lambda code=code: stopping.end(code - 128) if code else None)
+        assert (caught.value.code or 0) == code
