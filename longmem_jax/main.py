@@ -24,11 +24,13 @@ from longmem_jax.commands.train import train
 from longmem_jax.config import checks
 from longmem_jax.devices import allocator, sharding
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment, prepare_workdir
+from longmem_jax.experiment import Experiment
 from longmem_jax.generation.text import read_prompt
 from longmem_jax.models.kinds import KINDS
+from longmem_jax.pretrained import hosts
 from longmem_jax.retrieval import build_datastore, spalm
 from longmem_jax.retrieval import evaluate as retrieval_evaluate
+from longmem_jax.workdir import prepare_workdir
 
 
 class Mode(NamedTuple):
@@ -130,6 +132,9 @@ MODES = {
     'export': Mode(_export, None, None),
 }
 
+# They read the checkpoints of a run: a mistyped folder is not made.
+OF_A_RUN = ('evaluate', 'generate', 'play', 'build_datastore', 'train_spalm', 'export')
+
 _CONFIG = entry.define_config()
 _MODE = flags.DEFINE_enum('mode', 'train', [*MODES, 'compile'], 'What to do.')
 _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of the run: checkpoints, events, results.')
@@ -206,7 +211,8 @@ def _run() -> None:
             if kind == 'agent'
             else f'--save_state, --load_state: a model of the kind {kind!r} has no memory.'
         )
-    workdir = prepare_workdir(_WORKDIR.value)
+    trained = mode in OF_A_RUN and not hosts.is_name(config.train.start_from)
+    workdir = prepare_workdir(_WORKDIR.value, trained=trained)
     function(Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict())))
 
 

@@ -83,9 +83,10 @@ def train(
     config, workdir = experiment.config, experiment.workdir
     progress = Progress(config.train.num_steps, log_every=config.train.log_every)
     writer = Writer(workdir)
+    task = LanguageModelTask(experiment, writer, progress, programs)
     ended = runner.run(
-        LanguageModelTask(experiment, writer, progress, programs),
-        saver=experiment.checkpointer(progress.say),
+        task,
+        saver=experiment.checkpointer(progress.say, experiment.going_on(task.corpora['train'])),
         writer=writer,
         progress=progress,
         profile=workdir / 'profile' if profile else None,
@@ -99,6 +100,7 @@ class LanguageModelTask:
     Attributes:
       plan: the schedule of the run.
       abstract_state: shapes, dtypes and shardings of the `TrainState`.
+      corpora: the documents by split.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class LanguageModelTask:
         by_source.require(experiment.config)
         train = experiment.config.train
         self._experiment, self._writer, self._progress = experiment, writer, progress
-        self._corpora = {
+        self.corpora = {
             split: experiment.corpus(split) for split in ('train', 'validation', 'test')
         }
         self._programs = programs or Programs(experiment)
@@ -146,7 +148,9 @@ class LanguageModelTask:
             self._writer.text('config', f'```\n{config}\n```', 0)
         if jax.process_index() == 0:
             path = self._experiment.workdir / 'config.json'
-            path.write_text(config.to_json(indent=1) + '\n')
+            kept = config.copy_and_resolve_references()
+            kept.checkpoint.accept_other_data = False  # it is said once, not for good
+            path.write_text(kept.to_json(indent=1) + '\n')
 
     def compile(self) -> Step:
         """The step for the shapes of the config."""
@@ -156,7 +160,7 @@ class LanguageModelTask:
         """Endless batches of the training split, from the cursor of the state."""
         experiment, config = self._experiment, self._experiment.config
         source = lanes.batches(
-            self._corpora['train'],
+            self.corpora['train'],
             lanes=sharding.own_lanes(experiment.mesh, config.train.num_lanes),
             num_lanes=config.train.num_lanes,
             segment_length=config.train.segment_length,
@@ -179,7 +183,7 @@ class LanguageModelTask:
         """Scores the validation split."""
         result, _ = self._evaluator.evaluate(
             state.params,
-            self._corpora['validation'],
+            self.corpora['validation'],
             'validation',
             max_segments=self._experiment.config.evaluate.max_segments,
         )
@@ -230,7 +234,7 @@ class LanguageModelTask:
             self._progress.say(f'Scoring {name} ...')
             results[name], _ = self._evaluator.evaluate(
                 params,
-                self._corpora['test'],
+                self.corpora['test'],
                 'test',
                 reset=reset,
                 max_segments=config.evaluate.max_test_segments,

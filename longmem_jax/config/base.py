@@ -212,7 +212,12 @@ def base() -> ml_collections.ConfigDict:
         episodes=64,  # new ones that an evaluation in training acts in
         test_episodes=256,  # and the final test, once with actions drawn and once with the likeliest
     )
-    config.checkpoint = config_dict.create(every=0, keep=3)  # every: at evaluations, unless set
+    config.checkpoint = config_dict.create(
+        every=0,  # at evaluations, unless set
+        keep=3,
+        # Go on with other data than the newest checkpoint's, from the first document of the new one.
+        accept_other_data=False,
+    )
     config.mesh = config_dict.create(data=-1, fsdp=1, tensor=1, memory=1)  # -1: all other devices
     config.notes = ()  # where a recipe had to differ from its paper, and why
     # The left-hand side follows the right-hand one until it is set itself.

@@ -1,5 +1,6 @@
 """Logs of a run: TensorBoard events, `metrics.jsonl`, the learning curve."""
 
+import errno
 import json
 import math
 from pathlib import Path
@@ -57,6 +58,9 @@ class Writer:
         if self._writer is None:
             purge = self._resumed + 1 if self._resumed else None
             self._writer = SummaryWriter(str(self._folder), purge_step=purge)
+        # Without its thread, which an error ends, it would take ten more events and then wait forever.
+        if not self._writer.file_writer.event_writer._worker.is_alive():
+            raise OSError(errno.EIO, 'events cannot be written', str(self._folder))
         return self._writer
 
     def truncate_after(self, step: int) -> None:

@@ -5,6 +5,7 @@ resumption, writing metrics before the checkpoint of their step, the profile, an
 order. What is trained is a `Task`.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import signal
@@ -120,7 +121,8 @@ def run(
       How it ended.
 
     Raises:
-      UsageError: the checkpoints belong to another run, or too many steps were not finite.
+      UsageError: the checkpoints belong to another run, too many steps were not finite, or the folder
+        of the run vanished or cannot be written.
     """
     stopped, num_steps = Stopped(), task.plan.num_steps
     try:
@@ -140,11 +142,23 @@ def run(
             return Ended(step, False, None)
         allocator.give_back()
         return Ended(step, True, task.finish(state, step))
+    except OSError as error:
+        saver.explain(error)
+        raise
     finally:
-        writer.close()
-        stopped.restore()
-        progress.close()
-        saver.close()
+        _close(saver, writer, progress, stopped)
+
+
+def _close(saver: Checkpointer, writer: Writer, progress: Progress, stopped: Stopped) -> None:
+    """Closes all of them, also where one fails."""
+    with contextlib.ExitStack() as others:
+        for close in (saver.close, progress.close, stopped.restore):
+            others.callback(close)
+        try:
+            writer.close()
+        except OSError as error:
+            saver.explain(error)
+            raise
 
 
 def _restore(task: Task, saver: Checkpointer, progress: Progress) -> tuple[State, int]:
