@@ -101,6 +101,9 @@ class Checkpointer:
         """Raises `UsageError` if an error is a fault of the disk of the run; else returns."""
         if isinstance(error, UsageError):
             return
+        if self._manager and self._pending:
+            with contextlib.suppress(Exception):  # the message says what is whole
+                self._manager.wait_until_finished()
         self._hold.require_there()
         storage.require_room(error, self.directory.parent, self.directory)
 
