@@ -23,8 +23,9 @@ from longmem_jax.commands.bench import state_bytes
 from longmem_jax.config import checks
 from longmem_jax.devices import allocator, sharding
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment, prepare_workdir
+from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import Reader, fresh_state
+from longmem_jax.workdir import prepare_workdir
 
 if __name__ == '__main__':
     _WORKDIR = flags.DEFINE_string('workdir', '', "Folder of a trained run; '' = new parameters.")

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from longmem_jax.config import checks, saved
-from longmem_jax.data import lanes, load
+from longmem_jax.data import content, lanes, load
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import processes, sharding
@@ -21,30 +20,12 @@ from longmem_jax.errors import UsageError
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
-from longmem_jax.training import checkpoint
+from longmem_jax.training import checkpoint, storage
 from longmem_jax.training import step as train_step
 from longmem_jax.training.checkpoint import FORMAT, Checkpointer
+from longmem_jax.training.identity import GoingOn, settings_of
 from longmem_jax.training.optimizer import make_optimizer, make_schedule, parameter_path
 from longmem_jax.untrusted import json_file
-
-
-def prepare_workdir(workdir: str) -> Path:
-    """Makes the folder of a run and checks that it can be written.
-
-    Raises:
-      UsageError: no folder was given, or it cannot be written.
-    """
-    if not workdir:
-        raise UsageError('--workdir= is missing: the folder for checkpoints, events and results.')
-    path = Path(workdir).expanduser()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        probe = path / f'.writable-{os.getpid()}'
-        probe.write_text('')
-        probe.unlink()
-    except OSError as error:
-        raise UsageError(f'--workdir={workdir}: cannot be written ({error}).') from error
-    return path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,25 +124,38 @@ class Experiment:
         """The sharding of every leaf of the train state."""
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
 
-    def checkpointer(self, report: Callable[[str], None]) -> Checkpointer:
-        """The checkpoints of the workdir; `report` is called with a line if one is broken."""
+    def checkpointer(
+        self, report: Callable[[str], None], going_on: GoingOn | None = None
+    ) -> Checkpointer:
+        """The checkpoints of the workdir.
+
+        Args:
+          report: called with a line if one is broken, or differs in what may differ.
+          going_on: from `going_on`, to write checkpoints; None = they are only read.
+        """
         identity = {
             'format': FORMAT,
             'config.model': self.config.model.to_dict(),
             'tokenizer': self.tokenizer.fingerprint(),
-            'config.train.num_lanes': self.config.train.num_lanes,
-            'config.optimizer.name': self.config.optimizer.name,
         }
-        return checkpoint.of_run(self.workdir, self.config.checkpoint, identity, report)
+        return checkpoint.of_run(self.workdir, self.config.checkpoint, identity, report, going_on)
+
+    def going_on(self, corpus: Corpus | None = None) -> GoingOn:
+        """What training compares with a checkpoint; `corpus` is the training split, None = none."""
+        config = self.config
+        return GoingOn(
+            same={
+                'config.train.num_lanes': config.train.num_lanes,
+                'config.optimizer.name': config.optimizer.name,
+            },
+            data={} if corpus is None else content.describe(config.data, corpus),
+            accept_other_data=config.checkpoint.accept_other_data,
+            settings=settings_of(config),
+        )
 
     def checkpoint_steps(self) -> list[int]:
         """Steps of the checkpoints in the workdir, oldest first; makes no folder where there is none."""
-        if not (self.workdir / 'checkpoints').is_dir():
-            return []
-        saver = self.checkpointer(print)
-        steps = saver.steps()
-        saver.close()
-        return steps
+        return storage.whole_steps(self.workdir / 'checkpoints')
 
     def restore_parameters(self, at: int | None = None) -> tuple[Any, int]:
         """Parameters of the newest checkpoint of the workdir, or of that of step `at`, and its step.
@@ -169,10 +163,13 @@ class Experiment:
         Raises:
           UsageError: there is no checkpoint, or it is of another model.
         """
+        if not self.checkpoint_steps():  # before a vocabulary is learned for it
+            raise UsageError(f'--workdir={self.workdir}: no checkpoint there; train first.')
         saver = self.checkpointer(print)
         saver.require_format()  # before the model is made, for which an old config lacks fields
-        state, step = checkpoint.newest(saver, self.abstract_state, at)
-        return state.params, step
+        abstract = {'params': self.abstract_state.params, 'step': self.abstract_state.step}
+        state, step = checkpoint.newest(saver, abstract, at)
+        return state['params'], step
 
 
 def saved_config(path: str | Path) -> ml_collections.ConfigDict:

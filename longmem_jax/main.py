@@ -5,7 +5,6 @@ A switchboard: `MODES` names the function of every mode, which a notebook can ca
 
 import importlib.metadata
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -29,11 +28,12 @@ from longmem_jax.commands.train import train
 from longmem_jax.config import checks
 from longmem_jax.devices import allocator, processes, sharding
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment, prepare_workdir
+from longmem_jax.experiment import Experiment
 from longmem_jax.generation.text import read_prompt
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.retrieval import build_datastore, spalm
 from longmem_jax.retrieval import evaluate as retrieval_evaluate
+from longmem_jax.workdir import prepare_workdir
 
 
 class Mode(NamedTuple):
@@ -162,7 +162,7 @@ MODES = {
 }
 
 # They read a run, so that a folder that is not there is a mistake.
-OF_A_RUN = ('evaluate', 'generate', 'score', 'play', 'build_datastore', 'export')
+OF_A_RUN = ('evaluate', 'generate', 'score', 'play', 'build_datastore', 'train_spalm', 'export')
 
 _CONFIG = entry.define_config()
 _MODE = flags.DEFINE_enum('mode', 'train', [*MODES, 'compile', 'list'], 'What to do.')
@@ -251,13 +251,11 @@ def _run() -> None:
             if kind == 'agent'
             else f'--save_state, --load_state: a model of the kind {kind!r} has no memory.'
         )
-    workdir = Path(_WORKDIR.value).expanduser()
-    if mode in OF_A_RUN and _WORKDIR.value and not workdir.is_dir() and not of_host(config):
-        raise UsageError(f'--workdir={_WORKDIR.value}: there is no such folder; train first.')
     facts = {'config': config.to_dict(), '--mode': mode, '--workdir': _WORKDIR.value}
     facts |= {name: importlib.metadata.version(name) for name in ('longmem_jax', 'jax')}
     processes.require_same(facts)
-    workdir = prepare_workdir(_WORKDIR.value)
+    trained = mode in OF_A_RUN and not of_host(config)
+    workdir = prepare_workdir(_WORKDIR.value, trained=trained)
     function(Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict())))
 
 

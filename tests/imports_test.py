@@ -11,7 +11,7 @@ PACKAGE = 'longmem_jax'
 # before its own and itself, but not the other rooms of its floor.
 FLOORS = (
     ('errors',),
-    ('files', 'faults', 'untrusted'),
+    ('files', 'faults', 'untrusted', 'workdir'),
     ('segment',),
     ('contract', 'devices'),
     ('stopping',),

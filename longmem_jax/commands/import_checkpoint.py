@@ -111,9 +111,9 @@ def import_checkpoint(experiment: Experiment, weights: Path, settings: Path) -> 
     with library_errors(f'{weights}: its tensors have other shapes than {settings} says'):
         params = import_parameters(theirs, model)
     _require_same_parameters(params, experiment.abstract_state.params)
-    saver = experiment.checkpointer(print)
-    if saver.steps():
+    if experiment.checkpoint_steps():
         raise UsageError(f'{experiment.workdir}: already has checkpoints; use another --workdir.')
+    saver = experiment.checkpointer(print, experiment.going_on())
     state = jax.jit(experiment.make_state, out_shardings=experiment.state_shardings)()
     params = jax.device_put(params, experiment.state_shardings.params)
     saver.maybe_save(0, state.replace(params=params), force=True)

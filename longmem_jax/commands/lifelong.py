@@ -12,11 +12,15 @@ from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer
 from longmem_jax.training import runner
 from longmem_jax.training.checkpoint import Checkpointer, newest, of_run
+from longmem_jax.training.identity import GoingOn, settings_of
 
 
-def _checkpointer(experiment: Experiment, built: Built, progress: Progress) -> Checkpointer:
+def _checkpointer(
+    experiment: Experiment, built: Built, progress: Progress, *, writes: bool = False
+) -> Checkpointer:
     settings = experiment.config.checkpoint
-    return of_run(experiment.workdir, settings, built.identity(), progress.say)
+    going_on = GoingOn(settings=settings_of(experiment.config)) if writes else None
+    return of_run(experiment.workdir, settings, built.identity(), progress.say, going_on)
 
 
 def _built(experiment: Experiment, progress: Progress) -> Built:
@@ -42,7 +46,7 @@ def train(experiment: Experiment, *, profile: bool = False) -> dict[str, Any] | 
     progress.total = task.plan.num_steps
     ended = runner.run(
         task,
-        saver=_checkpointer(experiment, built, progress),
+        saver=_checkpointer(experiment, built, progress, writes=True),
         writer=writer,
         progress=progress,
         profile=workdir / 'profile' if profile else None,

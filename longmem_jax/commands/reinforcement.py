@@ -18,12 +18,16 @@ from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer
 from longmem_jax.training import runner
 from longmem_jax.training.checkpoint import Checkpointer, newest, of_run
+from longmem_jax.training.identity import GoingOn, settings_of
 
 
-def checkpointer(experiment: Experiment, built: Built, progress: Progress) -> Checkpointer:
-    """The checkpoints of the workdir."""
+def checkpointer(
+    experiment: Experiment, built: Built, progress: Progress, *, writes: bool = False
+) -> Checkpointer:
+    """The checkpoints of the workdir, to read them, or also to write some."""
     settings = experiment.config.checkpoint
-    return of_run(experiment.workdir, settings, built.identity(), progress.say)
+    going_on = GoingOn(settings=settings_of(experiment.config)) if writes else None
+    return of_run(experiment.workdir, settings, built.identity(), progress.say, going_on)
 
 
 def make(experiment: Experiment) -> Built:
@@ -49,7 +53,7 @@ def train(experiment: Experiment, *, profile: bool = False) -> dict[str, Any] | 
     progress = Progress(train.num_steps, log_every=train.log_every)
     ended = runner.run(
         AgentTask(built, workdir, writer, progress),
-        saver=checkpointer(experiment, built, progress),
+        saver=checkpointer(experiment, built, progress, writes=True),
         writer=writer,
         progress=progress,
         profile=workdir / 'profile' if profile else None,

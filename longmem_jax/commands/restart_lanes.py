@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
@@ -50,11 +51,12 @@ def next_document(document: np.ndarray, offset: np.ndarray, num_lanes: int) -> i
     return -(-max(begun, 0) // num_lanes)
 
 
-def restarted(experiment: Experiment, report: Any) -> tuple[TrainState, int] | None:
+def restarted(experiment: Experiment, corpus: Corpus, report: Any) -> tuple[TrainState, int] | None:
     """The newest state with other lanes, and its step; None if the number of lanes is that of the run.
 
     Args:
       experiment: of a run that may have begun.
+      corpus: the training split, compared with that of the checkpoint.
       report: called with lines that say what goes on.
 
     Raises:
@@ -73,9 +75,11 @@ def restarted(experiment: Experiment, report: Any) -> tuple[TrainState, int] | N
     config = experiment.config.copy_and_resolve_references()
     config.train.num_lanes = saved[0]
     before = dataclasses.replace(experiment, config=config)
-    saver = before.checkpointer(report)
-    found = saver.restore(_everywhere(before.abstract_state, experiment))
-    saver.close()
+    saver = before.checkpointer(report, before.going_on(corpus))
+    try:
+        found = saver.restore(_everywhere(before.abstract_state, experiment))
+    finally:
+        saver.close()
     if found is None:
         return None
     old, step = found

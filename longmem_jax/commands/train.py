@@ -85,11 +85,12 @@ def train(
     config, workdir = experiment.config, experiment.workdir
     progress = Progress(config.train.num_steps, log_every=config.train.log_every)
     writer = Writer(workdir)
-    start = restarted(experiment, progress.say)
+    task = LanguageModelTask(experiment, writer, progress, programs)
+    start = restarted(experiment, task.corpora['train'], progress.say)
     ended = runner.run(
-        LanguageModelTask(experiment, writer, progress, programs),
+        task,
         start=start,
-        saver=experiment.checkpointer(progress.say),
+        saver=experiment.checkpointer(progress.say, experiment.going_on(task.corpora['train'])),
         writer=writer,
         progress=progress,
         profile=workdir / 'profile' if profile else None,
@@ -103,6 +104,7 @@ class LanguageModelTask:
     Attributes:
       plan: the schedule of the run.
       abstract_state: shapes, dtypes and shardings of the `TrainState`.
+      corpora: the documents by split.
     """
 
     def __init__(
@@ -116,10 +118,10 @@ class LanguageModelTask:
         by_source.require(experiment.config)
         train = experiment.config.train
         self._experiment, self._writer, self._progress = experiment, writer, progress
-        self._corpora = {
+        self.corpora = {
             split: experiment.corpus(split) for split in ('train', 'validation', 'test')
         }
-        facts = {f'documents of {split}': len(corpus) for split, corpus in self._corpora.items()}
+        facts = {f'documents of {split}': len(corpus) for split, corpus in self.corpora.items()}
         processes.require_same({'tokenizer': experiment.tokenizer.fingerprint()} | facts)
         self._programs = programs or Programs(experiment)
         self._evaluator = self._programs.evaluator
@@ -154,6 +156,7 @@ class LanguageModelTask:
             path = self._experiment.workdir / 'config.json'
             kept = config.copy_and_resolve_references()
             kept.train.restart_lanes = False  # it is said once, not for good
+            kept.checkpoint.accept_other_data = False  # it is said once, not for good
             path.write_text(kept.to_json(indent=1) + '\n')
 
     def compile(self) -> Step:
@@ -164,7 +167,7 @@ class LanguageModelTask:
         """Endless batches of the training split, from the cursor of the state."""
         experiment, config = self._experiment, self._experiment.config
         source = lanes.batches(
-            self._corpora['train'],
+            self.corpora['train'],
             lanes=sharding.own_lanes(experiment.mesh, config.train.num_lanes),
             num_lanes=config.train.num_lanes,
             segment_length=config.train.segment_length,
@@ -187,7 +190,7 @@ class LanguageModelTask:
         """Scores the validation split."""
         result, _ = self._evaluator.evaluate(
             state.params,
-            self._corpora['validation'],
+            self.corpora['validation'],
             'validation',
             max_segments=self._experiment.config.evaluate.max_segments,
         )
@@ -238,7 +241,7 @@ class LanguageModelTask:
             self._progress.say(f'Scoring {name} ...')
             results[name], _ = self._evaluator.evaluate(
                 params,
-                self._corpora['test'],
+                self.corpora['test'],
                 'test',
                 reset=reset,
                 max_segments=config.evaluate.max_test_segments,

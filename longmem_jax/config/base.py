@@ -243,6 +243,8 @@ def base() -> ml_collections.ConfigDict:
         # stops the run.
         every=0,
         keep=3,  # newest checkpoints that stay
+        # Go on with other data than the newest checkpoint's, from the first document of the new one.
+        accept_other_data=False,
     )
     # Devices along each axis; -1 = all that are left.
     config.mesh = config_dict.create(

@@ -127,6 +127,12 @@ class _Lane:
             return False
         length, at, document = batch.tokens.shape[2], self.offset, self._current
         tokens = document.tokens
+        if at >= len(tokens):
+            raise UsageError(
+                f'config.data: document {self.document} of lane {self._lane} has {len(tokens):,} '
+                f'tokens, and the run has read {at:,} of it: the data is not what it was. Put it back, '
+                'or use another --workdir; config.train.start_from keeps what this run has learned.'
+            )
         targets = tokens[at : at + length]
         size = len(targets)
         batch.targets[segment, row, :size] = targets

@@ -1,6 +1,7 @@
 """Logs of a run: TensorBoard events, `metrics.jsonl`, the learning curve."""
 
 import dataclasses
+import errno
 import json
 import math
 import shutil
@@ -103,6 +104,9 @@ class Writer:
             self._writer = SummaryWriter(
                 str(self._folder), purge_step=self._purge, filename_suffix=f'.{files:05}'
             )
+        # Without its thread, which an error ends, it would take ten more events and then wait forever.
+        if not self._writer.file_writer.event_writer._worker.is_alive():
+            raise OSError(errno.EIO, 'events cannot be written', str(self._folder))
         return self._writer
 
     def resume(self, step: int, *, again: bool = False) -> str:

@@ -1,72 +1,35 @@
 """Checkpoints: the whole state of a run, saved in the background and verified before it is restored.
 
-Orbax writes and restores, but it does not notice when the bytes of an array have changed. So every
-committed checkpoint gets a list of checksums, and a broken one is moved aside, never deleted.
+Orbax writes and restores. What it does not do is here and in the files next to this: checksums that are
+committed together with the state, a comparison of what is asked for with what is there before anything
+is read, and one message where a disk fails. A broken checkpoint is moved aside, never deleted.
+
+The folder must be on a file system that renames folders in one act, the same for all processes; a bucket
+must be mounted.
 """
 
+import contextlib
 import json
-import zlib
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
-from longmem_jax.config import earlier
 from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
+from longmem_jax.training import checksums, restoring, storage, structure
+from longmem_jax.training import identity as identities
+from longmem_jax.training.identity import GoingOn, differing_fields
+from longmem_jax.workdir import Hold
 
-CHECKSUMS = 'checksums.json'
+__all__ = ['FORMAT', 'Checkpointer', 'GoingOn', 'differing_fields', 'newest', 'of_run']
+
 # Incremented when parameters get other names or layouts, so that older checkpoints are refused with
 # the reason. 2: attention layers have their projections at `attention/projections`.
 FORMAT = 2
-CHUNK = 1 << 22
-
-
-def _checksum(path: Path) -> int:
-    value = 0
-    with path.open('rb') as file:
-        while chunk := file.read(CHUNK):
-            value = zlib.crc32(chunk, value)
-    return value
-
-
-def _file_checksums(folder: Path) -> dict[str, int]:
-    return {
-        path.relative_to(folder).as_posix(): _checksum(path)
-        for path in sorted(folder.rglob('*'))
-        if path.is_file()
-    }
-
-
-def _pad_empty(leaf: Any) -> Any:
-    """Pads an empty array, which Orbax cannot store, to one element along its empty axes."""
-    if leaf.size:
-        return leaf
-    shape = tuple(max(size, 1) for size in leaf.shape)
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=leaf.sharding)
-    return jnp.zeros(shape, leaf.dtype, device=leaf.sharding)
-
-
-def _unpad_empty(leaf: Any, abstract: Any) -> Any:
-    """The array as it was before `_pad_empty`."""
-    if abstract.size:
-        return leaf
-    return jnp.zeros(abstract.shape, abstract.dtype, device=abstract.sharding)
-
-
-def differing_fields(saved: Any, given: Any, where: str = '') -> list[str]:
-    """A line `field: value in the checkpoint, value given` for every leaf that differs."""
-    if isinstance(saved, dict) and isinstance(given, dict):
-        differences = []
-        for name in sorted({*saved, *given}):
-            field = f'{where}.{name}' if where else name
-            differences += differing_fields(saved.get(name), given.get(name), field)
-        return differences
-    return [] if saved == given else [f'{where}: {saved!r} in the checkpoint, {given!r} given']
 
 
 class Checkpointer:
@@ -85,110 +48,147 @@ class Checkpointer:
         keep: int,
         identity: dict[str, Any],
         report: Callable[[str], None],
+        going_on: GoingOn | None = GoingOn(),  # noqa: B008
         otherwise: str = 'Use another --workdir, or the configuration of this one.',
     ):
-        """Opens the folder, and creates it if needed.
+        """Opens the folder. To write, it holds the folder above, and makes both if needed.
 
         Args:
           directory: folder of the checkpoints.
           every: steps between checkpoints; 0 = only where a save is forced.
           keep: number of newest checkpoints to keep.
           identity: nested dictionary that a checkpoint must match, such as model and tokenizer.
-          report: called with one line when a checkpoint is broken.
-          otherwise: what the user can do when a checkpoint does not match it.
+          report: called with one line when a checkpoint is broken, or differs in what may differ.
+          going_on: what counts where training goes on; None = the checkpoints are only read. Then
+            nothing in the folder changes, another run may write there, and less than the whole state
+            may be asked for.
+          otherwise: what the user can do when a checkpoint does not match.
+
+        Raises:
+          UsageError: another run writes to the folder above, or it cannot be written.
         """
         self.directory, self.every, self._report = directory, every, report
-        self._otherwise = otherwise
-        self._identity = json.loads(json.dumps(identity))
-        self._pending: list[int] = []
-        # A committed step gets its checksums before the next save can remove an older one.
-        self._manager = ocp.CheckpointManager(
-            directory.resolve(),
-            options=ocp.CheckpointManagerOptions(
-                max_to_keep=keep,
-                create=True,
-                cleanup_tmp_directories=True,
-                enable_async_checkpointing=True,
-            ),
+        self._given = restoring.Given(
+            directory, identities.plain(identity), going_on, report, otherwise
         )
+        self._going_on, self._run = going_on, None
+        self._pending = self._failed = False
+        self._hold = self._quiet = self._manager = None
+        if going_on is None:
+            if directory.is_dir():
+                self._manager = ocp.CheckpointManager(
+                    directory.resolve(), options=ocp.CheckpointManagerOptions(create=False)
+                )
+            return
+        self._hold, self._quiet = Hold(directory.parent, report), storage.Quiet()
+        try:
+            with self._saving():
+                self._manager = _open_to_write(directory, keep)
+        except BaseException:
+            self.close()
+            raise
+
+    @contextlib.contextmanager
+    def _saving(self) -> Iterator[None]:
+        """Faults of the disk become one `UsageError`."""
+        try:
+            yield
+        except Exception as error:
+            self._failed = True
+            self.explain(error)
+            raise
+
+    def explain(self, error: BaseException) -> None:
+        """Raises `UsageError` if an error is a fault of the disk of the run; else returns."""
+        if isinstance(error, UsageError):
+            return
+        if self._manager and self._pending:
+            with contextlib.suppress(Exception):  # the message says what is whole
+                self._manager.wait_until_finished()
+        self._hold.require_there()
+        storage.require_room(error, self.directory.parent, self.directory)
 
     def steps(self) -> list[int]:
         """Steps of the committed checkpoints, oldest first."""
-        return sorted(self._manager.all_steps())
+        return sorted(self._manager.all_steps()) if self._manager else []
 
     def due(self, step: int) -> bool:
         """Whether `maybe_save` saves this step without `force`."""
         return self.every > 0 and step % self.every == 0
 
     def maybe_save(self, step: int, state: Any, *, force: bool = False) -> bool:
-        """Saves in the background if `step` is due or forced, and not saved yet; returns whether."""
-        if step in self._pending or not (force or self.due(step)):
-            return False
-        self._seal()
-        if step in self.steps():
-            return False
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(jax.tree.map(_pad_empty, state)),
-                identity=ocp.args.JsonSave(self._identity),
-            ),
-        )
-        self._pending.append(step)
+        """Saves in the background if `step` is due or forced, and not saved yet; returns whether.
+
+        To be called at every step: it is also where the failure of an earlier save is noticed.
+
+        Raises:
+          UsageError: this or an earlier save failed, because the disk is full or cannot be written, or
+            the folder was deleted or renamed.
+        """
+        with self._saving():
+            self._hold.require_there()
+            if self._pending and not self._manager.is_saving_in_progress():
+                self.wait()
+            if not (force or self.due(step)) or step in self.steps():
+                return False
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(jax.tree.map(structure.pad_empty, state)),
+                    identity=ocp.args.JsonSave(self._stored(step)),
+                ),
+            )
+            self._pending = True
         return True
 
-    def _seal(self) -> None:
-        """Waits for pending saves and writes their checksums."""
-        if not self._pending:
-            return
-        self._manager.wait_until_finished()
-        for step in self._pending:
-            folder = self.directory / str(step)
-            if jax.process_index() == 0 and folder.is_dir():
-                with whole_file(self._checksums(step)) as partial:
-                    partial.write_text(json.dumps(_file_checksums(folder), indent=0))
-        self._pending = []
-        if jax.process_index() == 0:
-            present = {str(step) for step in self.steps()}
-            for path in self.directory.glob(f'*.{CHECKSUMS}'):
-                if path.name.split('.')[0] not in present:
-                    path.unlink()
+    def _stored(self, step: int) -> dict[str, Any]:
+        """The identity that a checkpoint keeps."""
+        if self._run is None:
+            self._run = (self.steps() and identities.run_of(self.directory)) or uuid.uuid4().hex[
+                :16
+            ]
+        if jax.process_index() == 0 and identities.run_of(self.directory) != self._run:
+            with whole_file(self.directory / identities.RUN_FILE) as partial:
+                partial.write_text(json.dumps({identities.RUN: self._run}) + '\n')
+        own = {identities.STEP: step, identities.RUN: self._run}
+        return identities.plain(self._given.identity | self._going_on.stored() | own)
 
     def wait(self) -> None:
-        """Waits until everything saved is on disk with its checksums."""
-        self._seal()
-        self._manager.wait_until_finished()
+        """Waits until everything saved is on disk; errors as in `maybe_save`."""
+        with self._saving():
+            self._manager.wait_until_finished()
+            self._pending = False
+            if jax.process_index() == 0:
+                present = {str(step) for step in self.steps()}
+                for path in self.directory.glob(f'*.{checksums.CHECKSUMS}'):  # of earlier versions
+                    if path.name.split('.')[0] not in present:
+                        path.unlink()
 
     def close(self) -> None:
-        """Waits for pending saves, then closes."""
-        self.wait()
-        self._manager.close()
-
-    def _checksums(self, step: int) -> Path:
-        return self.directory / f'{step}.{CHECKSUMS}'
-
-    def _damage(self, step: int) -> str:
-        """What is wrong with the files of a checkpoint; '' if nothing."""
-        folder, sums = self.directory / str(step), self._checksums(step)
-        if not sums.exists():
-            return ''  # killed between commit and checksums; restoring will show
+        """Waits for pending saves, then closes; may be called twice. Errors as in `maybe_save`."""
+        manager, self._manager = self._manager, None
         try:
-            expected = json.loads(sums.read_text())
-        except ValueError:
-            return f'{sums.name} cannot be read'
-        actual = _file_checksums(folder)
-        for name in sorted({*expected, *actual}):
-            if name not in actual:
-                return f'{name} is missing'
-            if actual[name] != expected.get(name):
-                return f'{name} was changed or truncated'
-        return ''
+            if manager and self._failed:
+                with contextlib.suppress(Exception):  # raised before
+                    manager.close()
+            elif manager and self._going_on is None:
+                manager.close()
+            elif manager:
+                with self._saving():
+                    manager.close()
+        finally:
+            for part in (self._hold, self._quiet):
+                if part is not None:
+                    part.close()
 
     @property
     def _broken_folder(self) -> Path:
         return self.directory.parent / f'{self.directory.name}-broken'
 
     def _move_aside(self, step: int, reason: str) -> None:
+        if self._going_on is None:
+            self._report(f'Checkpoint {step} is broken ({reason}); the one before it is used.')
+            return
         folder = self._broken_folder
         self._report(
             f'Checkpoint {step} is broken ({reason}); it was moved to {folder}/{step} and the one '
@@ -200,24 +200,27 @@ class Checkpointer:
             while target.exists():
                 copies += 1
                 target = folder / f'{step}-{copies}'
-            (self.directory / str(step)).rename(target)
-            self._checksums(step).unlink(missing_ok=True)
+            place, earlier = checksums.places(self.directory, step)
+            place.rename(target)
+            if earlier.is_file():
+                earlier.unlink()
         self._manager.reload()
 
     def restore(self, abstract: Any, at: int | None = None) -> tuple[Any, int] | None:
         """Restores the newest intact checkpoint, or that of a step.
 
         Args:
-          abstract: the train state as `jax.ShapeDtypeStruct` with shardings.
+          abstract: the state as `jax.ShapeDtypeStruct` with shardings; where checkpoints are only
+            read, a dictionary with some of its fields is enough.
           at: the step; None = the newest.
 
         Returns:
           state, step; None if there never was a checkpoint.
 
         Raises:
-          UsageError: it belongs to another model (the message names the differing fields), it is
-            intact but has another structure, or all are broken, now or in an earlier attempt; there
-            is none of step `at`.
+          UsageError: it belongs to another model, other data or another run (the message names what
+            differs), it is whole but has another structure, or all are broken, now or in an earlier
+            attempt; there is none of step `at`.
         """
         steps = self.steps()
         if at is not None:
@@ -228,91 +231,74 @@ class Checkpointer:
                 )
             steps = [at]
         for step in reversed(steps):
-            reason = self._damage(step)
-            if not reason:
-                try:
-                    self._require_same(self._saved_identity(step), step)
-                    padded = jax.tree.map(_pad_empty, abstract)
-                    state = self._manager.restore(
-                        step, args=ocp.args.Composite(state=ocp.args.StandardRestore(padded))
-                    )['state']
-                    return jax.tree.map(_unpad_empty, state, abstract), step
-                except UsageError:
-                    raise
-                except Exception as error:
-                    reason = f'{type(error).__name__}: {(str(error).splitlines() or [""])[0][:200]}'
-                    if self._checksums(step).exists():
-                        # Its bytes are as saved, so the configuration is what does not match.
-                        raise UsageError(
-                            f'{self.directory}: checkpoint {step} is intact, but does not fit this '
-                            f'configuration ({reason}). Go back to the config.optimizer and '
-                            'config.train that it was saved with, or use another --workdir.'
-                        ) from error
-            self._move_aside(step, reason)
+            found = restoring.restore(self._manager, self._given, step, abstract)
+            if not found.broken:
+                self._run = found.run
+                return found.state, step
+            self._move_aside(step, found.broken)
+        self._require_none_broken(steps, at)
+        return None
+
+    def _require_none_broken(self, steps: list[int], at: int | None) -> None:
+        """Raises `UsageError` if there are no checkpoints left, rather than none at all."""
+        moved = f' (moved to {self._broken_folder.name})' if self._going_on else ''
         if at is not None:
             raise UsageError(
-                f'{self.directory}: checkpoint {at} is broken (moved to {self._broken_folder.name}); '
-                'leave it out, or train again.'
+                f'{self.directory}: checkpoint {at} is broken{moved}; leave it out, or train again.'
             )
         if steps:
             raise UsageError(
-                f'{self.directory}: all {len(steps)} checkpoints are broken (moved to '
-                f'{self._broken_folder.name}). Nothing was overwritten; use another --workdir to start '
-                'again.'
+                f'{self.directory}: all {len(steps)} checkpoints are broken{moved}. Nothing was '
+                'overwritten; use another --workdir to start again.'
             )
         if self._broken_folder.is_dir() and any(self._broken_folder.iterdir()):
             raise UsageError(
                 f'{self.directory}: no checkpoint is left of this run, those it had are broken (in '
                 f'{self._broken_folder}). Use another --workdir, or delete that folder, to start again.'
             )
-        return None
 
     def require_format(self) -> None:
         """Raises `UsageError` if the newest checkpoint has other parameter names."""
         for step in self.steps()[-1:]:
             try:
-                saved = self._saved_identity(step)
+                saved = restoring.identity_of(self._manager, step)
             except Exception:  # a broken one: `restore` reports it and uses the one before
                 return
-            self._require_format(saved, step)
+            where = f'{self.directory}: checkpoint {step}'
+            identities.require_format(saved, self._given.identity, where)
 
-    def _saved_identity(self, step: int) -> dict[str, Any]:
-        return self._manager.restore(
-            step, args=ocp.args.Composite(identity=ocp.args.JsonRestore())
-        )['identity']
 
-    def _require_format(self, identity: dict[str, Any], step: int) -> None:
-        saved, current = identity.get('format', 1), self._identity.get('format', 1)
-        if saved != current:
-            age = 'an earlier' if saved < current else 'a later'
-            raise UsageError(
-                f'{self.directory}: checkpoint {step} was made by {age} version, whose parameters have '
-                f'other names (format {saved}, this version has {current}). Train again in another '
-                '--workdir, or use that version.'
-            )
-
-    def _require_same(self, identity: dict[str, Any], step: int) -> None:
-        self._require_format(identity, step)
-        name = 'config.model'
-        if name in identity and name in self._identity:
-            model = earlier.completed(identity[name], self._identity[name])
-            identity = identity | {name: json.loads(json.dumps(model))}
-        fields = differing_fields(identity, self._identity)
-        if fields:
-            raise UsageError(
-                f'{self.directory}: checkpoint {step} belongs to another run:\n  '
-                + '\n  '.join(fields)
-                + f'\n{self._otherwise}'
-            )
+def _open_to_write(directory: Path, keep: int) -> ocp.CheckpointManager:
+    return ocp.CheckpointManager(
+        directory.resolve(),
+        options=ocp.CheckpointManagerOptions(
+            max_to_keep=keep,
+            create=True,
+            cleanup_tmp_directories=True,
+            enable_async_checkpointing=True,
+            temporary_path_class=checksums.SealedFolder,
+            # Else a folder that cannot be made leaves threads that wait for it, and the process never
+            # ends.
+            async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+        ),
+    )
 
 
 def of_run(
-    workdir: Path, settings: Any, identity: dict[str, Any], report: Callable[[str], None]
+    workdir: Path,
+    settings: Any,
+    identity: dict[str, Any],
+    report: Callable[[str], None],
+    going_on: GoingOn | None = None,
 ) -> Checkpointer:
     """The checkpoints of a workdir; `settings` is `config.checkpoint`, the rest as in `Checkpointer`."""
-    folder = workdir / 'checkpoints'
     return Checkpointer(
-        folder, every=settings.every, keep=settings.keep, identity=identity, report=report
+        workdir / 'checkpoints',
+        every=settings.every,
+        keep=settings.keep,
+        identity=identity,
+        report=report,
+        going_on=going_on,
     )
 
 
@@ -322,8 +308,10 @@ def newest(saver: Checkpointer, abstract: Any, at: int | None = None) -> tuple[A
     Raises:
       UsageError: there is no checkpoint, or it is of another run.
     """
-    restored = saver.restore(abstract, at)
-    saver.close()
+    try:
+        restored = saver.restore(abstract, at)
+    finally:
+        saver.close()
     if restored is None:
         raise UsageError(f'--workdir={saver.directory.parent}: no checkpoint there; train first.')
     return restored

@@ -5,6 +5,7 @@ metrics before the checkpoint of their step, the profile, and closing everything
 trained is a `Task`.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import time
@@ -101,16 +102,18 @@ def run(
       How it ended.
 
     Raises:
-      UsageError: the checkpoints belong to another run, or too many steps were not finite.
+      UsageError: the checkpoints belong to another run, too many steps were not finite, or the folder
+        of the run vanished or cannot be written.
     """
     context = _Context(task, saver, writer, progress, profile)
     with stopping.deferred():
         try:
             return _run(context, start)
+        except OSError as error:
+            saver.explain(error)
+            raise
         finally:
-            writer.close()
-            progress.close()
-            saver.close()
+            _close(saver, writer, progress)
 
 
 def _run(context: _Context, start: tuple[State, int] | None) -> Ended:
@@ -136,9 +139,7 @@ def _run(context: _Context, start: tuple[State, int] | None) -> Ended:
     else:
         try:
             state, step, signum = _take_steps(context, state, step)
-        except (
-            stopping.Stopped
-        ) as stopped:  # where batches are made: the state is still the saved one
+        except stopping.Stopped as stopped:  # where batches are made: the state is the saved one
             signum = stopped.code - 128
     saver.wait()
     if not signum:
@@ -151,6 +152,18 @@ def _run(context: _Context, start: tuple[State, int] | None) -> Ended:
     what = f'saved at step {step:,}' if step else 'stopped before the first step'
     progress.say(f'{stopping.name(signum)}: {what}; run the same command to resume.')
     return Ended(step, False, None)
+
+
+def _close(saver: Checkpointer, writer: Writer, progress: Progress) -> None:
+    """Closes all of them, also where one fails."""
+    with contextlib.ExitStack() as others:
+        for close in (saver.close, progress.close):
+            others.callback(close)
+        try:
+            writer.close()
+        except OSError as error:
+            saver.explain(error)
+            raise
 
 
 def _restore(task: Task, saver: Checkpointer, progress: Progress) -> tuple[State, int]:

@@ -76,7 +76,7 @@ def test_a_model_that_did_not_begin_with_a_host(texts, tmp_path, host):  # noqa:
     config = config_of(texts, host, start_from='')
     config.model.full.window = 32
     run = experiment(config, tmp_path / 'run')
-    saver = run.checkpointer(print)
+    saver = run.checkpointer(print, run.going_on())
     start = jax.jit(run.make_state, out_shardings=run.state_shardings)()
     saver.maybe_save(0, start, force=True)
     saver.close()

@@ -26,7 +26,8 @@ from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.evaluation.token_losses import token_losses
 from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
-from longmem_jax.reporting.writers import read_metrics
+from longmem_jax.reporting.progress import Progress
+from longmem_jax.reporting.writers import Writer, read_metrics
 from longmem_jax.training import step as train_step
 from tests.processes import environment
 from tests.stopping import stopped
@@ -190,6 +191,69 @@ def test_another_model_is_refused_by_field(finished, texts):
     assert 'memory_length: 16 in the checkpoint, 24 given' in str(caught.value)
 
 
+def copied(finished, tmp_path):
+    return Path(shutil.copytree(finished[0], tmp_path / 'copy'))
+
+
+def test_other_data_is_refused_when_a_run_goes_on(finished, texts, tmp_path, capsys):
+    """As a command would: no step is taken, and nothing of the run before changes."""
+    workdir, other = copied(finished, tmp_path), tmp_path / 'other'
+    shutil.copytree(texts, other)
+    (other / 'train' / '5.txt').unlink()
+    config = small_config(other)
+    config.train.num_steps = 13
+    before = {path: path.read_bytes() for path in workdir.glob('*.json*')}
+    with pytest.raises(UsageError, match='checkpoint 12 was trained on other data') as caught:
+        train(experiment(config, workdir))
+    assert 'training documents: 6 in the checkpoint, 5 given' in str(caught.value)
+    assert 'config.data.path' in str(caught.value)
+    assert {path: path.read_bytes() for path in before} == before
+    # The same data in another place, other seeds and another learning rate are said, and it goes on.
+    moved = shutil.copytree(texts, tmp_path / 'moved')
+    config = small_config(moved)
+    config.data.seed, config.train.seed, config.optimizer.learning_rate = 5, 9, 1.0
+    run, lines = experiment(config, workdir), []
+    saver = run.checkpointer(lines.append, run.going_on(run.corpus('train')))
+    assert saver.restore(run.abstract_state)[1] == 12
+    saver.close()
+    for part in ('data.path', 'data.seed: 0 in', 'train.seed: 0 in', 'learning_rate: 0.00025 in'):
+        assert part in lines[0], lines
+    assert len(lines) == 1 and '\n' not in lines[0]
+
+
+def test_other_data_can_be_accepted_and_begins_at_its_start(finished, texts, tmp_path):
+    workdir, other = copied(finished, tmp_path), shutil.copytree(texts, tmp_path / 'other')
+    (other / 'train' / '5.txt').write_text('epsilon ' * 40)
+    config = small_config(other)
+    config.checkpoint.accept_other_data = True
+    run, lines = experiment(config, workdir), []
+    task = LanguageModelTask(run, Writer(workdir), Progress(0, log_every=0))
+    saver = run.checkpointer(lines.append, run.going_on(task.corpora['train']))
+    state, _ = saver.restore(run.abstract_state)
+    saver.close()
+    batch, _ = next(task.batches(state))
+    assert 'read from its first document' in lines[-1] and np.all(batch.start[0])
+    task.begin(12)
+    kept = json.loads((workdir / 'config.json').read_text())
+    assert kept['checkpoint']['accept_other_data'] is False, 'it is accepted once, not for good'
+
+
+def test_what_only_training_needs_is_not_asked_of_a_reader(finished, texts, tmp_path):
+    """Other lanes, another optimizer, no training data; and the folder stays as it is."""
+    workdir = copied(finished, tmp_path)
+    config = small_config(tmp_path / 'nowhere')
+    config.train.num_lanes, config.optimizer.name = 4, 'adamw'
+    before = sorted(workdir.rglob('*'))
+    params, step = experiment(config, workdir).restore_parameters()
+    wanted, _ = experiment(small_config(texts), workdir).restore_parameters()
+    assert step == 12 and sorted(workdir.rglob('*')) == before
+    jax.tree.map(np.testing.assert_array_equal, params, wanted)
+    config.data.tokenizer.update(kind='words', size=20)
+    with pytest.raises(UsageError, match='no checkpoint there; train first'):
+        experiment(config, tmp_path / 'typo').restore_parameters()
+    assert not list((tmp_path / 'typo').iterdir()), 'not even a vocabulary'
+
+
 def command(workdir, texts, *more):
     """A run of `:tiny` with one layer, as a process of its own."""
     return [
@@ -343,7 +407,8 @@ def test_other_lanes_begin_again_where_that_is_said(texts, tmp_path, finished, c
     saver = kept.checkpointer(print)
     wanted, _ = saver.restore(kept.abstract_state)
     saver.close()
-    state, step = restarted(experiment(config, workdir), print)
+    resumed = experiment(config, workdir)
+    state, step = restarted(resumed, resumed.corpus('train'), print)
     assert step == 12 and int(state.step) == 12
     for part in ('params', 'optimizer', 'tokens_seen'):
         chex.assert_trees_all_equal(getattr(state, part), getattr(wanted, part))

@@ -12,8 +12,9 @@ from longmem_jax.config import checks
 from longmem_jax.config.base import base, stack
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment, prepare_workdir
+from longmem_jax.experiment import Experiment
 from longmem_jax.generation.translator import bleu
+from longmem_jax.workdir import prepare_workdir
 
 pytestmark = pytest.mark.slow  # whole runs of the command
 

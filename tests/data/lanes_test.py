@@ -148,3 +148,11 @@ def test_faults():
     cursor = Cursor(np.zeros(3, np.int32), np.zeros(3, np.int32))
     with pytest.raises(ValueError, match='3 lanes for 2'):
         read([4], range(2), 2, cursor=cursor)
+
+
+@pytest.mark.parametrize('offset', [4, 149])
+def test_a_position_after_the_end_of_a_document_is_said(offset):
+    """The document has become shorter since the position was saved."""
+    cursor = Cursor(np.asarray([1], np.int32), np.asarray([offset], np.int32))
+    with pytest.raises(UsageError, match=f'document 1 of lane 0 has 4 tokens.*has read {offset}'):
+        read([4, 4], range(1), 1, cursor=cursor)

@@ -1,5 +1,7 @@
 """Checkpoints: saved states are restored on any mesh; broken ones are set aside and reported."""
 
+import json
+import re
 import shutil
 
 import jax
@@ -12,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from longmem_jax.config.base import base
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
+from longmem_jax.training import checksums
 from longmem_jax.training.checkpoint import Checkpointer, differing_fields
 
 IDENTITY = {'config.model': {'num_layers': 2, 'attention': ['local', 'local']}, 'tokenizer': 'a1'}
@@ -118,15 +121,16 @@ DAMAGES = (flip, truncate, empty, delete, delete_arrays, cut_identity)
 
 def test_saves_when_due_or_forced_and_keeps_the_newest(open_run, mesh):
     saver, reports = open_run(keep=2)
-    state = make_state(0, mesh, 'data')
-    done = [step for step in range(1, 10) if saver.maybe_save(step, state, force=step == 9)]
+    states = {step: make_state(step, mesh, 'data') for step in range(1, 10)}
+    done = [step for step in states if saver.maybe_save(step, states[step], force=step == 9)]
     assert done == [2, 4, 6, 8, 9]
-    assert not saver.maybe_save(9, state, force=True)
+    assert not saver.maybe_save(9, states[9], force=True)
     saver.wait()
     assert saver.steps() == [8, 9]
-    names = sorted(path.name for path in saver.directory.glob('*checksums*'))
-    assert names == ['8.checksums.json', '9.checksums.json']
-    assert not saver.reached_preemption(9) and reports == []
+    names = sorted(path.name for path in saver.directory.iterdir())
+    assert names == ['8', '9', 'run.json']
+    assert (saver.directory / '9' / 'checksums.json').is_file()
+    assert reports == []
 
 
 def test_no_checkpoint_is_none(open_run, mesh):
@@ -165,16 +169,67 @@ def test_a_broken_newest_one_is_told_and_put_aside(open_run, mesh, damage):
     assert reports == []
 
 
+def as_an_earlier_version(folder, *, sealed):
+    """A checkpoint as it was before it had step, run and checksums; sealed: with those next to it."""
+    (folder / 'checksums.json').unlink()
+    path = folder / 'identity' / 'metadata'
+    saved = json.loads(path.read_text())
+    path.write_text(json.dumps({name: saved[name] for name in IDENTITY}))
+    if sealed:
+        found = json.dumps(checksums.of_files(folder))
+        folder.with_name(f'{folder.name}.checksums.json').write_text(found)
+
+
 @pytest.mark.parametrize('damage', [None, truncate, delete_arrays, cut_identity])
-def test_without_checksums_restoring_tells(open_run, mesh, damage):
+def test_an_earlier_version_without_checksums_is_said_and_restoring_tells(open_run, mesh, damage):
     save(open_run, mesh)
     saver, reports = open_run()
-    (saver.directory / '4.checksums.json').unlink()
+    as_an_earlier_version(saver.directory / '4', sealed=False)
     if damage is not None:
         damage(saver.directory / '4')
     found = saver.restore(abstract(make_state(0, mesh, 'data')))
     require_restored(found, 4 if damage is None else 2, mesh)
-    assert len(reports) == (damage is not None)
+    if damage is None:
+        (line,) = reports
+        assert 'Checkpoint 4 has no checksums' in line
+    else:
+        assert any('Checkpoint 4 is broken' in line for line in reports)
+
+
+@pytest.mark.parametrize('damaged', [False, True])
+def test_checksums_of_an_earlier_version_count(open_run, mesh, damaged):
+    save(open_run, mesh)
+    saver, reports = open_run()
+    as_an_earlier_version(saver.directory / '4', sealed=True)
+    if damaged:
+        flip(saver.directory / '4')
+    found = saver.restore(abstract(make_state(0, mesh, 'data')))
+    require_restored(found, 2 if damaged else 4, mesh)
+    assert len(reports) == damaged
+    for step in (6, 8, 10):
+        saver.maybe_save(step, make_state(step, mesh, 'data'))
+    saver.wait()
+    assert not list(saver.directory.glob('*.checksums.json')), 'of checkpoints that are gone'
+
+
+@pytest.mark.parametrize('content', ['', '[]', 'null', '3', '{"a": 1', '[' * 100_000, None])
+def test_odd_checksums_are_damage(open_run, mesh, content):
+    """As any damage: the checkpoint before is used. None: a folder in the place of the file."""
+    save(open_run, mesh)
+    saver, reports = open_run()
+    path = saver.directory / '4' / 'checksums.json'
+    path.unlink()
+    path.mkdir() if content is None else path.write_text(content)
+    require_restored(saver.restore(abstract(make_state(0, mesh, 'data'))), 2, mesh)
+    assert len(reports) == 1 and 'checksums.json' in reports[0]
+
+
+def test_checksums_that_are_missing_are_damage(open_run, mesh):
+    save(open_run, mesh)
+    saver, reports = open_run()
+    (saver.directory / '4' / 'checksums.json').unlink()
+    require_restored(saver.restore(abstract(make_state(0, mesh, 'data'))), 2, mesh)
+    assert 'its checksums are missing' in reports[0]
 
 
 def test_all_broken_never_begins_anew(open_run, mesh):
@@ -191,14 +246,35 @@ def test_all_broken_never_begins_anew(open_run, mesh):
         open_run()[0].restore(abstract(make_state(0, mesh, 'data')))
 
 
-def test_a_whole_checkpoint_that_does_not_fit_is_left_where_it_is(open_run, mesh):
+@pytest.mark.parametrize('sealed', [True, False])
+def test_a_whole_checkpoint_that_does_not_fit_is_left_where_it_is(open_run, mesh, sealed):
+    """Structure, shapes and dtypes are compared before anything is read."""
     save(open_run, mesh)
     saver, reports = open_run()
-    other = {**make_state(0, mesh, 'data'), 'optimizer': jax.device_put(jnp.zeros(3))}
-    with pytest.raises(UsageError, match='checkpoint 4 is intact, but does not fit'):
-        saver.restore(abstract(other))
-    assert reports == [] and saver.steps() == [2, 4]
-    require_restored(saver.restore(abstract(make_state(0, mesh, 'data'))), 4, mesh)
+    if not sealed:
+        as_an_earlier_version(saver.directory / '4', sealed=False)
+    state = make_state(0, mesh, 'data')
+    replicated = NamedSharding(mesh, P())
+    others = {
+        'optimizer: nothing in the checkpoint, float32 [3] asked for': {
+            **state, 'optimizer': jax.device_put(jnp.zeros(3), replicated)
+        },
+        'memory: bfloat16 [4, 2] in the checkpoint, nothing asked for': {
+            name: leaf for name, leaf in state.items() if name != 'memory'
+        },
+        r'memory: bfloat16 \[4, 2\] in the checkpoint, bfloat16 \[4, 3\]': {
+            **state, 'memory': jax.device_put(jnp.ones((4, 3), jnp.bfloat16), replicated)
+        },
+        r'memory: bfloat16 \[4, 2\] in the checkpoint, float32 \[4, 2\]': {
+            **state, 'memory': jax.device_put(jnp.ones((4, 2)), replicated)
+        },
+    }  # fmt: skip
+    for text, other in others.items():
+        pattern = text if '\\' in text else re.escape(text)
+        with pytest.raises(UsageError, match=f'checkpoint 4 does not fit(?s:.*){pattern}'):
+            saver.restore(abstract(other))
+    assert saver.steps() == [2, 4] and not any('broken' in line for line in reports)
+    require_restored(saver.restore(abstract(state)), 4, mesh)
 
 
 def test_another_model_is_refused_with_its_fields(open_run, mesh):

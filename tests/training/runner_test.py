@@ -1,5 +1,6 @@
 """The loop, with a task other than a language model: resumes bit for bit, ends, stops, refuses."""
 
+import errno
 import json
 import os
 import shutil
@@ -289,3 +290,74 @@ def test_zero_means_only_at_the_end(tmp_path, capsys):
         '10'
     ]
     assert 'config.checkpoint.every = 0: saved at the end' in capsys.readouterr().out
+
+
+def test_files_of_a_run_that_cannot_be_written_are_one_message(tmp_path):
+    (tmp_path / 'a' / 'metrics.jsonl').mkdir(parents=True)
+    (tmp_path / 'b').mkdir()
+    (tmp_path / 'b' / 'tensorboard').write_text('')
+    (tmp_path / 'c').mkdir()
+    (tmp_path / 'c' / 'checkpoints').write_text('')
+    for folder, name in (('a', 'metrics.jsonl'), ('b', 'tensorboard'), ('c', 'checkpoints')):
+        with pytest.raises(UsageError, match=f'{folder}/{name}.*: cannot be written.*same command'):
+            walk(tmp_path / folder)
+        if (tmp_path / folder / name).is_dir():
+            (tmp_path / folder / name).rmdir()
+        else:
+            (tmp_path / folder / name).unlink()
+        assert walk(tmp_path / folder, num_steps=3)[1].finished, 'as the message says'
+
+
+def test_a_full_disk_ends_a_run_at_its_metrics(tmp_path, monkeypatch):
+    """Also where closing the writer fails again: everything else is closed."""
+    scalars, close, closed = Writer.scalars, Writer.close, []
+
+    def full(self, step, group, values):
+        if step == 5:
+            raise OSError(errno.ENOSPC, 'No space left on device')
+        scalars(self, step, group, values)
+
+    def fail(self):
+        closed.append(close(self))
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    before = signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patched:
+        patched.setattr(Writer, 'scalars', full)
+        patched.setattr(Writer, 'close', fail)
+        with pytest.raises(UsageError, match=f'the disk of {tmp_path} is full; step 3 is whole'):
+            walk(tmp_path)
+    assert closed and signal.getsignal(signal.SIGTERM) is before
+    assert walk(tmp_path)[1].finished
+
+
+def test_events_that_nobody_writes_end_a_run(tmp_path, monkeypatch):
+    """The thread of TensorBoard's writer ended by an error: it would take ten events and then wait."""
+    scalars = Writer.scalars
+
+    def end(self, step, group, values):
+        scalars(self, step, group, values)
+        if step == 4:
+            self._writer.file_writer.event_writer._worker.stop()
+
+    monkeypatch.setattr(Writer, 'scalars', end)
+    with pytest.raises(UsageError, match='tensorboard: cannot be written'):
+        walk(tmp_path)
+
+
+def test_a_folder_that_vanishes_ends_a_run(tmp_path, monkeypatch):
+    scalars, run = Writer.scalars, tmp_path / 'run'
+
+    def vanish(self, step, group, values):
+        scalars(self, step, group, values)
+        if (step, group) == (5, 'train'):
+            run.rename(tmp_path / 'elsewhere')
+
+    walk(run, num_steps=3)
+    with monkeypatch.context() as patched:
+        patched.setattr(Writer, 'scalars', vanish)
+        with pytest.raises(UsageError, match='deleted, renamed or replaced'):
+            walk(run, every=100)
+    assert not run.exists()
+    (tmp_path / 'elsewhere').rename(run)
+    assert walk(run)[1].finished, 'as the message says'

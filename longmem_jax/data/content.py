@@ -1,0 +1,63 @@
+"""What the training data is, in a few fields that a checkpoint keeps to notice other data.
+
+It is not a digest of everything, which would be read from disk at every start: a text that changes in
+the middle and keeps its length is not noticed.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.sets.registry import DATA_SETS
+from longmem_jax.data.tasks.registry import TASKS
+from longmem_jax.data.text_files import find_files
+
+PLACE = ('path', 'name')  # where the data is: it may be moved
+APART = ('tokenizer', 'seed')  # compared by themselves
+
+
+def describe(data: Any, corpus: Corpus) -> dict[str, Any]:
+    """The training data.
+
+    Args:
+      data: `config.data`.
+      corpus: its training documents.
+
+    Returns:
+      'place': where it is; 'content': all other fields of `config.data`, the number of documents, a
+      digest of the tokens of the first, the middle and the last of them, and one of the names and sizes
+      of text files. Data that is drawn from `config.data.seed` has no digests.
+    """
+    fields = json.loads(data.to_json_best_effort())
+    content = {
+        f'config.data.{name}': value
+        for name, value in fields.items()
+        if name not in (*PLACE, *APART)
+    }
+    content['training documents'] = len(corpus)
+    if data.source not in TASKS and data.source not in DATA_SETS:
+        content['digest of three training documents'] = _digest_of_documents(corpus)
+    if data.source == 'text' and data.documents != 'folder':
+        content['digest of the sizes of training files'] = _digest_of_sizes(
+            Path(data.path).expanduser()
+        )
+    return {'place': {f'config.data.{name}': fields[name] for name in PLACE}, 'content': content}
+
+
+def _digest_of_documents(corpus: Corpus) -> str:
+    digest, last = hashlib.sha256(), len(corpus) - 1
+    for index in sorted({0, last // 2, last}):
+        tokens = np.asarray(corpus[index].tokens, np.int64)
+        digest.update(f'{len(tokens)} '.encode() + tokens.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _digest_of_sizes(root: Path) -> str:
+    files = [root] if root.is_file() else find_files(root, 'train')
+    folder = root.parent if root.is_file() else root
+    sizes = [f'{file.relative_to(folder)} {file.stat().st_size}' for file in files]
+    return hashlib.sha256('\n'.join(sizes).encode()).hexdigest()[:16]

@@ -1,0 +1,153 @@
+"""What a checkpoint belongs to: model, tokenizer, data, settings, run and step, stored with it."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from longmem_jax.config import earlier
+from longmem_jax.errors import UsageError
+
+# Fields of the stored identity that are compared one by one.
+DATA, SETTINGS, STEP, RUN = OWN = ('data', 'settings', 'step', 'run')
+MODEL = 'config.model'
+RUN_FILE = 'run.json'  # which run a folder of checkpoints is of
+
+
+@dataclasses.dataclass(frozen=True)
+class GoingOn:
+    """What else counts where training goes on from a checkpoint, and not where it is only read.
+
+    Attributes:
+      same: by name, what must be the same.
+      data: 'content' and 'place' of the data. Another content is refused; another place is said.
+      accept_other_data: go on with another content, from its first document.
+      settings: what may differ, nested; differences are said.
+    """
+
+    same: dict[str, Any] = dataclasses.field(default_factory=dict)
+    data: dict[str, Any] = dataclasses.field(default_factory=dict)
+    accept_other_data: bool = False
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def stored(self) -> dict[str, Any]:
+        """The fields that a checkpoint keeps of this."""
+        kept = {DATA: self.data, SETTINGS: self.settings}
+        return self.same | {name: value for name, value in kept.items() if value}
+
+
+def settings_of(config: Any) -> dict[str, Any]:
+    """The fields of a configuration that may differ where training goes on, as `GoingOn.settings`."""
+    left_out = ('num_lanes', 'log_every', 'evaluate_every', 'start_from', 'max_bad_steps')
+    train = {name: value for name, value in config.train.to_dict().items() if name not in left_out}
+    optimizer = {
+        name: value for name, value in config.optimizer.to_dict().items() if name != 'name'
+    }
+    return {
+        'config': {'train': train, 'optimizer': optimizer, 'data': {'seed': config.data.seed}},
+    }
+
+
+def run_of(directory: Path) -> str | None:
+    """The run that a folder of checkpoints is of; None if that is not known."""
+    try:
+        return json.loads((directory / RUN_FILE).read_bytes())[RUN]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def plain(value: Any) -> Any:
+    """A value as it comes back from JSON: lists for tuples."""
+    return json.loads(json.dumps(value))
+
+
+def differing_fields(saved: Any, given: Any, where: str = '') -> list[str]:
+    """A line `field: value in the checkpoint, value given` for every leaf that differs."""
+    if isinstance(saved, dict) and isinstance(given, dict):
+        differences = []
+        for name in sorted({*saved, *given}):
+            field = f'{where}.{name}' if where else name
+            differences += differing_fields(saved.get(name), given.get(name), field)
+        return differences
+    return [] if saved == given else [f'{where}: {saved!r} in the checkpoint, {given!r} given']
+
+
+def in_both(saved: Any, given: Any) -> Any:
+    """`saved` without the fields that `given` lacks, which another version may have."""
+    if not isinstance(saved, dict) or not isinstance(given, dict):
+        return saved
+    return {name: in_both(saved[name], given[name]) for name in saved if name in given}
+
+
+def require_format(saved: dict[str, Any], given: dict[str, Any], where: str) -> None:
+    """Raises `UsageError` if a checkpoint has other parameter names; `where` names it."""
+    before, now = saved.get('format', 1), given.get('format', 1)
+    if before != now:
+        age = 'an earlier' if before < now else 'a later'
+        raise UsageError(
+            f'{where} was made by {age} version, whose parameters have other names (format {before}, '
+            f'this version has {now}). Train again in another --workdir, or use that version.'
+        )
+
+
+def require_same(
+    saved: dict[str, Any],
+    given: dict[str, Any],
+    going_on: GoingOn | None,
+    where: str,
+    otherwise: str,
+) -> None:
+    """Raises `UsageError` with the fields that differ.
+
+    Args:
+      saved: the identity stored in a checkpoint.
+      given: what must be the same wherever a checkpoint is used.
+      going_on: what must also be the same; None = the checkpoint is only read.
+      where: names the checkpoint.
+      otherwise: what the user can do.
+    """
+    require_format(saved, given, where)
+    given = given | (going_on.same if going_on else {})
+    # What only training needs is stored as well, under names of the configuration.
+    unread = (
+        () if going_on else [name for name in saved if name not in given and _of_training(name)]
+    )
+    saved = {name: value for name, value in saved.items() if name not in (*OWN, *unread)}
+    if MODEL in saved and MODEL in given:
+        saved[MODEL] = plain(earlier.completed(saved[MODEL], given[MODEL]))
+    fields = differing_fields(saved, given)
+    if fields:
+        lines = '\n  '.join(fields)
+        raise UsageError(f'{where} belongs to another run:\n  {lines}\n{otherwise}')
+
+
+def _of_training(name: str) -> bool:
+    return name.startswith(('config.train.', 'config.optimizer.'))
+
+
+def other_data(saved: dict[str, Any], going_on: GoingOn, where: str) -> list[str]:
+    """What differs in the content of the data; raises `UsageError` unless that is accepted."""
+    if DATA not in saved or not going_on.data:
+        return []
+    before, now = (data['content'] for data in (saved[DATA], going_on.data))
+    fields = differing_fields(in_both(before, now), in_both(now, before))
+    if fields and not going_on.accept_other_data:
+        fields += differing_fields(saved[DATA]['place'], going_on.data['place'])
+        lines = '\n  '.join(fields)
+        raise UsageError(
+            f'{where} was trained on other data:\n  {lines}\nGo back to that data, or use another '
+            '--workdir. To go on with the data given, from its first document, set '
+            '--config.checkpoint.accept_other_data=True.'
+        )
+    return fields
+
+
+def other_settings(saved: dict[str, Any], going_on: GoingOn) -> list[str]:
+    """What differs in the settings, and where the data is."""
+    fields = []
+    for before, now in (
+        (saved.get(SETTINGS, {}), going_on.settings),
+        (saved.get(DATA, {}).get('place', {}), going_on.data.get('place', {})),
+    ):
+        fields += differing_fields(in_both(before, now), in_both(now, before))
+    return fields

@@ -1,0 +1,155 @@
+"""Restores one checkpoint, after everything about it that can be compared was compared."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from longmem_jax.errors import UsageError
+from longmem_jax.training import checksums, structure
+from longmem_jax.training import identity as identities
+from longmem_jax.training.identity import GoingOn
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What checkpoints are compared with; fields as in `Checkpointer`."""
+
+    directory: Path
+    identity: dict[str, Any]
+    going_on: GoingOn | None
+    report: Callable[[str], None]
+    otherwise: str
+
+    @property
+    def only_read(self) -> bool:
+        """Whether no training goes on from the checkpoints."""
+        return self.going_on is None
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A checkpoint that was looked at.
+
+    Attributes:
+      broken: why it cannot be used; '' if it can.
+      state: what was asked for.
+      run: the run that it is of; None = an earlier version did not say.
+    """
+
+    broken: str = ''
+    state: Any = None
+    run: str | None = None
+
+
+def identity_of(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
+    """The identity stored in a checkpoint; any exception: it is damaged."""
+    args = ocp.args.Composite(identity=ocp.args.JsonRestore())
+    return manager.restore(step, args=args)['identity']
+
+
+def restore(manager: ocp.CheckpointManager, given: Given, step: int, abstract: Any) -> Found:
+    """Restores a checkpoint if it is whole and belongs to the run.
+
+    Args:
+      manager: of the folder.
+      given: what it must match.
+      step: which one.
+      abstract: the state asked for; where checkpoints are only read, some of its fields are enough.
+
+    Raises:
+      UsageError: it is whole, but belongs to another model, other data or another run, or has another
+        structure.
+    """
+    where = f'{given.directory}: checkpoint {step}'
+    if reason := checksums.damage(given.directory, step):
+        return Found(reason)
+    sealed = checksums.list_of(given.directory, step) is not None
+    try:
+        saved = identity_of(manager, step)
+        shapes = structure.saved_in(given.directory / str(step))
+    except Exception as error:
+        return Found(_in_short(error))
+    if reason := _compare(given, saved, step, where, sealed):
+        return Found(reason)
+    asked = structure.asked_for(abstract)
+    _require_fits(shapes, asked, where, part=given.only_read)
+    other = () if given.only_read else identities.other_data(saved, given.going_on, where)
+    try:
+        state = _read(manager, step, abstract, part=shapes.keys() != asked.keys())
+    except Exception as error:
+        if not sealed:
+            return Found(_in_short(error))
+        raise UsageError(
+            f'{where} is intact, but cannot be restored ({_in_short(error)}); nothing was changed.'
+        ) from error
+    if (held := _step_of(state, step)) != step:
+        return Found(f'it holds step {held}')
+    if not given.only_read and (lines := identities.other_settings(saved, given.going_on)):
+        given.report(f'Differs from checkpoint {step}: {"; ".join(lines)}.')
+    if other:
+        given.report(f'Other data than that of checkpoint {step}: read from its first document.')
+        state = state.replace(cursor=jax.tree.map(lambda leaf: leaf * 0, state.cursor))
+    run = saved.get(identities.RUN) or identities.run_of(given.directory)
+    return Found(state=state, run=run)
+
+
+def _compare(given: Given, saved: Any, step: int, where: str, sealed: bool) -> str:
+    """Compares the identity of a checkpoint: why it is broken, or ''; raises `UsageError`."""
+    if not isinstance(saved, dict):
+        return 'its identity is not a list of fields'
+    identities.require_same(saved, given.identity, given.going_on, where, given.otherwise)
+    run, ours = saved.get(identities.RUN), identities.run_of(given.directory)
+    if run and ours and run != ours:
+        raise UsageError(
+            f'{where} is of another run, {run}; this folder is of {ours}. Take {step} out of the '
+            'folder, or use another --workdir.'
+        )
+    if saved.get(identities.STEP, step) != step:
+        return f'it holds step {saved[identities.STEP]}'
+    if not sealed and run:
+        return 'its checksums are missing'
+    if not sealed:
+        given.report(
+            f'Checkpoint {step} has no checksums: an earlier version was ended before it wrote them. '
+            'Damage in it may not be noticed.'
+        )
+    return ''
+
+
+def _require_fits(
+    saved: structure.Shapes, asked: structure.Shapes, where: str, *, part: bool
+) -> None:
+    if lines := structure.differences(saved, asked, part=part):
+        more = f'\n  and {len(lines) - 10} more' if len(lines) > 10 else ''
+        listed = '\n  '.join(lines[:10]) + more
+        raise UsageError(
+            f'{where} does not fit this configuration:\n  {listed}\nGo back to the config.optimizer and '
+            'config.train that it was saved with, or use another --workdir.'
+        )
+
+
+def _read(manager: ocp.CheckpointManager, step: int, abstract: Any, *, part: bool) -> Any:
+    padded = jax.tree.map(structure.pad_empty, abstract)
+    if part:
+        wanted = ocp.checkpoint_utils.construct_restore_args(padded)
+        args = ocp.args.PyTreeRestore(padded, restore_args=wanted, partial_restore=True)
+    else:
+        args = ocp.args.StandardRestore(padded)
+    state = manager.restore(step, args=ocp.args.Composite(state=args))['state']
+    return jax.tree.map(structure.unpad_empty, state, abstract)
+
+
+def _in_short(error: Exception) -> str:
+    return f'{type(error).__name__}: {(str(error).splitlines() or [""])[0][:200]}'
+
+
+def _step_of(state: Any, default: int) -> int:
+    """The field `step` of a state, if it has one."""
+    found = (
+        state.get('step', default) if isinstance(state, dict) else getattr(state, 'step', default)
+    )
+    return int(found)

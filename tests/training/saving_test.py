@@ -1,0 +1,360 @@
+"""What a checkpoint belongs to, and what happens when one cannot be written; without a mesh."""
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import threading
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.errors import UsageError
+from longmem_jax.training import checksums
+from longmem_jax.training.checkpoint import Checkpointer
+from longmem_jax.training.identity import GoingOn
+
+IDENTITY = {'config.model': {'num_layers': 2}, 'tokenizer': 'a1'}
+DATA = {'place': {'config.data.path': 'a'}, 'content': {'training documents': 5, 'digest': 'd5'}}
+SETTINGS = {'config': {'optimizer': {'learning_rate': 0.1}, 'data': {'seed': 0}}}
+
+TRAINING = GoingOn(data=DATA, settings=SETTINGS)
+
+
+@flax.struct.dataclass
+class State:
+    step: jax.Array
+    params: dict
+    cursor: dict
+
+
+def make_state(step):
+    params = {'kernel': jax.random.normal(jax.random.key(step), (64, 64))}
+    return State(jnp.int32(step), params, {'document': jnp.full(3, 7), 'offset': jnp.full(3, step)})
+
+
+def abstract():
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding),
+        make_state(0),
+    )
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Opens the checkpoints of a workdir repeatedly; returns them and what they report."""
+    savers = []
+
+    def run(workdir='run', identity=IDENTITY, going_on=TRAINING):
+        reports = []
+        saver = Checkpointer(
+            tmp_path / workdir / 'checkpoints', every=2, keep=9, identity=identity,
+            report=reports.append, going_on=going_on,
+        )  # fmt: skip
+        savers.append(saver)
+        return saver, reports
+
+    yield run
+    for saver in savers:
+        saver.close()
+
+
+def save(opened, *steps, workdir='run', **options):
+    saver, _ = opened(workdir, **options)
+    saver.restore(abstract())
+    for step in steps:
+        assert saver.maybe_save(step, make_state(step))
+    saver.close()
+    return saver.directory
+
+
+def require_restored(found, step):
+    assert found[1] == int(found[0].step) == step
+    np.testing.assert_array_equal(found[0].params['kernel'], make_state(step).params['kernel'])
+
+
+# Commit and checksums are one act.
+
+
+def test_there_is_no_moment_with_a_checkpoint_without_checksums(opened, monkeypatch):
+    """It ends just before the checksums are written, and just before the rename."""
+    directory, written = save(opened, 2), checksums.seal
+    for ending in ('before', 'after'):
+
+        def end(folder, ending=ending):
+            assert not (directory / '4').exists(), 'committed before its checksums are written'
+            if ending == 'after':
+                written(folder)
+                assert (folder / checksums.CHECKSUMS).is_file()
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(checksums, 'seal', end)
+            saver, _ = opened()
+            saver.maybe_save(4, make_state(4))
+            with pytest.raises(KeyboardInterrupt):
+                saver.wait()
+            saver.close()
+        assert not (directory / '4').exists()
+        saver, reports = opened()
+        require_restored(saver.restore(abstract()), 2)
+        assert reports == []
+        saver.maybe_save(4, make_state(4))
+        saver.close()
+        assert sorted(path.name for path in directory.iterdir()) == ['2', '4', 'run.json']
+        shutil.rmtree(directory / '4')
+
+
+def test_every_file_of_a_checkpoint_is_listed(opened):
+    """So that `damage` finds a change of any of them, Orbax's own as well."""
+    directory = save(opened, 2)
+    folder = directory / '2'
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob('*') if path.is_file()}
+    listed = json.loads((folder / checksums.CHECKSUMS).read_text())
+    assert {*listed} == files - {checksums.CHECKSUMS}
+    assert {'_CHECKPOINT_METADATA', 'identity/metadata'} < {*listed}
+    for name in files:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(bytes([content[0] ^ 1]) + content[1:] if content else b'x')
+        assert checksums.damage(directory, 2), name
+        (folder / name).write_bytes(content)
+    assert not checksums.damage(directory, 2)
+
+
+# Step and run belong to the content.
+
+
+def test_a_copy_under_another_step_is_found_out(opened):
+    directory = save(opened, 2, 4)
+    shutil.copytree(directory / '2', directory / '9')
+    saver, reports = opened()
+    require_restored(saver.restore(abstract()), 4)
+    assert 'Checkpoint 9 is broken (it holds step 2)' in reports[0]
+
+
+def test_the_state_tells_its_step_where_the_identity_does_not(opened):
+    """As in checkpoints of earlier versions."""
+    directory = save(opened, 2, 4)
+    shutil.copytree(directory / '2', directory / '9')
+    path = directory / '9' / 'identity' / 'metadata'
+    path.write_text(json.dumps(IDENTITY))
+    checksums.seal(directory / '9')
+    for only_read in (True, False):
+        saver, reports = opened(going_on=None if only_read else TRAINING)
+        require_restored(saver.restore(abstract()), 4)
+        assert '(it holds step 2)' in reports[0]
+
+
+def test_a_checkpoint_of_another_run_is_refused(opened):
+    ours, theirs = (save(opened, 2, 4, workdir=name) for name in ('ours', 'theirs'))
+    shutil.copytree(theirs / '4', ours / '6')
+    path = ours / '6' / 'identity' / 'metadata'
+    path.write_text(json.dumps(json.loads(path.read_text()) | {'step': 6}))
+    checksums.seal(ours / '6')
+    with pytest.raises(UsageError, match='checkpoint 6 is of another run') as caught:
+        opened('ours')[0].restore(abstract())
+    assert '\n' not in str(caught.value) and (ours / '6').is_dir()
+    shutil.rmtree(ours / '6')
+    require_restored(opened('ours')[0].restore(abstract()), 4)
+    # A whole folder may be moved, and one checkpoint may be the start of a folder of its own.
+    shutil.copytree(theirs / '4', ours.parent.parent / 'new' / 'checkpoints' / '4')
+    saver, _ = opened('new')
+    require_restored(saver.restore(abstract()), 4)
+    saver.maybe_save(6, make_state(6))
+    saver.close()
+    run = [json.loads((folder / 'run.json').read_text()) for folder in (theirs, saver.directory)]
+    assert run[0] == run[1]
+
+
+def test_a_run_keeps_its_number_and_a_new_one_gets_another(opened):
+    directory = save(opened, 2)
+    first = (directory / 'run.json').read_text()
+    save(opened, 4)
+    assert (directory / 'run.json').read_text() == first
+    for step in (2, 4):
+        shutil.rmtree(directory / str(step))
+    save(opened, 2)
+    assert (directory / 'run.json').read_text() != first
+
+
+# Data and settings where training goes on.
+
+
+def test_other_data_is_refused_with_what_differs_and_can_be_accepted(opened):
+    save(opened, 2)
+    content = {'training documents': 3, 'digest': 'd3'}
+    other = {'place': {'config.data.path': 'b'}, 'content': content}
+    with pytest.raises(UsageError, match='checkpoint 2 was trained on other data') as caught:
+        opened(going_on=GoingOn(data=other, settings=SETTINGS))[0].restore(abstract())
+    for part in (
+        'training documents: 5 in the checkpoint, 3 given',
+        "config.data.path: 'a' in the checkpoint, 'b' given",
+        '--config.checkpoint.accept_other_data=True',
+    ):
+        assert part in str(caught.value)
+    accepted = GoingOn(data=other, settings=SETTINGS, accept_other_data=True)
+    saver, reports = opened(going_on=accepted)
+    state, _ = saver.restore(abstract())
+    assert 'read from its first document' in reports[-1]
+    assert not np.any(jax.tree.leaves(state.cursor)), 'the cursor is of the data before'
+    np.testing.assert_array_equal(state.params['kernel'], make_state(2).params['kernel'])
+    saver.maybe_save(4, make_state(4))
+    saver.close()
+    # What was accepted is now the data of the run, and the position in it counts.
+    saver, reports = opened(going_on=accepted)
+    assert np.all(saver.restore(abstract())[0].cursor['document'] == 7) and reports == []
+
+
+def test_data_in_another_place_and_other_settings_are_said_in_one_line(opened):
+    save(opened, 2)
+    moved = {**DATA, 'place': {'config.data.path': 'b'}}
+    settings = {'config': {'optimizer': {'learning_rate': 1.0, 'new': 1}, 'data': {'seed': 5}}}
+    saver, reports = opened(going_on=GoingOn(data=moved, settings=settings))
+    require_restored(saver.restore(abstract()), 2)
+    (line,) = reports
+    assert line.startswith('Differs from checkpoint 2: ') and '\n' not in line
+    for part in ('learning_rate: 0.1', 'data.seed: 0 in the checkpoint, 5', "path: 'a' in the"):
+        assert part in line
+    assert 'new' not in line, 'a field that the version of the checkpoint did not have'
+
+
+# Reading.
+
+
+def test_reading_changes_nothing_and_needs_only_the_model(opened, tmp_path):
+    training = GoingOn(same={'config.train.num_lanes': 8, 'config.optimizer.name': 'adam'})
+    directory = save(opened, 2, 4, going_on=training)
+    (directory / '6.orbax-checkpoint-tmp').mkdir()  # of a run that is writing
+    path = directory / '4' / 'identity' / 'metadata'
+    path.write_text('{}')
+    before = sorted(tmp_path.rglob('*'))
+    wanted = {'params': abstract().params, 'step': abstract().step}
+    saver, reports = opened(going_on=None)
+    state, step = saver.restore(wanted)
+    assert step == 2 and 'Checkpoint 4 is broken' in reports[0]
+    np.testing.assert_array_equal(state['params']['kernel'], make_state(2).params['kernel'])
+    saver.close()
+    assert sorted(tmp_path.rglob('*')) == before
+    (path.parent.parent / checksums.CHECKSUMS).unlink()
+    with pytest.raises(UsageError, match='belongs to another run:\n  tokenizer'):
+        opened(identity=IDENTITY | {'tokenizer': 'b2'}, going_on=None)[0].restore(wanted, at=2)
+    with pytest.raises(UsageError, match='num_lanes: 8 in the checkpoint, 4 given'):
+        other = GoingOn(same={**training.same, 'config.train.num_lanes': 4})
+        opened(going_on=other)[0].restore(abstract(), at=2)
+    saver, _ = opened('nowhere', going_on=None)
+    assert saver.restore(wanted) is None
+    saver.close()
+    assert not (tmp_path / 'nowhere').exists()
+
+
+# Disks.
+
+
+def orbax_threads():
+    return [thread.name for thread in threading.enumerate() if 'save' in thread.name]
+
+
+@pytest.mark.parametrize(
+    'number, says',
+    [(errno.ENOSPC, 'is full'), (errno.EDQUOT, 'is full'), (errno.EROFS, 'cannot be')],
+)
+def test_a_disk_that_takes_no_more_is_one_message(opened, monkeypatch, capfd, number, says):
+    directory = save(opened, 2)
+    saver, _ = opened()
+    saver.restore(abstract())
+
+    def full(folder):
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checksums, 'seal', full)
+        saver.maybe_save(4, make_state(4))
+        with pytest.raises(UsageError, match=says) as caught:
+            saver.wait()
+        saver.close()
+    assert 'step 2 is whole' in str(caught.value) and 'the same command' in str(caught.value)
+    assert 'Traceback' not in capfd.readouterr().err and not orbax_threads()
+    saver, _ = opened()
+    require_restored(saver.restore(abstract()), 2)
+    saver.maybe_save(4, make_state(4))
+    saver.close()
+    assert saver.steps() == [] and (directory / '4').is_dir()
+
+
+def test_a_save_that_failed_is_noticed_at_the_next_step(opened, monkeypatch):
+    saver, _ = opened()
+    failed = threading.Event()
+
+    def full(folder):
+        failed.set()
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(checksums, 'seal', full)
+    saver.maybe_save(2, make_state(2))
+    assert failed.wait(60)
+    for thread in threading.enumerate():
+        if thread.name == 'save_finalize':
+            thread.join()
+    with pytest.raises(UsageError, match='is full; there is no checkpoint yet'):
+        saver.maybe_save(3, make_state(3))
+
+
+def test_a_disk_that_is_really_full(opened, tmp_path, capfd):
+    """Orbax's arrays are written by C++, which raises other errors."""
+    disk = tmp_path / 'run'
+    disk.mkdir()
+    mount = ['mount', '-t', 'tmpfs', '-o', 'size=256k', 'tmpfs', str(disk)]
+    if os.geteuid() or not shutil.which('mount') or subprocess.run(mount).returncode:
+        pytest.skip('no small disk can be made here')
+    try:
+        saver, _ = opened()
+        with pytest.raises(UsageError, match='the disk of .* is full; step [0-9]+ is whole'):
+            for step in range(2, 200, 2):
+                saver.maybe_save(step, make_state(step))
+                saver.wait()
+        saver.close()
+        newest = max(int(path.name) for path in saver.directory.iterdir() if path.name.isdecimal())
+        assert 'Traceback' not in capfd.readouterr().err and not orbax_threads()
+        saver, reports = opened()
+        require_restored(saver.restore(abstract()), newest)
+        assert reports == []
+        saver.close()
+    finally:
+        subprocess.run(['umount', str(disk)], check=True)
+
+
+@pytest.mark.parametrize('how', ['deleted', 'renamed', 'replaced'])
+def test_a_folder_that_vanishes_is_noticed_at_the_next_step(opened, tmp_path, how, capfd):
+    directory = save(opened, 2)
+    saver, _ = opened()
+    saver.restore(abstract())
+    assert not saver.maybe_save(3, make_state(3))
+    run = directory.parent
+    shutil.rmtree(run) if how == 'deleted' else run.rename(tmp_path / 'elsewhere')
+    if how == 'replaced':
+        run.mkdir()
+    for step in (3, 4):
+        with pytest.raises(UsageError, match='deleted, renamed or replaced'):
+            saver.maybe_save(step, make_state(step))
+    saver.close()
+    assert not (run / 'checkpoints').exists(), 'nothing is written to a folder that is not there'
+    assert 'Traceback' not in capfd.readouterr().err and not orbax_threads()
+
+
+def test_a_folder_that_vanishes_while_it_is_written_is_one_message(opened, monkeypatch, capfd):
+    saver, _ = opened()
+
+    def vanish(folder):
+        shutil.rmtree(saver.directory.parent)
+        raise FileNotFoundError(errno.ENOENT, 'No such file or directory', str(folder))
+
+    monkeypatch.setattr(checksums, 'seal', vanish)
+    saver.maybe_save(2, make_state(2))
+    with pytest.raises(UsageError, match='deleted, renamed or replaced'):
+        saver.wait()
+    saver.close()
+    assert 'Traceback' not in capfd.readouterr().err and not orbax_threads()
