@@ -11,6 +11,7 @@ from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.layer import InfinityFormer
 from longmem_jax.models.parameters import unbox
 from longmem_jax.segment import Segment, read_segments
+from tests.campaigns.long_streams import compare, table
 
 WIDTH, HEADS = 16, 2
 
@@ -117,3 +118,13 @@ def test_continuous_memory_after_a_long_stream():
     assert int(state.long.stored[0]) == 149 * length
     assert relative(state.long.coefficients[0], coefficients) < 2e-5
     assert np.isfinite(outputs).all() and outputs.any()
+
+
+def test_errors_of_a_document_do_not_add_up():
+    """6,400 tokens of what `tests.campaigns.long_streams` does with a million, and its table."""
+    row = compare('infini', 6400)
+    assert row.finite and row.tokens == 6400
+    assert row.largest[3] > 30 * row.largest[0]  # sums of all tokens
+    assert max(row.single) < 2e-6 and max(row.fresh, row.after) < 5e-6
+    assert row.half[1] < 1.5 * row.half[0] < 0.05
+    assert table([row]).count('\n') == 3 and '| `infini` |' in table([row])
