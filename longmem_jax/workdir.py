@@ -122,7 +122,8 @@ class Hold:
         if not there:
             raise UsageError(
                 f'--workdir={self.folder}: the folder was deleted, renamed or replaced while the run '
-                'was writing there. The run has stopped; put the folder back, and run the same command.'
+                'was writing there. The run has stopped; put the folder back in the '
+                'place of what is there now, and run the same command.'
             )
 
     def close(self) -> None:

@@ -69,7 +69,7 @@ BAD = [
     ([TINY, '--mode=fly'], 'fly'),
     ([TINY, '--mode=play'], "--mode=play: not for models of the kind 'language_model'"),
     ([CORRIDOR, '--mode=generate'], "--mode=generate: not for models of the kind 'agent'"),
-    ([CORRIDOR, '--mode=play', '--temperature=0.7', '--workdir={tmp}'], 'takes the likeliest action'),
+    ([CORRIDOR, '--mode=play', '--temperature=0.7', '--workdir={there}'], 'takes the likeliest action'),
     ([TINY, '--top_p=3'], 'top_p'),
     ([TINY], '--workdir= is missing'),
     ([TINY, '--workdir=/proc/none'], 'cannot be written'),
@@ -78,7 +78,7 @@ BAD = [
      'does not exist'),
     ([TINY, '--workdir={tmp}', '--config.model.vocab_size=100'], 'the tokenizer has 257'),
     ([TINY, '--workdir={tmp}', '--mode=generate', '--prompt=x'], 'train first'),
-    ([TINY, '--workdir={tmp}', '--mode=evaluate', '--split=dev'], 'train, validation, test'),
+    ([TINY, '--workdir={there}', '--mode=evaluate', '--split=dev'], 'train, validation, test'),
     ([TINY, '--workdir={tmp}', '--mode=floors', '--split=dev'], 'train, validation, test'),
     ([PAIRS, '--mode=floors'], "--mode=floors: not for models of the kind 'seq2seq'"),
     (['--config=configs/instruction.py:tiny', '--workdir={tmp}', '--mode=floors', '--split=train',
@@ -93,7 +93,7 @@ BAD = [
     (['--config=configs/quickstart.py:memory=recurrent,tiny', '--workdir={tmp}',
       '--config.evaluate.model.memory_tokens.num_tokens=4'],
      'memory_tokens/tokens is (8, 64) in training and (4, 64) in evaluation'),
-    ([TINY, '--workdir={tmp}', '--mode=generate', '--save_state=/proc/memory'],
+    ([TINY, '--workdir={there}', '--mode=generate', '--save_state=/proc/memory'],
      '--save_state=/proc/memory: cannot be written'),
     ([TINY, 'train'], 'unknown arguments'),
     ([TINY, '--workdir={tmp}/typo', '--mode=evaluate'], 'there is no such folder; train first'),
@@ -176,7 +176,7 @@ def answers(tmp_path_factory):
     for number in range(len(BAD)):
         (folder / f'run{number}').mkdir()
     commands = [
-        [argument.format(tmp=folder / f'run{number}') for argument in arguments]
+        [argument.format(tmp=folder / f'run{number}', there=folder) for argument in arguments]
         for number, (arguments, _) in enumerate(BAD)
     ]
     commands += [[*commands[-2], '--debug'], *WELL]
