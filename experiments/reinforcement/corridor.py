@@ -12,7 +12,8 @@ TASK = spans.Task(
     agent=lambda memory: corridor.get_config(f'tiny,ppo,{memory}'),
     spans=(8, 16, 24),
     losses=(3e-5, 6e-5),
-    ramp=2,  # of 40 steps; as a share of the longest span about what the paper has, 16 of 200
+    longest=40,
+    ramp=2,  # as a share of the longest span about what the paper has, 16 of 200
     updates=60,
 )
 

@@ -1,6 +1,6 @@
 """Reward against the size of the memory in a small portal, fixed spans and Expire-Span (Fig. 4, middle).
 
-python -m experiments.reinforcement.portal --output=DIR [--seeds=5] [--updates=120]
+python -m experiments.reinforcement.portal --output=DIR [--seeds=5] [--updates=60]
 Trains `configs/portal.py:tiny,ppo` with six rooms; what it prints and draws is in `spans.py`.
 """
 
@@ -23,10 +23,11 @@ def agent(memory: str) -> Any:
 TASK = spans.Task(
     name='portal',
     agent=agent,
-    spans=(2, 4, 8, 16),
-    losses=(3e-5, 6e-5),
-    ramp=2,  # of 40 steps
-    updates=120,
+    spans=(4, 8, 16),
+    losses=(3e-5, 1e-4),
+    longest=24,  # an episode of a player who remembers all has about 26 steps
+    ramp=2,
+    updates=60,
 )
 
 if __name__ == '__main__':

@@ -30,7 +30,7 @@ class Task:
       agent: (variants of the configuration, such as 'memory=local') to the configuration.
       spans: steps of the fixed spans.
       losses: weights of Expire-Span's loss.
-      ramp: of Expire-Span, in steps.
+      longest, ramp: the longest of Expire-Span's spans and its ramp, in steps.
       updates: of training.
     """
 
@@ -38,6 +38,7 @@ class Task:
     agent: Callable[[str], Any]
     spans: tuple[int, ...]
     losses: tuple[float, ...]
+    longest: int
     ramp: int
     updates: int
 
@@ -47,7 +48,7 @@ def configuration(task: Task, kind: str, value: float, updates: int) -> Any:
     if kind == FIXED:
         config = task.agent(f'memory=transformer_xl,memory_size={value}')
     else:
-        config = task.agent('memory=expire_span')
+        config = task.agent(f'memory=expire_span,memory_size={task.longest}')
         config.model.expire_span.update(ramp=task.ramp, position_length=task.ramp)
         config.train.loss_weights.expire_span = value
     config.optimizer.schedule = 'constant'
