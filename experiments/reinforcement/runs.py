@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def built(config: Any) -> Built:
     return Built(config, sharding.make_mesh(config.mesh.to_dict(), jax.devices()[:1]))
 
 
-def train(config: Any, folder: Path, seeds: int) -> list[dict[str, Any]]:
+def train(config: Any, folder: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Trains all seeds of a configuration that have no file yet.
 
     Training is that of `longmem_jax.main`, without checkpoints.
@@ -32,17 +33,18 @@ def train(config: Any, folder: Path, seeds: int) -> list[dict[str, Any]]:
     Args:
       config: of the agent; its seed is not read.
       folder: of the files, one per seed.
-      seeds: their number, from 0.
+      seeds: which.
 
     Returns:
       What is written to `FOLDER/SEED.json`: 'test' and 'test_greedy' as in results.json, 'parameters',
       'state_bytes_per_lane', 'held', see `held.measure`, 'curve' and 'seconds' of training.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f'{seed}.json' for seed in range(seeds)]
-    if not all(path.exists() for path in paths):
-        _train(config, {seed: path for seed, path in enumerate(paths) if not path.exists()})
-    return [json.loads(path.read_text()) for path in paths]
+    paths = {seed: folder / f'{seed}.json' for seed in seeds}
+    missing = {seed: path for seed, path in paths.items() if not path.exists()}
+    if missing:
+        _train(config, missing)
+    return [json.loads(path.read_text()) for path in paths.values()]
 
 
 def _train(config: Any, paths: dict[int, Path]) -> None:

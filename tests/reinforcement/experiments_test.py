@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.reinforcement import corridor, held, memories, runs
+from experiments.reinforcement import corridor, held, memories, portal, runs, spans
 from longmem_jax.reinforcement.acting import act, first_lanes
 from longmem_jax.reinforcement.environments import floors
 from tests.reinforcement.small import small_config
@@ -43,33 +43,57 @@ def test_what_is_held_is_counted_at_every_step(memory, reach):
 def test_finished_seeds_are_not_trained_again(tmp_path, monkeypatch):
     config = small_config()
     config.train.num_steps = 2
-    (first,) = runs.train(config, tmp_path, 1)
+    (first,) = runs.train(config, tmp_path, [3])
     assert [line['step'] for line in first['curve']] == [1, 2]
     assert 0 <= first['test']['reward'] <= 1 and first['held']['mean'] > 0
     trained = []
     monkeypatch.setattr(runs, '_train', lambda config, paths: trained.append(list(paths)))
-    assert runs.train(config, tmp_path, 1) == [first] and not trained
+    assert runs.train(config, tmp_path, [3]) == [first] and not trained
     with pytest.raises(FileNotFoundError):
-        runs.train(config, tmp_path, 2)
-    assert trained == [[1]]
+        runs.train(config, tmp_path, [3, 4])
+    assert trained == [[4]]
 
 
-def test_table_and_figure_of_corridors(tmp_path):
+@pytest.mark.parametrize('task', [corridor.TASK, portal.TASK])
+def test_table_and_figure_of_spans(task, tmp_path):
     """Means over seeds; a point for every seed."""
     test = {'reward': 1.0, 'length': 11.5}
     seed = dict(test=test, test_greedy=test, held={'mean': 2.25, 'last': 3.0, 'before': 6.0})
     other = seed | {'test': test | {'reward': 0.5}}
-    found = {(corridor.FIXED, 8): [seed, other], (corridor.LEARNED, 1e-5): [seed]}
-    lines = corridor.table(found).splitlines()
+    found = {(spans.FIXED, 8): [seed, other], (spans.LEARNED, 1e-5): [seed]}
+    lines = spans.table(found).splitlines()
     assert lines[2].startswith('| fixed span 8 | 0.75 (0.50 - 1.00) | 1.00 | 2.2')
     assert lines[3].startswith('| Expire-Span, loss 1e-05 | 1.00')
-    ends = floors.FLOORS['corridor'](dict(shortest=3, longest=20))
-    corridor.draw(found, ends, tmp_path / 'corridor.png')
-    assert (tmp_path / 'corridor.png').stat().st_size
+    given = task.agent('memory=local').reinforcement
+    ends = floors.FLOORS[given.environment](given.task.to_dict())
+    spans.draw(found, ends, tmp_path / 'figure.png')
+    assert (tmp_path / 'figure.png').stat().st_size
 
 
-@pytest.mark.parametrize('memory', memories.MEMORIES)
-def test_memories_of_repeat_previous_are_runnable(memory):
-    once = runs.built(memories.configuration(memory, 2))
-    assert once.environment.longest == memories.STEPS
+@pytest.mark.parametrize('task', [corridor.TASK, portal.TASK])
+@pytest.mark.parametrize('kind, value', [(spans.FIXED, 8), (spans.LEARNED, 1e-5)])
+def test_agents_with_spans_are_runnable(task, kind, value):
+    config = spans.configuration(task, kind, value, 2)
+    once = runs.built(config)
+    assert once.environment.name == task.name and config.train.num_steps == 2
     jax.eval_shape(once.make_state)
+
+
+@pytest.mark.parametrize('task', memories.TASKS)
+@pytest.mark.parametrize('memory', memories.MEMORIES)
+def test_memories_of_all_tasks_are_runnable(task, memory):
+    """No memory is too long for an episode, and what is asked for is never in the segment."""
+    if task == 'memory_chain':
+        pytest.importorskip('gymnax')
+    once = runs.built(memories.configuration(task, memory))
+    assert once.model.segment_length <= memories.BACK < once.environment.longest
+    jax.eval_shape(once.make_state)
+
+
+def test_answers_that_are_right_are_read_from_the_reward():
+    seed = dict(test={'reward': -0.5}, parameters=1000, state_bytes_per_lane=2000)
+    lines = memories.table({'local': [seed], 'linear': [seed | {'test': {'reward': 1.0}}]})
+    assert lines.splitlines()[2:] == [
+        '| `linear` | 1.00 | 100 | 1,000 | 2.0 |',
+        '| `local` | -0.50 | 25 | 1,000 | 2.0 |',
+    ]

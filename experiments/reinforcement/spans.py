@@ -1,0 +1,144 @@
+"""Reward against the size of the memory, fixed spans and Expire-Span, in any environment (Fig. 4).
+
+`corridor.py` and `portal.py` are the commands. Each trains the same agent with fixed spans and with
+Expire-Span under several losses, and prints a table; DIR/NAME.png has reward against the steps that the
+memory holds, every seed a point, and the two players of `environments/floors.py`. What is finished is
+not repeated.
+"""
+
+import argparse
+import dataclasses
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from experiments import markdown
+from experiments.reinforcement import runs
+from longmem_jax.reinforcement.environments import floors
+from longmem_jax.reporting import figures
+
+FIXED, LEARNED = 'fixed span', 'Expire-Span'
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is trained.
+
+    Attributes:
+      name: of the figure.
+      agent: (variants of the configuration, such as 'memory=local') to the configuration.
+      spans: steps of the fixed spans.
+      losses: weights of Expire-Span's loss.
+      longest, ramp: the longest of Expire-Span's spans and its ramp, in steps.
+      updates: of training.
+    """
+
+    name: str
+    agent: Callable[[str], Any]
+    spans: tuple[int, ...]
+    losses: tuple[float, ...]
+    longest: int
+    ramp: int
+    updates: int
+
+
+def configuration(task: Task, kind: str, value: float, updates: int) -> Any:
+    """The agent with a fixed span of `value` steps, or Expire-Span with the loss weight `value`."""
+    if kind == FIXED:
+        config = task.agent(f'memory=transformer_xl,memory_size={value}')
+    else:
+        config = task.agent(f'memory=expire_span,memory_size={task.longest}')
+        config.model.expire_span.update(ramp=task.ramp, position_length=task.ramp)
+        config.train.loss_weights.expire_span = value
+    config.optimizer.schedule = 'constant'
+    config.train.num_steps, config.train.log_every = updates, 5
+    return config
+
+
+def label(kind: str, value: float) -> str:
+    """The name of a row."""
+    return f'{kind} {value}' if kind == FIXED else f'{kind}, loss {value:g}'
+
+
+def table(found: dict[tuple[str, float], list[dict]]) -> str:
+    """Rows: what was trained, reward, steps held, length of episodes."""
+    heads = ['memory', 'reward', 'likeliest actions', 'steps held', 'at the last step', 'steps']
+    lines = []
+    for (kind, value), seeds in found.items():
+        columns = [
+            [seed['test']['reward'] for seed in seeds],
+            [seed['test_greedy']['reward'] for seed in seeds],
+            [seed['held']['mean'] for seed in seeds],
+            [seed['held']['last'] for seed in seeds],
+            [seed['test']['length'] for seed in seeds],
+        ]
+        digits = (2, 2, 1, 1, 1)
+        spans = [markdown.span(*column) for column in zip(columns, digits, strict=True)]
+        lines.append([label(kind, value), *spans])
+    return markdown.table(heads, lines)
+
+
+def draw(found: dict[tuple[str, float], list[dict]], ends: floors.Floors, path: Path) -> None:
+    """Reward against the steps held: every seed a point, means of the seeds joined."""
+    figure = figures.figure(7, 4.5)
+    axes = figure.subplots()
+    for color, marker, kind in (('C0', 's', FIXED), ('C1', 'o', LEARNED)):
+        means = []
+        for (of, value), seeds in found.items():
+            if of != kind:
+                continue
+            x, y = zip(
+                *((seed['held']['mean'], seed['test']['reward']) for seed in seeds), strict=True
+            )
+            axes.plot(x, y, marker, color=color, alpha=0.45, markersize=5, linestyle='')
+            means.append((statistics.mean(x), statistics.mean(y), value))
+        if not means:
+            continue
+        means.sort()
+        x, y, values = zip(*means, strict=True)
+        axes.plot(x, y, marker=marker, color=color, markersize=9, label=kind)
+        for at, height, value in means:
+            name = f'{value:g}'
+            axes.annotate(name, (at, height), (6, -12), textcoords='offset points', color=color)
+    low, high = ends.forgets.reward, ends.remembers.reward
+    apart = high - low
+    for name, earned in ends._asdict().items():
+        axes.axhline(earned.reward, color='gray', linestyle=':')
+        axes.text(
+            0.05, earned.reward + 0.02 * apart, f'a player who {name}', color='gray', fontsize=8
+        )
+    axes.set_xlabel('earlier steps that the memory holds, mean over steps')
+    axes.set_ylabel('reward in new episodes')
+    axes.set_xlim(left=0)
+    axes.set_ylim(low - 0.3 * apart, high + 0.12 * apart)
+    axes.grid(alpha=0.3)
+    axes.legend(loc='lower right')
+    figure.savefig(path)
+
+
+def main(task: Task, description: str) -> None:
+    """Runs the command of a task."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('--output', type=Path, required=True)
+    parser.add_argument('--seeds', type=int, default=5, help='their number')
+    parser.add_argument('--first-seed', type=int, default=0, help='others are for choosing losses')
+    parser.add_argument('--updates', type=int, default=task.updates)
+    parser.add_argument('--spans', type=int, nargs='*', default=task.spans)
+    parser.add_argument('--losses', type=float, nargs='*', default=task.losses)
+    options = parser.parse_args()
+    chosen = [(FIXED, span) for span in options.spans]
+    chosen += [(LEARNED, loss) for loss in options.losses]
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    found = {}
+    for kind, value in chosen:
+        config = configuration(task, kind, value, options.updates)
+        folder = options.output / label(kind, value).replace(' ', '_').replace(',', '')
+        found[kind, value] = runs.train(config, folder, seeds)
+    ends = floors.FLOORS[config.reinforcement.environment](config.reinforcement.task.to_dict())
+    print(table(found))
+    for name, earned in ends._asdict().items():
+        print(f'a player who {name}: reward {earned.reward:.3f}')
+    draw(found, ends, options.output / f'{task.name}.png')
