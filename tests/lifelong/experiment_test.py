@@ -52,6 +52,12 @@ def test_the_table_ranks_methods_and_compares_neighbours_on_the_rows_of_both(
     assert (tmp_path / 'first_last.png').stat().st_size > 1000
 
 
+def test_runs_with_fewer_test_rows_are_compared_on_the_rows_of_both():
+    many = experiment.Run({}, dict(a=np.array([1, 0, 0]), b=np.array([1, 1, 0])))
+    few = experiment.Run({}, dict(b=np.array([0]), a=np.array([0, 1])))
+    assert experiment.paired(many, few).tolist() == [[1, 0, 1], [0, 1, 0]]
+
+
 def test_runs_get_their_order_and_the_bound_a_seed(tmp_path, monkeypatch):
     commands = []
 

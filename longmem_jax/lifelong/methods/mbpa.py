@@ -40,7 +40,7 @@ SETTINGS: dict[str, Any] = dict(
     adapted='all',  # parameters that are adapted: 'all', 'head' or 'last:K'
     chunk=4,  # rows that are adapted side by side; of no influence on the numbers
     faiss_rows=0,  # FAISS finds the neighbours of test rows if the memory has room for more; 0 = never
-    faiss_probe=32,  # of its cells a row is compared to; more are slower and miss fewer neighbours
+    faiss_probe=8,  # of its cells a row is compared to; more are slower and miss fewer neighbours
 )
 
 
