@@ -139,6 +139,7 @@ class Built:
             self.tokenizer,
             lambda: self.encoder,
             self.report,
+            self.config.lifelong.stream == settings.JOINT,
         )
 
     @functools.cached_property

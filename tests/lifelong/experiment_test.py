@@ -152,6 +152,8 @@ def test_rules_choose_among_the_candidates_of_a_row():
     rows = Rows(tokens, np.zeros(tokens.shape, np.uint8), choice)
     found = floors.of_candidates(rows, (rows,), heads.Candidates(names), 10)
     assert found['naive Bayes of words'] == [1.0]
+    # 0 and 1 were right in one of the three rows that had them, and 2 in one of two.
+    assert found['right most often'] == pytest.approx([(1 / 2 + 0 + 1) / 3])
     # The last text has a token of no name: each of its three candidates is right in a third.
     assert found['tokens of the name'] == pytest.approx([(1 + 1 + 1 / 3) / 3])
     assert found['one candidate'] == pytest.approx([(1 / 2 + 1 / 3 + 1 / 3) / 3])

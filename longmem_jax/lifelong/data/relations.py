@@ -244,7 +244,10 @@ def only_seen(candidates: np.ndarray, seen: np.ndarray) -> np.ndarray:
 
 
 def tasks(
-    encoded: Encoded, clusters: Sequence[Sequence[int]], order: Sequence[int]
+    encoded: Encoded,
+    clusters: Sequence[Sequence[int]],
+    order: Sequence[int],
+    together: bool = False,
 ) -> dict[str, stream.Task]:
     """A task for each cluster, in an order, by names such as 'cluster 3'; answers are `heads.Choice`.
 
@@ -253,6 +256,7 @@ def tasks(
       clusters: relations of each.
       order: the clusters as they come, such as `stream.random_order(range(10), seed)`; what has been
         seen depends on it.
+      together: all tasks are shuffled together, so that every candidate stays.
 
     Raises:
       UsageError: a cluster without a row to train on, or to test.
@@ -270,7 +274,7 @@ def tasks(
         ):
             chosen = inside[rows.answer[:, 0]]
             candidates = rows.answer[chosen]
-            candidates = candidates if asked else only_seen(candidates, seen)
+            candidates = candidates if asked or together else only_seen(candidates, seen)
             answer = choose_from(candidates[:, 0], candidates[:, 1:])
             splits.append(Rows(rows.tokens[chosen], rows.types[chosen], answer))
         for rows, name in ((splits[0], 'training'), (splits[2], 'test')):
