@@ -4,6 +4,11 @@ Only what is read before an answer: within the stream the memory changes in ever
 exactly. Keys are split into as many cells as the root of their number, stored with the digits they have
 in the memory, and a query is compared to the keys of its nearest cells. A neighbour in another cell is
 missed; where the cells have too few keys, more are searched.
+
+There is little to gain. For a million keys of 768, exact search takes 35 ms of one core per row, and
+this 25 ms with 8 cells (99 % of the neighbours, of keys made in clusters) after 18 s for the index; to
+adapt BERT-base to 32 neighbours in 30 steps takes tens of thousands of times the arithmetic of either.
+So exact search is the default at every size.
 """
 
 import zlib
