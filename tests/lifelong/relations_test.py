@@ -106,7 +106,7 @@ def test_only_relations_that_tasks_had_are_candidates(tmp_path):
     assert candidates(turned['cluster 1'].train)['the river ran'] == (2, {2, 3})
     assert candidates(turned['cluster 1'].train)['the mouth ran'] == (4, {4, 5})
     # Shuffled together all were seen from the start: a bound must not learn that late ones are right.
-    joint = relations.tasks(encoded, CLUSTERS, (1, 0), together=True)
+    joint = relations.tasks(encoded, CLUSTERS, (1, 0), all_candidates=True)
     assert candidates(joint['cluster 1'].train)['the river ran'] == (2, {0, 1, 2, 3}), (
         'relations.tasks removes candidates of tasks that are shuffled together'
     )

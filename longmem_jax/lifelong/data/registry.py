@@ -120,7 +120,8 @@ def _relations(
         table = np.asarray(encoder().init(jax.random.key(0))['embedding']['table_0'])
     groups = clusters.find(found, encoded.names, settings, table, report)
     places = stream.random_order([str(i) for i in range(len(groups))], data.seed)
-    tasks = relations.tasks(encoded, groups, [int(place) for place in places], together)
+    every = together or not settings.only_seen
+    tasks = relations.tasks(encoded, groups, [int(place) for place in places], every)
     return Asked(tasks, tuple(tasks), Candidates(encoded.names))
 
 
