@@ -45,11 +45,6 @@ class Run(NamedTuple):
     result: dict[str, Any]
     right: dict[str, np.ndarray]
 
-    @property
-    def rows(self) -> np.ndarray:
-        """How right each test row is, tasks by name: the same rows in all runs of a seed."""
-        return np.concatenate([self.right[name] for name in sorted(self.right)])
-
 
 Runs = dict[str, dict[str, Run]]  # method to order to run
 
@@ -134,6 +129,17 @@ def table(runs: Runs, orders: list[str]) -> str:
     return markdown.table(heads, lines)
 
 
+def paired(first: Run, second: Run) -> np.ndarray:
+    """How right both were on the test rows of both, float32 [2, rows].
+
+    Runs of a seed are asked the same rows in the same order, and one may be asked more of them.
+    """
+    pairs = [(first.right[name], second.right[name]) for name in sorted(first.right)]
+    return np.concatenate(
+        [[each[: min(map(len, pair))] for each in pair] for pair in pairs], axis=1
+    )
+
+
 def compared(runs: Runs) -> Iterator[list[str]]:
     """Each method against the next one of the ranking: names, difference, interval, p."""
     names = ranked(runs)
@@ -141,10 +147,8 @@ def compared(runs: Runs) -> Iterator[list[str]]:
         shared = [order for order in runs[better] if order in runs[worse]]
         if not shared:
             continue
-        first, second = (
-            np.concatenate([runs[name][order].rows for order in shared]) for name in (better, worse)
-        )
-        found = metrics.paired_bootstrap(first, second)
+        both = [paired(runs[better][order], runs[worse][order]) for order in shared]
+        found = metrics.paired_bootstrap(*np.concatenate(both, axis=1))
         yield [
             f'{better} - {worse}',
             f'{len(shared)}',

@@ -140,6 +140,7 @@ class Built:
             self.tokenizer,
             lambda: self.encoder,
             self.report,
+            self.config.lifelong.stream == settings.JOINT,
         )
 
     @functools.cached_property

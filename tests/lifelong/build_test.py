@@ -45,6 +45,13 @@ def test_relations_are_grouped_by_the_tokens_of_the_encoder_or_by_a_file(tmp_pat
     built = built_of(config, tmp_path, said)
     assert sorted(len(rows) for rows in built.stream.tests) == [1, 2]
     assert said[1].endswith(f'relations: {tmp_path / "clusters"}')
+    offered = int((built.stream.rows.answer.candidates >= 0).sum())
+    every = []
+    for only_seen, kind in ((True, 'joint'), (False, 'tasks')):
+        config.data.task.only_seen, config.lifelong.stream = only_seen, kind
+        every.append(int((built_of(config, tmp_path).stream.rows.answer.candidates >= 0).sum()))
+    assert every[0] == every[1] > offered, 'the bound, or only_seen=False, has lost candidates'
+    config.lifelong.stream, config.data.task.only_seen = 'tasks', True
     config.data.task.test_rows = 1
     with pytest.raises(UsageError, match='no row of the test file has one of its relations'):
         _ = built_of(config, tmp_path).stream

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from experiments.lifelong import __main__ as experiment
-from experiments.lifelong import floors, origins, speed
+from experiments.lifelong import fewrel, floors, origins, span_floors, speed
 from longmem_jax.errors import UsageError
-from longmem_jax.lifelong import episodic
+from longmem_jax.lifelong import episodic, heads
+from longmem_jax.lifelong.data import qa, relations
 from longmem_jax.lifelong.rows import Rows
 from tests.lifelong.build_test import built_of
 from tests.lifelong.small import small_config
@@ -49,6 +50,12 @@ def test_the_table_ranks_methods_and_compares_neighbours_on_the_rows_of_both(
     # Only order i is of both: all rows of one task are won, none of the other.
     assert shown[-1][:3] == ['mbpa - replay', '1', '+50.0']
     assert (tmp_path / 'first_last.png').stat().st_size > 1000
+
+
+def test_runs_with_fewer_test_rows_are_compared_on_the_rows_of_both():
+    many = experiment.Run({}, dict(a=np.array([1, 0, 0]), b=np.array([1, 1, 0])))
+    few = experiment.Run({}, dict(b=np.array([0]), a=np.array([0, 1])))
+    assert experiment.paired(many, few).tolist() == [[1, 0, 1], [0, 1, 0]]
 
 
 def test_runs_get_their_order_and_the_bound_a_seed(tmp_path, monkeypatch):
@@ -130,5 +137,97 @@ def test_counting_words_tells_classes_by_their_words():
     rows = Rows(tokens, np.zeros(tokens.shape, np.uint8), np.array([0, 0, 1, 1]))
     asked = Rows(tokens[[0, 2]], np.zeros((2, 3), np.uint8), np.array([0, 1]))
     wrong = Rows(tokens[[0, 2]], np.zeros((2, 3), np.uint8), np.array([1, 1]))
-    assert floors.bayes(rows, (asked, wrong), 2, 9, at_once=3) == [1.0, 0.5]
+    found = floors.of_classes(rows, (asked, wrong), heads.Classes(2), 9)
+    assert found['naive Bayes of words'] == [1.0, 0.5]
+    assert found['one class of all'] == [0.5, 0.5]
+    in_parts = floors.scores(rows, rows.answer, asked, 2, 9, at_once=3)
+    np.testing.assert_array_equal(in_parts, floors.scores(rows, rows.answer, asked, 2, 9))
     assert floors.words(rows, 9)[1].tolist() == [0, 0, 0, 0, 0, 1, 0, 1, 0]
+
+
+def test_rules_choose_among_the_candidates_of_a_row():
+    names = np.array([[5, 2], [6, 2], [7, 2]], np.int32)  # 2 ends all of them
+    tokens = np.array([[5, 8, 2], [6, 8, 2], [9, 8, 2]], np.int32)
+    choice = heads.choose_from(np.array([0, 1, 2]), np.array([[1, -1], [0, 2], [0, 1]]))
+    rows = Rows(tokens, np.zeros(tokens.shape, np.uint8), choice)
+    found = floors.of_candidates(rows, (rows,), heads.Candidates(names), 10)
+    assert found['naive Bayes of words'] == [1.0]
+    # 0 and 1 were right in one of the three rows that had them, and 2 in one of two.
+    assert found['right most often'] == pytest.approx([(1 / 2 + 0 + 1) / 3])
+    # The last text has a token of no name: each of its three candidates is right in a third.
+    assert found['tokens of the name'] == pytest.approx([(1 + 1 + 1 / 3) / 3])
+    assert found['one candidate'] == pytest.approx([(1 / 2 + 1 / 3 + 1 / 3) / 3])
+
+
+def test_rules_find_spans_in_the_context():
+    # [CLS] 10 11 12 13 14 [SEP] 11 [SEP]
+    tokens = np.array([[1, 10, 11, 12, 13, 14, 2, 11, 2]], np.int32)
+    types = np.array([[0] * 7 + [1] * 2], np.uint8)
+    rows = Rows(tokens, types, np.array([[[3, 3]]]))
+    assert [int(each[0]) for each in span_floors.whole(rows)] == [1, 5]
+    assert [int(each[0]) for each in span_floors.at_first(rows, 2)] == [1, 2]
+    # Both neighbours of the question's token are as near: the first of them.
+    assert [int(each[0]) for each in span_floors.nearest(rows, 1)] == [1, 1]
+    found = span_floors.shares(rows, (rows,))
+    assert found['the whole context'] == pytest.approx([2 / 6])
+    assert found['the first 3 tokens'] == pytest.approx([2 / 4])
+
+
+def fewrel_files(folder):
+    def sentence(words, first, second):
+        return dict(tokens=words.split('_'), h=['', '', [first]], t=['', '', [second]])
+
+    train = {
+        'P1': [
+            sentence('Ann_ _married_Bob_.', [0], [3]),
+            sentence('Carl_Roe_married_Dora_.', [0, 1], [3]),
+            sentence('so_Eve_married_Finn_.', [1], [3]),
+            sentence('Ira_married_Jo_.', [0], [2]),
+        ],
+        'P2': [sentence('Rome_lies_in_Italy_.', [0], [3])],
+    }
+    test = {
+        'P1': [train['P1'][0], sentence('then_Gil_met_Hanna_.', [1], [3])],
+        'P2': [sentence('in_Spain_lies_Vigo_.', [3], [1])],
+    }
+    folder.mkdir()
+    for name, content in dict(
+        train=train, test=test, pid2name={'P1': ['spouse', ''], 'P2': ['country', '']}
+    ).items():
+        (folder / f'{name}.json').write_text(json.dumps(content))
+    text = 'Ann ran home. Bob sat in London.'
+    asked = dict(question='Where?', answers=[dict(text='London', answer_start=25)])
+    data = dict(data=[dict(paragraphs=[dict(context=text, qas=[asked])])])
+    for file in fewrel.SQUAD.values():
+        (folder / file).write_text(json.dumps(data))
+
+
+def test_sentences_with_entities_become_relations_and_questions(tmp_path, monkeypatch):
+    fewrel_files(tmp_path / 'given')
+    given = [f'--fewrel={tmp_path}/given', f'--squad={tmp_path}/given', f'--output={tmp_path}']
+    monkeypatch.setattr(sys, 'argv', ['', *given, '--candidates=2'])
+    fewrel.main()
+    found = relations.read(str(tmp_path / 'relations'), relations.SETTINGS)
+    assert found.names == ['spouse', 'country']
+    assert sorted(found.train.candidates.tolist()) == 4 * [[0, 1]] + [[1, 0]]
+    assert 'Carl Roe , Dora : Carl Roe married Dora .' in found.train.sentences
+    # The sentence that is trained on as well is not asked about.
+    assert len(found.test.sentences) == 2
+    asked = qa.read(str(tmp_path / 'questions'), qa.SETTINGS)
+
+    def told(task, split):
+        for each in asked[task][split]:
+            context = next(each.contexts())
+            yield each.text, [context.text[slice(*span)] for span in context.spans]
+
+    assert [*told('trivia_web', 1)] == [('spouse of Gil ?', ['Hanna'])]
+    assert [*told('trivia_wikipedia', 1)] == [('country of Vigo ?', ['Spain'])]
+    assert ('spouse of Ann ?', ['Bob']) in [*told('trivia_web', 0)]
+    assert [*told('quac', 1)][0] == ('which has the spouse Hanna ?', ['Gil'])
+    assert ('which has the spouse Finn ?', ['Eve']) in [*told('quac', 0)]
+    assert ('which has the spouse Dora ?', [qa.NO_ANSWER]) in [*told('quac', 0)], 'asked of Ira'
+    context = next(asked['squad'][0][0].contexts())
+    assert context.text == 'Bob sat in London.' and context.spans == ((11, 17),)
+    monkeypatch.setattr(sys, 'argv', ['', *given, '--candidates=3'])
+    with pytest.raises(SystemExit):
+        fewrel.main()

@@ -105,6 +105,11 @@ def test_only_relations_that_tasks_had_are_candidates(tmp_path):
     turned = relations.tasks(encoded, CLUSTERS, (1, 0))
     assert candidates(turned['cluster 1'].train)['the river ran'] == (2, {2, 3})
     assert candidates(turned['cluster 1'].train)['the mouth ran'] == (4, {4, 5})
+    # Shuffled together all were seen from the start: a bound must not learn that late ones are right.
+    joint = relations.tasks(encoded, CLUSTERS, (1, 0), all_candidates=True)
+    assert candidates(joint['cluster 1'].train)['the river ran'] == (2, {0, 1, 2, 3}), (
+        'relations.tasks removes candidates of tasks that are shuffled together'
+    )
     # Tests keep theirs, and are all of the test file.
     tests = [task.test for task in turned.values()]
     assert sum(map(len, tests)) == 3

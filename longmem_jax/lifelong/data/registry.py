@@ -49,8 +49,9 @@ class LabelledSet(NamedTuple):
       faults: of these fields, each beginning with the name of one.
       orders: published orders of the tasks; () = random by `config.data.seed`.
       read: `config.data` to what the files say.
-      tasks: `(what was read, config.data, order, tokenizer, encoder, report) -> Asked`; `encoder` is a
-        function that makes it, for sets that need its vectors.
+      tasks: `(what was read, config.data, order, tokenizer, encoder, report, together) -> Asked`;
+        `encoder` is a function that makes it, for sets that need its vectors; `together`, whether all
+        tasks are shuffled together.
     """
 
     settings: dict[str, Any]
@@ -66,7 +67,13 @@ def _classification_read(data: Any) -> Read:
 
 
 def _classification(
-    found: Any, data: Any, order: str, tokenizer: Tokenizer, encoder: Any, report: Any
+    found: Any,
+    data: Any,
+    order: str,
+    tokenizer: Tokenizer,
+    encoder: Any,
+    report: Any,
+    together: bool,
 ) -> Asked:
     tasks = classification.tasks(found, tokenizer, data.task.max_length)
     names = stream.named_order(classification.ORDERS, order)
@@ -79,7 +86,13 @@ def _qa_read(data: Any) -> Read:
 
 
 def _qa(
-    found: Any, data: Any, order: str, tokenizer: Tokenizer, encoder: Any, report: Any
+    found: Any,
+    data: Any,
+    order: str,
+    tokenizer: Tokenizer,
+    encoder: Any,
+    report: Any,
+    together: bool,
 ) -> Asked:
     tasks = qa.tasks(found, tokenizer, data.task, report)
     return Asked(tasks, stream.named_order(qa.ORDERS, order), SpanHead(data.task.max_question))
@@ -97,6 +110,7 @@ def _relations(
     tokenizer: Tokenizer,
     encoder: Callable[[], Encoder],
     report: Callable[[str], None],
+    together: bool,
 ) -> Asked:
     settings = data.task
     encoded = relations.encode(found, tokenizer, settings.max_length)
@@ -106,7 +120,8 @@ def _relations(
         table = np.asarray(encoder().init(jax.random.key(0))['embedding']['table_0'])
     groups = clusters.find(found, encoded.names, settings, table, report)
     places = stream.random_order([str(i) for i in range(len(groups))], data.seed)
-    tasks = relations.tasks(encoded, groups, [int(place) for place in places])
+    every = together or not settings.only_seen
+    tasks = relations.tasks(encoded, groups, [int(place) for place in places], every)
     return Asked(tasks, tuple(tasks), Candidates(encoded.names))
 
 

@@ -38,6 +38,7 @@ SETTINGS = dict(
     validation_rows=0,  # held out of the training file
     test_rows=0,  # at most; 0 = all
     max_length=64,  # tokens of a sentence with a relation, and their marks
+    only_seen=True,  # candidates to train on: those that a task so far has had, as published; or all
     seed=0,  # of k-means and of which rows are taken
 )
 FIELDS = dict(
@@ -48,6 +49,7 @@ FIELDS = dict(
     validation_rows=int,
     test_rows=int,
     max_length=(8, 2**15),
+    only_seen=bool,
     seed=int,
 )
 
@@ -244,7 +246,10 @@ def only_seen(candidates: np.ndarray, seen: np.ndarray) -> np.ndarray:
 
 
 def tasks(
-    encoded: Encoded, clusters: Sequence[Sequence[int]], order: Sequence[int]
+    encoded: Encoded,
+    clusters: Sequence[Sequence[int]],
+    order: Sequence[int],
+    all_candidates: bool = False,
 ) -> dict[str, stream.Task]:
     """A task for each cluster, in an order, by names such as 'cluster 3'; answers are `heads.Choice`.
 
@@ -253,6 +258,7 @@ def tasks(
       clusters: relations of each.
       order: the clusters as they come, such as `stream.random_order(range(10), seed)`; what has been
         seen depends on it.
+      all_candidates: none is removed; of tasks that are shuffled together none should be.
 
     Raises:
       UsageError: a cluster without a row to train on, or to test.
@@ -270,7 +276,7 @@ def tasks(
         ):
             chosen = inside[rows.answer[:, 0]]
             candidates = rows.answer[chosen]
-            candidates = candidates if asked else only_seen(candidates, seen)
+            candidates = candidates if asked or all_candidates else only_seen(candidates, seen)
             answer = choose_from(candidates[:, 0], candidates[:, 1:])
             splits.append(Rows(rows.tokens[chosen], rows.types[chosen], answer))
         for rows, name in ((splits[0], 'training'), (splits[2], 'test')):
