@@ -171,7 +171,7 @@ def run_all(commands, folder):
 
 @pytest.fixture(scope='module')
 def answers(tmp_path_factory):
-    """(exit code, stdout, stderr) of every command of `BAD`, of the last but one with --debug, of `WELL`."""
+    """(exit code, stdout, stderr) of `BAD`, of its last but one with --debug, and of `WELL`."""
     folder = tmp_path_factory.mktemp('bad')
     for number in range(len(BAD)):
         (folder / f'run{number}').mkdir()
@@ -221,7 +221,8 @@ def test_training_says_everything(trained):
 def test_results_are_evaluated_again_and_floors_shown_beside_them(trained, tmp_path):
     workdir = f'--workdir={trained[0]}'
     modes = ['--mode=floors'], ['--mode=evaluate'], ['--mode=evaluate', '--split=validation']
-    done = run_all([[TINY, workdir, *mode] for mode in modes], tmp_path / 'done')
+    # The folder is enough: the run's own configuration is read.
+    done = run_all([[workdir, *mode] for mode in modes], tmp_path / 'done')
     assert [code for code, _, _ in done] == [0, 0, 0], done
     floors, test, validation = (out for _, out, _ in done)
     assert 'unigram' in floors and '5-gram' in floors
@@ -235,7 +236,7 @@ def test_results_are_evaluated_again_and_floors_shown_beside_them(trained, tmp_p
 @pytest.mark.slow
 def test_generation_reads_a_saved_memory_and_goes_on(trained, tmp_path):
     """Text read once, saved, loaded elsewhere: the same continuation as reading it all."""
-    common = [TINY, f'--workdir={trained[0]}', '--mode=generate', '--top_p=1', '--seed=3']
+    common = [f'--workdir={trained[0]}', '--mode=generate', '--top_p=1', '--seed=3']
     text = 'import os\n\ndef walk(path):\n    """All files."""\n' * 4
     (tmp_path / 'text').write_text(text)
     prompt, load = f'--prompt=@{tmp_path / "text"}', f'--load_state={tmp_path / "memory"}'
@@ -290,21 +291,14 @@ def test_help_and_lists_end_well(answers):
 
 
 @pytest.mark.slow
-def test_the_folder_of_a_run_is_enough(trained, tmp_path):
-    """Its own configuration is read, and overrides are put on top."""
-    folder, out = trained[0], tmp_path / 'scored.jsonl'
-    few = '--config.evaluate.max_test_segments=4'
-    done = run_all(
-        [
-            [f'--workdir={folder}', '--mode=evaluate', few],
-            [TINY, f'--workdir={folder}', '--mode=evaluate', few],
-            [f'--config={folder}/config.json', f'--workdir={folder}', '--mode=evaluate', few],
-            [f'--workdir={folder}', '--mode=generate', '--prompt=x', '--length=16'],
-            [f'--workdir={folder}', '--mode=score', '--prompt=import os', f'--output={out}'],
-        ],
-        tmp_path / 'done',
-    )
-    assert [code for code, _, _ in done] == [0] * 5, done
-    assert done[0][1] == done[1][1] == done[2][1] and 'the first 512 tokens' in done[0][1]
-    assert len(done[3][1]) > 4
-    assert len(out.read_text().splitlines()) == 9 and 'bits/byte' in done[4][2]
+def test_a_text_is_scored_by_the_folder_of_a_run(trained, tmp_path):
+    output = tmp_path / 'scored.jsonl'
+    arguments = [
+        f'--workdir={trained[0]}',
+        '--mode=score',
+        '--prompt=import os',
+        f'--output={output}',
+    ]
+    ((code, _, said),) = run_all([arguments], tmp_path / 'done')
+    assert code == 0 and 'step 20: 9 tokens, 9 bytes: ' in said, said
+    assert ''.join(json.loads(line)['text'] for line in output.open()) == 'import os'
