@@ -301,4 +301,5 @@ def test_a_text_is_scored_by_the_folder_of_a_run(trained, tmp_path):
     ]
     ((code, _, said),) = run_all([arguments], tmp_path / 'done')
     assert code == 0 and 'step 20: 9 tokens, 9 bytes: ' in said, said
-    assert ''.join(json.loads(line)['text'] for line in output.open()) == 'import os'
+    rows = map(json.loads, output.read_text().splitlines())
+    assert ''.join(row['text'] for row in rows) == 'import os'
