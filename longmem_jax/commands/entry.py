@@ -18,7 +18,7 @@ from ml_collections import config_flags
 from longmem_jax.config import checks, overrides
 from longmem_jax.config.base import base
 from longmem_jax.devices import programs, sharding
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, nearest
 from longmem_jax.experiment import Experiment, prepare_workdir, saved_config
 
 MISSING = (
@@ -197,6 +197,14 @@ def _help(argv: list[str]) -> None:
         )
 
 
+def _of_flag(error: flags.Error) -> UsageError:
+    """absl's complaint about a flag in our words."""
+    if isinstance(error, flags.UnrecognizedFlagError):
+        near = nearest(error.flagname, list(flags.FLAGS))
+        return UsageError(f'--{error.flagname}: there is no such flag; {near}--help lists them.')
+    return UsageError(re.sub(r'^(flag |ERROR:: )', '', str(error)))
+
+
 def _parse(argv: list[str]) -> list[str]:
     """absl's flag parser with our overrides; its errors and a config file's become one message."""
     try:
@@ -217,8 +225,10 @@ def _parse(argv: list[str]) -> list[str]:
         elif config_overrides:
             raise UsageError(MISSING)
         return rest
+    except flags.Error as error:
+        sys.exit(fail(_of_flag(error)))
     except (
-        flags.Error, UsageError, LookupError, AttributeError, TypeError, ValueError,
+        UsageError, LookupError, AttributeError, TypeError, ValueError,
         OSError, SyntaxError, ImportError,
     ) as error:  # fmt: skip
         sys.exit(fail(error))
