@@ -103,7 +103,7 @@ def reason(error: BaseException) -> str:
     last = list(re.finditer(r'^[\w.]+(?:Error|Exception)\b.*', text, re.MULTILINE))
     if 'Traceback' in text and last:
         text = text[last[-1].start() :]
-    return text.replace('longmem_jax.errors.', '').strip()
+    return re.sub(r'^longmem_jax\.(\w+\.)+', '', text).strip()
 
 
 def fail(error: BaseException) -> int:

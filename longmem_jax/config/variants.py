@@ -11,7 +11,7 @@ Variant = Callable[..., None]
 WHICH = '?'  # the argument that asks for what is accepted
 
 
-class Accepted(UsageError):
+class AcceptedError(UsageError):
     """The answer to the argument `WHICH`.
 
     Attributes:
@@ -25,7 +25,7 @@ def accepted(get_config: Callable[..., Any]) -> tuple[str, ...]:
     """The arguments that a config accepts; none if it takes no argument."""
     try:
         get_config(WHICH)
-    except Accepted as answer:
+    except AcceptedError as answer:
         return answer.names
     except TypeError:
         pass
@@ -95,7 +95,7 @@ def variant(
         valued = [name for name in variants if variants[name].__code__.co_argcount > 1]
         names = [f'{name}=VALUE' if name in valued else name for name in variants]
         names += ['memory=NAME'] if memory else []
-        answer = Accepted(f'the config accepts {", ".join(names)}')
+        answer = AcceptedError(f'the config accepts {", ".join(names)}')
         answer.names = tuple(names)
         raise answer
     typed = _typed(argument, [*variants, *(['memory'] if memory else [])])
