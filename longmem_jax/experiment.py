@@ -168,6 +168,8 @@ class Experiment:
         Raises:
           UsageError: there is no checkpoint, or it is of another model.
         """
+        if not (self.workdir / 'checkpoints').is_dir():  # nor is it made
+            raise UsageError(f'--workdir={self.workdir}: no checkpoint there; train first.')
         saver = self.checkpointer(print)
         saver.require_format()  # before the model is made, for which an old config lacks fields
         state, step = checkpoint.newest(saver, self.abstract_state, at)
