@@ -62,12 +62,13 @@ def find_topology(name: str) -> Any:
     # Otherwise libtpu asks the cloud's metadata server, which may not exist here.
     os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')
     os.environ.setdefault('TPU_WORKER_HOSTNAMES', 'localhost')
+    # No TPU is used, so another process may have it, or have left its lock.
+    os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')
     try:
         import libtpu  # noqa: F401
     except ImportError as error:
         raise UsageError(
-            "--mode=compile needs libtpu: pip install 'longmem_jax[tpu-aot]' "
-            "(in this folder: pip install -e '.[tpu-aot]')."
+            "--mode=compile needs libtpu: in the checkout, pip install -e '.[tpu-aot]'."
         ) from error
     try:
         return topologies.get_topology_desc(name, platform='tpu')

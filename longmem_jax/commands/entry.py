@@ -121,7 +121,7 @@ def reason(error: BaseException) -> str:
     last = list(re.finditer(r'^[\w.]+(?:Error|Exception)\b.*', text, re.MULTILINE))
     if 'Traceback' in text and last:
         text = text[last[-1].start() :]
-    return text.replace('longmem_jax.errors.', '').strip()
+    return re.sub(r'^longmem_jax\.(\w+\.)+', '', text).strip()
 
 
 def fail(error: BaseException) -> int:
@@ -215,6 +215,14 @@ def _help(argv: list[str]) -> None:
         )
 
 
+def _of_flag(error: flags.Error) -> UsageError:
+    """absl's complaint about a flag in our words."""
+    if isinstance(error, flags.UnrecognizedFlagError):
+        near = nearest(error.flagname, list(flags.FLAGS))
+        return UsageError(f'--{error.flagname}: there is no such flag; {near}--help lists them.')
+    return UsageError(re.sub(r'^(flag |ERROR:: )', '', str(error)))
+
+
 def _parse(argv: list[str]) -> list[str]:
     """absl's flag parser with our overrides; its errors and a config file's become one message."""
     try:
@@ -235,8 +243,10 @@ def _parse(argv: list[str]) -> list[str]:
         elif config_overrides:
             raise UsageError(MISSING)
         return rest
+    except flags.Error as error:
+        sys.exit(fail(_of_flag(error)))
     except (
-        flags.Error, UsageError, LookupError, AttributeError, TypeError, ValueError,
+        UsageError, LookupError, AttributeError, TypeError, ValueError,
         OSError, SyntaxError, ImportError,
     ) as error:  # fmt: skip
         sys.exit(fail(error))

@@ -41,7 +41,7 @@ def overview(folder: Path) -> Iterator[str]:
     yield from fields(ml_collections.ConfigDict({'model': layers}))
 
 
-def configs(folder: Path) -> Iterator[tuple[str, str, list[str]]]:
+def configs(folder: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Name, first line and accepted arguments of every config in a folder.
 
     Raises:

@@ -11,28 +11,25 @@ Variant = Callable[..., None]
 WHICH = '?'  # the argument that asks for what is accepted
 
 
-class Accepted(UsageError):
+class AcceptedError(UsageError):
     """The answer to the argument `WHICH`.
 
     Attributes:
       names: the arguments that a config accepts, `NAME=VALUE` for those with a value.
     """
 
-    def __init__(self, names: list[str]):
-        """Makes the message."""
-        super().__init__(f'the config accepts {", ".join(names)}')
-        self.names = names
+    names: tuple[str, ...] = ()
 
 
-def accepted(get_config: Callable[..., Any]) -> list[str]:
+def accepted(get_config: Callable[..., Any]) -> tuple[str, ...]:
     """The arguments that a config accepts; none if it takes no argument."""
     try:
         get_config(WHICH)
-    except Accepted as answer:
+    except AcceptedError as answer:
         return answer.names
     except TypeError:
         pass
-    return []
+    return ()
 
 
 def whole_number(name: str, value: str) -> int:
@@ -97,7 +94,10 @@ def variant(
     if WHICH in (argument or '').split(','):
         valued = [name for name in variants if variants[name].__code__.co_argcount > 1]
         names = [f'{name}=VALUE' if name in valued else name for name in variants]
-        raise Accepted([*names, *(['memory=NAME'] if memory else [])])
+        names += ['memory=NAME'] if memory else []
+        answer = AcceptedError(f'the config accepts {", ".join(names)}')
+        answer.names = tuple(names)
+        raise answer
     typed = _typed(argument, [*variants, *(['memory'] if memory else [])])
     for name, change in variants.items():
         if name in typed:

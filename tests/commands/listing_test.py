@@ -41,9 +41,9 @@ def test_configs_are_listed_with_their_variants():
     listed = {name: (about, names) for name, about, names in listing.configs(CONFIGS)}
     assert set(listed) == {file.stem for file in CONFIGS.glob('[a-z]*.py')}
     assert all(about and names for about, names in listed.values())
-    assert listed['quickstart'][1] == ['tiny', 'memory=NAME']
+    assert listed['quickstart'][1] == ('tiny', 'memory=NAME')
     assert 'size=VALUE' in listed['memorizing_pg19'][1]
-    assert variants.accepted(lambda: None) == []
+    assert variants.accepted(lambda: None) == ()
 
 
 def test_memories_are_listed():

@@ -128,6 +128,10 @@ def test_a_run_is_loaded_by_its_folder_alone(finished, texts, tmp_path):
     assert losses.shape == (16,) and losses.mean() < finished[2][0]['loss']
     with pytest.raises(UsageError, match='no config.json there; give the workdir of a run'):
         longmem_jax.load(tmp_path)
+    shutil.copy(finished[0] / 'config.json', tmp_path)
+    with pytest.raises(UsageError, match='no checkpoint there; train first'):
+        longmem_jax.load(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ['config.json'], 'nothing is made to look'
 
 
 def test_a_sample_that_fails_loses_no_result(finished, texts, tmp_path, capsys, monkeypatch):

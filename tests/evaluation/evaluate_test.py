@@ -5,8 +5,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longmem_jax.evaluation.evaluator import exact_answers
-from longmem_jax.evaluation.result import memory_lengths
+from longmem_jax.config.base import base
+from longmem_jax.evaluation.evaluator import exact_answers, passes
+from longmem_jax.evaluation.result import lanes_text, memory_lengths
 
 
 @given(st.data())
@@ -45,3 +46,15 @@ def test_the_protocol_names_every_length():
     assert memory_lengths(sorting.get_config('tiny').model) == 'infinity_former 64 + functions 64'
     memformer = memformer_wikitext103.get_config('tiny').model
     assert memory_lengths(memformer) == 'memformer + slots 32, local'
+
+
+def test_overlapping_windows_are_scored_once():
+    """Each is read by itself: there is no memory whose gain could be measured."""
+    config = base()
+    assert passes(config, 'test') == {'test': False, 'test, memory reset': True}
+    config.evaluate.context = 16
+    assert passes(config, 'test') == {'test': False}
+
+
+def test_one_lane_is_one_lane():
+    assert [lanes_text(count) for count in (1, 8)] == ['1 lane', '8 lanes']
