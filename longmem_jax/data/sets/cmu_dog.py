@@ -80,6 +80,11 @@ def _movies(root: Path) -> dict[int, str]:
         )
         facts = movie['0']
         require_fields(facts, FACTS, f'{file}, section 0')
+        for name in FACTS:
+            if isinstance(facts[name], list) and not all(
+                isinstance(one, str) for one in facts[name]
+            ):
+                raise UsageError(f'{file}, section 0: {name} must be a list of texts.')
         lines = [
             f'{name}: {value if isinstance(value, str) else "; ".join(map(str.strip, value))}'
             for name, value in ((name, facts[name]) for name in FACTS)
