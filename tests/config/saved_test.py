@@ -2,10 +2,12 @@
 
 import importlib
 import json
+import types
 from pathlib import Path
 
 import pytest
 
+from longmem_jax.commands.start_from import parameters_of
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
 from longmem_jax.errors import UsageError
@@ -51,6 +53,14 @@ def changed(section, **fields):
 def test_a_configuration_is_not_trusted(content, message, tmp_path):
     with pytest.raises(UsageError, match=message):
         saved(tmp_path, content)
+
+
+def test_a_run_to_start_from_has_a_model_that_can_be_made(tmp_path):
+    (tmp_path / 'config.json').write_text(json.dumps(changed('model', d_model=-8)))
+    experiment = types.SimpleNamespace(config=base())
+    experiment.config.train.start_from = str(tmp_path)
+    with pytest.raises(UsageError, match=r'start_from = .*its config.json has faults:\n.*d_model'):
+        parameters_of(experiment, print)
 
 
 def test_a_name_that_no_field_has_is_no_traceback(tmp_path):

@@ -1,8 +1,8 @@
 """Damaged and hostile files for every reader: a `UsageError`, or something sound, and nothing else.
 
 In all about 300 inputs, always the same; `LONGMEM_FUZZ=10000 pytest tests/untrusted/fuzz_test.py` tries
-10,000, others in every run (some ten minutes). No error but `UsageError` comes out, no byte beyond the end of a file is asked for, and nothing
-outside of the folder that is read is made, changed or deleted.
+10,000, others in every run (some ten minutes). No error but `UsageError` comes out, no byte beyond the
+end of a file is asked for, and nothing outside of the folder that is read is made, changed or deleted.
 """
 
 import os
