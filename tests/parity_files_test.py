@@ -49,6 +49,7 @@ def bomb():
         (npz(config_json=np.asarray('{"system": []}')), 'system = '),
         (WHOLE, "system 'none'; there are checks for"),
     ],
+    ids=lambda value: value if isinstance(value, str) else '',
 )
 def test_a_damaged_file_is_one_line(content, message, tmp_path, monkeypatch, capsys):
     path = tmp_path / 'case.npz'

@@ -1,7 +1,7 @@
 """`--mode=export`: writes the newest checkpoint as a Hugging Face folder; see `pretrained.export`."""
 
-import json
 from pathlib import Path
+from typing import Any
 
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
@@ -9,6 +9,7 @@ from longmem_jax.experiment import Experiment
 from longmem_jax.layers import low_rank
 from longmem_jax.pretrained import export as writing
 from longmem_jax.pretrained import hosts
+from longmem_jax.untrusted import json_file, schema
 
 # Kind of tokenizer to the name under which Hugging Face folders have its file.
 TOKENIZERS = {
@@ -48,7 +49,7 @@ def export(experiment: Experiment, folder: str) -> list[str]:
         model,
         base_model=source if like else '',
         step=step,
-        results=json.loads(results.read_text()) if results.is_file() else {},
+        results=_object(results) if results.is_file() else {},
     )
     tokenizer = (
         {} if like and (like.folder / 'tokenizer.json').is_file() else _tokenizer(experiment)
@@ -59,6 +60,11 @@ def export(experiment: Experiment, folder: str) -> list[str]:
     )
     print(f'Step {step:,} of {experiment.workdir} is in {folder}: {", ".join(written)}')
     return written
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """A JSON object; raises `UsageError` if the file is something else."""
+    return schema.require(json_file.read(path), schema.fields({}, others=True), path)
 
 
 def _tokenizer(experiment: Experiment) -> dict[str, Path]:

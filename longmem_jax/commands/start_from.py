@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from longmem_jax.config.model_checks import model_faults
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, saved_config
 from longmem_jax.models.kinds import KINDS
@@ -69,7 +70,14 @@ def parameters_of(experiment: Experiment, say: Callable[[str], None]) -> Any:
             f'config.train.start_from = {workdir}: there is no config.json; give the workdir of a run, '
             'the folder of a Hugging Face model, or its name.'
         )
-    other = Experiment(saved_config(path), path, experiment.mesh)
+    config = saved_config(path)
+    faults = model_faults(config.model, config.train.segment_length)
+    if faults:
+        raise UsageError(
+            f'config.train.start_from = {workdir}: its config.json has faults:\n  '
+            + '\n  '.join(faults)
+        )
+    other = Experiment(config, path, experiment.mesh)
     if other.tokenizer.fingerprint() != experiment.tokenizer.fingerprint():
         raise UsageError(
             f'config.train.start_from = {workdir}: that run has another vocabulary; set '

@@ -8,6 +8,7 @@ from typing import Any
 from longmem_jax.data.stored_files import read_whole
 from longmem_jax.errors import UsageError
 from longmem_jax.untrusted.json_file import whole_characters
+from longmem_jax.untrusted.schema import shown
 
 
 def read_examples(
@@ -43,7 +44,7 @@ def read_examples(
 
 def require_fields(example: Any, fields: Mapping[str, type | tuple[type, ...]], where: str) -> None:
     """Raises `UsageError` unless `example` is an object with all of `fields` of their types."""
-    found = sorted(example) if isinstance(example, dict) else repr(example)[:80]
+    found = ascii(sorted(example))[:500] if isinstance(example, dict) else shown(example)
     for name, kind in fields.items():
         if not isinstance(example, dict) or name not in example:
             raise UsageError(f'{where}: no field {name!r}; it has {found}.')
@@ -52,4 +53,4 @@ def require_fields(example: Any, fields: Mapping[str, type | tuple[type, ...]], 
         wrong = isinstance(example[name], bool) and bool not in kinds
         if wrong or not isinstance(example[name], kinds):
             names = ' or '.join(each.__name__ for each in kinds)
-            raise UsageError(f'{where}: {name} = {example[name]!r}: must be {names}.')
+            raise UsageError(f'{where}: {name} = {shown(example[name])}: must be {names}.')

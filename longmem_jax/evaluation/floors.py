@@ -21,6 +21,8 @@ from longmem_jax.data.windows import Windows
 from longmem_jax.evaluation.ngrams import NGrams, stream
 from longmem_jax.evaluation.result import Result, lanes_text, scored_text, segment_text
 from longmem_jax.files import checksum, whole_file
+from longmem_jax.untrusted import json_file
+from longmem_jax.untrusted.library import library_errors
 
 FILE = 'floors.json'
 NAMES = ('unigram', 'bigram', 'trigram', '4-gram', '5-gram')
@@ -309,6 +311,9 @@ def save(floors: Floors, workdir: Path) -> Path:
 
 
 def saved(workdir: Path) -> Floors | None:
-    """What `save` wrote, or None."""
+    """What `save` wrote, or None; raises `UsageError` if the file is something else."""
     path = workdir / FILE
-    return Floors(**json.loads(path.read_text())) if path.exists() else None
+    if not path.exists():
+        return None
+    with library_errors(f'{path}: not what --mode=floors writes; delete it'):
+        return Floors(**json_file.read(path))

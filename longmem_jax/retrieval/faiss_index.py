@@ -89,7 +89,7 @@ class Faiss:
         for _, keys in store.blocks(ADDED):
             self._index.add(np.ascontiguousarray(keys, np.float32))
         for other in store.folder.glob('index.*'):
-            if not other.name.startswith(f'index.{store.digest}.'):
+            if not other.match(f'index.{store.digest}.*.safetensors'):
                 other.unlink()
         faiss_file.save(path, self._faiss, self._index, store.digest)
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import types
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from configs import corridor, host, lifelong_classification, memformer_wikitext103, quickstart
+from longmem_jax.commands.start_from import parameters_of
 from longmem_jax.config import overrides
+from longmem_jax.config.base import base
 from longmem_jax.config.saved import restored
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import saved_config
@@ -122,6 +125,14 @@ def test_a_damaged_file_is_one_message(damaged, message, tmp_path):
     (tmp_path / 'config.json').write_bytes(damaged)
     with pytest.raises(UsageError, match=message):
         saved_config(tmp_path)
+
+
+def test_a_run_to_start_from_has_a_model_that_can_be_made(tmp_path):
+    (tmp_path / 'config.json').write_text(json.dumps(changed('model.d_model', -8)))
+    experiment = types.SimpleNamespace(config=base())
+    experiment.config.train.start_from = str(tmp_path)
+    with pytest.raises(UsageError, match=r'start_from = .*its config.json has faults:\n.*d_model'):
+        parameters_of(experiment, print)
 
 
 @pytest.mark.parametrize('name', sorted(path.stem for path in CONFIGS.glob('[a-z]*.py')))

@@ -18,6 +18,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.faults import of_section
 from longmem_jax.files import checksum
 from longmem_jax.untrusted import json_file
+from longmem_jax.untrusted.schema import shown
 
 FOLDERS = {'train': 'train', 'validation': 'valid', 'test': 'test'}
 SPEAKERS = {'user1': 'A', 'user2': 'B'}
@@ -80,6 +81,11 @@ def _movies(root: Path) -> dict[int, str]:
         )
         facts = movie['0']
         require_fields(facts, FACTS, f'{file}, section 0')
+        for name in FACTS:
+            if isinstance(facts[name], list) and not all(
+                isinstance(one, str) for one in facts[name]
+            ):
+                raise UsageError(f'{file}, section 0: {name} must be a list of texts.')
         lines = [
             f'{name}: {value if isinstance(value, str) else "; ".join(map(str.strip, value))}'
             for name, value in ((name, facts[name]) for name in FACTS)
@@ -136,7 +142,8 @@ def _dialogue(file: Path, movies: dict[int, str], document: str) -> Dialogue:
         require_fields(said, dict(text=str, uid=str), f'{file}, utterance {turn}')
         if said['uid'] not in SPEAKERS:
             raise UsageError(
-                f'{file}, utterance {turn}: uid = {said["uid"]!r}: allowed are {", ".join(SPEAKERS)}.'
+                f'{file}, utterance {turn}: uid = {shown(said["uid"])}: allowed are '
+                f'{", ".join(SPEAKERS)}.'
             )
         # A line is an utterance.
         if text := ' '.join(said['text'].split()):

@@ -16,6 +16,7 @@ from longmem_jax.data.json_lines import read_examples, require_fields
 from longmem_jax.data.sets.pieces import ANSWER, READ, DataSet, Piece
 from longmem_jax.errors import UsageError
 from longmem_jax.faults import of_section
+from longmem_jax.untrusted.schema import shown
 
 FILES = {'train': 'train.jsonl', 'validation': 'val.jsonl', 'test': 'val.jsonl'}
 Fields = Mapping[str, type | tuple[type, ...]]
@@ -69,7 +70,7 @@ def _claim(line: dict[str, Any], where: str, number: int) -> Iterator[tuple]:
 
 def _copa(line: dict[str, Any], where: str, number: int) -> Iterator[tuple]:
     if line['question'] not in ('cause', 'effect'):
-        raise UsageError(f'{where}: question = {line["question"]!r}: must be cause or effect.')
+        raise UsageError(f'{where}: question = {shown(line["question"])}: must be cause or effect.')
     second = f'What was the {line["question"]}?\n1. {line["choice1"]}\n2. {line["choice2"]}'
     yield line['premise'], second, line['label'], number
 
@@ -164,7 +165,7 @@ def class_of(name: str, label: Any, where: str) -> int:
     labels = TASKS[name].labels
     if label not in labels:
         allowed = ', '.join(map(str, labels))
-        raise UsageError(f'{where}: label = {label!r}: allowed are {allowed}.')
+        raise UsageError(f'{where}: label = {shown(label)}: allowed are {allowed}.')
     return labels.index(label)
 
 
