@@ -8,7 +8,6 @@ command reads it there. Seeds that have results are not repeated; one that was c
 """
 
 import dataclasses
-import sys
 
 from absl import flags
 
@@ -48,7 +47,7 @@ def train_seeds(experiment: Experiment, seeds: int) -> None:
         if (run.workdir / 'results.json').exists():
             continue
         if not train(run, programs=programs).finished:
-            sys.exit('stopped: the same command resumes')
+            return  # it has said how to resume
 
 
 def _main(experiment: Experiment) -> None:

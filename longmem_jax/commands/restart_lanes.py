@@ -1,4 +1,4 @@
-"""Another number of lanes for a run that has begun: what goes on, and what begins again.
+"""Another number of lanes for a run that has begun: what is kept, and what begins again.
 
 Parameters, optimizer and step belong to no lane. A memory and a place in the data do, and those of eight
 lanes are not those of four: they begin again, with documents that no lane had begun.
@@ -57,10 +57,10 @@ def restarted(experiment: Experiment, corpus: Corpus, report: Any) -> tuple[Trai
     Args:
       experiment: of a run that may have begun.
       corpus: the training split, compared with that of the checkpoint.
-      report: called with lines that say what goes on.
+      report: called with lines that say what is kept.
 
     Raises:
-      UsageError: the number differs, and `config.train.restart_lanes` does not say to go on.
+      UsageError: the number differs, and `config.train.restart_lanes` does not allow it.
     """
     train, saved = experiment.config.train, saved_lanes(experiment)
     if saved is None or saved[0] == train.num_lanes:
@@ -96,7 +96,7 @@ def restarted(experiment: Experiment, corpus: Corpus, report: Any) -> tuple[Trai
     fresh = jax.jit(make, out_shardings=experiment.state_shardings)()
     report(
         f'{saved[0]} lanes in the checkpoint of step {step:,}, {train.num_lanes} now: parameters, '
-        'optimizer and step go on; memories are empty, and the lanes begin with documents that none '
+        'optimizer and step are kept; memories are empty, and the lanes begin with documents that none '
         f'had begun (number {document:,} of each lane).'
     )
     return old.replace(memory=fresh.memory, cursor=fresh.cursor), step

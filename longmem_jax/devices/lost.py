@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-SILENT = 60.0  # seconds without a sign of life; the service waits for 100
+SILENT = 30.0  # seconds without a sign of life; the service waits for about 60 to 100
 ALIVE, ENDED = 'longmem_jax/alive', 'longmem_jax/ended'
 # What a collective program says when the other side is gone.
 GONE = re.compile(r'gloo|nccl|connection (reset|closed|refused)|closed by peer|heartbeat', re.I)
@@ -34,7 +34,7 @@ class Signs:
         """Of process `number` of `count`; `store` is the client of `jax.distributed`."""
         self._store, self.number = store, number
         self.period = 2 + count / 100  # all of them speak with one service
-        self._round = 0
+        self._round, self._leaving = 0, False
         self._seen: dict[str, tuple[str, float]] = {}
 
     def look(self, now: float) -> str:
@@ -64,6 +64,7 @@ class Signs:
 
     def leave(self, code: int) -> None:
         """Ends the process, when the others have had time to hear of it."""
+        self._leaving = True
         sys.stdout.flush()
         sys.stderr.flush()
         if not self.number:
@@ -82,8 +83,9 @@ class Signs:
             Exception
         ):  # the store is gone: at the end of a run, or the service ends this process
             return
-        os.write(2, f'\n{reason}\n'.encode())
-        self.leave(1)
+        if not self._leaving:
+            os.write(2, f'\n{reason}\n'.encode())
+            self.leave(1)
 
 
 _signs: list[Signs] = []

@@ -83,6 +83,9 @@ def change(config, path, value):
         ('model.dense.activation', 'tanh', 'relu, gelu, gelu_exact, swiglu, geglu'),
         ('train.num_lanes', 3, 'must be a multiple of 4'),
         ('train.segment_length', 0, 'must be above 0'),
+        ('train.evaluate_every', -1, 'evaluate_every = -1: must be at least 0'),
+        ('train.log_every', -1, 'log_every = -1: must be at least 0'),
+        ('checkpoint.every', -1, 'every = -1: must be at least 0'),
         ('mesh.data', 3, 'the product must be 8'),
         ('mesh.data', -2, 'the product must be 8'),
     ],
@@ -95,6 +98,12 @@ def test_faults_say_what_is_allowed(path, value, message):
     change(config, path, value)
     with pytest.raises(UsageError, match=message):
         checks.require_runnable(config, 8)
+
+
+def test_zero_steps_between_things_mean_only_at_the_end():
+    config = base()
+    config.train.evaluate_every = config.train.log_every = 0
+    assert checks.find_faults(config, 1) == [] and config.checkpoint.every == 0
 
 
 @pytest.mark.parametrize(

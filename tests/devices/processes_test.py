@@ -138,7 +138,7 @@ def test_a_silent_process_ends_the_others_with_one_message():
                 break
         if reason:
             break
-    assert now == 100 and reason.startswith('Process 2 was lost: no sign of life for 70 s. Look at')
+    assert now == 70 and reason.startswith('Process 2 was lost: no sign of life for 40 s. Look at')
     assert signs[1].look(now) == reason, 'the others say the same'
 
 

@@ -1,15 +1,20 @@
 """Sampling, streaming of text, and memories as files."""
 
+import os
+import signal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax import stopping
 from longmem_jax.config.base import base
 from longmem_jax.data.tasks.vocabulary import Vocabulary
 from longmem_jax.data.tokenizers import Bytes, Words
 from longmem_jax.errors import UsageError
 from longmem_jax.generation import memory_file as state_file
+from longmem_jax.generation import reader
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.sampling import filter_logits, sample
 from longmem_jax.generation.text import TextStream, sample_text
@@ -42,6 +47,23 @@ def test_sampling_follows_temperature_and_key():
     np.testing.assert_allclose(draw(keys, 1.0).mean(), 0.4, atol=0.03)
     # probabilities to the power of 2: .36 against .16
     np.testing.assert_allclose(draw(keys, 0.5).mean(), 0.16 / 0.52, atol=0.03)
+
+
+def test_a_signal_is_obeyed_between_the_segments_of_a_prompt(monkeypatch):
+    model, params = toy('transformer_xl')
+    made, read = [], reader._read_segment
+
+    def read_one(*args):
+        if not made:
+            os.kill(os.getpid(), signal.SIGINT)
+        made.append(args)
+        return read(*args)
+
+    monkeypatch.setattr(reader, '_read_segment', read_one)
+    prompt = np.ones((1, 5 * LENGTH), np.int32)
+    with stopping.deferred(), pytest.raises(stopping.Stopped) as caught:
+        Reader(model, params, fresh_state(model, params, 1), NONE).read(prompt)
+    assert len(made) == 1 and caught.value.code == 130
 
 
 def test_text_comes_whole_characters_and_spaces():

@@ -235,7 +235,10 @@ def test_a_signal_is_obeyed_anywhere(whole, tmp_path, capfd, name, call, step, s
     assert not ended.finished and ended.step == step and ended.result is None
     out, error = capfd.readouterr()
     assert (
-        error.count(f'{name}: stopping after this step or segment; once more stops at once.') == 1
+        error.count(
+            f'{name}: stopping after this step, segment or compilation; once more stops at once.'
+        )
+        == 1
     )
     told = f'saved at step {step}' if step else 'stopped before the first step'
     assert f'{name}: {told}; run the same command to resume.' in out
