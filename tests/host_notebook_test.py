@@ -4,13 +4,12 @@ import json
 import shlex
 from pathlib import Path
 
-import jax
 import pytest
 
 from longmem_jax.data.documents import Document
 from longmem_jax.data.learn_tokenizer import learn
-from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.pretrained import export, hosts, model_fields
+from tests import toys
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOK = ROOT / 'experiments/hosts/host.ipynb'
@@ -51,8 +50,7 @@ def python_of(source):
 def host(tmp_path):
     """The folder of a host with a tokenizer, and random parameters."""
     model = model_fields.model_of(SHAPE, 'config.json')
-    made = hosts.make(model, 8)
-    params = unbox(jax.jit(lambda: initial_parameters(made, jax.random.key(0)))())
+    params = toys.parameters(hosts.make(model, 8))
     export.save(tmp_path / 'host', model, params)
     learn('bpe', [Document('text', TEXT.encode())], 280, tmp_path / 'host/tokenizer.json')
     return tmp_path / 'host'
