@@ -3,6 +3,7 @@
 Starting Python with JAX takes longer than most commands of the tests.
 """
 
+import contextlib
 import itertools
 import json
 import os
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 # Answers every line of JSON by one: [module, arguments, cache, devices, output, error] starts a
 # command, the answer is its process id; for a process id, it is the exit code, once there is one.
 SERVER = """
-import json, os, runpy, sys, traceback
+import json, os, runpy, signal, sys, traceback
 import jax
 from longmem_jax.commands import compile, evaluate, floors, generate, train, translate
 from longmem_jax.generation import text
@@ -39,7 +40,8 @@ for line in sys.stdin:
         module, arguments, cache, variables, output, error = asked
         answer = os.fork()
         if not answer:
-            os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT), 1)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the command listens
+            os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
             os.dup2(os.open(error, os.O_WRONLY | os.O_CREAT) if error else 1, 2)
             os.environ.update(variables)
             jax.config.update('jax_compilation_cache_dir', cache)  # was read with the import
@@ -62,24 +64,31 @@ class Fork:
     """A running command; the names are those of `subprocess.Popen`.
 
     Attributes:
-      stdout: what it prints, and its errors if they have no file, line by line.
-      returncode: exit code; None before `communicate`.
+      pid: number of the process.
+      stdout: what it prints, and its errors if they have no file, line by line; None = to a file.
+      returncode: exit code; None before `wait`.
     """
 
     def __init__(self, server: Any, pid: int, stdout: Any):
-        self._server, self._pid, self.stdout, self.returncode = server, pid, stdout, None
+        self._server, self.pid, self.stdout, self.returncode = server, pid, stdout, None
 
     def send_signal(self, number: int) -> None:
-        os.kill(self._pid, number)
+        os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+    def wait(self) -> int:
+        """The exit code, once there is one; minus the number of the signal that killed it."""
+        if self.returncode is None:
+            self.returncode = _ask(self._server, self.pid)
+        return self.returncode
 
     def communicate(self) -> tuple[str, None]:
         """The rest of what it prints, and no second text; waits for its end."""
         with self.stdout:
             rest = self.stdout.read()
-        self.returncode = _ask(self._server, self._pid)
+        self.wait()
         return rest, None
 
 
@@ -88,13 +97,14 @@ def _ask(server: Any, question: Any) -> int:
     return int(server.stdout.readline())
 
 
-@pytest.fixture(scope='module')
-def start() -> Iterator[Callable[..., Fork]]:
-    """`start(arguments)` starts `python -m longmem_jax.main ARGUMENTS`; options:
+@contextlib.contextmanager
+def commands() -> Iterator[Callable[..., Fork]]:
+    """A function that starts `python -m longmem_jax.main ARGUMENTS` from a list; its options:
 
     module: another module.
     cache: folder of compiled programs, not for two processes at once; None = one for all commands.
     devices: virtual CPU devices.
+    output: file for what it prints; None = `Fork.stdout`, which must be read.
     error: file for its standard error; None = with its output.
     """
     with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
@@ -108,13 +118,22 @@ def start() -> Iterator[Callable[..., Fork]]:
             module: str = 'longmem_jax.main',
             cache: Any = None,
             devices: int = 1,
+            output: Any = None,
             error: Any = None,
         ) -> Fork:
-            output = f'{folder}/output{next(numbers)}'
-            os.mkfifo(output)
+            pipe = f'{folder}/output{next(numbers)}'
+            if output is None:
+                os.mkfifo(pipe)
             flags = {'XLA_FLAGS': environment(devices)['XLA_FLAGS']}
             cache, error = str(cache or f'{folder}/compiled'), error and str(error)
-            pid = _ask(server, [module, arguments, cache, flags, output, error])
-            return Fork(server, pid, open(output))
+            pid = _ask(server, [module, arguments, cache, flags, str(output or pipe), error])
+            return Fork(server, pid, open(pipe) if output is None else None)
 
         yield start
+
+
+@pytest.fixture(scope='module')
+def start() -> Iterator[Callable[..., Fork]]:
+    """See `commands`."""
+    with commands() as made:
+        yield made
