@@ -18,6 +18,7 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 
 from longmem_jax.reporting import figures  # noqa: E402
+from tests.forks import start  # noqa: E402, F401  (a fixture)
 
 # One cache per environment: entries are not written in one piece, and two runs must not share them.
 PLACE = zlib.crc32(sys.prefix.encode())

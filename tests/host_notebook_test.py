@@ -1,18 +1,15 @@
 """The notebook: its form, and every code cell on a small host."""
 
 import json
-import subprocess
-import sys
+import shlex
 from pathlib import Path
 
-import jax
 import pytest
 
 from longmem_jax.data.documents import Document
 from longmem_jax.data.learn_tokenizer import learn
-from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.pretrained import export, hosts, model_fields
-from tests.processes import environment
+from tests import toys
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOK = ROOT / 'experiments/hosts/host.ipynb'
@@ -53,26 +50,23 @@ def python_of(source):
 def host(tmp_path):
     """The folder of a host with a tokenizer, and random parameters."""
     model = model_fields.model_of(SHAPE, 'config.json')
-    params = unbox(initial_parameters(hosts.make(model, 8), jax.random.key(0)))
+    params = toys.parameters(hosts.make(model, 8))
     export.save(tmp_path / 'host', model, params)
     learn('bpe', [Document('text', TEXT.encode())], 280, tmp_path / 'host/tokenizer.json')
     return tmp_path / 'host'
 
 
-@pytest.mark.slow  # four processes
-def test_the_cells_run_in_order(host, tmp_path):
+@pytest.mark.slow
+def test_the_cells_run_in_order(host, tmp_path, start):
     (tmp_path / 'text.txt').write_text(TEXT)
-    variables = environment(cache=tmp_path / 'compiled')
     said = []
 
     def shell(command):
-        command = command.removeprefix('python')
-        process = subprocess.run(
-            f'{sys.executable}{command}',
-            shell=True, cwd=ROOT, env=variables, capture_output=True, text=True,
-        )  # fmt: skip
-        assert process.returncode == 0, process.stdout + process.stderr
-        said.append(process.stdout + process.stderr)
+        python, option, module, *arguments = shlex.split(command)
+        assert (python, option) == ('python', '-m'), command
+        process = start(arguments, module=module)
+        said.append(process.communicate()[0])
+        assert process.returncode == 0, said[-1]
 
     names = {'shell': shell}
     small = dict(

@@ -2,37 +2,32 @@
 
 import json
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from tests.processes import environment
 
-ROOT = Path(__file__).parent.parent
+def run_all(start, commands, folder):
+    """(exit code, stdout, stderr) of every command, run in sequence.
+
+    A command begins with its module, unless that is `longmem_jax.main`.
+    """
+    folder.mkdir()
+    answers = []
+    for number, arguments in enumerate(commands):
+        named = arguments and arguments[0].startswith('longmem_jax.')
+        module, *arguments = arguments if named else ['longmem_jax.main', *arguments]
+        error = folder / str(number)
+        process = start(arguments, module=module, error=error)
+        out, _ = process.communicate()
+        answers.append((process.returncode, out, error.read_text()))
+    return answers
 
 
-@pytest.fixture(scope='module', autouse=True)
-def compiled(tmp_path_factory):
-    """The processes of this file run in sequence and share compiled programs."""
-    PROCESS.update(environment(cache=tmp_path_factory.mktemp('compiled')))
-
-
-PROCESS = {}
-
-
-def run(*arguments, module='longmem_jax.main'):
-    """Runs the command in a process of its own; returns what it prints."""
-    process = subprocess.run(
-        [sys.executable, '-m', module, *arguments],
-        cwd=ROOT,
-        env=PROCESS,
-        capture_output=True,
-        text=True,
-    )
-    assert process.returncode == 0, process.stdout + process.stderr
-    return process.stdout
+def run(start, folder, *arguments):
+    """What one command prints, which must succeed."""
+    ((code, out, error),) = run_all(start, [arguments], folder)
+    assert code == 0, out + error
+    return out
 
 
 TINY = '--config=configs/quickstart.py:tiny'
@@ -71,13 +66,8 @@ BAD = [
     ([TINY, '--mod=train'], "UsageError: --mod: there is no such flag; did you mean 'mode'? --help"),
     ([TINY, '--mode=play'], "--mode=play: not for models of the kind 'language_model'"),
     ([CORRIDOR, '--mode=generate'], "--mode=generate: not for models of the kind 'agent'"),
-<<<<<<< HEAD
     ([CORRIDOR, '--mode=play', '--temperature=0.7', '--workdir={there}'], 'takes the likeliest action'),
-    ([TINY, '--top_p=3'], 'top_p'),
-=======
-    ([CORRIDOR, '--mode=play', '--temperature=0.7', '--workdir={tmp}'], 'takes the likeliest action'),
     ([TINY, '--top_p=3'], 'UsageError: --top_p=3: 3.0 is not a number in the range'),
->>>>>>> friction
     ([TINY], '--workdir= is missing'),
     ([TINY, '--workdir=/proc/none'], 'cannot be written'),
     (['--config=configs/pg19.py', '--workdir={tmp}'], '--config.data.path=FOLDER'),
@@ -125,59 +115,9 @@ BAD = [
 
 WELL = [['--help'], ['--helpfull'], ['--mode=list'], ['--mode=list', TINY]]
 
-# Starting Python with JAX takes longer than most commands: one process does it, each is a fork of it.
-FORKS = """
-import json, os, runpy, sys
-from longmem_jax.commands import compile, evaluate, floors, generate, train, translate
-from longmem_jax.generation import text
-from longmem_jax.retrieval import build_datastore, spalm
-
-answers = []
-for number, arguments in enumerate(json.loads(sys.argv[1])):
-    paths = [f'{sys.argv[2]}/{number}.{stream}' for stream in ('out', 'error')]
-    child = os.fork()
-    if not child:
-        for stream, path in enumerate(paths, 1):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream)
-        if not arguments or not arguments[0].startswith('longmem_jax.'):
-            arguments = ['longmem_jax.main', *arguments]
-        sys.argv, code = arguments, 1
-        try:
-            runpy.run_module(arguments[0], run_name='__main__', alter_sys=True)
-        except SystemExit as end:
-            code = end.code or 0
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    answers.append((code, *(open(path).read() for path in paths)))
-print('ANSWERS' + json.dumps(answers))
-"""
-
-
-def run_all(commands, folder):
-    """(exit code, stdout, stderr) of every command, run in sequence in forks of one process.
-
-    A command begins with its module, unless that is `longmem_jax.main`.
-    """
-    folder.mkdir()
-    process = subprocess.run(
-        [sys.executable, '-c', FORKS, json.dumps(commands), str(folder)],
-        cwd=ROOT,
-        env=PROCESS,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(process.stdout.rpartition('ANSWERS')[2])
-
 
 @pytest.fixture(scope='module')
-def answers(tmp_path_factory):
+def answers(start, tmp_path_factory):
     """(exit code, stdout, stderr) of `BAD`, of its last but one with --debug, and of `WELL`."""
     folder = tmp_path_factory.mktemp('bad')
     for number in range(len(BAD)):
@@ -187,7 +127,7 @@ def answers(tmp_path_factory):
         for number, (arguments, _) in enumerate(BAD)
     ]
     commands += [[*commands[-2], '--debug'], *WELL]
-    return run_all(commands, folder / 'answers')
+    return run_all(start, commands, folder / 'answers')
 
 
 @pytest.mark.parametrize('number', range(len(BAD)), ids=lambda n: ' '.join(BAD[n][0][-1:]))
@@ -207,10 +147,10 @@ def test_debug_shows_the_traceback(answers):
 
 
 @pytest.fixture(scope='module')
-def trained(tmp_path_factory):
+def trained(start, tmp_path_factory):
     """A trained `:tiny`, with the output that a new user sees."""
     workdir = tmp_path_factory.mktemp('trained')
-    out = run(TINY, f'--workdir={workdir}', '--profile')
+    out = run(start, workdir / 'errors', TINY, f'--workdir={workdir}', '--profile')
     return workdir, out
 
 
@@ -225,11 +165,11 @@ def test_training_says_everything(trained):
 
 
 @pytest.mark.slow
-def test_results_are_evaluated_again_and_floors_shown_beside_them(trained, tmp_path):
+def test_results_are_evaluated_again_and_floors_shown_beside_them(trained, start, tmp_path):
     workdir = f'--workdir={trained[0]}'
     modes = ['--mode=floors'], ['--mode=evaluate'], ['--mode=evaluate', '--split=validation']
     # The folder is enough: the run's own configuration is read.
-    done = run_all([[workdir, *mode] for mode in modes], tmp_path / 'done')
+    done = run_all(start, [[workdir, *mode] for mode in modes], tmp_path / 'done')
     assert [code for code, _, _ in done] == [0, 0, 0], done
     floors, test, validation = (out for _, out, _ in done)
     assert 'unigram' in floors and '5-gram' in floors
@@ -241,7 +181,7 @@ def test_results_are_evaluated_again_and_floors_shown_beside_them(trained, tmp_p
 
 
 @pytest.mark.slow
-def test_generation_reads_a_saved_memory_and_goes_on(trained, tmp_path):
+def test_generation_reads_a_saved_memory_and_goes_on(trained, start, tmp_path):
     """Text read once, saved, loaded elsewhere: the same continuation as reading it all."""
     common = [f'--workdir={trained[0]}', '--mode=generate', '--top_p=1', '--seed=3']
     text = 'import os\n\ndef walk(path):\n    """All files."""\n' * 4
@@ -255,7 +195,7 @@ def test_generation_reads_a_saved_memory_and_goes_on(trained, tmp_path):
         [load, '--config.evaluate.segment_length=16'],
         [f'--load_state={tmp_path / "text"}'],
     ]
-    done = run_all([[*common, *command] for command in commands], tmp_path / 'done')
+    done = run_all(start, [[*common, *command] for command in commands], tmp_path / 'done')
     assert [code for code, _, _ in done] == [0, 0, 0, 0, 2, 2], done
     _, (_, whole, _), (_, loaded, _), (_, other, _), (*_, unlike), (*_, unread) = done
     assert loaded == whole and len(whole) > 10
@@ -265,8 +205,9 @@ def test_generation_reads_a_saved_memory_and_goes_on(trained, tmp_path):
 
 
 @pytest.mark.slow
-def test_bench_prints_json():
-    out = run(TINY, '--repeats=2', '--config.mesh.data=1', module='longmem_jax.commands.bench')
+def test_bench_prints_json(start, tmp_path):
+    command = ['longmem_jax.commands.bench', TINY, '--repeats=2', '--config.mesh.data=1']
+    out = run(start, tmp_path / 'errors', *command)
     report = json.loads(out)
     for part in ('train', 'evaluation', 'generation'):
         assert report[part]['ms_min'] <= report[part]['ms_median'] <= report[part]['ms_max']
@@ -280,11 +221,12 @@ def test_bench_prints_json():
 
 
 @pytest.mark.slow
-def test_training_a_tokenizer_is_one_command(tmp_path):
-    run(
-        TINY, '--kind=bpe', '--size=300', f'--output={tmp_path / "bpe.json"}',
-        module='longmem_jax.commands.train_tokenizer',
-    )  # fmt: skip
+def test_training_a_tokenizer_is_one_command(start, tmp_path):
+    (tmp_path / 'texts/train').mkdir(parents=True)
+    (tmp_path / 'texts/train/0.txt').write_text('alpha beta gamma delta ' * 300)
+    data = ['--config.data.source=text', f'--config.data.path={tmp_path / "texts"}']
+    command = [TINY, *data, '--kind=bpe', '--size=270', f'--output={tmp_path / "bpe.json"}']
+    run(start, tmp_path / 'errors', 'longmem_jax.commands.train_tokenizer', *command)
     assert (tmp_path / 'bpe.json').stat().st_size > 1000
 
 
@@ -298,7 +240,7 @@ def test_help_and_lists_end_well(answers):
 
 
 @pytest.mark.slow
-def test_a_text_is_scored_by_the_folder_of_a_run(trained, tmp_path):
+def test_a_text_is_scored_by_the_folder_of_a_run(trained, start, tmp_path):
     output = tmp_path / 'scored.jsonl'
     arguments = [
         f'--workdir={trained[0]}',
@@ -306,7 +248,7 @@ def test_a_text_is_scored_by_the_folder_of_a_run(trained, tmp_path):
         '--prompt=import os',
         f'--output={output}',
     ]
-    ((code, _, said),) = run_all([arguments], tmp_path / 'done')
+    ((code, _, said),) = run_all(start, [arguments], tmp_path / 'done')
     assert code == 0 and 'step 20: 9 tokens, 9 bytes: ' in said, said
     rows = map(json.loads, output.read_text().splitlines())
     assert ''.join(row['text'] for row in rows) == 'import os'

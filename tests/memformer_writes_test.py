@@ -1,6 +1,5 @@
 """What slots leave on themselves when a key is written, and when filler is."""
 
-import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from flax.serialization import msgpack_serialize
 from experiments.layer_memories import slots
 from experiments.recall.run import configuration
 from experiments.short_trainings import Trainer
-from longmem_jax.models.parameters import initial_parameters
+from tests.toys import parameters
 
 
 def test_the_three_kinds_are_counted_over_slots_and_writes():
@@ -21,7 +20,7 @@ def test_the_three_kinds_are_counted_over_slots_and_writes():
 def test_writes_of_keys_and_of_filler_are_those_of_the_documents(tmp_path):
     changes = [('data.task.eval_documents', '9'), ('evaluate.num_lanes', '2')]
     experiment = Trainer(configuration('memformer', changes)).seeded(0)
-    params = nn.unbox(initial_parameters(experiment.evaluation_model, jax.random.key(0)))
+    params = parameters(experiment.evaluation_model)
     saved = msgpack_serialize(jax.tree.map(np.asarray, params))
     (tmp_path / 'parameters.msgpack').write_bytes(saved)
     found = slots.shares(experiment, tmp_path)

@@ -157,7 +157,7 @@ def test_batches_are_sharded_over_a_mesh():
     layer = small('infini')
     x = jax.random.normal(jax.random.key(0), (8, LENGTH, WIDTH))
     state, start = layer.start(8), jnp.arange(8) % 2 == 0
-    params = layer.init(jax.random.key(1), x, state)
+    params = jax.jit(layer.init)(jax.random.key(1), x, state)
     alone, _, _ = jax.jit(layer.apply)(params, x, state, start=start)
 
     def on(kind):
@@ -174,8 +174,9 @@ def test_batches_are_sharded_over_a_mesh():
 
 def test_training_draws_dropout():
     layer, x = small('local', dropout=0.5, attention_dropout=0.5), inputs()[0]
-    params = layer.init(jax.random.key(1), x, layer.start(BATCH))
+    params = jax.jit(layer.init)(jax.random.key(1), x, layer.start(BATCH))
 
+    @jax.jit
     def run(seed):
         rngs = {'dropout': jax.random.key(seed)}
         return layer.apply(params, x, layer.start(BATCH), train=True, rngs=rngs)[0]
@@ -243,8 +244,8 @@ def test_a_layer_of_lists_and_numpy_numbers_is_the_same_layer(name):
 def test_the_output_has_the_type_of_the_layer(name):
     layer = small(name, dtype=jnp.bfloat16)
     x, state = inputs()[0], layer.start(BATCH)
-    params = layer.init(jax.random.key(0), x, state)
-    y, after, _ = layer.apply(params, x, state)
+    params = jax.eval_shape(layer.init, jax.random.key(0), x, state)
+    y, after, _ = jax.eval_shape(layer.apply, params, x, state)
     assert y.dtype == jnp.bfloat16
     types = [leaf.dtype for leaf in jax.tree.leaves(state)]
     assert types == [leaf.dtype for leaf in jax.tree.leaves(after)], 'a scan needs equal types'
@@ -252,7 +253,7 @@ def test_the_output_has_the_type_of_the_layer(name):
 
 def test_a_wrong_state_says_what_is_needed():
     layer, x = small('transformer_xl'), inputs()[0]
-    params = layer.init(jax.random.key(0), x, layer.start(BATCH))
+    params = jax.jit(layer.init)(jax.random.key(0), x, layer.start(BATCH))
     for state, message in (
         (None, 'state is NoneType: TransformerXLState of this layer is needed'),
         (small('infini').start(BATCH), 'state is InfiniState: TransformerXLState'),
@@ -265,7 +266,7 @@ def test_a_wrong_state_says_what_is_needed():
 
 def test_wrong_shapes_say_what_is_needed():
     layer, x = small('local'), inputs()[0]
-    params = layer.init(jax.random.key(0), x, layer.start(BATCH))
+    params = jax.jit(layer.init)(jax.random.key(0), x, layer.start(BATCH))
     for bad, message in (
         (dict(x=jnp.zeros((2, LENGTH + 1, WIDTH))), 'at most 4 positions'),
         (dict(x=jnp.zeros((2, LENGTH, WIDTH + 1))), 'length, 16'),

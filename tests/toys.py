@@ -57,12 +57,16 @@ def with_config(name, layers=2, **changes):
     return make_model(model_config(name, layers, **changes), LENGTH)
 
 
+def parameters(model, seed=0):
+    """Initial parameters, compiled: operation by operation takes far longer."""
+    return unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(seed)))())
+
+
 @functools.cache
 def toy(name, layers=2):
     """(model, parameters) of the toy; cached."""
     model = with_config(name, layers)
-    params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
-    return model, params
+    return model, parameters(model, 1)
 
 
 def random_segments(seed=0, segments=SEGMENTS, batch=BATCH, length=LENGTH):

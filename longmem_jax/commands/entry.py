@@ -19,7 +19,7 @@ from longmem_jax import stopping
 from longmem_jax.config import checks, overrides
 from longmem_jax.config.base import base
 from longmem_jax.devices import lost, programs, sharding
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, nearest
 from longmem_jax.experiment import Experiment, saved_config
 from longmem_jax.workdir import prepare_workdir
 

@@ -18,10 +18,10 @@ from longmem_jax.data.documents import Document
 from longmem_jax.data.learn_tokenizer import learn
 from longmem_jax.errors import UsageError
 from longmem_jax.layers import low_rank
-from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.pretrained import export as writing
 from longmem_jax.pretrained import hosts, model_fields
 from longmem_jax.training.optimizer import parameter_path
+from tests import toys
 from tests.commands.blimp_test import paradigm
 from tests.commands.train_test import experiment, texts  # noqa: F401  (a fixture)
 
@@ -38,7 +38,7 @@ def host(tmp_path_factory):
     """The folder of a host with a tokenizer, and random parameters."""
     folder = tmp_path_factory.mktemp('hosts') / 'host'
     model = model_fields.model_of(SHAPE, 'config.json')
-    params = unbox(initial_parameters(hosts.make(model, 8), jax.random.key(0)))
+    params = toys.parameters(hosts.make(model, 8))
     writing.save(folder, model, params)
     learn('bpe', [Document('book', BOOK.encode())], 280, folder / 'tokenizer.json')
     return str(folder)

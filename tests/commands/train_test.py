@@ -3,8 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import chex
@@ -29,10 +27,7 @@ from longmem_jax.experiment import Experiment, lower_step, step_flops, to_device
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer, read_metrics
 from longmem_jax.training import step as train_step
-from tests.processes import environment
 from tests.stopping import stopped
-
-ROOT = Path(__file__).parents[2]
 
 
 def small_config(path, **mesh):
@@ -261,20 +256,13 @@ def test_what_only_training_needs_is_not_asked_of_a_reader(finished, texts, tmp_
 def command(workdir, texts, *more):
     """A run of `:tiny` with one layer, as a process of its own."""
     return [
-        sys.executable, '-m', 'longmem_jax.main', '--config=configs/quickstart.py:tiny',
+        '--config=configs/quickstart.py:tiny',
         f'--workdir={workdir}', '--config.data.source=text', f'--config.data.path={texts}',
         '--config.train.log_every=1', '--config.generate.sample_length=0',
         '--config.checkpoint.every=3', '--config.model.num_layers=1',
         "--config.model.attention=('transformer_xl',)", "--config.model.feed_forward=('dense',)",
         *more,
     ]  # fmt: skip
-
-
-def start(arguments, **options):
-    return subprocess.Popen(
-        arguments, cwd=ROOT, env=environment(**options), text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )  # fmt: skip
 
 
 def until(process, wanted):
@@ -287,18 +275,25 @@ def until(process, wanted):
     raise AssertionError(f'{wanted!r} never came:\n' + ''.join(lines))
 
 
-@pytest.mark.slow
-def test_killed_and_started_again_goes_on_bit_for_bit(texts, tmp_path):
-    whole, cut, cache = (tmp_path / name for name in ('whole', 'cut', 'cache'))
-    process = start(command(whole, texts), cache=cache)
+@pytest.fixture(scope='module')
+def whole(start, texts, tmp_path_factory):
+    """The folder of a finished run of `command`."""
+    workdir = tmp_path_factory.mktemp('whole')
+    process = start(command(workdir, texts))
     out = process.communicate()[0]
     assert process.returncode == 0, out
-    process = start(command(cut, texts), cache=cache)
+    return workdir
+
+
+@pytest.mark.slow
+def test_killed_and_started_again_goes_on_bit_for_bit(start, whole, texts, tmp_path):
+    cut = tmp_path / 'cut'
+    process = start(command(cut, texts))
     until(process, 'step 8/20')
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
-    process = start(command(cut, texts), cache=cache)
+    process = start(command(cut, texts))
     out = process.communicate()[0]
     assert process.returncode == 0 and 'Resuming at step' in out, out
     losses = [[line['loss'] for line in training_lines(path)] for path in (whole, cut)]
@@ -314,14 +309,11 @@ def free_port():
 
 
 @pytest.mark.slow
-def test_two_processes_are_one_and_stop_together(texts, tmp_path):
-    """Two processes with gloo train and evaluate to the numbers of one with two devices.
+def test_two_processes_are_one_and_stop_together(start, whole, texts, tmp_path):
+    """Two processes with gloo train and evaluate to the numbers of one.
 
     SIGTERM to one of them: both save the same step and end; both resume from it.
     """
-    one = start(command(tmp_path / 'one', texts), devices=2)
-    out = one.communicate()[0]
-    assert one.returncode == 0, out
 
     def start_two():
         port = free_port()
@@ -344,12 +336,13 @@ def test_two_processes_are_one_and_stop_together(texts, tmp_path):
     processes[1].send_signal(signal.SIGTERM)
     assert 'SIGTERM: saved at step' in ends(processes, 143)
     assert 'Resuming at step' in ends(start_two(), 0)
-    a, b = (training_lines(tmp_path / name) for name in ('one', 'two'))
+    two = tmp_path / 'two'
+    a, b = (training_lines(path) for path in (whole, two))
     assert [line['step'] for line in b] == list(range(1, 21))
     np.testing.assert_allclose(
         [line['loss'] for line in a], [line['loss'] for line in b], rtol=1e-5
     )
-    a, b = (json.loads((tmp_path / n / 'results.json').read_text()) for n in ('one', 'two'))
+    a, b = (json.loads((path / 'results.json').read_text()) for path in (whole, two))
     np.testing.assert_allclose(a['test']['loss'], b['test']['loss'], rtol=1e-4)
     assert a['test']['tokens'] == b['test']['tokens']
 

@@ -13,10 +13,9 @@ import longmem_jax
 from configs.memsizer_wikitext103 import get_config
 from longmem_jax.errors import UsageError
 from longmem_jax.layers import associative, feature_maps, linear_kernel
-from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.training.graft import graft
 from longmem_jax.training.optimizer import parameter_groups, parameter_path
-from tests.toys import random_segments, run, toy, with_config
+from tests.toys import parameters, random_segments, run, toy, with_config
 
 
 def arrays(seed, number):
@@ -183,7 +182,7 @@ def test_a_softmax_model_becomes_t2r():
         common = dict(attention_bias=attention_bias, position='sinusoidal')
         softmax = with_config('local', **common, local=dict(position='none'))
         segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
-        params = unbox(initial_parameters(softmax, jax.random.key(0)))
+        params = parameters(softmax)
 
         @jax.jit
         def step(params, softmax=softmax, segment=segment):
@@ -200,9 +199,7 @@ def test_a_softmax_model_becomes_t2r():
         own = dict(toy('linear:t2r')[0].config.linear.to_dict(), bias=bias)
         t2r = with_config('linear:t2r', **common, linear=own)
         said = []
-        grafted = graft(
-            unbox(initial_parameters(t2r, jax.random.key(7))), trained, 'RUN', said.append
-        )
+        grafted = graft(parameters(t2r, 7), trained, 'RUN', said.append)
         for block in ('block_0', 'block_1'):
             ours, theirs = (tree[block]['attention'] for tree in (grafted, trained))
             jax.tree.map(np.testing.assert_array_equal, ours['projections'], theirs['projections'])

@@ -14,10 +14,19 @@ from longmem_jax.config.model_checks import model_faults
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.layers.feature_maps import unit
 from longmem_jax.models.encoders import slot_attention as slots
-from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.models.stack import make_settings
 from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
-from tests.toys import BATCH, LENGTH, VOCAB, apply, model_config, random_segments, toy, with_config
+from tests.toys import (
+    BATCH,
+    LENGTH,
+    VOCAB,
+    apply,
+    model_config,
+    parameters,
+    random_segments,
+    toy,
+    with_config,
+)
 from tests.toys import run as read
 
 
@@ -84,7 +93,7 @@ def test_normalised_slots_keep_a_segment_for_many_writes():
             normalized=normalized, bias_std=bias_std,
         )  # fmt: skip
         model = with_config('memformer', layers=1, init_std=0.02, memformer=own)
-        params = unbox(initial_parameters(model, jax.random.key(0)))
+        params = parameters(model)
         left[normalized] = left_after(model, params, 5)
     assert left[True] > 0.3 and left[False] < 1e-3, left
 

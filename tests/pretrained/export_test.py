@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 from longmem_jax.config.recipes import section
 from longmem_jax.devices.sharding import make_mesh
 from longmem_jax.errors import UsageError
-from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.pretrained import export, hosts, model_fields
+from tests import toys
 from tests.parity_systems.hosts import NAMES
 from tests.pretrained.hosts_test import copied, folder_of, load
 
@@ -84,7 +84,7 @@ def test_a_model_trained_here_becomes_a_host(name, tmp_path):
     """Without a folder that it began with: attributes are those of the family that it is a model of."""
     model = hosts.find(folder_of(name)).model
     module = hosts.make(model, 4)
-    params = unbox(initial_parameters(module, jax.random.key(3)))
+    params = toys.parameters(module, 3)
     export.save(tmp_path / 'out', model, params)
     host, again, said = load(tmp_path / 'out')
     assert 'longmem' not in host.attributes and 'new: nothing' in said

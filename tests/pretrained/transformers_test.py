@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.pretrained import export, hosts, model_fields
 from longmem_jax.segment import Segment
+from tests import toys
 from tests.parity_systems.hosts import NAMES
 from tests.pretrained.export_test import grafted
 from tests.pretrained.hosts_test import attributes, folder_of
@@ -52,7 +52,7 @@ def assert_same(model, params, folder):
 def test_a_model_trained_here(name, tmp_path):
     """With attributes and names that we wrote, not those of a folder that was read."""
     model = hosts.find(folder_of(name)).model
-    params = unbox(initial_parameters(hosts.make(model, 4), jax.random.key(3)))
+    params = toys.parameters(hosts.make(model, 4), 3)
     export.save(tmp_path / 'out', model, params, shard_bytes=40_000)
     assert not assert_same(model, params, tmp_path / 'out')
 
@@ -97,7 +97,7 @@ def test_options(name, changes, tmp_path):
     if given.get('rope_parameters', 0) is None:
         del given['rope_parameters']
     model = model_fields.model_of(given, 'config.json')
-    params = unbox(initial_parameters(hosts.make(model, 4), jax.random.key(3)))
+    params = toys.parameters(hosts.make(model, 4), 3)
     # Initial values hide mistakes: biases of zero, norms of one.
     params = jax.tree.map(
         lambda leaf: leaf + 0.1 * jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape), params

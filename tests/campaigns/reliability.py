@@ -1,0 +1,99 @@
+"""Kills commands at random moments and changes bytes of files, and says what was lost or not noticed.
+
+    python -m tests.campaigns.reliability --output=DIR [--kills=100] [--flips=1000] [--seed=0]
+
+Finished attempts are in DIR/kills.jsonl and DIR/flips.jsonl; the same command goes on after them. The
+table is in DIR/table.md. It takes an hour on two cores, most of it for the kills.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.campaigns import flips, kills, runs
+from tests.forks import ROOT, commands
+from tests.processes import environment
+
+AT_ONCE = 100  # changes of bytes in a process
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file of JSON; [] where there is none."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _add(path: Path, line: dict[str, Any]) -> None:
+    with path.open('a') as file:
+        file.write(json.dumps(line) + '\n')
+
+
+def kill(folder: Path, count: int, seed: int, start: Any) -> list[dict[str, Any]]:
+    """Attempts until signals have ended `count` commands."""
+    path = folder / 'kills.jsonl'
+    lines, made = _lines(path), kills.Kills(folder, start)
+    while kills.signals_of(lines) < count:
+        lines.append(made.attempt(len(lines), seed))
+        _add(path, lines[-1])
+        print(f'{kills.signals_of(lines)} of {count} killed', json.dumps(lines[-1]), flush=True)
+    return lines
+
+
+def flip(folder: Path, count: int, seed: int) -> list[dict[str, Any]]:
+    """Changes `count` bytes, in processes of their own: a damaged file may end them."""
+    path = folder / 'flips.jsonl'
+    lines = _lines(path)
+    while len(lines) < count:
+        arguments = [folder / 'base', folder / 'flipped', len(lines), AT_ONCE, seed]
+        process = subprocess.Popen(
+            [sys.executable, '-m', 'tests.campaigns.flips', *map(str, arguments)],
+            cwd=ROOT, env=environment(cache=folder / 'cache'), text=True, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        last = None
+        for printed in process.stdout:
+            line = json.loads(printed)
+            if line['fate'] == flips.DIED:
+                last = line
+                continue
+            lines.append(line)
+            _add(path, line)
+            last = None
+            if line['fate'] in (flips.SILENT, flips.TRACEBACK):
+                print(json.dumps(line), flush=True)
+        if process.wait() and last is None:
+            raise RuntimeError('the changes of bytes cannot be made; see above')
+        if last is not None:
+            lines.append(last)
+            _add(path, last)
+            print(json.dumps(last), flush=True)
+    return lines[:count]
+
+
+def main() -> None:
+    """See above."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--output', type=Path, required=True)
+    for name, default in (('kills', 100), ('flips', 1000), ('seed', 0)):
+        parser.add_argument(f'--{name}', type=int, default=default)
+    options = parser.parse_args()
+    folder = options.output.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    with commands() as start:
+
+        def run(arguments: list[str]) -> None:
+            process = start(arguments, cache=folder / 'cache')
+            said, _ = process.communicate()
+            assert process.returncode == 0, said
+
+        runs.make(folder / 'base', run)
+        flipped = flip(folder, options.flips, options.seed)
+        killed = kill(folder, options.kills, options.seed, start)
+    text = '\n\n'.join([kills.table(killed), flips.table(flipped), kills.show(killed)])
+    (folder / 'table.md').write_text(text + '\n')
+    print(text)
+
+
+if __name__ == '__main__':
+    main()

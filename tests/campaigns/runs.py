@@ -1,0 +1,154 @@
+"""Small runs for the campaign of reliability: what is started, what is damaged, and what came out."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from safetensors.numpy import load_file
+
+from longmem_jax.data.documents import Document
+from longmem_jax.data.learn_tokenizer import learn
+from longmem_jax.pretrained import export, hosts, model_fields
+from tests import toys
+from tests.commands.train_test import small_config
+from tests.lifelong.small import small_config as lifelong_config
+from tests.reinforcement.small import small_config as agent_config
+
+WORDS = ('alpha', 'beta', 'gamma', 'delta')
+PROMPT = 'alpha beta gamma delta ' * 8
+HOST = dict(
+    model_type='gpt2', vocab_size=300, n_layer=2, n_embd=16, n_head=2, n_positions=8,
+    activation_function='gelu_new',
+)  # fmt: skip
+# What a run is not judged by: pictures, events for TensorBoard, locks, what was damaged before.
+UNREAD = ('tensorboard', 'profile', 'checkpoints-broken')
+JUDGED = ('train', 'validation', 'test', 'test_reset')  # groups of metrics.jsonl
+
+
+def digest(value: Any) -> str:
+    """A short checksum of bytes, of an array, or of a pytree of arrays."""
+    if not isinstance(value, bytes):
+        leaves = jax.tree_util.tree_leaves_with_path(value)
+        parts = [(jax.tree_util.keystr(path), np.asarray(leaf)) for path, leaf in leaves]
+        head = [(name, str(leaf.dtype), leaf.shape) for name, leaf in parts]
+        value = repr(head).encode() + b''.join(leaf.tobytes() for _, leaf in parts)
+    return hashlib.sha256(value).hexdigest()[:16]
+
+
+def write_config(config: Any, workdir: Path) -> None:
+    """What `--workdir=WORKDIR` alone needs."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    (workdir / 'config.json').write_text(config.to_json(indent=1) + '\n')
+
+
+def make(folder: Path, run: Callable[[list[str]], None]) -> None:
+    """Makes the runs in a folder, unless it has them.
+
+    lm         a language model with a tokenizer of its own; its gate, floors, and neighbours
+    store      its datastore with an index
+    book       a memory of it
+    lifelong   a lifelong learner; its texts are in `sets`
+    agent      an agent
+    host       a Hugging Face folder
+    texts      the text of `lm`
+
+    Args:
+      folder: where.
+      run: runs a command, which must succeed.
+    """
+    if (folder / 'done').exists():
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    random = np.random.default_rng(0)
+    for split, count in (('train', 6), ('validation', 3), ('test', 3)):
+        (folder / 'texts' / split).mkdir(parents=True)
+        for i in range(count):
+            text = ' '.join(random.choice(WORDS, size=80 + 40 * i))
+            (folder / 'texts' / split / f'{i}.txt').write_text(text)
+    (folder / 'prompt.txt').write_text(PROMPT)
+    config = small_config(folder / 'texts')
+    config.data.tokenizer.update(kind='bpe', size=270)
+    config.model.vocab_size = 272
+    config.train.num_steps, config.checkpoint.every = 40, 4
+    config.train.evaluate_every = 8
+    config.retrieval.update(
+        datastore=str(folder / 'store'), k=3, tune_tokens=100, shard_tokens=700, dtype='float32',
+        block_size=64, report_tokens=3,
+    )  # fmt: skip
+    config.retrieval.spalm.update(k=3, num_steps=12, frozen=True)
+    write_config(config, folder / 'lm')
+    sets = folder / 'sets'
+    sets.mkdir()
+    write_config(lifelong_config(sets, 'method=replay'), folder / 'lifelong')
+    agent = agent_config()
+    agent.train.num_steps, agent.checkpoint.every = 12, 3
+    write_config(agent, folder / 'agent')
+    for name in ('lm', 'lifelong', 'agent'):
+        run([f'--workdir={folder / name}'])
+    lm = f'--workdir={folder / "lm"}'
+    run([lm, '--mode=build_datastore'])
+    run([lm, '--mode=train_spalm'])
+    run([lm, '--mode=floors'])
+    run([lm, '--mode=generate', '--prompt=@' + str(folder / 'prompt.txt'), '--length=0',
+         f'--save_state={folder / "book"}'])  # fmt: skip
+    model = model_fields.model_of(HOST, 'config.json')
+    export.save(folder / 'host', model, toys.parameters(hosts.make(model, 8)))
+    learn('bpe', [Document('text', PROMPT.encode())], 270, folder / 'host/tokenizer.json')
+    (folder / 'done').touch()
+
+
+def _flat(value: Any, where: str = '') -> dict[str, Any]:
+    """The leaves of JSON by path."""
+    if isinstance(value, dict | list):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        return {k: v for name, part in parts for k, v in _flat(part, f'{where}/{name}').items()}
+    return {where: value}
+
+
+def _metrics(path: Path) -> dict[str, Any]:
+    """Every value of every judged line; a second line of a group and step has a name of its own."""
+    found, count = {}, {}
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        if row['group'] in JUDGED:
+            key = f'{path.name}/{row["group"]}/{row["step"]}'
+            count[key] = count.get(key, 0) + 1
+            found |= _flat(row, key if count[key] == 1 else f'{key} again')
+    return found
+
+
+def _newest_checkpoint(folder: Path) -> dict[str, Any]:
+    """The numbers of the newest checkpoint, as it is on disk."""
+    step = max(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    state = ocp.StandardCheckpointer().restore(folder.resolve() / str(step) / 'state')
+    return {f'{folder.parent.name}/checkpoints': f'{step} {digest(state)}'}
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """What is in a folder, by name: numbers of JSON, checksums of arrays and of other files."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob('*')):
+        name = str(path.relative_to(folder))
+        if path.name == 'checkpoints' and path.is_dir():
+            found |= _newest_checkpoint(path)
+        inside = {*path.relative_to(folder).parts}
+        if inside & {*UNREAD, 'checkpoints'} or not path.is_file() or path.name.startswith('.'):
+            continue
+        if path.name == 'metrics.jsonl':
+            found |= {f'{name}: {k}': v for k, v in _metrics(path).items()}
+        elif path.suffix == '.json':
+            found |= {f'{name}: {k}': v for k, v in _flat(json.loads(path.read_text())).items()}
+        elif path.suffix == '.safetensors' or path.name == 'book':
+            found[name] = digest(load_file(path))
+        elif path.suffix == '.npz':
+            with np.load(path) as file:
+                found[name] = digest(dict(file))
+        elif path.suffix not in ('.png', '.gif', '.html'):
+            found[name] = digest(path.read_bytes())
+    return found
