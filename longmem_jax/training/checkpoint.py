@@ -20,7 +20,7 @@ import orbax.checkpoint as ocp
 
 from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
-from longmem_jax.training import checksums, restoring, storage, structure
+from longmem_jax.training import broken, checksums, restoring, storage, structure
 from longmem_jax.training import identity as identities
 from longmem_jax.training.identity import GoingOn, differing_fields
 from longmem_jax.workdir import Hold
@@ -181,29 +181,16 @@ class Checkpointer:
                 if part is not None:
                     part.close()
 
-    @property
-    def _broken_folder(self) -> Path:
-        return self.directory.parent / f'{self.directory.name}-broken'
-
-    def _move_aside(self, step: int, reason: str) -> None:
+    def _put_aside(self, step: int, reason: str) -> None:
         if self._going_on is None:
             self._report(f'Checkpoint {step} is broken ({reason}); the one before it is used.')
             return
-        folder = self._broken_folder
         self._report(
-            f'Checkpoint {step} is broken ({reason}); it was moved to {folder}/{step} and the one '
-            'before it is used.'
+            f'Checkpoint {step} is broken ({reason}); it was moved to '
+            f'{broken.folder_of(self.directory)}/{step} and the one before it is used.'
         )
         if jax.process_index() == 0:
-            folder.mkdir(exist_ok=True)
-            copies, target = 0, folder / str(step)
-            while target.exists():
-                copies += 1
-                target = folder / f'{step}-{copies}'
-            place, earlier = checksums.places(self.directory, step)
-            place.rename(target)
-            if earlier.is_file():
-                earlier.unlink()
+            broken.move(self.directory, step)
         self._manager.reload()
 
     def restore(self, abstract: Any, at: int | None = None) -> tuple[Any, int] | None:
@@ -235,27 +222,9 @@ class Checkpointer:
             if not found.broken:
                 self._run = found.run
                 return found.state, step
-            self._move_aside(step, found.broken)
-        self._require_none_broken(steps, at)
+            self._put_aside(step, found.broken)
+        broken.require_none(self.directory, steps, at, moved=self._going_on is not None)
         return None
-
-    def _require_none_broken(self, steps: list[int], at: int | None) -> None:
-        """Raises `UsageError` if there are no checkpoints left, rather than none at all."""
-        moved = f' (moved to {self._broken_folder.name})' if self._going_on else ''
-        if at is not None:
-            raise UsageError(
-                f'{self.directory}: checkpoint {at} is broken{moved}; leave it out, or train again.'
-            )
-        if steps:
-            raise UsageError(
-                f'{self.directory}: all {len(steps)} checkpoints are broken{moved}. Nothing was '
-                'overwritten; use another --workdir to start again.'
-            )
-        if self._broken_folder.is_dir() and any(self._broken_folder.iterdir()):
-            raise UsageError(
-                f'{self.directory}: no checkpoint is left of this run, those it had are broken (in '
-                f'{self._broken_folder}). Use another --workdir, or delete that folder, to start again.'
-            )
 
     def require_format(self) -> None:
         """Raises `UsageError` if the newest checkpoint has other parameter names."""

@@ -298,7 +298,7 @@ def test_a_save_that_failed_is_noticed_at_the_next_step(opened, monkeypatch):
     assert failed.wait(60)
     for thread in threading.enumerate():
         if thread.name == 'save_finalize':
-            thread.join()
+            threading.Thread.join(thread)  # Orbax's own would raise, and only once
     with pytest.raises(UsageError, match='is full; there is no checkpoint yet'):
         saver.maybe_save(3, make_state(3))
 
