@@ -19,6 +19,7 @@ from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, nearest
 from longmem_jax.experiment import Experiment, prepare_workdir, saved_config
 
+CONFIGS = Path(__file__).parents[1] / 'configs'
 MISSING = (
     '--config= is missing: for example --config=configs/quickstart.py; a --workdir= with the '
     'config.json of a run needs none'
@@ -96,21 +97,41 @@ def fail(error: BaseException) -> int:
     return 2
 
 
-def _require_file(argv: list[str]) -> None:
-    """Raises `UsageError` if the file of `--config=` is missing or makes no config."""
+def _find_config(argv: list[str]) -> list[str]:
+    """The arguments with the file that `--config=` means, by its path or by its name in the package.
+
+    Raises:
+      UsageError: there is no such file, or it makes no config.
+    """
+    found = []
     for argument in argv:
         match = re.fullmatch(r'--?config=([^:]*)(:.*)?', argument, re.DOTALL)
-        if match and not (path := Path(match[1])).is_file():
-            existing = [str(other) for other in sorted(path.parent.glob('[a-z]*.py'))]
-            raise UsageError(
-                f'{argument}: there is no file {path}; {nearest(path, existing)}a config is a file '
-                'such as configs/quickstart.py'
-            )
-        if match and not _defines_get_config(path):
-            raise UsageError(
-                f'{argument}: {path} has no function get_config; a config is a Python file with one, '
-                'such as configs/quickstart.py'
-            )
+        if match:
+            path = _config_file(match[1])
+            if not _defines_get_config(path):
+                raise UsageError(
+                    f'{argument}: {path} has no function get_config; a config is a Python file with '
+                    'one, such as configs/quickstart.py'
+                )
+            argument = f'--config={path}{match[2] or ""}'
+        found.append(argument)
+    return found
+
+
+def _config_file(given: str) -> Path:
+    """The file of a path; else the package's, by name or as `configs/NAME.py`."""
+    path = Path(given)
+    if path.is_file():
+        return path
+    name = re.fullmatch(r'(?:configs/)?([a-z]\w*?)(?:\.py)?', given)
+    if name and (packaged := CONFIGS / f'{name[1]}.py').is_file():
+        return packaged
+    known = [other.stem for other in sorted(CONFIGS.glob('[a-z]*.py'))]
+    there = [str(other) for other in sorted(path.parent.glob('[a-z]*.py'))] if path.suffix else []
+    raise UsageError(
+        f'--config={given}: there is no such file or name; {nearest(given, [*there, *known])}give the '
+        f'path of a config, or one of the names {", ".join(known)}'
+    )
 
 
 def _defines_get_config(path: Path) -> bool:
@@ -147,8 +168,7 @@ def _parse(argv: list[str]) -> list[str]:
     try:
         argv = flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
         argv, config_overrides = overrides.split_arguments(argv)
-        _require_file(argv)
-        rest = flags.FLAGS(argv)
+        rest = flags.FLAGS(_find_config(argv))
         config = flags.FLAGS['config'].value if 'config' in flags.FLAGS else None
         if config is None and 'config' in flags.FLAGS and 'workdir' in flags.FLAGS:
             config = flags.FLAGS['config'].value = _of_workdir(flags.FLAGS['workdir'].value)

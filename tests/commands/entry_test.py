@@ -21,7 +21,7 @@ from longmem_jax.errors import UsageError
 def test_a_file_may_come_by_get_config_in_any_way(tmp_path, text):
     path = tmp_path / 'config.py'
     path.write_text(text)
-    entry._require_file([f'--config={path}:tiny'])
+    entry._find_config([f'--config={path}:tiny'])
 
 
 @pytest.mark.parametrize('name, text', [('a.py', 'x = 3'), ('config.json', '{"a": '), ('b.py', '')])
@@ -29,7 +29,7 @@ def test_a_file_without_get_config_says_what_a_config_is(tmp_path, name, text):
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(UsageError, match='has no function get_config; a config is a Python file'):
-        entry._require_file([f'--config={path}'])
+        entry._find_config([f'--config={path}'])
 
 
 def test_a_config_is_whole():
