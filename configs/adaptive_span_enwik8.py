@@ -12,10 +12,10 @@ unless a span grows by more than 64 tokens in a segment; here space is reserved 
 `num_heads` 8 is the Expire-Span paper's, for models of the same sizes.
 """
 
-from configs.expire_span_enwik8 import backbone, tiny_backbone
 from longmem_jax.config.base import size
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant
+from longmem_jax.configs.expire_span_enwik8 import backbone, tiny_backbone
 
 
 def get_config(arg=''):

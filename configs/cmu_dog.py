@@ -18,10 +18,10 @@ are letters of the text, not tokens of their own. Positions of compressed vector
 like ALiBi's, and a learned one per head with which they begin nearly shut. `dtype` bfloat16 is ours.
 """
 
-from configs import _gpt2_fine_tuning
 from longmem_jax.config.base import base, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import whole_number
+from longmem_jax.configs import _gpt2_fine_tuning
 
 
 def get_config(arg=''):

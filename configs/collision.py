@@ -16,9 +16,9 @@ they are and `compressed_length` 1,024 groups of `rate` 4, a choice of ours.
 that 1 % of them is no memory, `initial_share` is three segments.
 """
 
-from configs._span_comparison import compared, set_reach
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import variant, whole_number
+from longmem_jax.configs._span_comparison import compared, set_reach
 
 
 def get_config(arg=''):

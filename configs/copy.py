@@ -15,9 +15,9 @@ advance; 4,096 memories per layer and lane, for a few A's. `max_count` 4: with f
 guessing is as good as the published 26.7 %.
 """
 
-from configs._span_comparison import compared, set_reach
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import variant, whole_number
+from longmem_jax.configs._span_comparison import compared, set_reach
 
 
 def get_config(arg=''):

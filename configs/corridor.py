@@ -16,7 +16,7 @@ which is longer than a segment, or they would not grow. `position_length`: not g
 the paper leaves open are in `reinforcement/environments/corridor.py`.
 """
 
-from configs._agents import agent, ppo, rollouts, spans, with_memory
+from longmem_jax.configs._agents import agent, ppo, rollouts, spans, with_memory
 from longmem_jax.reinforcement import settings
 
 

@@ -21,9 +21,9 @@ give `num_heads`, `initial_share`, `shorten`, `num_lanes`, `segment_length`, `cl
 1,024 and 4,096.
 """
 
-from configs._span_comparison import compared
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import variant
+from longmem_jax.configs._span_comparison import compared
 
 
 def backbone():

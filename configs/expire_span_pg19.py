@@ -15,9 +15,9 @@ are those of Adaptive-Span's own scripts; `memory_length` 8,192, `compressed_len
 are how the Compressive Transformer gets its 16k.
 """
 
-from configs._span_comparison import compared, set_reach
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import variant, whole_number
+from longmem_jax.configs._span_comparison import compared, set_reach
 
 
 def get_config(arg=''):

@@ -18,9 +18,9 @@ The baselines' lengths are not given: `model.adaptive_span.max_span` 2,048 of
 `train.loss_weights.adaptive_span` are those of Adaptive-Span's own scripts.
 """
 
-from configs._span_comparison import compared, set_reach
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import variant, whole_number
+from longmem_jax.configs._span_comparison import compared, set_reach
 
 
 def get_config(arg=''):

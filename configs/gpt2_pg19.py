@@ -9,7 +9,7 @@ Not the paper's: which books are the first is not said; `first` takes them in th
 names. What is ours in `gpt2_wikitext103.py` is ours here. `num_steps`: an epoch of 200 million tokens.
 """
 
-from configs import _gpt2_fine_tuning
+from longmem_jax.configs import _gpt2_fine_tuning
 
 
 def get_config(arg=''):

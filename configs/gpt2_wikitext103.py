@@ -20,7 +20,7 @@ a bias like ALiBi's, and a learned one per head with which they begin nearly shu
 besides the first do the same work, as a batch is a single segment.
 """
 
-from configs import _gpt2_fine_tuning
+from longmem_jax.configs import _gpt2_fine_tuning
 
 
 def get_config(arg=''):

@@ -17,9 +17,9 @@ are more than twice the first spans. The lengths of the baselines are those of c
 Adaptive-Span's own scripts.
 """
 
-from configs._span_comparison import compared, set_reach
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.variants import variant, whole_number
+from longmem_jax.configs._span_comparison import compared, set_reach
 
 
 def get_config(arg=''):

@@ -19,7 +19,7 @@ Not the paper's: `dtype` bfloat16. Online EWC has no published settings for this
 and `penalty` of `config.lifelong.online_ewc` are ours.
 """
 
-from configs._lifelong import lifelong
+from longmem_jax.configs._lifelong import lifelong
 
 EPISODES = {'oml_er': (16, 448), 'maml_er': (16, 448), 'anml_er': (16, 300)}
 SPARSE = {'replay': (16, 448), 'agem': (16, 448)}

@@ -13,7 +13,7 @@ Not the paper's: `num_lanes` 8, the rows of a step, `max_length` 384 and `learni
 recalled; `dtype` bfloat16 is ours. The episode learners were not made for questions.
 """
 
-from configs._lifelong import lifelong
+from longmem_jax.configs._lifelong import lifelong
 
 
 def get_config(arg=''):

@@ -14,7 +14,7 @@ candidate relations. `:tiny` is for two cores.
 Not the paper's: `dtype` bfloat16; for methods of other papers also `num_lanes`, the rows of a step.
 """
 
-from configs._lifelong import lifelong
+from longmem_jax.configs._lifelong import lifelong
 
 EVERY = {
     'oml_er': 'replay_every', 'anml_er': 'replay_every', 'maml_er': 'replay_every',

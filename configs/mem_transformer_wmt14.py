@@ -16,10 +16,10 @@ Not the paper's: the source gives neither width nor optimizer. `d_model`, `num_h
 sentences are left out. `dtype` bfloat16 is ours.
 """
 
-from configs.memsizer_wmt16 import tiny, translation
 from longmem_jax.config.base import size
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant, whole_number
+from longmem_jax.configs.memsizer_wmt16 import tiny, translation
 
 
 def get_config(arg=''):

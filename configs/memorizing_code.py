@@ -10,7 +10,7 @@ Not the paper's: `endings`, ours for its six languages, C, C++, Java, Python, Go
 else differs is said in configs/memorizing_pg19.py.
 """
 
-from configs import memorizing_pg19
+from longmem_jax.configs import memorizing_pg19
 
 
 def get_config(arg=''):

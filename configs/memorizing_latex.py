@@ -8,7 +8,7 @@ reads bytes, for two cores. Published: perplexity 2.37 per token (8k memories), 
 Not the paper's: `endings`, ours; what else differs is said in configs/memorizing_pg19.py.
 """
 
-from configs import memorizing_pg19
+from longmem_jax.configs import memorizing_pg19
 
 
 def get_config(arg=''):

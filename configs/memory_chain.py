@@ -8,8 +8,8 @@ one core: reward 1.00, and 0 with `:memory=local`.
 Values are ours: PPO as in PureJaxRL and CleanRL, with a memory that is as long as an episode.
 """
 
-from configs._agents import agent, ppo, rollouts, spans, with_memory
 from longmem_jax.config.variants import whole_number
+from longmem_jax.configs._agents import agent, ppo, rollouts, spans, with_memory
 from longmem_jax.reinforcement import settings
 
 

@@ -14,7 +14,7 @@ spans of 100 that begin at a segment of 100 would have no room to grow. The rule
 the paper leaves open are in `reinforcement/environments/portal.py`.
 """
 
-from configs._agents import agent, ppo, rollouts, spans, with_memory
+from longmem_jax.configs._agents import agent, ppo, rollouts, spans, with_memory
 from longmem_jax.reinforcement import settings
 
 

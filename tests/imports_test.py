@@ -33,6 +33,7 @@ FLOORS = (
 # A room that may import less than its floor allows.
 ONLY = {'data': ('errors', 'files', 'faults', 'untrusted', 'segment')}
 # What a file in `configs/` may import, and one other config.
+CONFIGS = 'configs'
 CONFIGS_MAY = tuple(
     f'{PACKAGE}.{room}'
     for room in (
@@ -45,11 +46,12 @@ CONFIGS_MAY = tuple(
 @functools.cache
 def modules():
     """Name of every module of the package and of `configs/` to its file, relative to the root."""
-    files = sorted(ROOT.glob(f'{PACKAGE}/**/*.py')) + sorted(ROOT.glob('configs/*.py'))
     named = {}
-    for file in files:
+    for file in sorted(ROOT.glob(f'{PACKAGE}/**/*.py')) + sorted(ROOT.glob('configs/*.py')):
         path = file.relative_to(ROOT)
-        parts = path.with_suffix('').parts
+        # `longmem_jax/configs` is a link to `configs`.
+        parts = (PACKAGE, *path.parts) if path.parts[0] == 'configs' else path.parts
+        parts = (*parts[:-1], path.stem)
         named['.'.join(parts[:-1] if parts[-1] == '__init__' else parts)] = path
     return named
 
@@ -79,13 +81,13 @@ def upward():
     """(file, line, imported module, what to do) of every import that is not downward."""
     floor = {name: number for number, names in enumerate(FLOORS) for name in names}
     for module, path in modules().items():
-        if module.split('.')[0] != PACKAGE:
-            continue
         own = room(module)
+        if own == CONFIGS:
+            continue
         allowed = {name for name in floor if floor[name] < floor.get(own, -1)}
         allowed = set(ONLY.get(own, allowed)) | {own}
         for line, imported in imports(path):
-            if imported.split('.')[0] != PACKAGE:
+            if room(imported) == CONFIGS:
                 yield path, line, imported, 'the package does not import configs'
             elif room(imported) not in allowed:
                 yield (
@@ -100,11 +102,11 @@ def upward():
 def of_configs():
     """The same for `configs/`."""
     for module, path in modules().items():
-        if module.split('.')[0] != 'configs':
+        if room(module) != CONFIGS:
             continue
         found = imports(path)
         for line, imported in found:
-            if imported.split('.')[0] == PACKAGE and not imported.startswith(CONFIGS_MAY):
+            if room(imported) != CONFIGS and not imported.startswith(CONFIGS_MAY):
                 yield (
                     path,
                     line,
@@ -112,7 +114,7 @@ def of_configs():
                     f'a config may import {", ".join(CONFIGS_MAY)}; offer the choice through '
                     '`longmem_jax.config`, or name it in the config',
                 )
-        for line, imported in [pair for pair in found if pair[1].startswith('configs')][1:]:
+        for line, imported in [pair for pair in found if room(pair[1]) == CONFIGS][1:]:
             yield path, line, imported, 'a config may build on one other config only'
 
 
@@ -141,8 +143,7 @@ def circles():
 
 def test_every_room_has_a_floor():
     known = {name for names in FLOORS for name in names}
-    rooms = {room(module) for module in modules() if module.split('.')[0] == PACKAGE}
-    missing = sorted(rooms - known)
+    missing = sorted({room(module) for module in modules()} - known - {CONFIGS})
     assert not missing, f'give {missing} a floor in FLOORS of tests/imports_test.py'
 
 

@@ -23,6 +23,7 @@ from longmem_jax.errors import UsageError, nearest
 from longmem_jax.experiment import Experiment, saved_config
 from longmem_jax.workdir import prepare_workdir
 
+CONFIGS = Path(__file__).parents[1] / 'configs'
 MISSING = (
     '--config= is missing: for example --config=configs/quickstart.py; a --workdir= with the '
     'config.json of a run needs none'
@@ -45,7 +46,7 @@ def define_config() -> flags.FlagHolder:
     return config_flags.DEFINE_config_file(
         'config',
         None,
-        'configs/NAME.py[:variant], or config.json of a run; not needed with the --workdir= of a run. '
+        'NAME[:variant], configs/NAME.py[:variant], or config.json of a run; not needed with the --workdir= of a run. '
         'Every field is set by --config.SECTION.FIELD=VALUE.',
         lock_config=True,
         sys_argv=[],
@@ -133,7 +134,10 @@ def fail(error: BaseException) -> int:
 
 
 def _config_file(argv: list[str]) -> tuple[list[str], ml_collections.ConfigDict | None]:
-    """The command line without a `--config=` of JSON, and its configuration; None if there is none.
+    """The command line with the file of `--config=`, or without it and with the configuration of JSON.
+
+    Returns:
+      The arguments, and the configuration; None if it is in the arguments, or there is none.
 
     Raises:
       UsageError: the file of `--config=` is missing or makes no config.
@@ -144,37 +148,47 @@ def _config_file(argv: list[str]) -> tuple[list[str], ml_collections.ConfigDict 
         if re.fullmatch(r'--?config', argument) and remaining:
             argument = f'--config={remaining.pop(0)}'
         match = re.fullmatch(r'--?config=([^:]*)(:.*)?', argument, re.DOTALL)
-        path = Path(match[1]) if match else None
-        if match and path.suffix == '.json' and path.is_file():
+        if match and (path := Path(match[1])).suffix == '.json' and path.is_file():
             if match[2]:
                 raise UsageError(f'{argument}: the configuration of a run takes no {match[2]!r}.')
             config = saved_config(path).lock()
             continue
         if match:
-            _require_config(path, argument)
+            argument = f'--config={_found(match[1], argument)}{match[2] or ""}'
         rest.append(argument)
     return rest, config
 
 
-def _require_config(path: Path, argument: str) -> None:
-    """Raises `UsageError` unless a file is there and makes a config."""
+def _found(given: str, argument: str) -> Path:
+    """The file of a path; else the package's config of that name, or of the path `configs/NAME.py`.
+
+    Raises:
+      UsageError: it is not there, or makes no config.
+    """
+    path = Path(given)
+    named = re.fullmatch(r'(?:configs/)?([a-z]\w*?)(?:\.py)?', given)
+    if not path.is_file() and named and (packaged := CONFIGS / f'{named[1]}.py').is_file():
+        return packaged
     if not path.is_file():
         existing = {
             other.stem: other
-            for folder in (Path('configs'), path.parent)
-            for other in sorted(folder.glob('[a-z]*.py'))
+            for other in (*CONFIGS.glob('[a-z]*.py'), *path.parent.glob('[a-z]*.py'))
         }
-        near = [str(existing[name]) for name in difflib.get_close_matches(path.stem, existing)]
+        near = [
+            name if existing[name].parent == CONFIGS else str(existing[name])
+            for name in difflib.get_close_matches(path.stem, existing)
+        ]
         raise UsageError(
-            f'{argument}: there is no file {path}; '
+            f'{argument}: there is no file or name {given}; '
             + (f'did you mean {" or ".join(map(repr, near))}? ' if near else '')
-            + 'a config is a file such as configs/quickstart.py; --mode=list lists them'
+            + 'a config is a file, or a name such as quickstart; --mode=list lists them'
         )
     if not _defines_get_config(path):
         raise UsageError(
             f'{argument}: {path} has no function get_config; a config is a Python file with one, '
             'such as configs/quickstart.py, or the config.json of a run'
         )
+    return path
 
 
 def _defines_get_config(path: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import ml_collections
 
+from longmem_jax.commands.entry import CONFIGS
 from longmem_jax.config import base, variants
 from longmem_jax.config.meanings import first_line, meanings
 from longmem_jax.errors import UsageError
@@ -24,12 +25,12 @@ def overview(folder: Path) -> Iterator[str]:
     Args:
       folder: of the config files.
     """
-    yield 'Configs, --config=configs/NAME.py or --config=configs/NAME.py:VARIANT,VARIANT:'
+    yield 'Configs, --config=NAME or --config=NAME:VARIANT,VARIANT:'
     for name, about, names in configs(folder):
         yield f'  {name}: {about}'
         yield from _wrapped(', '.join(names), 6)
     yield ''
-    yield 'Memories, --config=configs/NAME.py:memory=MEMORY:'
+    yield 'Memories, --config=NAME:memory=MEMORY:'
     for name, about in memories():
         yield f'  {name}: {about}'
     yield ''
@@ -49,7 +50,7 @@ def configs(folder: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """
     files = sorted(folder.glob('[a-z]*.py'))
     if not files:
-        raise UsageError(f'{folder.absolute()}: has no configs; call --mode=list in the checkout.')
+        raise UsageError(f'{folder.absolute()}: has no configs.')
     for file in files:
         spec = importlib.util.spec_from_file_location(f'configs.{file.stem}', file)
         module = importlib.util.module_from_spec(spec)
@@ -85,7 +86,7 @@ def fields(config: Any) -> Iterator[str]:
 
 def show(config: Any) -> None:
     """Prints the fields of a configuration, or the `overview` if it is None."""
-    print('\n'.join(overview(Path('configs')) if config is None else fields(config)))
+    print('\n'.join(overview(CONFIGS) if config is None else fields(config)))
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
