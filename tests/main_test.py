@@ -38,8 +38,8 @@ CLASSES = '--config=configs/bert_superglue.py:tiny'
 
 BAD = [
     ([], '--config= is missing'),
-    (['--config=configs/none.py'], '--config=configs/none.py: there is no such file or name'),
-    (['--config=configs/quickstrat.py:tiny'], "did you mean 'quickstart'"),
+    (['--config=configs/none.py'], 'there is no file or name configs/none.py'),
+    (['--config=configs/quickstrat.py:tiny'], "did you mean 'configs/quickstart.py'"),
     (['--config=configs/quickstart.py:large'], 'allowed are memory, tiny'),
     (['--config=configs/quickstart.py:?'], 'the config accepts tiny, memory=NAME'),
     ([TINY, '--config.model.d_modl=3'], 'd_model'),

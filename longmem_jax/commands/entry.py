@@ -46,7 +46,8 @@ def define_config() -> flags.FlagHolder:
     return config_flags.DEFINE_config_file(
         'config',
         None,
-        'NAME[:variant], configs/NAME.py[:variant], or config.json of a run; not needed with the --workdir= of a run. '
+        'NAME[:variant], the path of a config, or config.json of a run; not needed with the --workdir= '
+        'of a run. '
         'Every field is set by --config.SECTION.FIELD=VALUE.',
         lock_config=True,
         sys_argv=[],
