@@ -37,6 +37,7 @@ from tests.campaigns.runs import digest
 
 # What became of a changed byte.
 SAID, SAME, SILENT, TRACEBACK, DIED = 'said', 'same', 'silent', 'traceback', 'died'
+GATE = ('about.json', 'parameters.safetensors')
 DECAYED = 'datastore, decayed, verify=True'
 
 
@@ -79,7 +80,7 @@ class Readers:
             'texts of training': (self.texts, files(folder / 'texts/train'), True),
             'datastore': (self.store, files(folder / 'store'), False),
             DECAYED: (self.verified, files(folder / 'store'), False),
-            'gate of SPALM': (self.gate, files(lm / 'spalm'), False),
+            'gate of SPALM': (self.gate, [lm / 'spalm' / name for name in GATE], False),
             'lists of neighbours': (self.lists, files(lm / 'spalm_neighbours'), False),
             'memory of a text': (self.book, [folder / 'book'], False),
             'lifelong learner': (self.learner, files(folder / 'lifelong/checkpoints'), False),
@@ -265,14 +266,17 @@ def restore(base: Path, folder: Path, name: str) -> None:
 
 def main(base: str, folder: str, first: str, count: str, seed: str) -> None:
     """Prints two lines of JSON for every change, the first before it is read."""
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(base, folder)
+    whole = f'{folder}-whole'
+    for path in (whole, folder):
+        shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(base, whole)
     for name in ('lm', 'lifelong', 'agent'):  # their configurations name the folder
-        path = Path(folder) / name / 'config.json'
+        path = Path(whole) / name / 'config.json'
         path.write_text(path.read_text().replace(base, folder))
+    shutil.copytree(whole, folder)
     readers = Readers(Path(folder))
     for number in range(int(first), int(first) + int(count)):
-        line = flip(Path(base), readers, random.Random(f'{seed} {number}'))
+        line = flip(Path(whole), readers, random.Random(f'{seed} {number}'))
         print(json.dumps(line), flush=True)
 
 
