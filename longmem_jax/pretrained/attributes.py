@@ -110,9 +110,10 @@ class Attributes:
             self.require(name, *allowed)
         unknown = sorted(set(self._left) - HARMLESS)
         if unknown:
+            names = ascii(', '.join(unknown))[1:-1][:500]
             raise UsageError(
-                f'{self.source} sets {ascii(", ".join(unknown))[1:-1][:500]}: not supported. Remove an attribute only if '
-                'you know that it changes nothing.'
+                f'{self.source} sets {names}: not supported. Remove an attribute only if you know that '
+                'it changes nothing.'
             )
 
 
