@@ -300,7 +300,9 @@ def load_template(folder: Path) -> ChatTemplate:
         settings.get('chat_template'),
     )
     if isinstance(source, list):  # several, by name
-        named = {one.get('name'): one.get('template') for one in source if isinstance(one, dict)}
+        named = {
+            str(one.get('name')): one.get('template') for one in source if isinstance(one, dict)
+        }
         source = named.get('default')
     if source is None:
         raise UsageError(

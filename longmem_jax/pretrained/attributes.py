@@ -6,6 +6,7 @@ from typing import Any
 
 from longmem_jax.errors import UsageError
 from longmem_jax.layers.positions import SCALINGS
+from longmem_jax.untrusted.schema import shown
 
 # Attributes that change neither the parameters nor what a model computes in evaluation: special tokens,
 # generation, labels of classifiers, initial values, dropout, and who wrote the file.
@@ -101,7 +102,7 @@ class Attributes:
 
     def refusal(self, name: str, value: Any, why: str) -> UsageError:
         """The error for an attribute whose value is not supported."""
-        return UsageError(f'{self.source} sets {name} = {value!r}: {why}.')
+        return UsageError(f'{self.source} sets {name} = {shown(value)}: {why}.')
 
     def finish(self) -> None:
         """Raises `UsageError` with the names of all attributes that nothing has used."""
@@ -109,9 +110,10 @@ class Attributes:
             self.require(name, *allowed)
         unknown = sorted(set(self._left) - HARMLESS)
         if unknown:
+            names = ascii(', '.join(unknown))[1:-1][:500]
             raise UsageError(
-                f'{self.source} sets {", ".join(unknown)}: not supported. Remove an attribute only if '
-                'you know that it changes nothing.'
+                f'{self.source} sets {names}: not supported. Remove an attribute only if you know that '
+                'it changes nothing.'
             )
 
 

@@ -5,6 +5,7 @@ In all about 300 inputs, always the same; `LONGMEM_FUZZ=10000 pytest tests/untru
 end of a file is asked for, and nothing outside of the folder that is read is made, changed or deleted.
 """
 
+import json
 import os
 import shutil
 
@@ -104,3 +105,34 @@ def test_damaged_files_are_one_error(name, whole, tmp_path, pread):
 
     try_one()
     assert files_of(folder) == before
+
+
+FOUND = [
+    ('folder with tokenizer.json', 'tokenizer_config.json', '{"chat_template": [{"name": []}]}'),
+    ('folder with merges.txt', 'merges.txt', '\0version: 0.2\na b\n'),
+    ('host', 'config.json', '{"model_type": "qwen2", "\\u001b[2J": 1}'),
+    ('BoolQ', 'BoolQ/val.jsonl', '{"passage": "\\ud800", "question": "", "label": true}'),
+    ('CMU-DoG', 'WikiData/Jaws.json', '{"0": {"cast": [null]}}'),
+    ('memory', 'state.safetensors', '\x0c\0\0\0\0\0\0\0{"\\u001b": 1}'),
+]
+
+
+@pytest.mark.parametrize('name, file, content', FOUND, ids=[f'{name}' for name, *_ in FOUND])
+def test_what_was_found_stays_mended(name, file, content, whole, tmp_path):
+    """Parts of JSON objects are put into the whole ones."""
+    place = tmp_path / 'place'
+    shutil.copytree(whole(name), place)
+    if file.endswith('.json'):
+        content = json.dumps(merged(json.loads((place / file).read_text()), json.loads(content)))
+    (place / file).write_text(content)
+    try:
+        CASES[name].read(place)
+    except UsageError as error:
+        assert str(error).isprintable() or '\n' in str(error), ascii(str(error))
+
+
+def merged(into, part):
+    """An object with the fields of another, also inside."""
+    if not isinstance(into, dict) or not isinstance(part, dict):
+        return part
+    return into | {name: merged(into.get(name), value) for name, value in part.items()}
