@@ -31,6 +31,7 @@ jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 # both are a good part of the time of tracing.
 jax.config.update('jax_traceback_in_locations_limit', 0)
 gc.set_threshold(100_000, 20, 100)
+KEPT = int(os.environ.get('KEPT', '600'))  # programs, of about a megabyte each
 
 # No deadlines: a slow machine is not an error. The same examples in every run.
 hypothesis.settings.register_profile('fixed', deadline=None, derandomize=True, max_examples=40)
@@ -74,9 +75,23 @@ def made_figures(monkeypatch):
     return made
 
 
+def _count(event, duration, **_):
+    if event.endswith('backend_compile_duration'):
+        _programs.append(event)
+
+
+_programs = []
+jax.monitoring.register_event_duration_secs_listener(_count)
+
+
 @pytest.fixture(autouse=True, scope='module')
 def _release():
-    """Frees the programs of a file: a process can map only a limited number, and then crashes."""
+    """Frees programs between files: a process can map only a limited number, and then crashes.
+
+    Small ones are those of single operations, which the next files need again.
+    """
     yield
-    jax.clear_caches()
-    gc.collect()
+    if len(_programs) > KEPT:
+        _programs.clear()
+        jax.clear_caches()
+        gc.collect()

@@ -101,7 +101,7 @@ def test_padding_and_starts_are_the_layers_own_matter(name):
 @pytest.mark.slow
 def test_every_entry_is_a_layer_of_nnx(name):
     layer, x = small(name), inputs()[0]
-    memory = wrap(layer, rngs=nnx.Rngs(0))
+    memory = nnx.jit(lambda: wrap(layer, rngs=nnx.Rngs(0)))()
     state = memory.start(BATCH)
     optimizer = nnx.Optimizer(memory, optax.sgd(0.1), wrt=nnx.Param)
 

@@ -110,7 +110,7 @@ class Readers:
             state, step = saver.restore(self._lm.abstract_state)
         finally:
             saver.close()
-        return f'{step} {digest(_plain(state))}'
+        return f'{step} {digest(state)}'
 
     def parameters(self) -> str:
         params, step = self._lm.restore_parameters()
@@ -162,7 +162,7 @@ class Readers:
 
     def gate(self) -> str:
         params, gate = spalm.load(self._lm, self._once('keys', lambda: open_keys(self._lm)))
-        return digest([_plain(params), gate])
+        return digest([params, gate])
 
     def lists(self) -> str:
         keys = self._once('keys', lambda: open_keys(self._lm))
@@ -174,34 +174,22 @@ class Readers:
         abstract = jax.eval_shape(lambda params: fresh_state(model, params, 1), params)
         settings = model.config.to_dict() | {'segment_length': model.segment_length}
         state, pending = memory_file.load(str(self.folder / 'book'), abstract, settings, params)
-        return digest([_plain(state), pending])
+        return digest([state, pending])
 
     def learner(self) -> str:
         experiment = self._once('lifelong', lambda: of(self.folder / 'lifelong'))
         _, state, step = lifelong.learned(experiment, Progress(0, log_every=0))
-        return f'{step} {digest(_plain(state))}'
+        return f'{step} {digest(state)}'
 
     def agent(self) -> str:
         experiment = self._once('agent', lambda: of(self.folder / 'agent'))
         built = self._once('built', lambda: Built(experiment.config, experiment.mesh))
         state, step = reinforcement.restored(experiment, built, Progress(0, log_every=0))
-        return f'{step} {digest(_plain(state))}'
+        return f'{step} {digest(state)}'
 
     def host(self) -> str:
         host = hosts.find(str(self.folder / 'host'))
         return digest(hosts.load(host, hosts.make(host.model, 8), report=print))
-
-
-def _plain(tree: Any) -> Any:
-    """Keys as numbers."""
-    return jax.tree.map(
-        lambda leaf: (
-            jax.random.key_data(leaf)
-            if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-            else leaf
-        ),
-        tree,
-    )
 
 
 def read(reader: Callable[[], str]) -> tuple[str, str, str]:

@@ -32,13 +32,18 @@ JUDGED = ('train', 'validation', 'test', 'test_reset')  # groups of metrics.json
 
 
 def digest(value: Any) -> str:
-    """A short checksum of bytes, of an array, or of a pytree of arrays."""
+    """A short checksum of bytes, of an array, or of a pytree of arrays and keys."""
     if not isinstance(value, bytes):
-        leaves = jax.tree_util.tree_leaves_with_path(value)
+        leaves = jax.tree_util.tree_leaves_with_path(jax.tree.map(_numbers, value))
         parts = [(jax.tree_util.keystr(path), np.asarray(leaf)) for path, leaf in leaves]
         head = [(name, str(leaf.dtype), leaf.shape) for name, leaf in parts]
         value = repr(head).encode() + b''.join(leaf.tobytes() for _, leaf in parts)
     return hashlib.sha256(value).hexdigest()[:16]
+
+
+def _numbers(leaf: Any) -> Any:
+    is_key = jax.dtypes.issubdtype(getattr(leaf, 'dtype', np.float32), jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if is_key else leaf
 
 
 def write_config(config: Any, workdir: Path) -> None:

@@ -113,6 +113,7 @@ def test_new_directions_in_every_step_only_where_asked():
     segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
     state = model.apply({'params': params}, 2, method='initial_state')
 
+    @functools.partial(jax.jit, static_argnums=(1, 2))
     def logits(seed, train, model=model):
         rngs = {'memory': jax.random.key(seed)}
         return model.apply({'params': params}, segment, state, train=train, rngs=rngs)[0]
@@ -163,11 +164,11 @@ def test_the_gate_is_normalised():
     """A read is a weighted mean: values that are all equal are read as they are, at every token."""
     layer = gated(guard='magnitude', epsilon=1e-4)
     x, state = jax.random.normal(jax.random.key(0), (1, 16, 16)), layer.start(1)
-    params = layer.init(jax.random.key(1), x, state)['params']
+    params = jax.jit(layer.init)(jax.random.key(1), x, state)['params']
     maps = params['inner']['projections']
     maps['value'] = {'kernel': jnp.zeros((16, 2, 8)), 'bias': jnp.ones((2, 8))}
     maps['out'] = {'kernel': jnp.eye(16).reshape(2, 8, 16), 'bias': jnp.zeros((16,))}
-    y, _, _ = layer.apply({'params': params}, x, state)
+    y, _, _ = jax.jit(layer.apply)({'params': params}, x, state)
     np.testing.assert_allclose(y, 1.0, atol=1e-4)
 
 
