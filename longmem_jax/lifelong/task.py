@@ -168,8 +168,10 @@ class LifelongTask:
 
     def evaluate(self, state: LearnerState, step: int) -> None:
         """Scores all tasks, after one of them has ended, and before the first."""
+        if not self._measured:
+            return
         ended = self._ended(int(state.position))
-        if not self._measured or (step and not ended):
+        if step and not ended:
             return
         number = self._built.config.lifelong.first_rows
         tests = tuple(first(rows, number) for rows in self._built.stream.tests)

@@ -85,9 +85,11 @@ class Writer:
         self._known: set[tuple[int, str]] = set()
         self._last: dict[str, dict[str, Any]] = {}
         if self._path.exists() and not self._path.is_file():
-            raise UsageError(f'{self._path}: is not a file; move it away.')
+            raise UsageError(f'{self._path}: is not a file; move it away and run the same command.')
         if self._folder.exists() and not self._folder.is_dir():
-            raise UsageError(f'{self._folder}: is not a folder; move it away.')
+            raise UsageError(
+                f'{self._folder}: is not a folder; move it away and run the same command.'
+            )
 
     def __enter__(self) -> 'Writer':
         return self

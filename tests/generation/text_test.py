@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from longmem_jax.data.documents import Document
 from longmem_jax.data.learn_tokenizer import learn
-from longmem_jax.data.tokenizers import Bytes, Characters, Words, load_tokenizer
+from longmem_jax.data.tokenizer_files import load_tokenizer
+from longmem_jax.data.tokenizers import Bytes, Characters, Words
 from longmem_jax.generation.text import TextStream, escaped
 
 TEXT = 'hello \U0001f642 w\u00f6rld \u65e5\u672c the cat \U0001f642\U0001f642 \u00e9'

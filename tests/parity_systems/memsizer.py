@@ -142,7 +142,11 @@ def check(settings, arrays):
     yield 'out/causal_recurrent', last(causal(theirs, x, 1, 1)[0]), arrays['out/causal_recurrent']
     for i in range(len(states.count)):
         yield f'state/s_{i + 1}', states.pairs.matrix[i, :, 0], arrays[f'state/s_{i + 1}']
-        yield f'state/n_{i + 1}', states.count[i], np.asarray(arrays[f'state/n_{i + 1}'])
+        yield (
+            f'state/n_{i + 1}',
+            states.count[i].sum(axis=-1),
+            np.asarray(arrays[f'state/n_{i + 1}']),
+        )
     queries, every = x[:, :length], jnp.ones_like(valid)
     for name, counted in (('nopad', every), ('padded', valid)):
         found = cross(theirs, 'decoder.encoder_attn', slots, queries, source, counted)
