@@ -31,7 +31,7 @@ jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 # both are a good part of the time of tracing.
 jax.config.update('jax_traceback_in_locations_limit', 0)
 gc.set_threshold(100_000, 20, 100)
-KEPT = int(os.environ.get('KEPT', '600'))  # programs, of about a megabyte each
+KEPT = 400  # programs, of about a megabyte each
 
 # No deadlines: a slow machine is not an error. The same examples in every run.
 hypothesis.settings.register_profile('fixed', deadline=None, derandomize=True, max_examples=40)

@@ -4,7 +4,9 @@ import dataclasses
 import errno
 import json
 import math
+import re
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from longmem_jax.files import whole_file
 from longmem_jax.reporting import figures
 
 METRICS = 'metrics.jsonl'
+SEALED = re.compile(rb'(\{.*), "crc32": "([0-9a-f]{8})"\}')  # a line with its checksum
 EVENTS = 'tensorboard'
 
 
@@ -40,14 +43,28 @@ class _Lines:
     damaged: list[int]
 
 
+def _line(row: dict[str, Any]) -> str:
+    """A row with the checksum of its text, which other programs read as one more field."""
+    text = json.dumps(row)
+    return f'{text[:-1]}, "crc32": "{zlib.crc32(text.encode()):08x}"}}\n'
+
+
 def _row(line: bytes) -> dict[str, Any] | None:
-    """What a line says; None if it is damaged."""
+    """What a line says; None if it is damaged. Lines of earlier versions have no checksum."""
+    if sealed := SEALED.fullmatch(line):
+        line = sealed[1] + b'}'
+        if zlib.crc32(line) != int(sealed[2], 16):
+            return None
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    whole = isinstance(row, dict) and isinstance(row.get('group'), str)
-    return row if whole and type(row.get('step')) is int else None
+    if not isinstance(row, dict) or type(row.get('step')) is not int:
+        return None
+    texts = {name for name, value in row.items() if isinstance(value, str)}
+    # A text that is no number is what was a checksum.
+    plain = all(row[name] in ('nan', 'inf', '-inf') for name in texts - {'group'})
+    return row if 'group' in texts and plain else None
 
 
 def _read(path: Path) -> _Lines:
@@ -177,7 +194,7 @@ class Writer:
             self._file = self._path.open('a')
         line = {'step': step, 'group': group}
         line |= {name: _plain(value) for name, value in values.items()}
-        self._file.write(json.dumps(line) + '\n')
+        self._file.write(_line(line))
         self._file.flush()
         self._known.add((step, group))
         self._add(step, group, values)

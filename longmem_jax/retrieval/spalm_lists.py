@@ -6,7 +6,7 @@ cost is one search per token of the split, and eight bytes per neighbour.
 WORKDIR/spalm_neighbours/SPLIT-DIGEST/, the digest over all that the lists depend on:
 numbers.bin            int64 [tokens, K], numbers of keys in the datastore, nearest first; -1 = none
 progress.safetensors   where the search is, until all are found; another call resumes from it
-lists.json             what the lists depend on; written at the end
+lists.json             what the lists depend on, and a checksum; written at the end
 """
 
 import json
@@ -18,11 +18,13 @@ import numpy as np
 
 from longmem_jax.errors import UsageError
 from longmem_jax.files import checksum, whole_file
+from longmem_jax.retrieval import verified
 from longmem_jax.retrieval.datastore import Datastore
 from longmem_jax.retrieval.own_document import is_own_text, source_of
 from longmem_jax.retrieval.progress_file import go_on, save_position
 from longmem_jax.retrieval.reading import Part, Reader, in_text_order
 from longmem_jax.retrieval.spalm_keys import Keys
+from longmem_jax.untrusted import json_file, schema
 
 SEARCH = (
     'index',
@@ -36,6 +38,7 @@ SEARCH = (
     'seed',
 )
 SAVED_EVERY = 16  # parts
+ABOUT = schema.fields({}, {'sha256': schema.text('[0-9a-f]{64}', 'a SHA-256')}, others=True)
 
 
 class Lists:
@@ -137,7 +140,7 @@ def look_up(workdir: Path, keys: Keys, split: str, k: int, report: Callable[[str
         report(f'Looking up {k} neighbours of {shape[0]:,} tokens of {split}: {folder}')
         _search(folder, keys, split, own_text, firsts, shape)
         with whole_file(finished) as partial:
-            partial.write_text(json.dumps(about, indent=1) + '\n')
+            partial.write_text(json.dumps(about | {'sha256': checksum(path)}, indent=1) + '\n')
         (folder / 'progress.safetensors').unlink(missing_ok=True)
     size = path.stat().st_size if path.exists() else 0
     if size != 8 * shape[0] * k:
@@ -145,6 +148,10 @@ def look_up(workdir: Path, keys: Keys, split: str, k: int, report: Callable[[str
             f'{path}: {size:,} bytes, {8 * shape[0] * k:,} are needed. Delete {folder}, and start '
             'again.'
         )
+    saved = schema.require(json_file.read(finished), ABOUT, finished)
+    if 'sha256' in saved:  # lists of earlier versions have none
+        sums = {path.name: saved['sha256']}
+        verified.require(folder, sums, 'int64', again=settings.verify, report=report)
     return Lists(folder, np.memmap(path, np.int64, 'r', shape=shape), firsts, store)
 
 

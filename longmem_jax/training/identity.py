@@ -129,7 +129,7 @@ def other_data(saved: dict[str, Any], going_on: GoingOn, where: str) -> list[str
     """What differs in the content of the data; raises `UsageError` unless that is accepted."""
     if DATA not in saved or not going_on.data:
         return []
-    before, now = (data['content'] for data in (saved[DATA], going_on.data))
+    before, now = (data['content'] for data in (saved[DATA], plain(going_on.data)))
     fields = differing_fields(in_both(before, now), in_both(now, before))
     if fields and not going_on.accept_other_data:
         fields += differing_fields(saved[DATA]['place'], going_on.data['place'])
@@ -146,8 +146,8 @@ def other_settings(saved: dict[str, Any], going_on: GoingOn) -> list[str]:
     """What differs in the settings, and where the data is."""
     fields = []
     for before, now in (
-        (saved.get(SETTINGS, {}), going_on.settings),
-        (saved.get(DATA, {}).get('place', {}), going_on.data.get('place', {})),
+        (saved.get(SETTINGS, {}), plain(going_on.settings)),
+        (saved.get(DATA, {}).get('place', {}), plain(going_on.data.get('place', {}))),
     ):
         fields += differing_fields(in_both(before, now), in_both(now, before))
     return fields

@@ -49,9 +49,29 @@ def test_lines_are_json_even_where_numbers_are_not_finite(tmp_path):
         raise AssertionError(f'{name} is not JSON')
 
     text = (tmp_path / 'metrics.jsonl').read_text()
-    assert json.loads(text, parse_constant=refuse) == {
-        'step': 1, 'group': 'train', 'loss': 'nan', 'norm': 'inf',
-    }  # fmt: skip
+    row = json.loads(text, parse_constant=refuse)
+    assert len(row.pop('crc32')) == 8
+    assert row == {'step': 1, 'group': 'train', 'loss': 'nan', 'norm': 'inf'}
+    assert writers.read_metrics(tmp_path / 'metrics.jsonl') == [row]
+
+
+def test_no_changed_digit_is_believed(tmp_path):
+    """Whichever byte of a line changes: the line is left out. Lines of earlier versions are read."""
+    path = tmp_path / 'metrics.jsonl'
+    with writers.Writer(tmp_path) as writer:
+        for step in (1, 2, 3):
+            writer.scalars(step, 'train', {'loss': 1 / step, 'norm': math.inf})
+    content = path.read_bytes()
+    begin = content.index(b'\n') + 1
+    for place in range(begin, content.index(b'\n', begin)):
+        for bit in range(8):
+            changed = bytearray(content)
+            changed[place] ^= 1 << bit
+            path.write_bytes(changed)
+            steps = [line['step'] for line in writers.read_metrics(path)]
+            assert steps == [1, 3], f'{bytes(changed[begin:])!r} was read: compare the checksum'
+    path.write_text('{"step": 4, "group": "train", "loss": "nan"}\n')
+    assert writers.read_metrics(path) == [{'step': 4, 'group': 'train', 'loss': 'nan'}]
 
 
 @pytest.mark.parametrize('torn', ['', '{"step": 5, "gro', '{"step": 5, "group": "train"'])

@@ -110,7 +110,11 @@ def test_lists_go_on_where_they_stopped_and_never_have_the_own_document(
     assert len(calls) == number  # all are kept
     documents, found = own_rows(experiment, whole, 'train')
     assert (found >= 0).all() and not (found == documents[:, None]).any()
-    size = (whole.folder / 'numbers.bin').stat().st_size
+    content = bytearray((whole.folder / 'numbers.bin').read_bytes())
+    size, content[40] = len(content), content[40] ^ 1
+    (whole.folder / 'numbers.bin').write_bytes(content)
+    with pytest.raises(UsageError, match='its bytes were changed'):
+        look_up(tmp_path / 'whole', keys, 'train', 4, print)
     (whole.folder / 'numbers.bin').write_bytes(bytes(size - 8))
     with pytest.raises(UsageError, match=f'{size:,} are needed. Delete'):
         look_up(tmp_path / 'whole', keys, 'train', 4, print)

@@ -1,5 +1,6 @@
 """Checkpoints: saved states are restored on any mesh; broken ones are set aside and reported."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -16,6 +17,7 @@ from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.training import checksums
 from longmem_jax.training.checkpoint import Checkpointer, differing_fields
+from longmem_jax.training.identity import GoingOn, other_data, other_settings, plain
 
 IDENTITY = {'config.model': {'num_layers': 2, 'attention': ['local', 'local']}, 'tokenizer': 'a1'}
 
@@ -343,3 +345,15 @@ def test_fields_that_were_added_later_have_their_defaults(open_run, mesh):
     saver, _ = open_run({'config.model': model | {'parallel_residual': True}})
     with pytest.raises(UsageError, match='config.model.parallel_residual: False in the checkpoint'):
         saver.restore(abstract(make_state(0, mesh, 'data')))
+
+
+def test_tuples_of_a_configuration_are_no_difference():
+    """A checkpoint keeps JSON, which has lists only; every resumed run would say that it differs."""
+    given = GoingOn(
+        settings={'groups': (('lora', 1.0),), 'rate': 0.1}, data={'content': {'x': ()}, 'place': {}}
+    )
+    saved = plain(given.stored())
+    assert other_settings(saved, given) == [], 'compare with the settings as JSON has them'
+    assert other_data(saved, given, 'checkpoint 3') == []
+    changed = dataclasses.replace(given, settings=given.settings | {'rate': 0.2})
+    assert other_settings(saved, changed) == ['rate: 0.1 in the checkpoint, 0.2 given']
