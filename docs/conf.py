@@ -13,7 +13,7 @@ os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 project = 'longmem_jax'
 author = 'the authors of longmem_jax'
 version = release = longmem_jax.__version__
-exclude_patterns = ['_build', '**.ipynb_checkpoints']
+exclude_patterns = ['_build', '**.ipynb_checkpoints', 'notebooks/*.ipynb']  # made of the .md
 extensions = [
     'memory_facts',
     'myst_nb',
