@@ -22,6 +22,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TWICE = 1.0
 # A library may swallow what a handler raises, or be in a long call: then the thread ends a command.
 GRACE = 5.0
+AGAIN = 0.02  # seconds until a signal that was swallowed comes again; less than `TWICE`
 
 
 class Stopped(SystemExit):
@@ -44,6 +45,7 @@ class _State:
       pid: process whose handlers are installed; 0 = none.
       command: whether the process is a command, which may be ended.
       previous: the handlers before.
+      unraisable: `sys.unraisablehook` before.
       pipe: where signals arrive for the thread: its writing end, and the descriptor before.
       thread: reads there.
       code: exit code of a run that was stopped.
@@ -56,6 +58,7 @@ class _State:
     pid: int = 0
     command: bool = False
     previous: dict[int, Any] = dataclasses.field(default_factory=dict)
+    unraisable: Any = None
     pipe: tuple[int, int] = (-1, -1)
     thread: threading.Thread | None = None
     code: int = 0
@@ -84,6 +87,7 @@ def listen(*, command: bool = False) -> bool:
     os.set_blocking(write, False)
     _state.pipe = write, signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     _state.previous = {signum: signal.signal(signum, _hear) for signum in SIGNALS}
+    _state.unraisable, sys.unraisablehook = sys.unraisablehook, _swallowed
     _state.thread = threading.Thread(target=_watch, args=(read,), name='signals', daemon=True)
     _state.thread.start()
     return True
@@ -107,6 +111,7 @@ def unlisten() -> None:
     for signum, handler in _state.previous.items():
         signal.signal(signum, handler)
     signal.set_wakeup_fd(before)
+    sys.unraisablehook = _state.unraisable
     _state.pid, _state.command = 0, False
     os.close(write)  # which ends the thread
     _state.thread.join()
@@ -169,6 +174,18 @@ def _hear(signum: int, frame: Any) -> None:
     _note(signum)
     if not _state.deferred:
         raise Stopped(signum)
+
+
+def _swallowed(about: Any) -> None:
+    """`sys.unraisablehook`: a callback of the garbage collector swallows what is raised in it.
+
+    The command would say that it stops, and continue. So the signal comes again, a little later.
+    """
+    if not isinstance(about.exc_value, Stopped):
+        _state.unraisable(about)
+        return
+    again = threading.main_thread().ident, about.exc_value.code - 128
+    threading.Timer(AGAIN, signal.pthread_kill, again).start()
 
 
 def _note(signum: int) -> None:

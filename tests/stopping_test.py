@@ -1,10 +1,12 @@
 """SIGTERM and Ctrl-C before, around and between what a run does; the signals are sent from inside."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -130,3 +132,25 @@ def test_the_exit_code_says_that_a_run_was_stopped(monkeypatch, name):
         with pytest.raises(SystemExit) as caught:
             entry.run(lambda code=code: stopping.end(code - 128) if code else None)
         assert (caught.value.code or 0) == code
+
+
+def test_a_signal_that_a_callback_swallows_comes_again():
+    """Python drops what is raised in a callback of the garbage collector; JAX has one."""
+    sent = []
+
+    def callback(phase, info):
+        if not sent:
+            sent.append(phase)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    assert stopping.listen()
+    gc.callbacks.append(callback)
+    try:
+        with pytest.raises(stopping.Stopped) as caught:
+            gc.collect()
+            time.sleep(10)  # ends with the signal
+            pytest.fail('the signal was lost: send it again when `sys.unraisablehook` has it')
+    finally:
+        gc.callbacks.remove(callback)
+        stopping.unlisten()
+    assert caught.value.code == 143

@@ -12,6 +12,7 @@ from longmem_jax.commands import by_source
 from longmem_jax.commands.restart_lanes import restarted
 from longmem_jax.commands.start_from import first_parameters
 from longmem_jax.commands.translate import translate_split
+from longmem_jax.config import saved
 from longmem_jax.config.reach import too_short
 from longmem_jax.data import lanes
 from longmem_jax.data.oddities import oddities
@@ -157,7 +158,7 @@ class LanguageModelTask:
             kept = config.copy_and_resolve_references()
             kept.train.restart_lanes = False  # it is said once, not for good
             kept.checkpoint.accept_other_data = False  # it is said once, not for good
-            path.write_text(kept.to_json(indent=1) + '\n')
+            saved.write(kept, path)
 
     def compile(self) -> Step:
         """The step for the shapes of the config."""

@@ -4,7 +4,11 @@ Such a file may come from anywhere, so fields and types are compared with those 
 the layers before anything reads them.
 """
 
+import json
 import math
+import sys
+import zlib
+from pathlib import Path
 from typing import Any
 
 import ml_collections
@@ -12,6 +16,7 @@ import ml_collections
 from longmem_jax.config import earlier
 from longmem_jax.config.base import FOLLOWS, base
 from longmem_jax.errors import UsageError, nearest
+from longmem_jax.files import whole_file
 from longmem_jax.models.kinds import KINDS
 
 SECTIONS = ('data', 'model', 'train')  # a Hugging Face folder has a config.json too, without them
@@ -23,6 +28,19 @@ OPEN = (
 )  # fmt: skip
 DEPTH = 8  # of sections and tuples in each other
 LARGEST = 2**63
+CHECKSUM = 'crc32'  # of the other fields
+
+
+def write(config: ml_collections.ConfigDict, path: Path) -> None:
+    """Writes the `config.json` of a run, with a checksum; an earlier one is replaced as a whole."""
+    content = json.loads(config.to_json())
+    with whole_file(path) as partial:
+        sealed = content | {CHECKSUM: _checksum(content)}
+        partial.write_text(json.dumps(sealed, indent=1) + '\n')
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return f'{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}'
 
 
 def restored(content: Any, where: str) -> ml_collections.ConfigDict:
@@ -30,7 +48,8 @@ def restored(content: Any, where: str) -> ml_collections.ConfigDict:
 
     Fields that a later version added have their defaults. A field that follows another one in
     `config.base`, and has its value, follows it again, so that overrides do the same as they did with
-    the config's own file.
+    the config's own file. A note says if the checksum is that of other values: a file may be edited, but
+    a disk may also have changed it.
 
     Args:
       content: what the JSON says; anything.
@@ -44,6 +63,9 @@ def restored(content: Any, where: str) -> ml_collections.ConfigDict:
             f'{where}: not the configuration of a run, which has {", ".join(SECTIONS)}; give the '
             'workdir of a run. A Hugging Face model is used through configs/host.py:path=FOLDER.'
         )
+    content = dict(content)
+    if (found := content.pop(CHECKSUM, None)) is not None and found != _checksum(content):
+        print(f'Note: {where} was changed after the run wrote it.', file=sys.stderr)
     expected = base().to_dict()
     layers = earlier.defaults_of(content['model'])
     expected['model'] = layers | {name: {} for name in KINDS if name in content['model']}

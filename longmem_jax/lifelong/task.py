@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from longmem_jax import stopping
+from longmem_jax.config import saved
 from longmem_jax.devices import sharding
 from longmem_jax.lifelong import figures, metrics
 from longmem_jax.lifelong.build import Built
@@ -137,7 +138,7 @@ class LifelongTask:
         for line in built.learner.schedule(len(built.stream.rows)):
             self._progress.say(line)
         if jax.process_index() == 0:
-            (self._workdir / 'config.json').write_text(config.to_json(indent=1) + '\n')
+            saved.write(config, self._workdir / 'config.json')
 
     def compile(self) -> Step:
         """The step; XLA compiles it on the first call."""

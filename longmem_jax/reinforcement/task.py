@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from longmem_jax.config import saved
 from longmem_jax.devices import sharding
 from longmem_jax.experiment import step_flops
 from longmem_jax.memory.registry import LAYERS
@@ -67,7 +68,7 @@ class AgentTask:
             f'rollouts of {steps} steps.'
         )
         if jax.process_index() == 0:
-            (self._workdir / 'config.json').write_text(config.to_json(indent=1) + '\n')
+            saved.write(config, self._workdir / 'config.json')
 
     def compile(self) -> Step:
         """The step for the shapes of the config."""

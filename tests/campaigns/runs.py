@@ -26,8 +26,8 @@ HOST = dict(
     model_type='gpt2', vocab_size=300, n_layer=2, n_embd=16, n_head=2, n_positions=8,
     activation_function='gelu_new',
 )  # fmt: skip
-# What a run is not judged by: pictures, events for TensorBoard, locks, what was damaged before.
-UNREAD = ('tensorboard', 'profile', 'checkpoints-broken')
+# What a run is not judged by: events for TensorBoard, what was damaged before, times of files.
+UNREAD = ('tensorboard', 'profile', 'checkpoints-broken', 'verified.json')
 JUDGED = ('train', 'validation', 'test', 'test_reset')  # groups of metrics.jsonl
 
 

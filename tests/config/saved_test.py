@@ -13,7 +13,7 @@ from configs import corridor, host, lifelong_classification, memformer_wikitext1
 from longmem_jax.commands.start_from import parameters_of
 from longmem_jax.config import overrides
 from longmem_jax.config.base import base
-from longmem_jax.config.saved import restored
+from longmem_jax.config.saved import restored, write
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import saved_config
 
@@ -141,3 +141,16 @@ def test_every_config_can_be_read_again(name, tmp_path):
     (tmp_path / 'config.json').write_text(config.to_json())
     again = saved_config(tmp_path)
     assert again.to_json() == config.to_json()
+
+
+def test_a_changed_value_is_said(tmp_path, capsys):
+    """Many values of a config are possible; only a checksum tells one that the run did not have."""
+    path = tmp_path / 'config.json'
+    write(quickstart.get_config('tiny'), path)
+    assert saved_config(path).to_dict() == quickstart.get_config('tiny').to_dict()
+    assert not capsys.readouterr().err
+    sealed = json.loads(path.read_text())
+    sealed['evaluate']['segment_length'] += 1
+    path.write_text(json.dumps(sealed))
+    assert saved_config(path).evaluate.segment_length == sealed['evaluate']['segment_length']
+    assert 'was changed after the run wrote it' in capsys.readouterr().err
