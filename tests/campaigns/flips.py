@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import ml_collections
 import numpy as np
 
 from longmem_jax.commands import lifelong, reinforcement
-from longmem_jax.config import checks
+from longmem_jax.config import checks, saved
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, saved_config
@@ -260,7 +261,9 @@ def main(base: str, folder: str, first: str, count: str, seed: str) -> None:
     shutil.copytree(base, whole)
     for name in ('lm', 'lifelong', 'agent'):  # their configurations name the folder
         path = Path(whole) / name / 'config.json'
-        path.write_text(path.read_text().replace(base, folder))
+        content = json.loads(path.read_text().replace(base, folder))
+        del content[saved.CHECKSUM]
+        saved.write(ml_collections.ConfigDict(content), path)
     shutil.copytree(whole, folder)
     readers = Readers(Path(folder))
     for number in range(int(first), int(first) + int(count)):
