@@ -169,6 +169,11 @@ def exit_code() -> int:
     return _state.code
 
 
+def heard() -> int:
+    """128 + the number of the signal that this process has heard; 0 = none."""
+    return 128 + _state.heard if _state.heard else 0
+
+
 def _hear(signum: int, frame: Any) -> None:
     """The handler, called in the main thread."""
     _note(signum)

@@ -14,6 +14,7 @@ import pytest
 
 from longmem_jax import stopping
 from longmem_jax.commands import entry
+from longmem_jax.errors import UsageError
 from tests.processes import environment
 
 ROOT = Path(__file__).parent.parent
@@ -119,6 +120,11 @@ def test_handlers_are_put_back():
 @pytest.mark.parametrize('name', CODES)
 def test_the_exit_code_says_that_a_run_was_stopped(monkeypatch, name):
     """A run that was stopped has saved and returned; for a scheduler it is not a finished one."""
+
+    def fail():
+        stopping._state.heard = CODES[name] - 128  # and a library made an error of it
+        raise UsageError('no checkpoint there')
+
     monkeypatch.setattr(entry.logging, 'set_verbosity', lambda level: None)
     monkeypatch.setattr(entry.app, 'run', lambda main, flags_parser: main(['longmem']))
     monkeypatch.setattr(stopping, 'listen', lambda command: None)
@@ -132,6 +138,10 @@ def test_the_exit_code_says_that_a_run_was_stopped(monkeypatch, name):
         with pytest.raises(SystemExit) as caught:
             entry.run(lambda code=code: stopping.end(code - 128) if code else None)
         assert (caught.value.code or 0) == code
+    monkeypatch.setattr(stopping._state, 'heard', 0)
+    with pytest.raises(SystemExit) as caught:
+        entry.run(fail)
+    assert caught.value.code == CODES[name]
 
 
 def test_a_signal_that_a_callback_swallows_comes_again():

@@ -74,7 +74,9 @@ def run(function: Callable[[], Any]) -> None:
             programs.keep_programs()
             function()
         except UsageError as error:
+            # A library may turn what a signal raises into an error of its own.
             code = fail(error)
+            code = stopping.heard() or code
             lost.ended(reason(error), code)
             sys.exit(code)
         except stopping.Stopped as stopped:
