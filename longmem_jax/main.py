@@ -226,7 +226,8 @@ def _run() -> None:
         listing.show(config)
         return
     if config is None:
-        raise UsageError(entry.MISSING)
+        where = f'{_WORKDIR.value}: no config.json of a run is there. ' if _WORKDIR.value else ''
+        raise UsageError(f'{where}{entry.MISSING}')
     allocator.keep_pages()
     if mode == 'compile':
         compile.compile_for(config, _TOPOLOGY.value)

@@ -94,7 +94,7 @@ BAD = [
      '--save_state=/proc/memory: cannot be written'),
     ([TINY, 'train'], 'unknown arguments'),
     ([TINY, '--workdir={tmp}/typo', '--mode=evaluate'], 'there is no such folder; train first'),
-    (['--workdir={tmp}/typo', '--mode=score'], '--config= is missing'),
+    (['--workdir={tmp}/typo', '--mode=score'], 'typo: no config.json of a run is there. --config= is'),
     ([TINY, '--workdir={tmp}', '--mode=score', '--prompt=x', '--save_state=y'],
      '--save_state with --mode=score'),
     ([TINY, '--workdir={tmp}', '--mode=generate', '--prompts=x', '--prompt=y'],

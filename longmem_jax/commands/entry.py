@@ -25,8 +25,8 @@ from longmem_jax.workdir import prepare_workdir
 
 CONFIGS = Path(__file__).parents[1] / 'configs'
 MISSING = (
-    '--config= is missing: for example --config=configs/quickstart.py; a --workdir= with the '
-    'config.json of a run needs none'
+    '--config= is missing: for example --config=quickstart; a --workdir= with the config.json of a run '
+    'needs none'
 )
 HELP = (
     '-?',
