@@ -1,11 +1,12 @@
 """What the training data is, in a few fields that a checkpoint keeps to notice other data.
 
-It is not a digest of everything, which would be read from disk at every start: a text that changes in
-the middle and keeps its length is not noticed.
+Small texts are digested whole. Large ones are not, as they would be read from disk at every start: one
+that changes in the middle and keeps its length is not noticed.
 """
 
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.sets.registry import DATA_SETS
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.text_files import find_files
+from longmem_jax.files import checksum
 
 PLACE = ('path', 'name')  # where the data is: it may be moved
 APART = ('tokenizer', 'seed')  # compared by themselves
+WHOLE = 64 << 20  # bytes of text files that are digested whole, a fraction of a second
 
 
 def describe(data: Any, corpus: Corpus) -> dict[str, Any]:
@@ -30,7 +33,8 @@ def describe(data: Any, corpus: Corpus) -> dict[str, Any]:
     Returns:
       'place': where it is; 'content': all other fields of `config.data`, the number of documents, a
       digest of the tokens of the first, the middle and the last of them, and one of the names and sizes
-      of text files. Data that is drawn from `config.data.seed` has no digests.
+      of text files, with all that is in them up to `WHOLE` bytes. Data that is drawn from
+      `config.data.seed` has no digests.
     """
     fields = json.loads(data.to_json_best_effort())
     content = {
@@ -42,9 +46,7 @@ def describe(data: Any, corpus: Corpus) -> dict[str, Any]:
     if data.source not in TASKS and data.source not in DATA_SETS:
         content['digest of three training documents'] = _digest_of_documents(corpus)
     if data.source == 'text' and data.documents != 'folder':
-        content['digest of the sizes of training files'] = _digest_of_sizes(
-            Path(data.path).expanduser()
-        )
+        content['digest of training files'] = _digest_of_files(Path(data.path).expanduser())
     return {'place': {f'config.data.{name}': fields[name] for name in PLACE}, 'content': content}
 
 
@@ -56,8 +58,13 @@ def _digest_of_documents(corpus: Corpus) -> str:
     return digest.hexdigest()[:16]
 
 
-def _digest_of_sizes(root: Path) -> str:
+def _digest_of_files(root: Path) -> str:
     files = [root] if root.is_file() else find_files(root, 'train')
     folder = root.parent if root.is_file() else root
-    sizes = [f'{file.relative_to(folder)} {file.stat().st_size}' for file in files]
-    return hashlib.sha256('\n'.join(sizes).encode()).hexdigest()[:16]
+    whole = sum(file.stat().st_size for file in files) <= WHOLE
+
+    def lines() -> Iterator[str]:
+        for file in files:
+            yield f'{file.relative_to(folder)} {file.stat().st_size} {checksum(file) if whole else ""}'
+
+    return hashlib.sha256('\n'.join(lines()).encode()).hexdigest()[:16]

@@ -46,7 +46,7 @@ def test_other_data_differs(folder, documents):
     assert changed() == [] and 'config.data.pieces' in changed(pieces=2)
     assert changed(first=3)[:1] == ['config.data.first']
     (folder / 'train' / '3.txt').write_text('shorter')
-    assert changed() == ['digest of the sizes of training files']
+    assert changed() == ['digest of training files']
     (folder / 'train' / '4.txt').write_text('TRAIN 4 ' * 9)
     assert 'digest of three training documents' in changed()
     (folder / 'train' / '0.txt').unlink()
@@ -56,6 +56,17 @@ def test_other_data_differs(folder, documents):
     (folder / 'train' / '3.txt').write_text('train 3 ' * 9)
     (folder / 'train' / '4.txt').write_text('train 4 ' * 9)
     assert changed() == []
+
+
+@pytest.mark.parametrize('whole, noticed', [(10**6, True), (10, False)])
+def test_a_text_that_keeps_its_length_is_noticed_if_it_is_small(
+    folder, whole, noticed, monkeypatch
+):
+    """Large ones are not read at every start: `docs/reliability.md` says so."""
+    monkeypatch.setattr(content, 'WHOLE', whole)
+    first = described(folder)
+    (folder / 'train' / '1.txt').write_text('TRAIN 1 ' * 9)
+    assert (described(folder) != first) is noticed
 
 
 class Drawn(list):
