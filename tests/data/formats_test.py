@@ -130,8 +130,8 @@ def test_a_later_line_is_named(tmp_path):
         ('latin1.txt', 'caf\u00e9'.encode('latin-1'), '1 of its first 4 bytes are no text'),
         ('a.pdf', b'%PDF-1.7 ...', 'looks like a PDF'),
         ('random.txt', np.random.default_rng(0).bytes(999), 'no UTF-8'),
-        ('a.txt.gz', gzip.compress('plain'.encode('utf-16')), 'looks like UTF-16'),
-        ('a.txt', gzip.compress(b'plain'), 'gzip without its ending'),
+        ('a.txt.gz', gzip.compress('plain'.encode('utf-16'), mtime=0), 'looks like UTF-16'),
+        ('a.txt', gzip.compress(b'plain', mtime=0), 'gzip without its ending'),
         ('a.gz', b'not gzip', None),
     ],
 )
