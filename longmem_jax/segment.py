@@ -97,6 +97,11 @@ def count_on(count: jax.Array, more: jax.Array | int) -> jax.Array:
     return jnp.where(count > most - more, most, count + more)
 
 
+def count_round(count: jax.Array, more: jax.Array | int) -> jax.Array:
+    """`count + more` modulo 2^31, int32: for numbers of which only differences are read."""
+    return (count + more) & jnp.iinfo(jnp.int32).max
+
+
 def mean_count(count: jax.Array) -> jax.Array:
     """A metric of integer counts: their mean over the batch, a float32 scalar."""
     return count.astype(jnp.float32).mean()

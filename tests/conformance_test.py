@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from longmem_jax.devices.sharding import lanes_sharding, make_mesh, parameter_shardings
+from longmem_jax.generation import memory_file
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.stream import open_stream, read_token
 from longmem_jax.memory.registry import LAYERS
@@ -323,6 +324,18 @@ def test_decode_is_forward(entry):
             axes=('row',),
             atol=2e-5,
         )
+
+
+def test_a_memory_is_a_file(entry, tmp_path):
+    """As `--save_state` writes it and `--load_state` reads it, which refuses what no memory has."""
+    model, params = toy(entry)
+    _, states = run(model, params, random_segments())
+    one = jax.tree.map(lambda leaf: leaf[-1, :1], states)
+    about, none = memory_file.described(model), np.zeros((1, 0), np.int32)
+    memory_file.save(str(tmp_path / 'memory'), one, none, about, params)
+    found, _ = memory_file.load(str(tmp_path / 'memory'), one, about, params)
+    fix = 'every leaf must be finite, and whole numbers (int32) counts, distances or tokens'
+    assert_equal(found, one, 'a memory out of a file differs', fix, axes=('row',))
 
 
 split = jax.jit(split_at_starts, static_argnums=1)

@@ -62,13 +62,13 @@ def evaluate(
     params, step = newest_parameters(experiment, progress.say)
     progress.say(f'Evaluating step {step:,} of {experiment.workdir}.')
     model = experiment.evaluation_model
-    plain = model.config.to_dict() | {'segment_length': model.segment_length}
+    about = state_file.described(model)
     evaluator = Evaluator(model, experiment.mesh, experiment.config)
     corpus, results = experiment.corpus(split), {}
     initial = evaluator.initial_state(params, config.num_lanes)
     if load_state:
         one = jax.tree.map(lambda leaf: leaf[:1], initial)
-        state, pending = state_file.load(load_state, one, plain, params)
+        state, pending = state_file.load(load_state, one, about, params)
         state = _finish_segment(model, params, state, pending)
         initial = jax.tree.map(
             lambda leaf, like: jax.device_put(
@@ -90,7 +90,7 @@ def evaluate(
                 report=lambda segments, tokens, waiting=waiting: waiting.update(tokens),
             )
         if save_state and not reset:
-            size = state_file.save(save_state, memory, np.zeros((1, 0), np.int32), plain, params)
+            size = state_file.save(save_state, memory, np.zeros((1, 0), np.int32), about, params)
             progress.say(f'memory saved: {save_state}, {size:,} bytes')
     paths = {}
     if experiment.config.data.source == 'recall':

@@ -43,11 +43,11 @@ class Writer:
         self._settings = experiment.config.generate.to_dict() | options
         self.params, self.step = newest_parameters(experiment, _say)
         self.model, self.tokenizer = experiment.evaluation_model, experiment.tokenizer
-        self.plain = self.model.config.to_dict() | {'segment_length': self.model.segment_length}
+        self.about = state_file.described(self.model)
         self._memory = None
         if load_state:
             fresh = fresh_state(self.model, self.params, 1)
-            self._memory = state_file.load(load_state, fresh, self.plain, self.params)
+            self._memory = state_file.load(load_state, fresh, self.about, self.params)
         self._template, self._ends = None, ()
         if chat:
             folder = _chat_folder(experiment)
@@ -127,7 +127,7 @@ def generate(
     out.write('\n')
     if save_state:
         size = state_file.save(
-            save_state, reader.state, reader.pending, writer.plain, writer.params
+            save_state, reader.state, reader.pending, writer.about, writer.params
         )
         print(f'[memory saved: {save_state}, {size:,} bytes]', file=sys.stderr)
     return ''.join(pieces)

@@ -49,8 +49,8 @@ class Scorer:
         fresh = fresh_state(self._model, self._params, 1)
         self._state, self._before = fresh, np.asarray([self.tokenizer.begin], np.int32)
         if load_state:
-            plain = self._model.config.to_dict() | {'segment_length': self._model.segment_length}
-            self._state, pending = memory_file.load(load_state, fresh, plain, self._params)
+            about = memory_file.described(self._model)
+            self._state, pending = memory_file.load(load_state, fresh, about, self._params)
             self._before = np.asarray(pending[0], np.int32)
 
     def __call__(self, text: bytes) -> TokenLosses:

@@ -69,6 +69,11 @@ def _named(state: Any) -> tuple[dict[str, Any], Any]:
     return {'memory' + jax.tree_util.keystr(path): leaf for path, leaf in flat}, structure
 
 
+def described(model: Any) -> dict[str, Any]:
+    """What a memory file says of a model of texts: `config.model` and its segment length."""
+    return model.config.to_dict() | {'segment_length': model.segment_length}
+
+
 def save(path: str, state: Any, pending: jax.Array, model: Any, params: Any) -> int:
     """Writes memories to a file; returns its size in bytes.
 
@@ -77,7 +82,7 @@ def save(path: str, state: Any, pending: jax.Array, model: Any, params: Any) -> 
         file that it leads to is replaced.
       state: memories, every leaf [batch, ...].
       pending: int32 [batch, n], tokens of the open segment.
-      model: `config.model` as a plain dictionary.
+      model: of it, as from `described`.
       params: parameters of the model, for the fingerprint.
 
     Raises:
@@ -104,7 +109,7 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
     Args:
       path: the file.
       abstract: shapes and dtypes of the memories of the current model, for one lane.
-      model: `config.model` as a plain dictionary, with `segment_length`.
+      model: the current one, as from `described`.
       params: parameters of the current model.
 
     Returns:
@@ -133,8 +138,8 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
         raise UsageError(f'{where}: has {schema.shown(min(unknown))}, which this model has not.')
     tensor_file.require_finite(leaves, where)
     for name, leaf in leaves.items():
-        # All whole numbers of memories are counts and distances.
-        if leaf.dtype.kind == 'i' and (leaf < 0).any():
+        # Counts, distances and tokens; int8 are the digits of stored vectors.
+        if leaf.dtype == np.int32 and (leaf < 0).any():
             raise UsageError(f'{where}: {name} has {leaf.min()}; the least is 0.')
     if (pending >= model['vocab_size']).any():
         raise UsageError(

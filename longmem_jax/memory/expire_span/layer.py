@@ -48,7 +48,7 @@ from longmem_jax.memory.expire_span.spans import (
     ramp_mask,
     write,
 )
-from longmem_jax.segment import Aux, Segment, mean_count
+from longmem_jax.segment import Aux, Segment, count_round, mean_count
 
 
 @flax.struct.dataclass
@@ -248,7 +248,7 @@ class ExpireSpan(nn.Module):
             ),
             'span_mean': segment_spans.sum() / jnp.maximum(valid.sum(), 1.0),
             'span_max': segment_spans.max(),
-            'dropped': mean_count(new.dropped - state.dropped),
+            'dropped': mean_count(count_round(new.dropped, -state.dropped)),
         }
         return (
             self.projections.out(out),

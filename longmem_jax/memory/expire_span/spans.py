@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from longmem_jax.layers.attention_products import float32_type
 from longmem_jax.layers.switching import switch
 from longmem_jax.layers.window import push
+from longmem_jax.segment import count_round
 
 
 @flax.struct.dataclass
@@ -23,7 +24,7 @@ class ExpireSpanState:
       distance: int32 [batch, capacity - position_length], from each memory to the next query.
       count: int32 [batch], live memories in the buffer.
       dropped: int32 [batch], live memories dropped for lack of room, in this document so far, modulo
-        2^32: only differences are read.
+        2^31: only differences are read.
     """
 
     window: jax.Array
@@ -278,4 +279,5 @@ def write(
         (state, leaving, filled, leaving_distance, old_spans, spans, num_valid),
         (),
     )
-    return ExpireSpanState(window, window_count, buffer, distance, count, state.dropped + dropped)
+    total = count_round(state.dropped, dropped)
+    return ExpireSpanState(window, window_count, buffer, distance, count, total)

@@ -26,7 +26,15 @@ from longmem_jax.memory.infinity_former.state import (
     InfinityFormerState,
     LongTermState,
 )
-from longmem_jax.segment import Aux, Segment, count_on, mean_count, per_lane, select_lanes
+from longmem_jax.segment import (
+    Aux,
+    Segment,
+    count_on,
+    count_round,
+    mean_count,
+    per_lane,
+    select_lanes,
+)
 
 
 def _mean_by_head(values: jax.Array, counted: jax.Array) -> jax.Array:
@@ -183,7 +191,7 @@ class InfinityFormer(nn.Module):
             stored=jnp.where(
                 ready, count_on(jnp.where(empty, 0, long.stored), needed), long.stored
             ),
-            writes=long.writes + ready.astype(jnp.int32),
+            writes=count_round(long.writes, ready.astype(jnp.int32)),
         )
 
     def _queries(self, x: jax.Array) -> jax.Array:

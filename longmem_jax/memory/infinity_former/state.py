@@ -17,7 +17,7 @@ class LongTermState:
         last `pending_count` (int32 [batch]) are filled, oldest first.
       stored: int32 [batch], vectors written since the last reset; 0 = nothing to read. It stays at
         2^31 - 1.
-      writes: int32 [batch], writes in this document, modulo 2^32: it only tells random keys apart.
+      writes: int32 [batch], writes in this document, modulo 2^31: it only tells random keys apart.
     """
 
     coefficients: jax.Array
