@@ -140,6 +140,13 @@ class Experiment:
         }
         return checkpoint.of_run(self.workdir, self.config.checkpoint, identity, report, going_on)
 
+    def other_checkpointer(
+        self, identity: dict[str, Any], report: Callable[[str], None], *, writes: bool = False
+    ) -> Checkpointer:
+        """The same for a learner or an agent; `identity` is what its checkpoints must match."""
+        going_on = GoingOn(settings=settings_of(self.config)) if writes else None
+        return checkpoint.of_run(self.workdir, self.config.checkpoint, identity, report, going_on)
+
     def going_on(self, corpus: Corpus | None = None) -> GoingOn:
         """What training compares with a checkpoint; `corpus` is the training split, None = none."""
         config = self.config

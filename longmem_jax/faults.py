@@ -23,6 +23,19 @@ def under(where: str, faults: Iterable[str]) -> list[str]:
     return [f'{where}.{fault}' for fault in faults]
 
 
+def differing(first: Any, second: Any, where: str = '') -> list[tuple[str, Any, Any]]:
+    """Path and both values of every leaf of nested dictionaries that differs; None = it is not there."""
+    if not (isinstance(first, dict) and isinstance(second, dict)):
+        return [] if first == second else [(where, first, second)]
+    return [
+        leaf
+        for name in sorted({*first, *second})
+        for leaf in differing(
+            first.get(name), second.get(name), f'{where}.{name}' if where else name
+        )
+    ]
+
+
 def at_least(fields: Mapping[str, Any], least: float, *names: str) -> list[str]:
     """Faults of fields below `least`."""
     return [

@@ -22,7 +22,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.pretrained import transformer_sequential, transformer_xl
-from longmem_jax.training.checkpoint import differing_fields
+from longmem_jax.training.identity import differing_fields
 from longmem_jax.training.optimizer import parameter_path
 from longmem_jax.untrusted import json_file, schema, tensor_file
 from longmem_jax.untrusted.library import library_errors

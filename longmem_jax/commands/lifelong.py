@@ -11,16 +11,7 @@ from longmem_jax.lifelong.task import LifelongTask, Tests, finish, require_one_p
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer
 from longmem_jax.training import runner
-from longmem_jax.training.checkpoint import Checkpointer, newest, of_run
-from longmem_jax.training.identity import GoingOn, settings_of
-
-
-def _checkpointer(
-    experiment: Experiment, built: Built, progress: Progress, *, writes: bool = False
-) -> Checkpointer:
-    settings = experiment.config.checkpoint
-    going_on = GoingOn(settings=settings_of(experiment.config)) if writes else None
-    return of_run(experiment.workdir, settings, built.identity(), progress.say, going_on)
+from longmem_jax.training.checkpoint import newest
 
 
 def _built(experiment: Experiment, progress: Progress) -> Built:
@@ -46,7 +37,7 @@ def train(experiment: Experiment, *, profile: bool = False) -> dict[str, Any] | 
     progress.total = task.plan.num_steps
     ended = runner.run(
         task,
-        saver=_checkpointer(experiment, built, progress, writes=True),
+        saver=experiment.other_checkpointer(built.identity(), progress.say, writes=True),
         writer=writer,
         progress=progress,
         profile=workdir / 'profile' if profile else None,
@@ -74,5 +65,5 @@ def learned(experiment: Experiment, progress: Progress) -> tuple[Built, LearnerS
       UsageError: no checkpoint, or one of another run.
     """
     built = _built(experiment, progress)
-    saver = _checkpointer(experiment, built, progress)
+    saver = experiment.other_checkpointer(built.identity(), progress.say)
     return built, *newest(saver, built.abstract_state)

@@ -17,17 +17,7 @@ from longmem_jax.reinforcement.task import AgentTask, finish, make_tester, requi
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer
 from longmem_jax.training import runner
-from longmem_jax.training.checkpoint import Checkpointer, newest, of_run
-from longmem_jax.training.identity import GoingOn, settings_of
-
-
-def checkpointer(
-    experiment: Experiment, built: Built, progress: Progress, *, writes: bool = False
-) -> Checkpointer:
-    """The checkpoints of the workdir, to read them, or also to write some."""
-    settings = experiment.config.checkpoint
-    going_on = GoingOn(settings=settings_of(experiment.config)) if writes else None
-    return of_run(experiment.workdir, settings, built.identity(), progress.say, going_on)
+from longmem_jax.training.checkpoint import newest
 
 
 def make(experiment: Experiment) -> Built:
@@ -53,7 +43,7 @@ def train(experiment: Experiment, *, profile: bool = False) -> dict[str, Any] | 
     progress = Progress(train.num_steps, log_every=train.log_every)
     ended = runner.run(
         AgentTask(built, workdir, writer, progress),
-        saver=checkpointer(experiment, built, progress, writes=True),
+        saver=experiment.other_checkpointer(built.identity(), progress.say, writes=True),
         writer=writer,
         progress=progress,
         profile=workdir / 'profile' if profile else None,
@@ -67,7 +57,9 @@ def restored(experiment: Experiment, built: Built, progress: Progress) -> tuple[
     Raises:
       UsageError: no checkpoint, or one of another run.
     """
-    return newest(checkpointer(experiment, built, progress), built.abstract_state)
+    return newest(
+        experiment.other_checkpointer(built.identity(), progress.say), built.abstract_state
+    )
 
 
 def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:

@@ -38,7 +38,6 @@ def newest_parameters(experiment: Experiment, say: Callable[[str], None]) -> tup
     Raises:
       UsageError: as `Experiment.restore_parameters` and `parameters_of`.
     """
-    # Looking for checkpoints makes their folder, so that the folder by itself says nothing.
     if not of_host(experiment.config) or experiment.checkpoint_steps():
         return experiment.restore_parameters()
     make = jax.jit(

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from longmem_jax.devices import lost
 from longmem_jax.errors import UsageError
+from longmem_jax.faults import differing
 
 T = TypeVar('T')
 
@@ -68,19 +69,6 @@ def _store() -> Any:
     return distributed.global_state.client
 
 
-def differences(theirs: Any, own: Any, where: str = '') -> list[str]:
-    """'field: value in process 0, value here' for every leaf of nested dictionaries that differs."""
-    if isinstance(theirs, dict) and isinstance(own, dict):
-        return [
-            line
-            for name in sorted({*theirs, *own})
-            for line in differences(
-                theirs.get(name), own.get(name), f'{where}.{name}' if where else name
-            )
-        ]
-    return [] if theirs == own else [f'{where}: {theirs!r} in process 0, {own!r} here']
-
-
 def require_same(facts: dict[str, Any]) -> None:
     """Compares what the processes of a run were started with.
 
@@ -97,7 +85,10 @@ def require_same(facts: dict[str, Any]) -> None:
     if jax.process_index() == 0:
         store.key_value_set(f'{key}/facts', json.dumps(own))
     theirs = json.loads(store.blocking_key_value_get(f'{key}/facts', TOGETHER))
-    found = [f'process {jax.process_index()}: {line}' for line in differences(theirs, own)]
+    found = [
+        f'process {jax.process_index()}: {field}: {first!r} in process 0, {here!r} here'
+        for field, first, here in differing(theirs, own)
+    ]
     if found:
         lines = json.dumps(found[:SHOWN])
         store.key_value_set(f'{key}/differences/{jax.process_index():06}', lines)

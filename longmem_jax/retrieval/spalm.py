@@ -41,7 +41,8 @@ from longmem_jax.retrieval.spalm_report import Report
 from longmem_jax.retrieval.spalm_task import SpalmTask, Trained, describe
 from longmem_jax.retrieval.spalm_text import Inputs, Text
 from longmem_jax.training import runner
-from longmem_jax.training.checkpoint import Checkpointer, differing_fields
+from longmem_jax.training.checkpoint import Checkpointer
+from longmem_jax.training.identity import differing_fields
 from longmem_jax.training.optimizer import parameter_path
 from longmem_jax.untrusted import json_file, schema, tensor_file
 

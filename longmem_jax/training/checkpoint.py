@@ -22,10 +22,8 @@ from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
 from longmem_jax.training import broken, checksums, restoring, storage, structure
 from longmem_jax.training import identity as identities
-from longmem_jax.training.identity import GoingOn, differing_fields
+from longmem_jax.training.identity import GoingOn
 from longmem_jax.workdir import Hold
-
-__all__ = ['FORMAT', 'Checkpointer', 'GoingOn', 'differing_fields', 'newest', 'of_run']
 
 # Incremented when parameters get other names or layouts, so that older checkpoints are refused with
 # the reason. 2: attention layers have their projections at `attention/projections`.

@@ -7,6 +7,7 @@ from typing import Any
 
 from longmem_jax.config import earlier
 from longmem_jax.errors import UsageError
+from longmem_jax.faults import differing
 
 # Fields of the stored identity that are compared one by one.
 DATA, SETTINGS, STEP, RUN = OWN = ('data', 'settings', 'step', 'run')
@@ -61,15 +62,12 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def differing_fields(saved: Any, given: Any, where: str = '') -> list[str]:
+def differing_fields(saved: Any, given: Any) -> list[str]:
     """A line `field: value in the checkpoint, value given` for every leaf that differs."""
-    if isinstance(saved, dict) and isinstance(given, dict):
-        differences = []
-        for name in sorted({*saved, *given}):
-            field = f'{where}.{name}' if where else name
-            differences += differing_fields(saved.get(name), given.get(name), field)
-        return differences
-    return [] if saved == given else [f'{where}: {saved!r} in the checkpoint, {given!r} given']
+    return [
+        f'{field}: {before!r} in the checkpoint, {now!r} given'
+        for field, before, now in differing(saved, given)
+    ]
 
 
 def in_both(saved: Any, given: Any) -> Any:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tokenizers
 
-from longmem_jax.config.base import base
 from longmem_jax.data import tokenizers as kinds
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.documents import Document, cut
@@ -16,21 +15,9 @@ from longmem_jax.data.lanes import Cursor, LaneDataset
 from longmem_jax.data.load import load_source, make_tokenizer
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.errors import UsageError
+from tests.data.reading import settings, texts
 
 SPLITS = ('train', 'validation', 'test')
-
-
-def settings(path, **changes):
-    config = base().data
-    config.path = str(path)
-    for name, value in changes.items():
-        config[name] = value
-    return config
-
-
-def texts(config, split='train'):
-    source = load_source(config, split)
-    return [source[index].text for index in range(len(source))]
 
 
 def byte_level(path, text):

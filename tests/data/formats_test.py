@@ -8,25 +8,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from longmem_jax.config.base import base
 from longmem_jax.data.load import load_source
 from longmem_jax.data.oddities import oddities
 from longmem_jax.errors import UsageError
+from tests.data.reading import settings, texts
 
 TEXTS = ['one', 'zw\u00f6lf, "quoted"\nand a line', '', 'four']
-
-
-def data(path, **changes):
-    config = base().data
-    config.path = str(path)
-    for name, value in changes.items():
-        config[name] = value
-    return config
-
-
-def texts(config, split='train'):
-    source = load_source(config, split)
-    return [source[i].text.decode() for i in range(len(source))]
+BYTES = [text.encode() for text in TEXTS]
 
 
 def table(**columns):
@@ -47,40 +35,40 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize('kind', ['parquet', 'csv', 'packed'])
 def test_rows_of_a_column_are_documents(folder, kind):
-    assert texts(data(folder / kind)) == TEXTS
-    assert texts(data(folder / kind, text_field='body')) == TEXTS[::-1]
-    source = load_source(data(folder / kind), 'train')
+    assert texts(settings(folder / kind)) == BYTES
+    assert texts(settings(folder / kind, text_field='body')) == BYTES[::-1]
+    source = load_source(settings(folder / kind), 'train')
     assert source[3].text == b'four' and source[0].text == b'one'  # any order
     with pytest.raises(
         UsageError, match="no column 'boddy'.*did you mean 'body'.*are id, text, body"
     ):
-        load_source(data(folder / kind, text_field='boddy'), 'train')
+        load_source(settings(folder / kind, text_field='boddy'), 'train')
 
 
 def test_one_table_is_cut_into_splits(tmp_path):
     parquet.write_table(table(text=[str(i) for i in range(20)]), tmp_path / 'a.parquet')
     parts = [
-        texts(data(tmp_path / 'a.parquet'), split) for split in ('train', 'validation', 'test')
+        texts(settings(tmp_path / 'a.parquet'), split) for split in ('train', 'validation', 'test')
     ]
     assert [len(part) for part in parts] == [18, 1, 1]
-    assert sum(parts, []) == [str(i) for i in range(20)]
+    assert sum(parts, []) == [str(i).encode() for i in range(20)]
 
 
 def test_a_table_beside_texts_is_no_text(folder):
     (folder / 'csv/train/b.txt').write_text('a book')
-    assert texts(data(folder / 'csv')) == ['a book']
+    assert texts(settings(folder / 'csv')) == [b'a book']
 
 
 def test_tables_without_texts_are_one_message(folder):
     parquet.write_table(table(text=['a', None]), folder / 'none.parquet')
     with pytest.raises(UsageError, match='none.parquet, row 2: nothing in the column'):
-        texts(data(folder / 'none.parquet', fractions=(0.99, 0.005, 0.005)))
+        texts(settings(folder / 'none.parquet', fractions=(0.99, 0.005, 0.005)))
     with pytest.raises(UsageError, match="the column 'id' .* has int64, not text"):
-        load_source(data(folder / 'parquet', text_field='id'), 'train')
+        load_source(settings(folder / 'parquet', text_field='id'), 'train')
     for name in ('broken.parquet', 'broken.csv'):
         (folder / name).write_bytes(b'"a\0\xff\n1,2,3\n4')
         with pytest.raises(UsageError, match=f'{name}: '):
-            load_source(data(folder / name), 'train')
+            load_source(settings(folder / name), 'train')
 
 
 def lines(path, *rows):
@@ -90,7 +78,7 @@ def lines(path, *rows):
 
 def test_the_field_of_json_lines_has_a_name(tmp_path):
     path = lines(tmp_path / 'a.jsonl', *({'content': text, 'text': 3} for text in TEXTS))
-    assert texts(data(path, text_field='content', fractions=(0.98, 0.01, 0.01))) == TEXTS
+    assert texts(settings(path, text_field='content', fractions=(0.98, 0.01, 0.01))) == BYTES
 
 
 @pytest.mark.parametrize(
@@ -108,7 +96,7 @@ def test_the_field_of_json_lines_has_a_name(tmp_path):
 def test_a_wrong_field_is_said_when_the_data_are_opened(tmp_path, rows, message):
     """Nothing is compiled before, and it is the first line that is named."""
     with pytest.raises(UsageError, match=message) as caught:
-        load_source(data(lines(tmp_path / 'a.jsonl', *rows, *rows * 40)), 'train')
+        load_source(settings(lines(tmp_path / 'a.jsonl', *rows, *rows * 40)), 'train')
     assert '\n' not in str(caught.value)
 
 
@@ -117,7 +105,7 @@ def test_a_later_line_is_named(tmp_path):
         tmp_path / 'a.jsonl', *({'text': 'a'} for _ in range(8)), {'no': 1}, *[{'text': 'a'}] * 11
     )
     with pytest.raises(UsageError, match="line 9: no text in a field 'text'"):
-        texts(data(path))
+        texts(settings(path))
 
 
 @pytest.mark.parametrize(
@@ -138,17 +126,19 @@ def test_a_later_line_is_named(tmp_path):
 def test_what_is_no_text_is_said(tmp_path, name, content, said):
     (tmp_path / name).write_bytes(content)
     for path in (tmp_path / name, tmp_path):
-        found = list(oddities(data(path)))
+        found = list(oddities(settings(path)))
         if path == tmp_path and not name.startswith('train'):
             assert not found  # no file of a split
             continue
         assert bool(found) == bool(said) and all(said in line for line in found), found
     (tmp_path / 'train').mkdir()
     (tmp_path / name).rename(tmp_path / 'train' / name)
-    assert bool(list(oddities(data(tmp_path)))) == bool(said)
+    assert bool(list(oddities(settings(tmp_path)))) == bool(said)
 
 
 def test_fractions_of_a_folder_are_said_to_be_unused(tmp_path):
-    (said,) = oddities(data(tmp_path, fractions=(0.9, 0.2, 0.2)))
+    (said,) = oddities(settings(tmp_path, fractions=(0.9, 0.2, 0.2)))
     assert 'config.data.fractions = (0.9, 0.2, 0.2) is not used' in said
-    assert not list(oddities(data(tmp_path))) and not list(oddities(data('', source='stdlib')))
+    assert not list(oddities(settings(tmp_path))) and not list(
+        oddities(settings('', source='stdlib'))
+    )

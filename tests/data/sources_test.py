@@ -9,23 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longmem_jax.config.base import base
 from longmem_jax.data.documents import Document, Pieces, cut, split_seeded
 from longmem_jax.data.load import load_source
 from longmem_jax.errors import UsageError
-
-
-def data(path, **changes):
-    config = base().data
-    config.path = str(path)
-    for name, value in changes.items():
-        config[name] = value
-    return config
-
-
-def texts(config, split='train'):
-    source = load_source(config, split)
-    return [source[i].text for i in range(len(source))]
+from tests.data.reading import settings, texts
 
 
 @pytest.fixture
@@ -43,39 +30,39 @@ def books(tmp_path):
 
 
 def test_only_the_first_training_documents(books):
-    assert texts(data(books, first=2)) == [b'train a\nend', b'packed b']
-    assert texts(data(books, first=1, pieces=2)) == [b'train ', b'a\nend']
-    assert len(texts(data(books, first=99))) == 5 and texts(data(books, first=1), 'test')
+    assert texts(settings(books, first=2)) == [b'train a\nend', b'packed b']
+    assert texts(settings(books, first=1, pieces=2)) == [b'train ', b'a\nend']
+    assert len(texts(settings(books, first=99))) == 5 and texts(settings(books, first=1), 'test')
     with pytest.raises(UsageError, match='config.data.first = -1: must be at least 0'):
-        texts(data(books, first=-1))
+        texts(settings(books, first=-1))
 
 
 def test_folder_of_splits(books):
     wanted = [b'train a\nend', b'packed b', b'packed c', b'one', 'zw\u00f6lf'.encode()]
-    assert texts(data(books)) == wanted
-    assert texts(data(books), 'validation') == [b'validation a\nend']
+    assert texts(settings(books)) == wanted
+    assert texts(settings(books), 'validation') == [b'validation a\nend']
 
 
 def test_one_file_per_split_and_lines(tmp_path):
     (tmp_path / 'train.txt').write_text('a\n\nb\n')
     (tmp_path / 'valid.txt').write_text('c')
-    assert texts(data(tmp_path, documents='line')) == [b'a\n', b'b\n']
-    assert texts(data(tmp_path), 'validation') == [b'c']
+    assert texts(settings(tmp_path, documents='line')) == [b'a\n', b'b\n']
+    assert texts(settings(tmp_path), 'validation') == [b'c']
     with pytest.raises(UsageError, match='no test split'):
-        texts(data(tmp_path), 'test')
+        texts(settings(tmp_path), 'test')
 
 
 def test_articles(tmp_path):
     text = ' \n = First = \n \n = = Part = = \n words \n = Second = \n more \n'
     (tmp_path / 'train.txt').write_text(text)
-    found = texts(data(tmp_path, documents='wiki'))
+    found = texts(settings(tmp_path, documents='wiki'))
     assert [part.count(b'=') for part in found] == [6, 2]
     assert b''.join(found).strip() == text.encode().strip()
 
 
 def test_one_file_is_cut_by_position(tmp_path):
     (tmp_path / 'enwik').write_bytes(bytes(range(200)))
-    parts = [texts(data(tmp_path / 'enwik'), s)[0] for s in ('train', 'validation', 'test')]
+    parts = [texts(settings(tmp_path / 'enwik'), s)[0] for s in ('train', 'validation', 'test')]
     assert [len(part) for part in parts] == [180, 10, 10]
     assert b''.join(parts) == bytes(range(200))
 
@@ -83,10 +70,10 @@ def test_one_file_is_cut_by_position(tmp_path):
 def test_pieces_cut_training_only(tmp_path):
     (tmp_path / 'train.txt').write_text('\n'.join(f'line {i}' for i in range(40)))
     (tmp_path / 'test.txt').write_text('x\n' * 40)
-    pieces = texts(data(tmp_path, pieces=4))
+    pieces = texts(settings(tmp_path, pieces=4))
     assert len(pieces) == 4 and all(part.startswith(b'line') for part in pieces)
     assert b''.join(pieces) == (tmp_path / 'train.txt').read_bytes()
-    assert len(texts(data(tmp_path, pieces=4), 'test')) == 1
+    assert len(texts(settings(tmp_path, pieces=4), 'test')) == 1
 
 
 @given(st.binary(max_size=60), st.integers(1, 9))
@@ -118,27 +105,27 @@ def test_pieces_name_where_they_are_from():
 def test_broken_files_are_named(books, make, message):
     make(books)
     with pytest.raises(UsageError, match=message):
-        texts(data(books))
+        texts(settings(books))
 
 
 def test_missing_data_names_the_ways(tmp_path):
     for path in ('', tmp_path / 'nowhere'):
         with pytest.raises(UsageError, match=r'config.data.path(.|\n)*tfds(.|\n)*huggingface'):
-            load_source(data(path), 'train')
+            load_source(settings(path), 'train')
     (tmp_path / 'train').mkdir()
     with pytest.raises(UsageError, match='no files'):
-        load_source(data(tmp_path), 'train')
+        load_source(settings(tmp_path), 'train')
     with pytest.raises(UsageError, match="did you mean 'stdlib'"):
-        load_source(data('', source='stdlb'), 'train')
+        load_source(settings('', source='stdlb'), 'train')
     with pytest.raises(UsageError, match='fractions'):
         (tmp_path / 'one').write_text('a' * 9)
-        load_source(data(tmp_path / 'one', fractions=(0.9, 0.2, 0.1)), 'train')
+        load_source(settings(tmp_path / 'one', fractions=(0.9, 0.2, 0.1)), 'train')
     with pytest.raises(UsageError, match='the test split is empty'):
-        load_source(data(tmp_path / 'one', fractions=(0.9, 0.05, 0.01)), 'test')
+        load_source(settings(tmp_path / 'one', fractions=(0.9, 0.05, 0.01)), 'test')
 
 
 def test_standard_library_is_split_by_document():
-    config = data('', source='stdlib')
+    config = settings('', source='stdlib')
     sources = {split: load_source(config, split) for split in ('train', 'validation', 'test')}
     names = {s: {source[i].name for i in range(len(source))} for s, source in sources.items()}
     assert len(names['train']) > 50 and names['validation'] and names['test']
@@ -178,22 +165,22 @@ def test_tfds_reads_array_records_without_tensorflow(tmp_path, monkeypatch):
     builder = TinyBooks(data_dir=tmp_path, file_format='array_record')
     builder.download_and_prepare(file_format='array_record')
     monkeypatch.setattr(tfds, 'builder', lambda name, file_format: builder)
-    found = texts(data('', source='tfds', name='tiny_books'))
+    found = texts(settings('', source='tfds', name='tiny_books'))
     assert sorted(found) == [b'book 0', b'book 1', b'book 2']
     with pytest.raises(UsageError, match="no split 'validation'|tfds"):
-        load_source(data('', source='tfds', name='tiny_books'), 'validation')
+        load_source(settings('', source='tfds', name='tiny_books'), 'validation')
     with pytest.raises(UsageError, match='no field missing'):
-        texts(data('', source='tfds', name='tiny_books:missing'))
+        texts(settings('', source='tfds', name='tiny_books:missing'))
 
 
 def test_data_sets_that_are_not_there(monkeypatch):
     monkeypatch.setitem(sys.modules, 'datasets', None)  # as where it is not installed
     with pytest.raises(UsageError, match='no such data set'):
-        load_source(data('', source='tfds', name='no_such_set'), 'train')
+        load_source(settings('', source='tfds', name='no_such_set'), 'train')
     with pytest.raises(UsageError, match=r'\[tfds\]'):
-        load_source(data('', source='tfds', name='pg19'), 'train')
+        load_source(settings('', source='tfds', name='pg19'), 'train')
     with pytest.raises(UsageError, match=r'\[hf\]'):
-        load_source(data('', source='huggingface', name='any'), 'train')
+        load_source(settings('', source='huggingface', name='any'), 'train')
 
 
 def test_a_folder_is_a_document(tmp_path):
@@ -214,16 +201,16 @@ def test_a_folder_is_a_document(tmp_path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
     (tmp_path / 'train' / 'z.py').write_text('alone')
-    config = data(tmp_path, documents='folder', endings=('.py',))
+    config = settings(tmp_path, documents='folder', endings=('.py',))
     assert texts(config) == [b'a\nb\nc', b'd', b'alone']
     assert texts(config, 'test') == [b'e']
-    assert len(texts(data(tmp_path, documents='folder'))) == 4  # all endings
-    divided = data(tmp_path / 'train', documents='folder', endings=('.py',))
+    assert len(texts(settings(tmp_path, documents='folder'))) == 4  # all endings
+    divided = settings(tmp_path / 'train', documents='folder', endings=('.py',))
     parts = [texts(divided, split) for split in ('train', 'validation', 'test')]
     assert sorted(sum(parts, [])) == [b'a\nb\nc', b'alone', b'd'] and all(parts)
     with pytest.raises(UsageError, match=r'no files .tex'):
-        load_source(data(tmp_path, documents='folder', endings=('.tex',)), 'train')
+        load_source(settings(tmp_path, documents='folder', endings=('.tex',)), 'train')
     with pytest.raises(UsageError, match='1 folders with files .py; at least 3'):
-        load_source(data(tmp_path / 'test', documents='folder', endings=('.py',)), 'train')
+        load_source(settings(tmp_path / 'test', documents='folder', endings=('.py',)), 'train')
     with pytest.raises(UsageError, match="documents='folder' needs a folder"):
-        load_source(data(tmp_path / 'none', documents='folder'), 'train')
+        load_source(settings(tmp_path / 'none', documents='folder'), 'train')

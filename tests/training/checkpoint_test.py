@@ -16,8 +16,14 @@ from longmem_jax.config.base import base
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.training import checksums
-from longmem_jax.training.checkpoint import Checkpointer, differing_fields
-from longmem_jax.training.identity import GoingOn, other_data, other_settings, plain
+from longmem_jax.training.checkpoint import Checkpointer
+from longmem_jax.training.identity import (
+    GoingOn,
+    differing_fields,
+    other_data,
+    other_settings,
+    plain,
+)
 
 IDENTITY = {'config.model': {'num_layers': 2, 'attention': ['local', 'local']}, 'tokenizer': 'a1'}
 
