@@ -45,6 +45,13 @@ def test_rows_of_a_column_are_documents(folder, kind):
         load_source(settings(folder / kind, text_field='boddy'), 'train')
 
 
+def test_names_of_columns_are_no_commands_of_a_terminal(tmp_path):
+    parquet.write_table(table(**{'\x1b[2J': ['a']}), tmp_path / 'a.parquet')
+    with pytest.raises(UsageError, match=r'its columns are \\x1b\[2J') as caught:
+        load_source(settings(tmp_path / 'a.parquet'), 'train')
+    assert '\x1b' not in str(caught.value)
+
+
 def test_one_table_is_cut_into_splits(tmp_path):
     parquet.write_table(table(text=[str(i) for i in range(20)]), tmp_path / 'a.parquet')
     parts = [
