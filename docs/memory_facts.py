@@ -7,9 +7,6 @@ writes a table of the fields of `config.model.infini` with the paper's values an
 of the state that a layer carries from segment to segment.
 """
 
-import inspect
-import re
-
 import jax
 from docutils import nodes
 from docutils.statemachine import StringList
@@ -17,36 +14,19 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import longmem_jax
+from longmem_jax.config.meanings import meanings
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.standalone import defaults_of, module_of
 
 SIZES = dict(d_model=512, num_heads=8, segment_length=256)  # of the layer whose state is shown
 IN_WORDS = '8 heads of 64 in segments of 256'
 
 
-def meanings(docstring: str) -> dict[str, str]:
-    """The texts after the names under `Attributes:` of a docstring."""
-    body = inspect.cleandoc(docstring).partition('Attributes:\n')[2]
-    found, names = {}, []
-    for line in body.splitlines():
-        entry = re.fullmatch(r'  (\w[\w, ]*): (.*)', line)
-        if entry:
-            names = entry[1].split(', ')
-            found |= dict.fromkeys(names, entry[2])
-        elif line.startswith('    ') and names:
-            found |= {name: f'{found[name]} {line.strip()}' for name in names}
-        elif line.strip():
-            break
-    return found
-
-
 def settings_table(name: str) -> list[str]:
     """Fields of the sub-config, a line each."""
-    entry = LAYERS[name]
-    told = meanings(module_of(entry).__doc__)
+    told = meanings()
     lines = ['| field | default | meaning |', '|---|---|---|']
-    for field, value in defaults_of(entry).items():
-        meaning = told.get(field, '').replace('|', '\\|')
+    for field, value in LAYERS[name].defaults().items():
+        meaning = told[f'model.{name}.{field}'].replace('|', '\\|')
         lines.append(f'| `{field}` | `{value!r}` | {meaning} |')
     return lines
 

@@ -18,6 +18,7 @@ from longmem_jax.config.base import FOLLOWS, base
 from longmem_jax.errors import UsageError, nearest
 from longmem_jax.files import whole_file
 from longmem_jax.models.kinds import KINDS
+from longmem_jax.untrusted.schema import shown
 
 SECTIONS = ('data', 'model', 'train')  # a Hugging Face folder has a config.json too, without them
 # Sections whose fields depend on what is used; the others have exactly those of `config.base`.
@@ -80,7 +81,7 @@ def restored(content: Any, where: str) -> ml_collections.ConfigDict:
 def _section(given: Any, expected: dict[str, Any], name: str, where: str) -> dict[str, Any]:
     """The fields of a section, each of the type that it has in `expected`."""
     if not isinstance(given, dict):
-        raise UsageError(f'{where}: {name} = {_short(given)}: must be a section with fields.')
+        raise UsageError(f'{where}: {name} = {shown(given)}: must be a section with fields.')
     if name in OPEN:
         return {_name(field, name, where): _plain(given[field], f'{name}.{field}', where)
                 for field in given}  # fmt: skip
@@ -92,7 +93,7 @@ def _section(given: Any, expected: dict[str, Any], name: str, where: str) -> dic
             continue
         if field not in expected:
             raise UsageError(
-                f'{where}: {name} has no field {_short(field)}; {nearest(field, expected)}a name may be '
+                f'{where}: {name} has no field {shown(field)}; {nearest(field, expected)}a name may be '
                 'mistyped, or the file is of a later version.'
             )
         default = expected[field]
@@ -112,8 +113,8 @@ def _value(value: Any, default: Any, path: str, where: str) -> Any:
     if default is None or value is None or type(value) is type(default):
         return value
     raise UsageError(
-        f'{where}: {path} = {_short(value)}: must be of the type {type(default).__name__}, such as '
-        f'{_short(default)}.'
+        f'{where}: {path} = {shown(value)}: must be of the type {type(default).__name__}, such as '
+        f'{shown(default)}.'
     )
 
 
@@ -127,17 +128,12 @@ def _plain(value: Any, path: str, where: str, depth: int = 0) -> Any:
     if isinstance(value, list):
         return tuple(_plain(each, path, where, depth + 1) for each in value)
     if isinstance(value, (int, float)) and (math.isnan(value) or LARGEST <= abs(value) < math.inf):
-        raise UsageError(f'{where}: {path} = {_short(value)}: not a number that a field can have.')
+        raise UsageError(f'{where}: {path} = {shown(value)}: not a number that a field can have.')
     return value
 
 
 def _name(field: str, section: str, where: str) -> str:
     """The name of a field of an open section, which must be one that a configuration can have."""
     if '.' in field or not field or hasattr(ml_collections.ConfigDict, field):
-        raise UsageError(f'{where}: {section}: {_short(field)} cannot be the name of a field.')
+        raise UsageError(f'{where}: {section}: {shown(field)} cannot be the name of a field.')
     return field
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + '...'
