@@ -1,12 +1,13 @@
 """Sphinx: `pip install -e '.[docs]' && sphinx-build -W docs OUT`; all examples run while it builds.
 
 With `-t short` long trainings take few steps, and their pages say so: every cell still runs, in a
-fraction of the time. `.ci/run` builds these pages.
+fraction of the time; programs are compiled as the tests compile theirs. `.ci/run` builds these pages.
 """
 
 import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 import longmem_jax
@@ -14,6 +15,12 @@ import longmem_jax
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+if tags.has('short'):  # noqa: F821  (Sphinx defines it)
+    sys.path.insert(0, str(HERE.parent))
+    from tests.processes import environment
+
+    programs = tempfile.TemporaryDirectory()  # of this build; it goes away with it
+    os.environ.update(environment(cache=programs.name))
 
 project = 'longmem_jax'
 author = 'the authors of longmem_jax'
@@ -53,8 +60,8 @@ SHORT = {
     'notebooks/quickstart': {'quickstart.get_config()': "quickstart.get_config('tiny')"},
 }
 SAID = (
-    'These pages were built with `-t short`: the training below took few steps, so what it prints is not '
-    'what the text says. Without that option it takes all of them.'
+    'These pages were built with `-t short`: the training below took few steps, so what it prints '
+    'is not what the text says. Without that option it takes all of them.'
 )
 
 
@@ -62,7 +69,9 @@ def shorten(app, page, source):
     """Puts few steps in place of many, and a note under the title."""
     for long, short in SHORT.get(page, {}).items():
         if long not in source[0]:
-            raise ValueError(f'{page}: {long!r} is not there any more; change SHORT in docs/conf.py')
+            raise ValueError(
+                f'{page}: {long!r} is not there any more; change SHORT in docs/conf.py'
+            )
         source[0] = source[0].replace(long, short)
     if page in SHORT:
         note = f'\\g<0>\n\n```{{note}}\n{SAID}\n```'
