@@ -200,7 +200,8 @@ def _note(signum: int) -> None:
             return
         _state.heard, _state.since = signum, time.monotonic()
     text = (
-        f'\n{name(signum)}: stopping after this step, segment or compilation; once more stops at once.\n'
+        f'\n{name(signum)}: stopping after this step, segment or compilation; '
+        'a second signal stops at once.\n'
         if _state.deferred
         else f'\n{name(signum)}: stopped; what was saved is kept, run the same command again.\n'
     )

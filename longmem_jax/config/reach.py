@@ -39,10 +39,10 @@ def too_short(config: Any) -> list[str]:
         return []
     each = ', '.join(f'{name} {reach:,}' for name, reach in found)
     handed_on = (
-        f'What is farther back than {longest:,} can only be known if one layer hands it to the next, '
-        f'and beyond {together:,} not at all'
+        f'Tokens farther back than {longest:,} can be known only if one layer passes them to the next, '
+        f'and tokens beyond {together:,} not at all'
         if together > longest
-        else f'What is farther back than {longest:,} cannot be known'
+        else f'Tokens farther back than {longest:,} cannot be known'
     )
     return [
         f'config.data.task asks for tokens up to {asked:,} back, and no layer reads that far before its '

@@ -134,7 +134,7 @@ def other_data(saved: dict[str, Any], going_on: GoingOn, where: str) -> list[str
         lines = '\n  '.join(fields)
         raise UsageError(
             f'{where} was trained on other data:\n  {lines}\nGo back to that data, or use another '
-            '--workdir. To go on with the data given, from its first document, set '
+            '--workdir. To resume with the data given, from its first document, set '
             '--config.checkpoint.accept_other_data=True.'
         )
     return fields

@@ -192,7 +192,7 @@ def with_memory(memory, **changes):
         ('expire_span', dict(capacity=100, max_span=50, position_length=60), 'the segment length'),
         ('expire_span', dict(ramp=0), 'ramp = 0: must be at least 1'),
         ('expire_span', dict(max_span=64), 'initial_share = 0.2: .* less than a segment of 128'),
-        ('expire_span', dict(max_span=4000), 'capacity = 672: memories are alive for .* = 832'),
+        ('expire_span', dict(max_span=4000), 'capacity = 672: entries are kept for .* = 832'),
         ('expire_span', dict(position_length=672), 'position_length = 672: must be below'),
         ('expire_span', dict(initial_share=0.0), 'must lie between 0 and 1'),
         ('expire_span', dict(pre_div=0.0), 'pre_div = 0.0: must be above 0'),

@@ -195,7 +195,7 @@ def test_an_index_that_is_wrong(changed, message, tmp_path):
 def test_a_part_is_missing(tmp_path):
     folder = copied('qwen2', tmp_path)
     (folder / 'model-00002-of-00002.safetensors').unlink()
-    refused(folder, "'model-00002-of-00002.safetensors', which is no safetensors file here")
+    refused(folder, "'model-00002-of-00002.safetensors', which is not a safetensors file here")
 
 
 @pytest.mark.parametrize('name', ['../gpt2', '/nowhere', 'a/b/c', '~nobody/x', 'a b', ''])

@@ -38,7 +38,7 @@ def vectors_of_words(names: Sequence[str], file: str) -> np.ndarray:
             f'{file}: cannot be read as lines of a word and its numbers ({error}).'
         ) from error
     if len({len(vector) for vector in found.values()}) > 1:
-        raise UsageError(f'{file}: vectors are not all as long.')
+        raise UsageError(f'{file}: vectors have different lengths.')
     means = []
     for name in names:
         known = [found[word] for word in name.lower().split() if word in found]

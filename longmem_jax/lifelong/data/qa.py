@@ -145,8 +145,8 @@ def squad(file: Path) -> list[Question]:
                 )
     if not questions or unfit > len(questions):
         raise UsageError(
-            f'{file}: {len(questions):,} questions have an answer that stands at its answer_start, and '
-            f'{unfit:,} have none; is it SQuAD 1.1, or QuAC, as distributed?'
+            f'{file}: {len(questions):,} questions have their answer at answer_start, and '
+            f'{unfit:,} do not; is this SQuAD 1.1, or QuAC, as distributed?'
         )
     return questions
 

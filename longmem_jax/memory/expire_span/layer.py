@@ -362,12 +362,12 @@ ENTRY = Entry(
     check=check,
     check_training=check_training,
     trained={
-        'max_span': 'spans are learned as shares of it, so that another one changes all of them; to '
+        'max_span': 'spans are learned as shares of it, so another value would change all spans; to '
         'cut long spans in evaluation, set limit',
         'pre_div': 'the spans are learned with it',
     },
     warnings={
-        'dropped': 'the buffer is full, and memories are dropped before their span is over; raise '
+        'dropped': 'the buffer is full, and entries are dropped before their span is over; raise '
         'capacity, or loss_weights.expire_span to shorten spans'
     },
     shared=lambda fields: near_positions.shared_table(fields, 'position_length'),

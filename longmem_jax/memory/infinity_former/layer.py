@@ -345,8 +345,8 @@ ENTRY = Entry(
     graft=Graft(
         lambda scale, position: dict(position=position, memory_length=0),
         exact=True,
-        how='what is read is added to the attention, and nothing is read while nothing is stored',
-        positions='places in a signal that is contracted, as in the paper',
+        how='the result of reading is added to the attention; it is zero while nothing is stored',
+        positions='positions in a signal that is contracted, as in the paper',
     ),
     toy=dict(
         memory_length=3,

@@ -261,7 +261,7 @@ ENTRY = Entry(
             gate_init=FIRST_GATE_IN_HOST,
         ),
         exact=True,
-        how="gates per head, which are shut while nothing is stored; the host's scores",
+        how="gates per head, which are closed while nothing is stored; the host's scores",
         positions='none in the memory, as in the paper',
     ),
     toy=dict(memory_length=4, memory_size=12, top_k=3, block_size=4),
