@@ -1,4 +1,4 @@
-"""Learns a stream of tasks, and asks what was learned: configs with `config.lifelong.method`."""
+"""Learns a stream of tasks, and tests what was learned: configs with `config.lifelong.method`."""
 
 from typing import Any
 

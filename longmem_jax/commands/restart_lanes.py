@@ -1,7 +1,8 @@
-"""Another number of lanes for a run that has begun: what is kept, and what begins again.
+"""Another number of lanes for a run that has begun: what is kept, and what is reset.
 
-Parameters, optimizer and step belong to no lane. A memory and a place in the data do, and those of eight
-lanes are not those of four: they begin again, with documents that no lane had begun.
+Parameters, optimizer and step do not depend on lanes. Memories and positions in the data do, and those
+of eight lanes cannot be used for four. So memories are reset, and the lanes begin with documents that
+no lane had begun.
 """
 
 import dataclasses

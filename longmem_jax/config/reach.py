@@ -8,7 +8,7 @@ from longmem_jax.models.kinds import KINDS
 
 
 def carries_vectors(model: Any) -> bool:
-    """Whether the model of `config.model` carries vectors itself, besides what its layers keep."""
+    """Whether the model itself carries vectors, in addition to the states of its layers."""
     return KINDS[model.kind].carries(model)
 
 

@@ -1,4 +1,4 @@
-"""What is strange about `config.data`: files that are no text, and settings that nothing uses."""
+"""What is strange about `config.data`: files that are not text, and settings that nothing uses."""
 
 from collections.abc import Iterator
 from pathlib import Path

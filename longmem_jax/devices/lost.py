@@ -1,8 +1,8 @@
 """A process of a run that ends or is lost ends the others, with one message.
 
-Without this they wait in a program for it until the service of `jax.distributed` aborts them with a
-trace of its own. Where process 0 is lost, so are store and service, and that abort comes at once: it
-cannot be caught (a callback of the service's client ends the process by itself in jaxlib 0.10).
+Without this, the others wait for it in a program until the service of `jax.distributed` aborts them
+with a trace of its own. If process 0 is lost, its store and service are lost too, and the abort comes at
+once. It cannot be caught (a callback of the service's client ends the process by itself in jaxlib 0.10).
 """
 
 import os

@@ -156,7 +156,7 @@ def act(
       lanes: at a border of segments.
       key: random key, for actions and environments.
       segments: number of segments.
-      greedy: always the likeliest action, not one that is drawn.
+      greedy: always the most likely action, not one that is drawn.
 
     Returns:
       The lanes at the next border, and what happened.

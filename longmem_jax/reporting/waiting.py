@@ -114,7 +114,7 @@ def busy(
       what: 'Compiling the training step'.
       out: default stdout.
       terminal: whether `out` is one; None = ask it.
-      wait: waits so many seconds for an event, True if it came; for tests.
+      wait: waits this number of seconds for an event, True if it came; for tests.
     """
     if jax.process_index() != 0:
         yield

@@ -66,7 +66,7 @@ def change(config, path, value):
         ('model.vocab_size', 257, 'vocabulary may be larger'),
         ('model.norm', 'batchnorm', 'layernorm, rmsnorm'),
         ('model.position', 'absolute', 'none, sinusoidal, learned'),
-        ('model.num_positions', 512, "position = 'none' has none"),
+        ('model.num_positions', 512, "position = 'none' has no table"),
         ('model.num_kv_heads', 3, 'or a divisor of num_heads = 4'),
         ('model.num_kv_heads', -1, 'num_kv_heads = -1: must be 0'),
         ('model.attention_bias', 'qvk', "did you mean 'qkv'"),

@@ -171,10 +171,10 @@ def test_a_config_that_cannot_be_read(content, message, tmp_path):
         (lambda given: {'weight_map': {'a': 3}}, 'not an index of safetensors'),
         (
             lambda given: {'weight_map': {'a': '../secret.safetensors'}},
-            'is no safetensors file here',
+            'is not a safetensors file here',
         ),
-        (lambda given: {'weight_map': {'a': '/etc/passwd'}}, 'is no safetensors file here'),
-        (lambda given: {'weight_map': {'a': 'config.json'}}, 'is no safetensors file here'),
+        (lambda given: {'weight_map': {'a': '/etc/passwd'}}, 'is not a safetensors file here'),
+        (lambda given: {'weight_map': {'a': 'config.json'}}, 'is not a safetensors file here'),
         (
             lambda given: given['weight_map'].pop('model.norm.weight') and given,
             "has 'model.norm.weight', which",

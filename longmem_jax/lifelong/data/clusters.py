@@ -1,7 +1,7 @@
 """Clusters of relations, the tasks of lifelong relation extraction: from a file, or by k-means.
 
-Wang et al. (2019) cluster mean word vectors of the relations' names (GloVe). Where those are not at hand
-the vectors of a pretrained encoder's tokens serve; which it was is said.
+Wang et al. (2019) cluster mean word vectors of the relations' names (GloVe). If these vectors are
+missing, the vectors of a pretrained encoder's tokens are used; a message says which.
 """
 
 import warnings
