@@ -26,7 +26,7 @@ def reaches(config: Any) -> list[tuple[str, int]] | None:
 
 
 def too_short(config: Any) -> list[str]:
-    """What to say if the task asks for tokens beyond the reach of every layer; [] = nothing.
+    """Warnings if the task asks for tokens beyond the reach of every layer; [] = none.
 
     Only of tasks with a greatest distance, and of models all of whose attention has a limited reach.
     """

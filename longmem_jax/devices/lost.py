@@ -14,7 +14,7 @@ from typing import Any
 
 SILENT = 30.0  # seconds without a sign of life; the service waits for about 60 to 100
 ALIVE, ENDED = 'longmem_jax/alive', 'longmem_jax/ended'
-# What a collective program says when the other side is gone.
+# Messages of a collective program when the other side is gone.
 GONE = re.compile(r'gloo|nccl|connection (reset|closed|refused)|closed by peer|heartbeat', re.I)
 ADVICE = (
     'Look at its output first. Then start all processes again: the run resumes from its newest '

@@ -70,7 +70,7 @@ def _named(state: Any) -> tuple[dict[str, Any], Any]:
 
 
 def described(model: Any) -> dict[str, Any]:
-    """What a memory file says of a model of texts: `config.model` and its segment length."""
+    """The model of texts as a memory file describes it: `config.model` and its segment length."""
     return model.config.to_dict() | {'segment_length': model.segment_length}
 
 

@@ -108,7 +108,7 @@ def busy(
     terminal: bool | None = None,
     wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
 ) -> Iterator[None]:
-    """Shows `what ...` and the time it takes, while one call lasts that says nothing: compiling.
+    """Shows `what ...` and the time it takes, while one call lasts that prints nothing: compiling.
 
     Args:
       what: 'Compiling the training step'.

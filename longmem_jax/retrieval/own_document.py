@@ -27,7 +27,7 @@ def fingerprint_of(corpus: Corpus) -> str:
 
 
 def source_of(experiment: Experiment, split: str) -> dict[str, Any]:
-    """What the manifest of a datastore says about its text."""
+    """The text of a datastore, as its manifest describes it."""
     data = experiment.config.data
     return {
         'split': split,

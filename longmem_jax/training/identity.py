@@ -21,9 +21,9 @@ class GoingOn:
 
     Attributes:
       same: by name, what must be the same.
-      data: 'content' and 'place' of the data. Another content is refused; another place is said.
+      data: 'content' and 'place' of the data. Another content is refused; another place is reported.
       accept_other_data: go on with another content, from its first document.
-      settings: what may differ, nested; differences are said.
+      settings: what may differ, nested; differences are reported.
     """
 
     same: dict[str, Any] = dataclasses.field(default_factory=dict)
