@@ -169,7 +169,7 @@ def test_training_texts(root):
         (
             'squad/train-v1.1.json',
             squad_file((RAN, [('Who?', [dict(text='Bob', answer_start=0)])])),
-            '1 have none',
+            'and 1 do not;',
         ),
         (
             'squad/train-v1.1.json',
