@@ -50,7 +50,11 @@ class Waiting:
         """
         self._what, self._total, self._unit, self._clock = what, total, unit, clock
         self._console = Console(
-            file=out or sys.stdout, force_terminal=terminal, highlight=False, soft_wrap=True
+            file=out or sys.stdout,
+            force_terminal=terminal,
+            highlight=False,
+            soft_wrap=True,
+            force_jupyter=False,
         )
         self._quiet = jax.process_index() != 0
         self._first: tuple[float, int] | None = None
@@ -120,7 +124,11 @@ def busy(
         yield
         return
     console = Console(
-        file=out or sys.stdout, force_terminal=terminal, highlight=False, soft_wrap=True
+        file=out or sys.stdout,
+        force_terminal=terminal,
+        highlight=False,
+        soft_wrap=True,
+        force_jupyter=False,
     )
     console.print(f'{what} ...', markup=False)
     began = time.monotonic()
