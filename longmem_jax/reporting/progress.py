@@ -30,13 +30,8 @@ class Progress:
         """Writes to `out` (default: stdout); `terminal` forces terminal or plain output."""
         self.total, self.log_every = total, log_every
         self._quiet = jax.process_index() != 0
-        # In a notebook rich would make an output cell of every line.
         self._console = Console(
-            file=out or sys.stdout,
-            force_terminal=terminal,
-            highlight=False,
-            soft_wrap=True,
-            force_jupyter=False,
+            file=out or sys.stdout, force_terminal=terminal, highlight=False, soft_wrap=True
         )
         self._bar: Bar | None = None
         self._started: tuple[float, int] | None = None

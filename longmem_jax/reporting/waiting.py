@@ -50,11 +50,7 @@ class Waiting:
         """
         self._what, self._total, self._unit, self._clock = what, total, unit, clock
         self._console = Console(
-            file=out or sys.stdout,
-            force_terminal=terminal,
-            highlight=False,
-            soft_wrap=True,
-            force_jupyter=False,
+            file=out or sys.stdout, force_terminal=terminal, highlight=False, soft_wrap=True
         )
         self._quiet = jax.process_index() != 0
         self._first: tuple[float, int] | None = None
@@ -124,11 +120,7 @@ def busy(
         yield
         return
     console = Console(
-        file=out or sys.stdout,
-        force_terminal=terminal,
-        highlight=False,
-        soft_wrap=True,
-        force_jupyter=False,
+        file=out or sys.stdout, force_terminal=terminal, highlight=False, soft_wrap=True
     )
     console.print(f'{what} ...', markup=False)
     began = time.monotonic()

@@ -78,10 +78,3 @@ def test_only_process_0_speaks(monkeypatch, terminal):
     progress.table('Results', ('a',), [('b',)])
     progress.close()
     assert out.getvalue() == ''
-
-
-def test_lines_in_a_notebook_are_plain_text(monkeypatch):
-    monkeypatch.setattr('rich.console._is_jupyter', lambda: True)
-    out = io.StringIO()
-    Progress(10, log_every=1, out=out).say('a line')
-    assert out.getvalue() == 'a line\n', 'rich displays it by itself: set force_jupyter=False'
