@@ -279,9 +279,7 @@ def _run() -> None:
     function = _function(functions, kind)
     if function is None:
         others = ', '.join(name for name in KINDS if _function(functions, name) is not None)
-        raise UsageError(
-            f'--mode={mode}: not for models of the kind {kind!r}; it is for {others}.'
-        )
+        raise UsageError(f'--mode={mode}: not for models of the kind {kind!r}; it is for {others}.')
     if (KINDS[kind].by_example or kind == 'agent') and any(_memory_files().values()):
         raise UsageError(
             f'--save_state, --load_state: not for a model of the kind {kind!r}, which reads no text.'

@@ -87,9 +87,9 @@ class Seen:
     segment: Segment
     looks: Mapping[str, Look]
 
-    def look(self, path: str = '') -> Look:
-        """The look of the attention at this path, or the only one."""
-        if path:
+    def look(self, path: str | None = None) -> Look:
+        """The look of the attention at this path, '' = the layer itself; None = the only one."""
+        if path is not None:
             return self.looks[path]
         (look,) = self.looks.values()
         return look
@@ -123,12 +123,17 @@ def held_window(count: jax.Array, capacity: int, newer: jax.Array | int = 0) -> 
     return Held((back <= count[:, None]).astype(jnp.float32), ages)
 
 
-def read_window(look: Look) -> dict[str, Read]:
-    """Reads of an attention whose keys are the tokens before the segment, then those of the segment."""
+def read_window(look: Look, share: jax.Array | float = 1.0) -> dict[str, Read]:
+    """Reads of an attention whose keys are the tokens before the segment, then those of the segment.
+
+    Args:
+      look: of the attention.
+      share: its weight where a gate mixes it with something else, broadcastable to [batch, heads, 1, 1].
+    """
     (*_, (_, length)) = look.parts
     before = look.weights.shape[-1] - length
     places = jnp.arange(before + length, dtype=jnp.int32)[None, None, None] - before
-    return {'attention': Read(look.weights.astype(jnp.float32), places)}
+    return {'attention': Read((look.weights * share).astype(jnp.float32), places)}
 
 
 def norms(matrix: jax.Array) -> jax.Array:

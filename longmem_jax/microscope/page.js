@@ -197,7 +197,7 @@ function table(title, rows, t) {
     if (read.place >= 0) { line.dataset.token = read.place; line.tabIndex = 0; }
     body.append(line);
   }
-  const head = make('tr', {}, make('th', {}, 'weight'), make('th', {}, 'tokens back'), make('th', {}, 'what'));
+  const head = make('tr', {}, make('th', {}, 'weight'), make('th', {}, 'back'), make('th', {}, 'what'));
   return make('section', {}, make('h4', {}, title), make('table', {class: 'reads'}, make('thead', {}, head), body));
 }
 function showReads(t) {
@@ -283,7 +283,7 @@ function select(t, {scroll = true} = {}) {
 
 // ---- charts
 function chart(title, lines, {xLabel = 'segment', labels = null, every = 1} = {}) {
-  const width = 640, height = 170, left = 52, bottom = 24, top = 8, right = 8;
+  const width = 400, height = 150, left = 52, bottom = 24, top = 8, right = 8;
   let low = Infinity, high = -Infinity;
   const length = Math.max(...lines.map((line) => line.length), 1);
   for (const line of lines) for (const y of line) if (Number.isFinite(y)) { low = Math.min(low, y); high = Math.max(high, y); }
@@ -344,7 +344,7 @@ function showTime() {
   box.replaceChildren();
   const sums = new Array(numSegments).fill(0), counts = new Array(numSegments).fill(0);
   gain.forEach((x, t) => { if (Number.isFinite(x)) { sums[segmentOf(t)] += x; counts[segmentOf(t)]++; } });
-  box.append(chart('gain, nats per token', [sums.map((x, i) => counts[i] ? x / counts[i] : NaN)]));
+  box.append(make('div', {class: 'figures'}, chart('gain, nats per token', [sums.map((x, i) => counts[i] ? x / counts[i] : NaN)])));
   const choice = Number($('layer').value) - 1;
   for (const layer of choice < 0 ? layers : [layers[choice]]) {
     const figures = [];

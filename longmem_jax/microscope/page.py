@@ -128,11 +128,17 @@ def page_data(
       facts: of the heading.
       notes: what the reader must know, such as limits.
     """
-    segments = max((len(rows) for one in reading.layers.values() for rows in one.held.values()), default=1)
-    snapshots = np.unique(np.linspace(0, segments - 1, min(segments, SNAPSHOTS)).round().astype(int))
+    segments = max(
+        (len(rows) for one in reading.layers.values() for rows in one.held.values()), default=1
+    )
+    snapshots = np.unique(
+        np.linspace(0, segments - 1, min(segments, SNAPSHOTS)).round().astype(int)
+    )
     notes = list(notes)
     if len(snapshots) < segments:
-        notes.append(f'What is held is kept for {len(snapshots):,} of {segments:,} segment borders.')
+        notes.append(
+            f'What is held is kept for {len(snapshots):,} of {segments:,} segment borders.'
+        )
     return {
         'facts': list(facts.items()),
         'notes': notes,

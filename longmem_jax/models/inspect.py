@@ -91,7 +91,12 @@ class Glimpse:
 
 
 def glimpses(
-    model: Any, params: Any, segment: Segment, targets: jax.Array, state: Any, views: dict[type, View]
+    model: Any,
+    params: Any,
+    segment: Segment,
+    targets: jax.Array,
+    state: Any,
+    views: dict[type, View],
 ) -> tuple[jax.Array, Any, dict[str, Glimpse]]:
     """Reads a segment of one document and asks the views of its layers, and of the model.
 

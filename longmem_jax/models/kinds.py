@@ -66,6 +66,7 @@ KINDS: dict[str, Kind] = {
         recipes={'memformer': memformer.recipe},
         lengths={'num_slots': '+ slots '},
         carries=lambda model: True,
+        view=memformer.VIEW,
         toy=dict(
             position='sinusoidal',
             memformer=dict(
@@ -98,6 +99,7 @@ KINDS: dict[str, Kind] = {
         attention='memory_tokens',
         carries=lambda model: model.memory_transformer.carry,
         first_token=lambda model: model.memory_tokens.num_tokens,
+        view=memory_transformer.VIEW,
         growing=('memory_tokens/tokens',),
         toy=dict(memory_transformer=dict(carry=True, gradients=True)),
         variants=dict(
