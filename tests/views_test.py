@@ -139,7 +139,7 @@ def test_lines_over_time(name):
                 assert np.isfinite(line).all(), where
 
 
-@pytest.mark.parametrize('name', NAMES)
+@pytest.mark.parametrize('name', ['transformer_xl', 'infinity_former', 'memformer'])
 def test_asking_changes_nothing(name):
     model, params = toy(name)
     segment, state = of(random_segments(), 0), fresh_state(model, params, BATCH)

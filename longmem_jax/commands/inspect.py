@@ -18,7 +18,7 @@ from longmem_jax.microscope.page import page, page_data
 from longmem_jax.microscope.reading import Reading, read_text
 from longmem_jax.reporting.waiting import Waiting
 
-NO_MEMORY = 'This model carries no memory from segment to segment: nothing can be gained, and all gains are 0.'
+NO_MEMORY = 'This model carries no memory between segments: all gains are 0.'
 SHOWN = 300  # characters of the command on the page
 
 

@@ -101,7 +101,8 @@ function showPart(next) {
   for (let t = start; t < end; t++) {
     const piece = data.tokens[t];
     const node = make('span', {id: 't' + t, role: 'option', class: piece === '' ? 'k none' : 'k'});
-    node.textContent = piece === '' ? '·' : piece.replaceAll('\n', '↵\n');
+    // A part of a character has no text of its own: a dot would break the letters around it.
+    node.textContent = piece.replaceAll('\n', '↵\n');
     if (t && segmentOf(t) !== segmentOf(t - 1)) node.classList.add('border');
     node.style.background = background(t);
     nodes.set(t, node);

@@ -1,8 +1,7 @@
 """The page as one HTML file: data, script and style inside, no request to anywhere.
 
 The text may hold anything: it is only ever inside JSON, in which `<`, `>` and `&` are escaped, and the
-script puts it on the page as text, never as HTML. Arrays are base64, so numbers that JSON lacks (nan) are
-in none of it.
+script puts it on the page as text, never as HTML. Arrays are base64: JSON has no nan.
 """
 
 import base64

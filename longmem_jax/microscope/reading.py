@@ -33,8 +33,8 @@ class LayerReading:
     Attributes:
       held: name to float32 [segments + 1, AGES], weight by age before every segment and at the end.
       mean_age: name to float64 [segments + 1], in tokens; nan where nothing is held.
-      places: int32 [reads, heads, FROM_MEMORY + FROM_SEGMENT], the token of the text that was read, below
-        0 before it, or `NOWHERE`; None if the layer says nothing of its reads.
+      places: int32 [reads, heads, FROM_MEMORY + FROM_SEGMENT], the token that was read, below 0 before
+        the text, or `NOWHERE`; None if the layer says nothing of its reads.
       weights: float32, like `places`; 0 where nothing was read.
       shares: float32 [reads, heads, 3], how much was read of `SHARES`.
       spans: int32, like `places`: tokens that were read together, ending with that one.

@@ -171,7 +171,7 @@ class Memorizing(nn.Module):
         return out
 
     def gates(self, stored: jax.Array) -> jax.Array:
-        """Weights of the large memory, [batch | 1, heads, 1, 1], with `stored` (int32 [batch]) entries."""
+        """Weights of the large memory, [batch | 1, heads, 1, 1]; `stored`: int32 [batch], entries."""
         gate = jax.nn.sigmoid(self.gate)[None, :, None, None]
         if self.skip_gate_when_empty:
             gate = jnp.where((stored > 0)[:, None, None, None], gate, jnp.zeros_like(gate))
