@@ -125,8 +125,7 @@ def read_text(
     for number in range(len(rows.tokens)):
         row = jax.tree.map(lambda leaf, number=number: leaf[number], rows)
         start, size = number * length, int(row.valid.sum())
-        with_reads = start + length > kept_from
-        state, found = _read(model, params, state, fresh, row, with_reads)
+        state, found = _read(model, params, state, fresh, row)
         with_memory, reset, said = jax.device_get(found)
         nats.append(with_memory[:size])
         without.append(reset[:size])
@@ -199,9 +198,9 @@ def _joined(parts: list[dict[str, Any]], of_text: Callable[..., np.ndarray]) -> 
     return layer
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5))
+@functools.partial(jax.jit, static_argnums=0)
 def _read(
-    model: Any, params: Any, state: Any, fresh: Any, row: Rows, with_reads: bool
+    model: Any, params: Any, state: Any, fresh: Any, row: Rows
 ) -> tuple[Any, tuple[jax.Array, jax.Array, dict[str, dict[str, Any]]]]:
     """Reads a segment of one lane: the memories after it; losses with and without; what was done."""
     start = jnp.zeros((1,), bool)
@@ -211,11 +210,11 @@ def _read(
     (without, _, _), _, _ = model.apply(
         {'params': params}, segment, row.targets, fresh, train=False, method='nll'
     )
-    said = {path: _reduced(glimpse, with_reads) for path, glimpse in found.items()}
+    said = {path: _reduced(glimpse) for path, glimpse in found.items()}
     return new, (nats[0], without[0], said)
 
 
-def _reduced(glimpse: Glimpse, with_reads: bool) -> dict[str, Any]:
+def _reduced(glimpse: Glimpse) -> dict[str, Any]:
     """What is kept of a glimpse of one lane."""
     said: dict[str, Any] = {
         'held': {name: _by_age(held) for name, held in glimpse.held.items()},
@@ -223,18 +222,17 @@ def _reduced(glimpse: Glimpse, with_reads: bool) -> dict[str, Any]:
         'by_token': {name: line[0] for name, line in glimpse.series.by_token.items()},
         'by_segment': {name: line[0] for name, line in glimpse.series.by_segment.items()},
     }
-    if with_reads:
-        of_tokens = [read for read in glimpse.read.values() if not read.slots]
-        of_slots = [read for read in glimpse.read.values() if read.slots]
-        if of_tokens:
-            said |= _largest_of_tokens(of_tokens)
-        if of_slots:
-            weights, numbers, _ = _flat(of_slots)
-            slot_weights, at = jax.lax.top_k(weights, min(FROM_MEMORY, weights.shape[-1]))
-            said |= {
-                'slot_weights': _queries_first(slot_weights),
-                'slots': _queries_first(jnp.take_along_axis(numbers, at, axis=-1)),
-            }
+    of_tokens = [read for read in glimpse.read.values() if not read.slots]
+    of_slots = [read for read in glimpse.read.values() if read.slots]
+    if of_tokens:
+        said |= _largest_of_tokens(of_tokens)
+    if of_slots:
+        weights, numbers, _ = _flat(of_slots)
+        slot_weights, at = jax.lax.top_k(weights, min(FROM_MEMORY, weights.shape[-1]))
+        said |= {
+            'slot_weights': _queries_first(slot_weights),
+            'slots': _queries_first(jnp.take_along_axis(numbers, at, axis=-1)),
+        }
     return jax.tree.map(
         lambda leaf: leaf.astype(jnp.float32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
         said,
