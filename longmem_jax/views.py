@@ -13,7 +13,6 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers.attention import Look
 from longmem_jax.segment import Segment
 
 NOWHERE = -(2**30)  # the place of a key that is no token of the text
@@ -77,7 +76,8 @@ class Seen:
       state: the memory that it read.
       new: the memory after the segment.
       segment: the packed segment.
-      looks: what its softmax attentions looked at, by their paths in the layer; see `Look`.
+      looks: what its softmax attentions looked at, by their paths in the layer; see
+        `layers.attention.Look`.
     """
 
     layer: Any
@@ -85,9 +85,9 @@ class Seen:
     state: Any
     new: Any
     segment: Segment
-    looks: Mapping[str, Look]
+    looks: Mapping[str, Any]
 
-    def look(self, path: str | None = None) -> Look:
+    def look(self, path: str | None = None) -> Any:
         """The look of the attention at this path, '' = the layer itself; None = the only one."""
         if path is not None:
             return self.looks[path]
@@ -123,7 +123,7 @@ def held_window(count: jax.Array, capacity: int, newer: jax.Array | int = 0) -> 
     return Held((back <= count[:, None]).astype(jnp.float32), ages)
 
 
-def read_window(look: Look, share: jax.Array | float = 1.0) -> dict[str, Read]:
+def read_window(look: Any, share: jax.Array | float = 1.0) -> dict[str, Read]:
     """Reads of an attention whose keys are the tokens before the segment, then those of the segment.
 
     Args:

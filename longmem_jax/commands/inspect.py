@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from longmem_jax.commands.score import Scorer
+from longmem_jax.devices.sharding import replicated
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.result import memory_lengths
 from longmem_jax.experiment import Experiment
@@ -56,13 +57,15 @@ def inspect(
     tokens = np.asarray(scorer.tokenizer.encode(read_prompt(prompt)), np.int32)
     if not len(tokens):
         raise UsageError('the text to inspect is empty: give --prompt=TEXT, or --prompt=@FILE.')
+    # Placed as the parameters are, or the second segment would be compiled again.
+    state, fresh = jax.device_put((scorer.state, scorer.fresh), replicated(experiment.mesh))
     waiting = Waiting('Reading', len(tokens), 'tokens', out=sys.stderr)
     with contextlib.closing(waiting):
         reading = read_text(
             scorer.model,
             scorer.params,
-            scorer.state,
-            scorer.fresh,
+            state,
+            fresh,
             scorer.before,
             tokens,
             reads=reads,
