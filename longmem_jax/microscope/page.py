@@ -102,13 +102,19 @@ def state_rows(state: Any) -> list[list[Any]]:
     return rows
 
 
+def _drawable(leaf: Any) -> Any:
+    """An array for treescope, which cannot draw one without elements: its type and shape instead."""
+    array = np.asarray(leaf)
+    return array if array.size else f'{array.dtype} {list(array.shape)}'
+
+
 def _state(state: Any) -> dict[str, Any]:
     """The memories at the end: a table, and the arrays by treescope where that is not too large."""
     found = {'rows': state_rows(state), 'html': '', 'why': 'This model carries no memory.'}
     if not found['rows']:
         return found
     with treescope.active_autovisualizer.set_scoped(treescope.ArrayAutovisualizer()):
-        tree = treescope.render_to_html(jax.tree.map(np.asarray, state), compressed=False)
+        tree = treescope.render_to_html(jax.tree.map(_drawable, state), compressed=False)
     if len(tree) > LARGEST_TREE:
         size = f'{len(tree) / 2**20:.1f} MB'
         return found | {'why': f'The arrays are left out: their picture would be {size}.'}

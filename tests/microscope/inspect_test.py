@@ -187,6 +187,13 @@ def test_large_states_are_left_out(monkeypatch):
     assert found['rows'] == [['a', 'float32 [3, 2]', 0.0, 0.0, 0.0, 0.0]]
 
 
+def test_arrays_without_elements_are_named():
+    """Such as the window of a memory whose length is 0."""
+    found = page_module._state({'a': np.zeros((1, 0, 4), np.float32), 'b': np.ones(2)})
+    assert 'float32 [1, 0, 4]' in found['html']
+    assert found['rows'][0] == ['a', 'float32 [1, 0, 4]', None, None, None, None]
+
+
 def test_the_texts_of_tokens_are_the_text():
     text = 'a\u00e9\u65e5 b'
     tokens = Bytes().encode(text.encode())
