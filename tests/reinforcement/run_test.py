@@ -114,7 +114,7 @@ def change(path, value):
         ('model.agent.actions', 5, "agent.actions = 5: 'corridor' needs 4"),
         ('model.agent.observation', 5, "agent.observation = 5: 'corridor' needs 54"),
         ('train.start_from', 'x', 'agents do not have it'),
-        ('optimizer.accumulate_steps', 2, 'more lanes instead'),
+        ('optimizer.accumulate_steps', 2, 'use more lanes'),
     ],
 )
 def test_faults(path, value, message, tmp_path):
