@@ -1,6 +1,5 @@
 """Every test runs on 8 virtual CPU devices, and compiled programs are shared between runs."""
 
-import functools
 import gc
 import os
 import re
@@ -33,15 +32,6 @@ jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 jax.config.update('jax_traceback_in_locations_limit', 0)
 gc.set_threshold(100_000, 20, 100)
 KEPT = 400  # programs, of about a megabyte each
-
-# JAX makes a context with all dialects for every program that it lowers, a fifth of what a single
-# operation takes; the programs of a file share one. It is internal, so only where it is known.
-CONTEXT = None
-if jax.__version__.startswith('0.10.'):
-    from jax._src.interpreters import mlir
-
-    CONTEXT = functools.cache(mlir.make_ir_context)
-    mlir.make_ir_context = CONTEXT
 
 # No deadlines: a slow machine is not an error. The same examples in every run.
 hypothesis.settings.register_profile('fixed', deadline=None, derandomize=True, max_examples=40)
@@ -101,8 +91,6 @@ def _release():
     Small ones are those of single operations, which the next files need again.
     """
     yield
-    if CONTEXT is not None:
-        CONTEXT.cache_clear()  # constants of programs stay in it
     if len(_programs) > KEPT:
         _programs.clear()
         jax.clear_caches()
