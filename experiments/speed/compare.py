@@ -3,8 +3,8 @@
 python -m experiments.speed.compare --peer=product_keys --checkout=XLM --python=PYTHON
 
 Both sides do the same work, one process each, and take turns step by step, so that whatever else the
-machine does slows both. `--checkout` is a clone of the peer's repository; without it our side runs alone.
-`--python` runs the peer's side, if PyTorch is in another environment than ours.
+machine does slows both. `--checkout` is a clone of the peer's repository; without it our side runs
+alone. `--python` runs the peer's side, if PyTorch is in another environment than ours.
 """
 
 import argparse
@@ -74,7 +74,7 @@ class Side:
 
 
 def take_turns(sides: Sequence[Side], rounds: int, pause: float) -> None:
-    """One step of every side per round, `pause` seconds apart: idle threads of a side spin for a while."""
+    """One step of every side per round, `pause` seconds apart: threads spin for a while."""
     for side in sides:
         side.wait()
     for _ in range(rounds):
@@ -133,7 +133,7 @@ def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
     case = CASES[options.peer][name]
     fill = case.fill if options.fill is None else options.fill
     common = [f'--peer={options.peer}', f'--case={name}', f'--fill={fill}']
-    common += ['--toy'] * options.toy
+    common += [f'--cores={options.cores}'] + ['--toy'] * options.toy
     began, load = time.time(), os.getloadavg()[0]
     sides = [Side('our side', sys.executable, [*common, f'--side={OURS}'])]
     if options.checkout:
@@ -168,6 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument('--rounds', type=int, default=16)
     parser.add_argument('--fill', type=int, help='untimed steps; default: what the case needs')
     parser.add_argument('--pause', type=float, default=0.05, help='seconds between two steps')
+    parser.add_argument('--cores', type=int, default=0, help='that a side may use; 0 = all')
     parser.add_argument('--toy', action='store_true', help='a tiny model, to see that it runs')
     parser.add_argument('--output', type=Path, help='a JSON file')
     options = parser.parse_args(arguments)

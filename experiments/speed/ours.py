@@ -78,9 +78,9 @@ def layer(case: Case, sizes: Sizes) -> Callable[[], float]:
     segment = Segment(
         jnp.zeros(shape[:2], jnp.int32), jnp.ones(shape[:2], bool), jnp.zeros(shape[:1], bool)
     )
-    params = unbox(
-        jax.jit(lambda: slots.init(jax.random.key(0), x, None, segment, train=True))()
-    )['params']
+    params = unbox(jax.jit(lambda: slots.init(jax.random.key(0), x, None, segment, train=True))())[
+        'params'
+    ]
 
     def loss(params: Any, x: jax.Array) -> jax.Array:
         y, _, _ = slots.apply({'params': params}, x, None, segment, train=True)

@@ -1,4 +1,7 @@
-"""lucidrains/memorizing-transformers-pytorch: HNSW search by FAISS, one key-value head (Wu et al., 2022)."""
+"""lucidrains/memorizing-transformers-pytorch (Wu et al., 2022).
+
+Its memory is searched by FAISS (HNSW, approximate) and has one key-value head.
+"""
 
 import tempfile
 from collections.abc import Callable
@@ -38,6 +41,6 @@ def build(settings: dict[str, Any], sizes: Any) -> Callable[[], float]:
             tokens[:, :-1], knn_memories=memories, xl_memories=cache, labels=tokens[:, 1:]
         )
         loss.backward()
-        return float(loss)
+        return loss.item()
 
     return call

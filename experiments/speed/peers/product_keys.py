@@ -1,6 +1,6 @@
 """facebookresearch/XLM: its product-key memory `HashingMemoryProductFast` (Lample et al., 2019).
 
-Its package imports Apex and more, so only the folder of the memory is loaded, with an empty package above.
+Its package imports Apex and more, so only the folder of the memory is loaded, with empty packages above.
 """
 
 import argparse
@@ -47,6 +47,6 @@ def build(settings: dict[str, Any], sizes: Any) -> Callable[[], float]:
         layer.zero_grad()
         loss = (layer(x) * weights).sum()
         loss.backward()
-        return float(loss)
+        return loss.item()
 
     return call
