@@ -67,10 +67,9 @@ class Side:
         self.steps.append(self._answer())
 
     def close(self) -> None:
-        """Ends the process."""
-        self._process.stdin.close()
-        if self._process.wait() != 0:
-            raise SystemExit(f'{self.name} ended with exit code {self._process.returncode}.')
+        """Ends the process, which has made all its steps or has failed."""
+        self._process.kill()
+        self._process.communicate()
 
 
 def take_turns(sides: Sequence[Side], rounds: int, pause: float) -> None:
@@ -140,9 +139,11 @@ def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
         module = options.module or f'experiments.speed.peers.{options.peer}'
         theirs = [*common, f'--side={module}', f'--checkout={options.checkout}']
         sides.insert(0, Side(f'the peer {options.peer}', options.python, theirs))
-    take_turns(sides, options.rounds, options.pause)
-    for side in sides:
-        side.close()
+    try:
+        take_turns(sides, options.rounds, options.pause)
+    finally:
+        for side in sides:
+            side.close()
     result = {'name': f'{options.peer} {name}', 'label': case.label, 'began': began}
     result |= {'load': [load, os.getloadavg()[0]], 'fill': fill}
     for key, side in zip(('ours', 'peer'), reversed(sides), strict=False):

@@ -30,11 +30,12 @@ def make_step(options: argparse.Namespace, sizes: Sizes) -> tuple[Callable[[], f
         from experiments.speed import ours
 
         return ours.build(case, sizes), f'jax {jax.__version__}'
-    import torch
-
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
     sys.path.insert(0, options.checkout)
     peer = importlib.import_module(options.side)
+    torch = sys.modules.get('torch')
+    if torch is None:
+        return peer.build(case.peer, sizes), ''
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     return peer.build(case.peer, sizes), f'torch {torch.__version__}'
 
 

@@ -99,8 +99,11 @@ def _sorted(indices: jax.Array) -> jax.Array:
 
 
 def _group(number: int, k: int) -> int:
-    """Numbers per group, a power of 2: groups of equal cost before and after, but few enough."""
-    group = 4
+    """Numbers per group, a power of 2, for rows of more than `WIDTH` numbers.
+
+    As many groups as numbers in k groups cost least; both are fewer than `number`.
+    """
+    group = 4 if 4 * k <= WIDTH else 2
     while number // group > max(WIDTH, 2 * k * group):
         group *= 2
     return group
