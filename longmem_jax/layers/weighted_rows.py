@@ -66,20 +66,27 @@ def _by_chunks(table: jax.Array, weights: jax.Array, at: jax.Array, chunk: int) 
 def _gradients(
     table: jax.Array, weights: jax.Array, at: jax.Array, cotangent: jax.Array, chunk: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Cotangents of the table and of the weights, `chunk` tokens at a time."""
+    """Cotangents of the table and of the weights, `chunk` tokens at a time.
 
-    def add(total: jax.Array, inputs: Any) -> tuple[jax.Array, jax.Array]:
+    In two loops: on CPUs one loop for both takes half as long again.
+    """
+
+    def of_weights(inputs: Any) -> jax.Array:
+        at, cotangent = inputs
+        return jnp.einsum('td,tkd->tk', cotangent, table.at[at].get(mode='promise_in_bounds'))
+
+    def add(total: jax.Array, inputs: Any) -> tuple[jax.Array, None]:
         weights, at, cotangent = inputs
-        rows = table.at[at].get(mode='promise_in_bounds')
-        of_weights = jnp.einsum('td,tkd->tk', cotangent, rows)
-        of_rows = weights[..., None] * cotangent[:, None]
-        return total.at[at].add(of_rows, mode='promise_in_bounds'), of_weights
+        rows = weights[..., None] * cotangent[:, None]
+        return total.at[at].add(rows, mode='promise_in_bounds'), None
 
     tokens, total = len(at), jnp.zeros_like(table)
     if chunk >= tokens:
-        return add(total, (weights, at, cotangent))
-    total, of_weights = jax.lax.scan(add, total, tuple(_cut(chunk, weights, at, cotangent)))
-    return total, of_weights.reshape(-1, weights.shape[1])[:tokens]
+        return add(total, (weights, at, cotangent))[0], of_weights((at, cotangent))
+    weights, at, cotangent = _cut(chunk, weights, at, cotangent)
+    total, _ = jax.lax.scan(add, total, (weights, at, cotangent))
+    by_weight = jax.lax.map(of_weights, (at, cotangent))
+    return total, by_weight.reshape(-1, by_weight.shape[-1])[:tokens]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
