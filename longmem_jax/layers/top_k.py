@@ -62,7 +62,7 @@ def _places(integers: jax.Array) -> jax.Array:
 
 def _at_places(places: jax.Array, k: int) -> jax.Array:
     """Which number has place 0, 1, ..., k - 1: int32 [..., k]."""
-    wanted = jnp.arange(k, dtype=jnp.int32)
+    wanted = jnp.arange(k, dtype=jnp.int32).reshape(*(1,) * (places.ndim - 1), k)
 
     def look(chunk: jax.Array, at: jax.Array) -> jax.Array:
         for number in range(CHUNK):
@@ -119,6 +119,7 @@ def _compare(scores: jax.Array, filled: jax.Array | None, k: int) -> tuple[jax.A
             return part
         if filled is not None:
             limit = filled.reshape(*filled.shape, *(1,) * (part.ndim - filled.ndim))
+            index = index.reshape(*(1,) * (part.ndim - index.ndim), *index.shape)
             part = jnp.where(index < limit, part, jnp.float32(NEVER))
         return _integers(part)
 
@@ -137,7 +138,8 @@ def _compare(scores: jax.Array, filled: jax.Array | None, k: int) -> tuple[jax.A
     # In ascending order, so that of equal numbers the first stays the first.
     chosen = _sorted(_compare(highest, None, k)[1])
     inside = jnp.take_along_axis(groups, chosen[..., None], axis=-2, mode='promise_in_bounds')
-    index = chosen[..., None] * group + jnp.arange(group, dtype=jnp.int32)
+    inner = jnp.arange(group, dtype=jnp.int32).reshape(*(1,) * chosen.ndim, group)
+    index = chosen[..., None] * group + inner
     flat = (*scores.shape[:-1], k * group)
     best, at = _compare(integers(inside, index).reshape(flat), None, k)
     return best, _pick(index.reshape(flat), at)
@@ -155,7 +157,7 @@ def _by_groups(scores: jax.Array, k: int, filled: jax.Array | None) -> tuple[jax
     """`top_k` by `jax.lax.top_k` of group maxima and of the numbers in the k best groups."""
     number = scores.shape[-1]
     if filled is not None:
-        column = jnp.arange(number, dtype=jnp.int32)
+        column = jnp.arange(number, dtype=jnp.int32).reshape(*(1,) * filled.ndim, -1)
         scores = jnp.where(column < filled[..., None], scores, jnp.asarray(NEVER, scores.dtype))
     group = max(1, round((number / k) ** 0.5))
     if group < 4 or number % group:
