@@ -20,7 +20,6 @@ from longmem_jax.layers.top_k import top_k
 
 SEARCHES = ('exact', 'approximate', 'bucketed')
 DTYPES = ('float32', 'bfloat16', 'int8')
-CACHED = 1 << 22  # bytes of scores; more are computed for one lane and head after another on CPUs
 
 
 @flax.struct.dataclass
@@ -145,30 +144,6 @@ def _bucketed(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     return best, index * k + jnp.arange(k, dtype=jnp.int32).reshape((1,) * (index.ndim - 1) + (k,))
 
 
-def _one_device() -> bool:
-    """Whether lanes and heads are all on one device, so that a loop over them moves nothing."""
-    mesh = jax.sharding.get_abstract_mesh()
-    return mesh.empty or mesh.size == 1
-
-
-def _head_by_head(
-    search: Callable[..., tuple[jax.Array, jax.Array]],
-    queries: jax.Array,
-    keys: jax.Array,
-    scale: jax.Array | None,
-    filled: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """`search` for one lane and head after another: its scores stay in the cache of a CPU."""
-    lanes, heads = queries.shape[:2]
-    filled = jnp.broadcast_to(filled, (lanes, heads, 1))
-    inputs = jax.tree.map(
-        lambda array: array.reshape(lanes * heads, 1, 1, *array.shape[2:]),
-        (queries, keys, scale, filled),
-    )
-    found = jax.lax.map(lambda inputs: search(*inputs), inputs)
-    return tuple(array.reshape(lanes, heads, *array.shape[3:]) for array in found)
-
-
 def _search(
     ring: Rows,
     queries: jax.Array,
@@ -190,35 +165,25 @@ def _search(
         'bucketed': _bucketed,
     }[method]
 
-    def best_in(
-        queries: jax.Array, keys: jax.Array, scale: jax.Array | None, filled: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def best_of(start: int | jax.Array) -> tuple[jax.Array, jax.Array]:
+        keys = jax.lax.dynamic_slice_in_dim(ring.rows_keys, start, block, axis=2)
         scores = jnp.einsum(
             'bhnd,bhmd->bhnm',
             queries.astype(keys.dtype) if keys.dtype == jnp.bfloat16 else queries,
             keys if keys.dtype != jnp.int8 else keys.astype(queries.dtype),
             preferred_element_type=jnp.float32,
         ).astype(jnp.float32)
-        if scale is not None:
+        if ring.rows_key_scale is not None:
+            scale = jax.lax.dynamic_slice_in_dim(ring.rows_key_scale, start, block, axis=2)
             scores = scores * scale[..., 0][:, :, None]
+        filled = (ring.count - base - start)[:, None, None]
         if choose is None:
-            return top_k(scores, take, filled)
-        mask = jnp.arange(block, dtype=jnp.int32) < filled[..., None]
-        return choose(jnp.where(mask, scores, jnp.float32(NEVER)), take)
-
-    def best_of(start: int | jax.Array) -> tuple[jax.Array, jax.Array]:
-        keys, scale = (
-            None if rows is None else jax.lax.dynamic_slice_in_dim(rows, start, block, axis=2)
-            for rows in (ring.rows_keys, ring.rows_key_scale)
-        )
-        inputs = queries, keys, scale, (ring.count - base - start)[:, None, None]
-        if choose is None and 4 * block * queries[..., 0].size > CACHED and _one_device():
-            found = jax.lax.platform_dependent(
-                *inputs, cpu=functools.partial(_head_by_head, best_in), default=best_in
-            )
+            scores, index = top_k(scores, take, filled)
         else:
-            found = best_in(*inputs)
-        return found[0], found[1].astype(jnp.int32) + base + start
+            number = jnp.arange(block, dtype=jnp.int32)
+            mask = number < filled[..., None]
+            scores, index = choose(jnp.where(mask, scores, jnp.float32(NEVER)), take)
+        return scores, index.astype(jnp.int32) + base + start
 
     if block == size:
         return best_of(0)

@@ -38,20 +38,6 @@ def test_blocks_find_what_all_at_once_find(block):
     assert found[2].all()
 
 
-@pytest.mark.parametrize('dtype', ['float32', 'int8'])
-@pytest.mark.parametrize('number', [0, 5, 24, 31])
-def test_heads_searched_one_after_another_find_the_same(monkeypatch, number, dtype):
-    """As CPUs do with many scores; with an empty memory, one that is filled in part, and a full one."""
-    ring, _, _ = filled(0, 24, number, dtype)
-    queries = rows(5, (2, 3, 7, 4))
-    wanted = nearest.nearest(ring, queries, 5, 'exact', 1.0, 24)
-    monkeypatch.setattr(nearest, 'CACHED', 0)
-    for part, other in zip(
-        nearest.nearest(ring, queries, 5, 'exact', 1.0, 24), wanted, strict=True
-    ):
-        np.testing.assert_allclose(part, other, atol=1e-6)
-
-
 def test_rows_not_written_are_not_found():
     ring, keys, _ = filled(0, 12, 2)
     found = nearest.nearest(ring, rows(5, (2, 3, 7, 4)), 5, 'exact', 1.0, 4)
