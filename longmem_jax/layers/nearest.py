@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from longmem_jax.devices.sharding import RULES, memory_rows
 from longmem_jax.layers.attention_rules import NEVER
+from longmem_jax.layers.top_k import top_k
 
 SEARCHES = ('exact', 'approximate', 'bucketed')
 DTYPES = ('float32', 'bfloat16', 'int8')
@@ -134,29 +135,6 @@ def write(ring: Rows, keys: jax.Array, values: jax.Array, num_valid: jax.Array) 
     return _on_devices(write_shard, ring, (keys, values, num_valid), True)
 
 
-def top_k(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """The k largest of the last axis and their indices, exactly.
-
-    The k best are in the k groups with the largest maxima, so only those are searched.
-
-    Args:
-      scores: float32 [..., n], n >= k.
-      k: static.
-
-    Returns:
-      float32 [..., k], largest first, and int32 [..., k].
-    """
-    number = scores.shape[-1]
-    group = max(1, round((number / k) ** 0.5))
-    if group < 4 or number % group:
-        return jax.lax.top_k(scores, k)
-    groups = scores.reshape(*scores.shape[:-1], number // group, group)
-    _, best_groups = jax.lax.top_k(groups.max(axis=-1), k)
-    candidates = jnp.take_along_axis(groups, best_groups[..., None], axis=-2)
-    best, index = jax.lax.top_k(candidates.reshape(*scores.shape[:-1], k * group), k)
-    return best, jnp.take_along_axis(best_groups, index // group, axis=-1) * group + index % group
-
-
 def _bucketed(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     """The best of each of k buckets of every k-th entry, as in the released search."""
     number = scores.shape[-1]
@@ -182,7 +160,7 @@ def _search(
         block -= 1
     take = min(k, block)
     choose = {
-        'exact': top_k,
+        'exact': None,
         'approximate': functools.partial(jax.lax.approx_max_k, recall_target=recall),
         'bucketed': _bucketed,
     }[method]
@@ -198,10 +176,13 @@ def _search(
         if ring.rows_key_scale is not None:
             scale = jax.lax.dynamic_slice_in_dim(ring.rows_key_scale, start, block, axis=2)
             scores = scores * scale[..., 0][:, :, None]
-        number = base + start + jnp.arange(block, dtype=jnp.int32)
-        filled = number[None] < ring.count[:, None]
-        scores = jnp.where(filled[:, None, None], scores, jnp.asarray(NEVER, scores.dtype))
-        scores, index = choose(scores, take)
+        filled = (ring.count - base - start)[:, None, None]
+        if choose is None:
+            scores, index = top_k(scores, take, filled)
+        else:
+            number = jnp.arange(block, dtype=jnp.int32)
+            mask = number < filled[..., None]
+            scores, index = choose(jnp.where(mask, scores, jnp.float32(NEVER)), take)
         return scores, index.astype(jnp.int32) + base + start
 
     if block == size:
@@ -212,7 +193,7 @@ def _search(
         both = [
             jnp.concatenate(pair, -1) for pair in zip(best, best_of(number * block), strict=True)
         ]
-        scores, index = jax.lax.top_k(both[0], min(k, both[0].shape[-1]))
+        scores, index = top_k(both[0], min(k, both[0].shape[-1]))
         return (scores, jnp.take_along_axis(both[1], index, axis=-1)), None
 
     if take < k:  # blocks smaller than k: the list grows to k first
@@ -253,7 +234,7 @@ def nearest(
             scores, index = (
                 jax.lax.all_gather(local, 'memory', axis=3, tiled=True) for local in (scores, index)
             )
-            scores, best = jax.lax.top_k(scores, k)
+            scores, best = top_k(scores, k)
             index = jnp.take_along_axis(index, best, axis=-1)
         found = scores > NEVER / 2
         entries = index
