@@ -13,6 +13,7 @@ FLOORS = (
     ('errors',),
     ('files', 'faults', 'untrusted', 'workdir'),
     ('segment',),
+    ('in_place',),
     ('contract', 'devices'),
     ('stopping',),
     ('layers',),

@@ -75,3 +75,43 @@ def test_the_number_of_segments_with_a_gradient_is_checked():
     for count, sound in ((0, True), (5, True), (6, False), (-1, False)):
         faults = checks.find_faults(small('transformer_xl', gradient_segments=count), 1)
         assert any('gradient_segments' in fault for fault in faults) != sound
+
+
+def readable(memory):
+    """The rows of a ring that its count covers, zeros elsewhere."""
+    rows = memory[0].attention.rows
+    covered = np.arange(rows.rows_keys.shape[2]) < np.asarray(rows.count)[:, None]
+    return [
+        np.where(covered[:, None, :, None], part, 0) for part in (rows.rows_keys, rows.rows_values)
+    ]
+
+
+def test_a_bad_step_leaves_the_memory_as_it_was():
+    """Of a large memory only the rows that a step replaces are kept, and put back."""
+    config = small('memorizing')
+    config.model.memorizing.update(memory_size=90, block_size=90, top_k=2, memory_length=8)
+    mesh = sharding.make_mesh(dict(data=1, fsdp=1, tensor=1, memory=1), jax.devices()[:1])
+    made = Experiment(config, None, mesh)
+    step = jax.jit(train_step.make_train_step(made.model, made.optimizer, made.schedule, config))
+    state = made.make_state()
+    tokens = np.random.default_rng(0).integers(0, 8, (2, 5, 2, 8)).astype(np.int32)
+    start = np.zeros((2, 5, 2), bool)
+    start[1, 3, 1] = True  # of the bad step: the count begins at zero again
+
+    def batch(number):
+        full = np.ones((5, 2, 8), bool)
+        return lanes.Batch(
+            tokens=tokens[number], targets=tokens[number], valid=full, scored=full.astype(np.uint8),
+            start=start[number], num_bytes=np.ones((5, 2), np.float32),
+        )  # fmt: skip
+
+    for _ in range(3):
+        state, metrics = step(state, batch(0), state.cursor)
+        broken = jax.tree.map(lambda leaf: leaf * np.nan, state.params)
+        after, metrics = step(state.replace(params=broken), batch(1), state.cursor)
+        assert not np.isfinite(metrics['grad_norm']) and int(after.skipped) == 1
+        for before, now in zip(readable(state.memory), readable(after.memory), strict=True):
+            np.testing.assert_array_equal(before, now)
+        same = (memory[0].attention.recent for memory in (state.memory, after.memory))
+        jax.tree.map(np.testing.assert_array_equal, *same)
+    assert int(state.memory[0].attention.rows.count[0]) == 90 + 120 % 90
