@@ -95,6 +95,7 @@ def base() -> ml_collections.ConfigDict:
         endings=(),  # 'folder': only files with these endings, such as ('.py',)
         fractions=FRACTIONS,  # one file: its training, validation and test parts
         pieces=1,  # cut every training document into this many, so that one can fill several lanes
+        tokenized='',  # folder of tokens that --mode=tokenize writes; '' = tokenized when read
         # Of texts.
         tokenizer=dict(
             kind='bytes',  # or another of `data.tokenizers.KINDS`

@@ -11,6 +11,7 @@ import ml_collections
 
 from longmem_jax.config import retrieval
 from longmem_jax.config.model_checks import model_faults, training_faults
+from longmem_jax.data import tokenized
 from longmem_jax.data.sets.registry import CLASS_SETS, DATA_SETS
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.sharding import mesh_sizes
@@ -306,7 +307,13 @@ def _tokenizer(data: Any) -> list[str]:
             f'path = {settings.path!r}: would be ignored; a file is only read for texts, and with '
             "another kind than 'bytes'"
         )
-    return under('config.data.tokenizer', faults)
+    faults = under('config.data.tokenizer', faults)
+    if data.tokenized and data.source not in tokenized.SOURCES:
+        faults.append(
+            f'config.data.tokenized = {data.tokenized!r}: the source {data.source!r} is not one of '
+            f'texts; allowed are {", ".join(tokenized.SOURCES)}'
+        )
+    return faults
 
 
 def _generate(config: Any) -> list[str]:
