@@ -30,6 +30,9 @@ class InPlace(Protocol):
     def restore(self, undo: jax.Array, kept: Any) -> Any:
         """What `keep` was called for, as far as it can be read, if `undo` (bool scalar)."""
 
+    def readable(self) -> Any:
+        """The same with zeros in the rows that cannot be read; leaves may have axes before [batch]."""
+
 
 def _in_place(part: Any) -> bool:
     return isinstance(part, InPlace)
@@ -74,3 +77,13 @@ def restore_state(finite: jax.Array, state: State, kept: Any) -> State:
         return new.restore(~finite, old) if _in_place(new) else jnp.where(finite, new, old)
 
     return jax.tree.map(select, state, kept, is_leaf=_in_place)
+
+
+def readable_state(state: State) -> State:
+    """A state with zeros in the rows that cannot be read, to compare it or to hand it to others.
+
+    Rows of earlier documents may still be there; they must not leave in a file.
+    """
+    return jax.tree.map(
+        lambda part: part.readable() if _in_place(part) else part, state, is_leaf=_in_place
+    )

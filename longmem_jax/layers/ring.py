@@ -6,6 +6,7 @@ the count does not cover, so rows beyond it may hold anything, also what is not 
 `memory` axis every device keeps its own shard of the rows. Nothing here has a gradient.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,14 @@ class Rows:
         """The ring that was given to `keep`, if `undo` (bool scalar), else this one."""
         return _put_back(self, undo, kept)
 
+    def readable(self) -> 'Rows':
+        """The ring with zeros in rows that are not filled; leaves may have axes before [batch]."""
+        row = jnp.arange(self.rows_keys.shape[-2], dtype=jnp.int32)
+        filled = (row < self.count[..., None])[..., None, :, None]
+        return self.replace(
+            **{name: jnp.where(filled, rows, 0) for name, rows in _arrays(self).items()}
+        )
+
 
 @flax.struct.dataclass
 class Kept:
@@ -86,29 +95,33 @@ def _quantized(new: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array |
 def _axes(batch: int, size: int) -> tuple[tuple[str, ...], int]:
     """Mesh axes of the lanes, and the number of shards of the memory, on the current mesh."""
     mesh = jax.sharding.get_abstract_mesh()
-    num_shards = mesh.shape.get('memory', 1) if mesh.shape else 1
-    if num_shards == 1:
-        return (), 1
-    lanes = tuple(axis for axis in RULES['lanes'] if mesh.shape.get(axis, 1) > 1)
-    count = 1
-    for axis in lanes:
-        count *= mesh.shape[axis]
-    return (lanes if batch % count == 0 else ()), memory_rows(size, num_shards)
+    sizes = dict(mesh.shape) if mesh.shape else {}
+    num_shards = sizes.get('memory', 1)
+    lanes = tuple(axis for axis in RULES['lanes'] if sizes.get(axis, 1) > 1)
+    count = math.prod(sizes[axis] for axis in lanes)
+    shards = memory_rows(size, num_shards) if num_shards > 1 else 1
+    return (lanes if batch % count == 0 else ()), shards
 
 
 def on_devices(
-    function: Callable[[Rows, Any, Any], Any], ring: Rows, per_row: Any, returns_ring: bool
+    function: Callable[[Rows, Any, Any], Any],
+    ring: Rows,
+    per_row: Any,
+    returns_ring: bool,
+    by_itself: bool = False,
 ) -> Any:
     """`function(ring, per_row, base)` on every shard; `base` is the index of its first entry.
 
-    `per_row` and the result are leaves [batch, ...], or `Rows`, which are split like the ring.
+    `per_row` and the result are leaves [batch, ...], or `Rows`, which are split like the ring. With
+    `by_itself` every device also has its own lanes only, so that it can take them one by one.
     """
     batch, _, size, _ = ring.rows_keys.shape
     lanes, num_shards = _axes(batch, size)
-    if num_shards == 1:
+    if num_shards == 1 and not (lanes and by_itself):
         return function(ring, per_row, 0)
+    axes = {*lanes, 'memory'} if num_shards > 1 else {*lanes}
     by_lane = P(lanes or None)
-    by_entry = P(lanes or None, None, 'memory')
+    by_entry = P(lanes or None, None, 'memory' if num_shards > 1 else None)
     ring_specs = Rows(
         by_entry, by_entry, by_entry if ring.rows_key_scale is not None else None,
         by_entry if ring.rows_value_scale is not None else None, by_lane,
@@ -116,44 +129,60 @@ def on_devices(
     per_row_specs = ring_specs if isinstance(per_row, Rows) else by_lane
 
     def on_shard(ring: Rows, per_row: Any) -> Any:
+        if num_shards == 1:
+            return function(ring, per_row, 0)
         return function(ring, per_row, jax.lax.axis_index('memory') * (size // num_shards))
 
     return jax.shard_map(
         on_shard,
         in_specs=(ring_specs, per_row_specs),
         out_specs=ring_specs if returns_ring else by_lane,
-        axis_names={*lanes, 'memory'},
+        axis_names=axes,
         check_vma=False,
     )(ring, per_row)
 
 
-def _per_lane(function: Callable[..., jax.Array], *rows: Any) -> jax.Array | None:
-    """`function` of one lane's arrays, for every lane; None where there are no scales."""
-    return None if rows[0] is None else jax.vmap(function)(*rows)
+def _arrays(rows: Rows) -> dict[str, jax.Array]:
+    """The arrays of rows, without scales where there are none."""
+    return {name: getattr(rows, name) for name in ROWS if getattr(rows, name) is not None}
 
 
-def _map_rows(function: Callable[..., jax.Array | None], ring: Rows, *others: Rows) -> Rows:
-    """The ring with `function(rows, *rows of the others)` for each of its arrays of rows."""
-    parts = {name: [getattr(part, name) for part in (ring, *others)] for name in ROWS}
-    return ring.replace(**{name: function(*arrays) for name, arrays in parts.items()})
+def _window(rows: jax.Array, lane: jax.Array, first: jax.Array, number: int) -> jax.Array:
+    """`number` rows of a lane, [1, heads, number, width]."""
+    zero = jnp.zeros_like(lane)
+    sizes = (1, rows.shape[1], number, rows.shape[3])
+    return jax.lax.dynamic_slice(rows, (lane, zero, first, zero), sizes)
 
 
-def _slices(ring: Rows, first: jax.Array, number: int) -> Rows:
-    """`number` rows of every lane from `first` (int32 [batch])."""
+def _in_windows(
+    ring: Rows,
+    change: Callable[[str, jax.Array, Any, jax.Array], jax.Array],
+    firsts: Any,
+    number: int,
+) -> Rows:
+    """The ring with windows of every lane changed in place.
 
-    def lane(rows: jax.Array, first: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_slice_in_dim(rows, first, number, axis=1)
+    Lanes are taken one after another: slices of all lanes at once, each at its own row, would be
+    gathers, for which TPUs bring the whole ring into another layout.
 
-    return _map_rows(lambda rows: _per_lane(lane, rows, first), ring)
+    Args:
+      ring: the rows.
+      change: `(name of the array, its window, number of the window, lane) -> the new window`; windows
+        are [1, heads, number, width].
+      firsts: for each window of a lane its first row, int32 [batch].
+      number: rows of a window.
+    """
 
+    def lane(at: jax.Array, arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        zero, changed = jnp.zeros_like(at), dict(arrays)
+        for index, first in enumerate(firsts):
+            for name, rows in changed.items():
+                old = _window(rows, at, first[at], number)
+                new = change(name, old, index, at).astype(rows.dtype)
+                changed[name] = jax.lax.dynamic_update_slice(rows, new, (at, zero, first[at], zero))
+        return changed
 
-def _with_slices(ring: Rows, window: Rows, first: jax.Array) -> Rows:
-    """The ring with the rows of `window` in every lane from `first` (int32 [batch])."""
-
-    def lane(rows: jax.Array, new: jax.Array, first: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_update_slice_in_dim(rows, new.astype(rows.dtype), first, axis=1)
-
-    return _map_rows(lambda rows, new: _per_lane(lane, rows, new, first), ring, window)
+    return ring.replace(**jax.lax.fori_loop(0, ring.count.shape[0], lane, _arrays(ring)))
 
 
 def _places(ring: Rows, length: int, capacity: int, base: Any) -> list[tuple[jax.Array, jax.Array]]:
@@ -196,29 +225,32 @@ def write(ring: Rows, keys: jax.Array, values: jax.Array, num_valid: jax.Array) 
         count = jnp.where(written < capacity, written, capacity + written % capacity)
         if length > ring.rows_keys.shape[2]:
             return _write_all(ring, new, capacity, base).replace(count=count)
-        for first, entry in _places(ring, length, capacity, base):
-            number = entry[:, None] + jnp.arange(length, dtype=jnp.int32)
-            taken = (number >= 0) & (number < num_valid[:, None])
-            shifted = _slices(_map_rows(_twice, new), entry % length, length)
-            old = _slices(ring, first, length)
-            ring = _with_slices(ring, _choose(taken, shifted, old), first)
+        places = _places(ring, length, capacity, base)
+        doubled = {name: jnp.concatenate([rows] * 2, axis=2) for name, rows in _arrays(new).items()}
+
+        def change(name: str, old: jax.Array, index: int, lane: jax.Array) -> jax.Array:
+            entry = places[index][1][lane]
+            number = entry + jnp.arange(length, dtype=jnp.int32)
+            taken = (number >= 0) & (number < num_valid[lane])
+            # A slice of the entries, twice in a row, is a rotation of them.
+            shifted = _window(doubled[name], lane, entry % length, length)
+            return jnp.where(taken[:, None], shifted, old)
+
+        ring = _in_windows(ring, change, [first for first, _ in places], length)
         return ring.replace(count=count)
 
-    return on_devices(write_shard, ring, (keys, values, num_valid), True)
-
-
-def _twice(rows: jax.Array | None) -> jax.Array | None:
-    """The rows, and once more behind them: slices of it are rotations."""
-    return None if rows is None else jnp.concatenate([rows, rows], axis=2)
+    return on_devices(write_shard, ring, (keys, values, num_valid), True, by_itself=True)
 
 
 def _choose(taken: jax.Array, new: Rows, old: Rows) -> Rows:
     """Rows of `new` where `taken` (bool [batch, n]), else of `old`."""
-
-    def choose(old: jax.Array | None, new: jax.Array | None) -> jax.Array | None:
-        return None if old is None else jnp.where(taken[:, None, :, None], new, old)
-
-    return _map_rows(choose, old, new)
+    news = _arrays(new)
+    return old.replace(
+        **{
+            name: jnp.where(taken[:, None, :, None], news[name], rows)
+            for name, rows in _arrays(old).items()
+        }
+    )
 
 
 def _write_all(ring: Rows, new: Rows, capacity: int, base: Any) -> Rows:
@@ -229,10 +261,8 @@ def _write_all(ring: Rows, new: Rows, capacity: int, base: Any) -> Rows:
     entry = first + (last - first) // capacity * capacity
     index = jnp.maximum(entry, 0)[:, None, :, None]
 
-    def take(rows: jax.Array | None) -> jax.Array | None:
-        return None if rows is None else jnp.take_along_axis(rows, index, axis=2)
-
-    return _choose(first <= last, _map_rows(take, new), ring)
+    taken = {name: jnp.take_along_axis(rows, index, axis=2) for name, rows in _arrays(new).items()}
+    return _choose(first <= last, new.replace(**taken), ring)
 
 
 def _first_rows(ring: Rows, tokens: int, capacity: int, base: Any) -> list[jax.Array]:
@@ -249,9 +279,17 @@ def _windows(ring: Rows, tokens: int) -> tuple[Rows, ...]:
     def window(number: int) -> Rows:
         def on_shard(ring: Rows, _: tuple[()], base: Any) -> Rows:
             first = _first_rows(ring, tokens, capacity, base)[number]
-            return _slices(ring, first, tokens)
+            arrays = _arrays(ring)
 
-        return on_devices(on_shard, ring, (), True)
+            def of_lane(at: jax.Array) -> dict[str, jax.Array]:
+                return {
+                    name: _window(rows, at, first[at], tokens)[0] for name, rows in arrays.items()
+                }
+
+            lanes = jnp.arange(ring.count.shape[0], dtype=jnp.int32)
+            return ring.replace(**jax.lax.map(of_lane, lanes))
+
+        return on_devices(on_shard, ring, (), True, by_itself=True)
 
     return window(0), window(1)
 
@@ -270,11 +308,15 @@ def _put_back(ring: Rows, undo: jax.Array, kept: Kept) -> Rows:
 
         def on_shard(ring: Rows, window: Rows, base: Any, number: int = number) -> Rows:
             first = _first_rows(ring, tokens, capacity, base)[number]
-            now = _slices(ring, first, tokens)
-            chosen = _choose(window.count[:, None] > 0, window, now)
-            return _with_slices(ring, chosen, first)
+            windows = _arrays(window)
+
+            def change(name: str, old: jax.Array, _: int, lane: jax.Array) -> jax.Array:
+                kept = jax.lax.dynamic_slice_in_dim(windows[name], lane, 1)
+                return jnp.where(window.count[lane] > 0, kept, old)
+
+            return _in_windows(ring, change, [first], tokens)
 
         # The flag travels with the rows.
         undone = jnp.broadcast_to(undo, (batch,)).astype(jnp.int32)
-        ring = on_devices(on_shard, ring, window.replace(count=undone), True)
+        ring = on_devices(on_shard, ring, window.replace(count=undone), True, by_itself=True)
     return ring.replace(count=count)

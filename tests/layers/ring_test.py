@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from longmem_jax.devices.sharding import make_mesh, memory_shardings
-from longmem_jax.in_place import keep_state, reset_lanes, restore_state
+from longmem_jax.in_place import keep_state, readable_state, reset_lanes, restore_state
 from longmem_jax.layers.nearest import nearest
 from longmem_jax.layers.ring import no_rows, write
 
@@ -74,6 +74,11 @@ def check(ring, steps):
             seen = sorted(values[lane][found[lane]].tolist())
             assert seen == lists[lane][-size:], f'lane {lane} after step {at}'
         assert not values[~found].any(), 'what is not found must read as zeros'
+        # What leaves the program, such as a memory in a file, has nothing of earlier documents.
+        stored = np.asarray(readable_state(ring).rows_values)
+        wanted = [sorted(part[-size:]) for part in lists]
+        assert [sorted(part[part > 0].tolist()) for part in stored] == wanted
+        assert np.isfinite(stored).all()
 
 
 # Rows that a step replaces are kept: two windows of 23 and 40 rows, all of 12 and of 4.
