@@ -140,6 +140,9 @@ def base() -> ml_collections.ConfigDict:
         log_every=50,  # steps between lines of metrics; 0 = only at the end
         evaluate_every=1000,  # steps between scores of the validation split; 0 = only at the end
         seed=0,  # of initial parameters, dropout and all else that is drawn
+        # Draws of a step, such as dropout: 'threefry', or 'rbg', by the hardware: nearly free on TPUs,
+        # but other numbers on another mesh.
+        prng='threefry',
         # Workdir of another run whose parameters, where shapes agree, to start from; or the folder of a
         # Hugging Face model, or its name on the hub.
         start_from='',

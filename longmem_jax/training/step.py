@@ -11,6 +11,7 @@ import optax
 from jax.sharding import Mesh
 
 from longmem_jax.data.lanes import Batch, Cursor
+from longmem_jax.devices.generators import step_key
 from longmem_jax.devices.sharding import (
     lanes_sharding,
     like_parameters,
@@ -254,7 +255,7 @@ def make_train_step(
     def step(
         state: TrainState, batch: Batch, cursor: Cursor
     ) -> tuple[TrainState, dict[str, jax.Array]]:
-        key = jax.random.fold_in(state.key, state.step)
+        key = step_key(jax.random.fold_in(state.key, state.step), config.train.prng)
         segments, _, length = batch.tokens.shape
         before, kept = keep_state(state.memory, segments * length)
 
