@@ -10,6 +10,7 @@ from longmem_jax.contract import Entry, Graft, ModelSettings, NoState, Recipe, S
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention
 from longmem_jax.segment import Aux, Segment, no_aux
+from longmem_jax.views import View, read_window
 
 
 class Local(nn.Module):
@@ -69,13 +70,14 @@ def recipe(scale: Scale) -> Recipe:
 ENTRY = Entry(
     name='local',
     layer=Local,
+    view=View(read=lambda seen: read_window(seen.look())),
     toy={},
     recipes={'local': recipe},
     reach=lambda fields, segment: 0,
     graft=Graft(
         fields=lambda scale, position: dict(position=position),
         exact=True,
-        how='the host within a segment, without a memory: the floor',
+        how='the host within a segment, without a memory (the floor)',
         positions='none is remembered',
     ),
 )
