@@ -176,9 +176,8 @@ def main() -> None:
         measured[label] = measure(name, options.topology)
         before = recorded.get(label)
         wrong += [f'{label}: {fault}' for fault in faults(measured[label], before)]
-        print(
-            shown({'recorded': before} if before else {}), shown({label: measured[label]}), sep='\n'
-        )
+        rows = {f'{label}, recorded': before} if before else {}
+        print(shown(rows | {label: measured[label]}), flush=True)
     if options.record:
         kept = {name: dataclasses.asdict(needs) for name, needs in (recorded | measured).items()}
         TABLE.write_text(json.dumps(kept, indent=1) + '\n')

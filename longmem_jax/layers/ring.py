@@ -174,6 +174,7 @@ def _in_windows(
     """
 
     def lane(at: jax.Array, arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        at = at.astype(jnp.int32)  # with float64 on, loops count in int64
         zero, changed = jnp.zeros_like(at), dict(arrays)
         for index, first in enumerate(firsts):
             for name, rows in changed.items():
