@@ -1,4 +1,4 @@
-"""First-in-first-out entries (keys and values), and the nearest of them to each query.
+"""The nearest entries of a ring to each query.
 
 Entries are searched in blocks with a running list of the best, so that the scores of all entries never
 exist at once. On a mesh with a `memory` axis every device keeps and searches its own shard, and the
@@ -6,133 +6,16 @@ best of all shards are merged. Nothing here has a gradient.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
-from longmem_jax.devices.sharding import RULES, memory_rows
 from longmem_jax.layers.attention_rules import NEVER
+from longmem_jax.layers.ring import Rows, on_devices
 from longmem_jax.layers.top_k import top_k
 
 SEARCHES = ('exact', 'approximate', 'bucketed')
-DTYPES = ('float32', 'bfloat16', 'int8')
-
-
-@flax.struct.dataclass
-class Rows:
-    """A ring of entries per lane and head; `rows_...` are sharded over the mesh axis `memory`.
-
-    Attributes:
-      rows_keys, rows_values: [batch, heads, size, width]; entry `count % size` is written next.
-      rows_key_scale, rows_value_scale: float32 [batch, heads, size, 1] of int8 entries, else None.
-      count: int32 [batch], entries written since the last reset, until all are filled; from then on
-        one of size .. 2 size - 1 with the same remainder, so that it never outgrows its type.
-    """
-
-    rows_keys: jax.Array
-    rows_values: jax.Array
-    rows_key_scale: Any
-    rows_value_scale: Any
-    count: jax.Array
-
-
-def no_rows(batch: int, heads: int, size: int, width: int, dtype: str) -> Rows:
-    """An empty ring of `size` entries; `dtype` is one of `DTYPES`, or 'float64' for float64 models."""
-    zeros = jnp.zeros((batch, heads, size, width), dtype)
-    scale = jnp.zeros((batch, heads, size, 1), jnp.float32) if dtype == 'int8' else None
-    return Rows(zeros, zeros, scale, scale, jnp.zeros((batch,), jnp.int32))
-
-
-def _quantized(new: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array | None]:
-    """Entries as they are stored, and their scales (int8 only)."""
-    if dtype != jnp.int8:
-        return new.astype(dtype), None
-    new = new.astype(jnp.float32)
-    scale = jnp.maximum(jnp.abs(new).max(axis=-1, keepdims=True), 1e-30) / 127
-    return jnp.round(new / scale).astype(jnp.int8), scale
-
-
-def _axes(batch: int, size: int) -> tuple[tuple[str, ...], int]:
-    """Mesh axes of the lanes, and the number of shards of the memory, on the current mesh."""
-    mesh = jax.sharding.get_abstract_mesh()
-    num_shards = mesh.shape.get('memory', 1) if mesh.shape else 1
-    if num_shards == 1:
-        return (), 1
-    lanes = tuple(axis for axis in RULES['lanes'] if mesh.shape.get(axis, 1) > 1)
-    count = 1
-    for axis in lanes:
-        count *= mesh.shape[axis]
-    return (lanes if batch % count == 0 else ()), memory_rows(size, num_shards)
-
-
-def _on_devices(
-    function: Callable[[Rows, Any, Any], Any], ring: Rows, per_row: Any, returns_ring: bool
-) -> Any:
-    """`function(ring, per_row, base)` on every shard; `base` is the index of its first entry."""
-    batch, _, size, _ = ring.rows_keys.shape
-    lanes, num_shards = _axes(batch, size)
-    if num_shards == 1:
-        return function(ring, per_row, 0)
-    by_lane = P(lanes or None)
-    by_entry = P(lanes or None, None, 'memory')
-    ring_specs = Rows(
-        by_entry, by_entry, by_entry if ring.rows_key_scale is not None else None,
-        by_entry if ring.rows_value_scale is not None else None, by_lane,
-    )  # fmt: skip
-
-    def on_shard(ring: Rows, per_row: Any) -> Any:
-        return function(ring, per_row, jax.lax.axis_index('memory') * (size // num_shards))
-
-    return jax.shard_map(
-        on_shard,
-        in_specs=(ring_specs, by_lane),
-        out_specs=ring_specs if returns_ring else by_lane,
-        axis_names={*lanes, 'memory'},
-        check_vma=False,
-    )(ring, per_row)
-
-
-def write(ring: Rows, keys: jax.Array, values: jax.Array, num_valid: jax.Array) -> Rows:
-    """Writes the first `num_valid` (int32 [batch]) of `keys` and `values` over the oldest entries.
-
-    Args:
-      ring: the entries.
-      keys, values: [batch, heads, n, width].
-      num_valid: if more than the size of the ring, the last ones are kept.
-    """
-    capacity = ring.rows_keys.shape[2]
-
-    def write_shard(ring: Rows, per_row: Any, base: Any) -> Rows:
-        keys, values, num_valid = per_row
-        number = jnp.arange(keys.shape[2], dtype=jnp.int32)[None]
-        written = ring.count + num_valid
-        index = (ring.count[:, None] + number) % capacity - base
-        size = ring.rows_keys.shape[2]
-        mask = (number < num_valid[:, None]) & (number >= num_valid[:, None] - capacity)
-        index = jnp.where(mask & (index >= 0), index, size)  # out of bounds: not written
-
-        def write_at(entries: jax.Array | None, new: jax.Array) -> jax.Array | None:
-            if entries is None:
-                return None
-            write = jax.vmap(lambda lane, index, new: lane.at[:, index].set(new, mode='drop'))
-            return write(entries, index, new.astype(entries.dtype))
-
-        (packed_keys, key_scale), (packed_values, value_scale) = (
-            _quantized(jax.lax.stop_gradient(new), ring.rows_keys.dtype) for new in (keys, values)
-        )
-        return Rows(
-            write_at(ring.rows_keys, packed_keys),
-            write_at(ring.rows_values, packed_values),
-            write_at(ring.rows_key_scale, key_scale),
-            write_at(ring.rows_value_scale, value_scale),
-            jnp.where(written < capacity, written, capacity + written % capacity),
-        )
-
-    return _on_devices(write_shard, ring, (keys, values, num_valid), True)
 
 
 def _bucketed(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
@@ -256,4 +139,4 @@ def nearest(
             entries,
         )
 
-    return jax.lax.stop_gradient(_on_devices(find, ring, queries, False))
+    return jax.lax.stop_gradient(on_devices(find, ring, queries, False))
