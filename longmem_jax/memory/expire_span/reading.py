@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import RunningMix, dot, empty_mix, mix
+from longmem_jax.layers.by_distance import add_at
 from longmem_jax.layers.projections import repeat_heads
 from longmem_jax.layers.weight_dropout import factor_by_column, memory_factor, rest_factor
 from longmem_jax.memory.expire_span.spans import expire_spans, filled_columns, masks
@@ -79,8 +80,7 @@ def read_segment(
     keys = repeat_heads(jnp.concatenate([keys, rows['keys']], axis=2), queries.shape[1])
     values = repeat_heads(jnp.concatenate([values, rows['values']], axis=2), queries.shape[1])
     near = near_positions.whole_segment(queries, params['table'], width)
-    scores = dot(queries, keys)
-    scores = scores + jnp.pad(near, [(0, 0)] * 3 + [(at_once, 0)]).astype(scores.dtype)
+    scores = add_at(dot(queries, keys), near, at_once)
     recent = width - jnp.arange(width + length, dtype=jnp.int32)[None]
     recent = jnp.broadcast_to(recent, (queries.shape[0], width + length))
     soft, loss = masked(
