@@ -22,8 +22,9 @@ class RelativeTable:
     """Scores by distance, added before scaling (Dai et al., 2019, Sec. 3.3; Shaw et al., 2018).
 
     Attributes:
-      queries: [batch, heads, queries, head_dim].
-      table: [heads, distances, head_dim]; row d is for distance d, the last one also for all larger.
+      queries: [batch, heads, queries, width].
+      table: [heads | 1, distances, width]; row d is for distance d, the last one also for all larger.
+        One table for all heads is for streams only.
     """
 
     queries: jax.Array
@@ -224,6 +225,8 @@ class Rules:
         relative, (num_queries, block) = self.relative, distance.shape[1:]
 
         def by_row(rows: jax.Array) -> jax.Array:
+            if rows.shape[0] == 1:
+                return dot(relative.queries, rows[0])
             wide = jnp.promote_types(rows.dtype, jnp.float32)
             return jnp.einsum('bhqd,hcd->bhqc', relative.queries, rows, preferred_element_type=wide)
 
