@@ -239,7 +239,7 @@ class AdaptiveSpan(nn.Module):
         attended to, as in the authors' code.
       trim_memory: also forget vectors beyond the widest span + 64; they are missing if the span
         grows. False keeps all of max_span.
-      num_sizes: number of window sizes (branches), each half of the next.
+      num_sizes: largest number of window sizes (branches), each half of the next; see `sizes_below`.
     """
 
     settings: ModelSettings
@@ -257,7 +257,9 @@ class AdaptiveSpan(nn.Module):
         settings = self.settings
         self.projections = Projections(settings)
         fixed = self.per == 'none'
-        self.sizes = sizes_below(self.max_span, 1 if fixed else self.num_sizes)
+        self.sizes = sizes_below(
+            self.max_span, 1 if fixed else self.num_sizes, settings.segment_length
+        )
         if not fixed:
             axis, num_spans = ('heads', settings.num_heads) if self.per == 'head' else (None, 1)
             self.span_share = self.param(

@@ -1,7 +1,7 @@
 """Reading the memories of Expire-Span, as one pure function.
 
-A buffer of more than `block_size` entries is read block after block, so that keys, values, masks and
-scores exist for one block at a time. The window and the segment are always read at once.
+A buffer of many more than `block_size` entries is read block after block, so that keys, values,
+masks and scores exist for one block at a time. The window and the segment are always read at once.
 """
 
 import functools
@@ -24,10 +24,10 @@ def blocks_of(size: int, block_size: int, chunk: int) -> tuple[int, int]:
 
     Args:
       size: entries, static.
-      block_size: most entries per block; 0 = no limit.
+      block_size: entries per block; 0 = no limit. Up to a quarter more are one block, too.
       chunk: blocks are multiples of it, which may make them larger than `block_size`.
     """
-    if not block_size or size <= block_size:
+    if not block_size or 4 * size <= 5 * block_size:
         return 1, size
     chunks = -(-size // chunk)
     number = -(-chunks // max(block_size // chunk, 1))
