@@ -220,17 +220,18 @@ class Graft:
     groups: Callable[[str], tuple[tuple, ...]] = lambda position: ()
 
 
-# Gates of a memory in a pretrained decoder begin nearly shut, at .05: it was never trained with what a
-# memory holds, and half of each head's output would be replaced by that at once.
+# Gates of a memory in a pretrained decoder begin almost closed, at .05. The decoder was never trained
+# with a memory; an open gate would replace half of each head's output at once.
 FIRST_GATE_IN_HOST = -3.0
 
 
 def position_of_window(position: str) -> str:
     """The position scheme of a window of older vectors before a segment of a pretrained decoder.
 
-    Positions that are added to embeddings begin at 0 in every segment, so they say nothing of how old a
-    vector is. A bias for what is older than a segment does, and a learned one for all that is before the
-    segment (`rates_of_window`), which heads would else take for what is at the same position now.
+    Positions that are added to embeddings begin at 0 in every segment, so they do not tell how old a
+    vector is. A bias by distance tells this for vectors older than a segment. A learned bias is for
+    all vectors before the segment (`rates_of_window`); without it, heads would mistake an old vector for
+    the one at the same position of the segment.
     """
     return 'alibi_beyond' if position == 'none' else position
 
@@ -261,7 +262,7 @@ class Entry:
         nothing to check. Not for evaluation, whose segments and fields may differ.
       trained: fields that parameters are trained for though no shape depends on them, with advice:
         evaluation must not override them.
-      warnings: name of one of its `Aux.metrics` to what is said in training when it is above 0.
+      warnings: name of one of its `Aux.metrics` to the warning in training when it is above 0.
       reach: `(fields, segment_length) -> tokens` before a segment that a layer can read in it, at
         most; None = there is no such limit, or it is no attention.
       losses: `fields -> names` of its `Aux.losses`, each with a weight in
@@ -280,8 +281,8 @@ class Entry:
       kept: `(layer, x, age) -> [batch, queries, n]` in [0, 1]: how much a query still has of each of n
         earlier tokens, from the layer's inputs x [batch, n, d_model] and the tokens since then, age
         [queries, n] (0 = the query itself); for pictures. None = all of those within `reach`.
-      same_as: name of the layer whose code this one is, with other defaults only, so that what holds
-        for that one holds for this one; '' = it has code of its own.
+      same_as: name of a layer with the same code and other defaults, so that tests of one hold for
+        both; '' = it has code of its own.
     """
 
     name: str

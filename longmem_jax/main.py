@@ -89,8 +89,8 @@ def _play(experiment: Experiment) -> None:
     temperature = _TEMPERATURE.value or 0
     if temperature not in (0, 1):
         raise UsageError(
-            f'--temperature={temperature:g}: an agent takes the likeliest action (0), or draws from its '
-            'policy as it has learned to (1).'
+            f'--temperature={temperature:g}: an agent takes the most likely action (0), or draws '
+            'from its policy as it has learned to (1).'
         )
     reinforcement.play(experiment, seed=_SEED.value or 0, greedy=not temperature)
 
@@ -181,17 +181,17 @@ _LENGTH = flags.DEFINE_integer('length', None, 'generate: tokens to generate.', 
 _TEMPERATURE = flags.DEFINE_float(
     'temperature',
     None,
-    'generate: 0 = always the likeliest token; play: 0, or 1 to draw actions.',
+    'generate: 0 = always the most likely token; play: 0, or 1 to draw actions.',
     lower_bound=0.0,
 )
 _TOP_K = flags.DEFINE_integer(
-    'top_k', None, 'generate: sample from the k likeliest tokens; 0 = all.', lower_bound=0
+    'top_k', None, 'generate: sample from the k most likely tokens; 0 = all.', lower_bound=0
 )
 _TOP_P = flags.DEFINE_float(
     'top_p', None, 'generate: sample from the nucleus of this probability.', 0.0, 1.0
 )
 _BEAMS = flags.DEFINE_integer(
-    'beams', None, 'generate: search the likeliest text with so many beams.', lower_bound=0
+    'beams', None, 'generate: search the most likely text with N beams.', lower_bound=0
 )
 _CHAT = flags.DEFINE_bool(
     'chat', False, 'generate: the prompt is what a user says; answer by the chat template.'

@@ -231,7 +231,7 @@ class AdaptiveSpan(nn.Module):
     tokens. The optimizer keeps shares in [0, 1]; it finds them by their name, `span_share`.
 
     Attributes:
-      max_span: L, the longest span.
+      max_span: L, the longest span, in tokens.
       ramp: R, tokens over which the mask falls.
       per: one span per 'head' or per 'layer'; 'none' = fixed at max_span.
       initial_share: initial span of all heads, as a share of max_span.

@@ -244,7 +244,7 @@ ENTRY = Entry(
             position=position, skip_gate_when_empty=True, gate_init=FIRST_GATE_IN_HOST
         ),
         exact=True,
-        how='gates per head, which are shut while nothing is stored',
+        how='gates per head, which are closed while nothing is stored',
         positions='none in the memory, as in the paper',
     ),
     toy={},

@@ -75,7 +75,7 @@ ENTRY = Entry(
     graft=Graft(
         fields=lambda scale, position: dict(position=position),
         exact=True,
-        how='the host within a segment, without a memory: the floor',
+        how='the host within a segment, without a memory (the floor)',
         positions='none is remembered',
     ),
 )

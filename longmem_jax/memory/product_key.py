@@ -214,15 +214,15 @@ class ProductKeyMemory(nn.Module):
     """A feed-forward layer with a large number of slots.
 
     Attributes:
-      num_keys: sub-keys per half; `num_keys ** 2` slots ('product'), or slots ('flat').
+      num_keys: sub-keys per half, so `num_keys ** 2` slots ('product'); or slots ('flat').
       num_heads: heads of the memory, independent of attention.
       top_k: slots that a head reads.
       query_dim: width of a query, both halves together.
       query_hidden: widths inside the query network; () = one linear map.
-      query_norm: 'batch', 'layer' or 'none'.
+      query_norm: norm of queries, 'batch', 'layer' or 'none'.
       normalize_query: scale the halves of queries to unit length.
       temperature: temperature of the softmax.
-      keys: 'product' or 'flat'.
+      keys: how slots are found, 'product' or 'flat'.
       chunk: tokens whose values are gathered at once; 0 = all.
     """
 

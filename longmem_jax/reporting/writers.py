@@ -6,18 +6,21 @@ import json
 import math
 import re
 import shutil
+import typing
 import zlib
 from pathlib import Path
 from typing import Any
 
 import jax
-import matplotlib.figure
 import numpy as np
 from tensorboardX import SummaryWriter
 
 from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
 from longmem_jax.reporting import figures
+
+if typing.TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 METRICS = 'metrics.jsonl'
 SEALED = re.compile(rb'(\{.*), "crc32": "([0-9a-f]{8})"\}')  # a line with its checksum
@@ -35,8 +38,8 @@ class _Lines:
     """The lines of a `metrics.jsonl`.
 
     Attributes:
-      rows: what each whole line says, with its bytes.
-      damaged: numbers of lines that say nothing, from 1; a last line that was cut short is not counted.
+      rows: the values of each whole line, with its bytes.
+      damaged: numbers of damaged lines, from 1; a last line that was cut short is not counted.
     """
 
     rows: list[tuple[dict[str, Any], bytes]]
@@ -50,7 +53,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
-    """What a line says; None if it is damaged. Lines of earlier versions have no checksum."""
+    """The values of a line; None if it is damaged. Lines of earlier versions have no checksum."""
     if sealed := SEALED.fullmatch(line):
         line = sealed[1] + b'}'
         if zlib.crc32(line) != int(sealed[2], 16):
@@ -81,7 +84,7 @@ def _read(path: Path) -> _Lines:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """What the lines of a `metrics.jsonl` say; damaged ones are left out."""
+    """The values of the lines of a `metrics.jsonl`; damaged lines are left out."""
     return [row for row, _ in _read(path).rows]
 
 
@@ -217,7 +220,7 @@ class Writer:
         if self._active:
             self._events.add_text(name, text, step)
 
-    def figure(self, name: str, figure: matplotlib.figure.Figure, step: int) -> None:
+    def figure(self, name: str, figure: 'Figure', step: int) -> None:
         """Writes a figure as an image."""
         if self._active:
             figure.canvas.draw()
@@ -233,7 +236,7 @@ class Writer:
             self._writer.close()
 
 
-def learning_curve(metrics: Path, png: Path) -> matplotlib.figure.Figure:
+def learning_curve(metrics: Path, png: Path) -> 'Figure':
     """Draws bits per byte, or the accuracy of a task, of training, validation and test.
 
     Args:

@@ -1,7 +1,7 @@
 """Clusters of relations, the tasks of lifelong relation extraction: from a file, or by k-means.
 
-Wang et al. (2019) cluster mean word vectors of the relations' names (GloVe). Where those are not at hand
-the vectors of a pretrained encoder's tokens serve; which it was is said.
+Wang et al. (2019) cluster mean word vectors of the relations' names (GloVe). If these vectors are
+missing, the vectors of a pretrained encoder's tokens are used; a message says which.
 """
 
 import warnings
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.cluster import vq
 
 from longmem_jax.errors import UsageError
 from longmem_jax.lifelong.data.relations import Relations, lines_of, numbers_of
@@ -38,7 +37,7 @@ def vectors_of_words(names: Sequence[str], file: str) -> np.ndarray:
             f'{file}: cannot be read as lines of a word and its numbers ({error}).'
         ) from error
     if len({len(vector) for vector in found.values()}) > 1:
-        raise UsageError(f'{file}: vectors are not all as long.')
+        raise UsageError(f'{file}: vectors have different lengths.')
     means = []
     for name in names:
         known = [found[word] for word in name.lower().split() if word in found]
@@ -74,6 +73,8 @@ def by_k_means(vectors: np.ndarray, num_clusters: int, seed: int) -> list[list[i
     Raises:
       UsageError: more clusters than there are different vectors.
     """
+    from scipy.cluster import vq  # here, so that commands that cluster nothing start sooner
+
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         for attempt in range(ATTEMPTS):

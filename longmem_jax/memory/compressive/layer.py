@@ -212,11 +212,12 @@ class CompressiveTransformer(nn.Module):
       memory_length: hidden vectors kept per layer.
       compressed_length: slots kept per layer.
       rate: hidden vectors per slot.
-      compression: 'convolution', 'mean', 'max' or 'most_used'.
+      compression: what makes slots, 'convolution', 'mean', 'max' or 'most_used'.
       reading: 'segment', as in the paper, or 'sliding'.
       position: position scheme of 'segment'; the paper's is 'transformer_xl'.
       reconstruction: loss of the convolution: 'attention', 'autoencoding' or 'none'.
-      start: 'empty', or 'zeros' that are attended to ('sliding' only).
+      start: a document begins with 'empty' memory, or with 'zeros' that are attended to
+        ('sliding' only).
     """
 
     settings: ModelSettings

@@ -94,13 +94,14 @@ class ExpireSpan(nn.Module):
     weight alpha is `config.train.loss_weights.expire_span`.
 
     Attributes:
-      max_span: L, the longest span.
+      max_span: L, the longest span, in tokens.
       ramp: R, tokens over which the mask falls.
-      capacity: largest number of memories per layer and lane, including those of the window, for
-        which space is reserved. It may be far below max_span: only memories that are alive need it.
-        If it is full, those that would expire first are dropped, and counted in the metric
+      capacity: largest number of entries per layer and lane, including those of the window, for
+        which space is reserved. It may be far below max_span, since expired entries need no space.
+        If it is full, the entries that would expire first are dropped and counted in the metric
         `dropped`. 0 = max_span + ramp + position_length, which never overflows.
-      position_length: distances with a position term; tokens this recent are kept whatever their span.
+      position_length: number of distances with a position term; this many of the last tokens are
+        kept whatever their span.
       pre_div: divisor of the hidden vector in Eq. 8; 1 gives Eq. 3.
       initial_share: initial span, as a share of max_span.
       shorten: limit spans to a random share of max_span in every training step.
@@ -363,12 +364,12 @@ ENTRY = Entry(
     check=check,
     check_training=check_training,
     trained={
-        'max_span': 'spans are learned as shares of it, so that another one changes all of them; to '
+        'max_span': 'spans are learned as shares of it, so another value would change all spans; to '
         'cut long spans in evaluation, set limit',
         'pre_div': 'the spans are learned with it',
     },
     warnings={
-        'dropped': 'the buffer is full, and memories are dropped before their span is over; raise '
+        'dropped': 'the buffer is full, and entries are dropped before their span is over; raise '
         'capacity, or loss_weights.expire_span to shorten spans'
     },
     shared=lambda fields: near_positions.shared_table(fields, 'position_length'),

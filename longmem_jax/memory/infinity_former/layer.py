@@ -58,11 +58,11 @@ class InfinityFormer(nn.Module):
       write_length: vectors per write, at least a segment; 0 = a segment.
       memory_threshold: 0 = none. With 'fill', the first fit waits for this number of vectors; with
         'clear', the memory is reset when they have been written, as in the released GPT-2 code.
-      threshold_kind: 'fill' or 'clear'.
+      threshold_kind: what memory_threshold does, 'fill' or 'clear'.
       sticky: 'none'; 'sampled' positions as in the paper, left edges of bins; 'sampled_inside', evenly
         inside the drawn bins; or deterministic 'quantile' positions.
       num_bins: bins of the histogram of attention.
-      kl: 'true', 'paper_eq21', 'as_released' or 'none'.
+      kl: the KL term, 'true', 'paper_eq21', 'as_released' or 'none'.
       sigma_0: width that the KL term pulls densities to.
       normalize_written: in a pre-norm model, fit normalised vectors, as the short-term memory and the
         released dialogue code do; False = vectors of the residual stream, as the released GPT-2 code.
@@ -345,8 +345,8 @@ ENTRY = Entry(
     graft=Graft(
         lambda scale, position: dict(position=position, memory_length=0),
         exact=True,
-        how='what is read is added to the attention, and nothing is read while nothing is stored',
-        positions='places in a signal that is contracted, as in the paper',
+        how='the result of reading is added to the attention; it is zero while nothing is stored',
+        positions='positions in a signal that is contracted, as in the paper',
     ),
     toy=dict(
         memory_length=3,

@@ -75,7 +75,7 @@ class LinearAttention(Recurrent):
     """Causal attention by features of queries and keys, without a softmax.
 
     Attributes:
-      features: 'elu', 'rfa' or 't2r'.
+      features: the feature map, 'elu', 'rfa' or 't2r'.
       size: random or learned directions per head; RFA has a sine and a cosine of each.
       tau: temperature of the directions.
       random: 'normal' or 'orthogonal' directions of RFA.

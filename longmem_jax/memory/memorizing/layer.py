@@ -88,7 +88,7 @@ class Memorizing(nn.Module):
         attention, see `NormalizedAttention`; the memory has no positions.
       memory_size: keys and values kept per lane (batch row) and head, first in, first out.
       top_k: entries that a query reads.
-      search: see `nearest.nearest`.
+      search: 'exact', 'approximate' or 'bucketed'; see `nearest.nearest`.
       recall_target: target recall of search='approximate'.
       block_size: entries searched at once.
       cache_dtype: dtype of the entries: 'float32', 'bfloat16', or 'int8' with a scale each.
@@ -261,7 +261,7 @@ ENTRY = Entry(
             gate_init=FIRST_GATE_IN_HOST,
         ),
         exact=True,
-        how="gates per head, which are shut while nothing is stored; the host's scores",
+        how="gates per head, which are closed while nothing is stored; the host's scores",
         positions='none in the memory, as in the paper',
     ),
     toy=dict(memory_length=4, memory_size=12, top_k=3, block_size=4),

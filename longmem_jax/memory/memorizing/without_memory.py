@@ -115,7 +115,7 @@ ENTRY = Entry(
         ),
         exact=True,
         how="a window of keys and values, masked while it is empty; the host's scores",
-        positions="the host's rotary ones; with others there is no window",
+        positions="the host's rotary ones; with other positions there is no window",
     ),
     toy=dict(memory_length=4),
 )
