@@ -147,7 +147,7 @@ class RelativePosition(nn.Module):
             if not isinstance(offset, int) and math.prod(queries.shape[:3]) < waves.shape[2]:
                 # For the few queries of a stream: (W q) . wave costs less than q . (W wave).
                 _, variables = as_function(self.project)
-                kernel = variables['params']['kernel'].astype(queries.dtype)
+                kernel = nn.unbox(variables)['params']['kernel'].astype(queries.dtype)
                 moved = jnp.einsum('bhqd,whd->bhqw', moved, kernel)
                 return queries + content, {'relative': RelativeTable(moved, waves)}
             table = self.project(waves)[0]
