@@ -14,6 +14,7 @@ import flax.struct
 import jax
 
 from longmem_jax.segment import Aux, Segment, State
+from longmem_jax.views import View
 
 Cache = Any
 # Which attention projections have biases: none; queries, keys and values; output; all.
@@ -281,6 +282,7 @@ class Entry:
       kept: `(layer, x, age) -> [batch, queries, n]` in [0, 1]: how much a query still has of each of n
         earlier tokens, from the layer's inputs x [batch, n, d_model] and the tokens since then, age
         [queries, n] (0 = the query itself); for pictures. None = all of those within `reach`.
+      view: what `--mode=inspect` shows of it; see `longmem_jax.views`.
       same_as: name of a layer with the same code and other defaults, so that tests of one hold for
         both; '' = it has code of its own.
     """
@@ -304,6 +306,7 @@ class Entry:
     graft: Graft | None = None
     nearest: str = ''
     kept: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
+    view: View = View()
     same_as: str = ''
 
     def fields(self) -> dict[str, Any]:

@@ -19,13 +19,14 @@ import jax.numpy as jnp
 from longmem_jax.contract import STARTS, Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.layers import near_positions
-from longmem_jax.layers.attention_products import dot, mix
+from longmem_jax.layers.attention_products import dot, mix, weights_of
 from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.switching import memory_projector, read_memory, sizes_below, switch
 from longmem_jax.layers.weight_dropout import factor_by_column
 from longmem_jax.layers.window import push
 from longmem_jax.segment import Aux, Segment, mean_count
+from longmem_jax.views import Held, Read, Seen, View, held_window
 
 PER = ('head', 'layer', 'none')
 MARGIN = 64  # tokens kept beyond the span when memory is trimmed, for spans that grow
@@ -167,6 +168,24 @@ def read_segment(
     Returns:
       [batch, heads, length, head_dim].
     """
+    scores, values, seen, soft = _scores(size, params, rows, project, max_span, ramp)
+    dropout = None
+    if dropout_rate:
+        dropout = factor_by_column(
+            dropout_rate, rows['dropout'], scores, size, dropout_chunk, newest_first=True
+        )
+    return mix(scores, values, seen, soft, dropout)
+
+
+def _scores(
+    size: int,
+    params: dict[str, Any],
+    rows: dict[str, Any],
+    project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
+    max_span: int,
+    ramp: int,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
+    """Scores, values of all heads, what may be seen, and the soft mask: arguments of `mix`."""
     queries, share = rows['queries'], params['share']
     length = queries.shape[2]
     _, keys, values = project(params['projector'], rows['memory'][:, max_span - size :])
@@ -182,12 +201,7 @@ def read_segment(
         # One per lane: sums of its derivative over lanes would be slow.
         by_lane = jnp.broadcast_to(distance, (scores.shape[0], *distance.shape[1:]))
         soft = span_weights(share.astype(scores.dtype), by_lane, max_span, ramp)
-    dropout = None
-    if dropout_rate:
-        dropout = factor_by_column(
-            dropout_rate, rows['dropout'], scores, size, dropout_chunk, newest_first=True
-        )
-    return mix(scores, values, seen, soft, dropout)
+    return scores, values, seen, soft
 
 
 def remember(
@@ -292,6 +306,36 @@ class AdaptiveSpan(nn.Module):
             jnp.zeros(shape, self.settings.dtype), jnp.full((batch_size,), filled, jnp.int32)
         )
 
+    def _reading(self, normal: jax.Array) -> tuple[dict[str, jax.Array], dict[str, Any], Any]:
+        """Rows, parameters and `project` of `read_segment`, of a segment's normalised vectors."""
+        settings = self.settings
+        inputs = dict(
+            queries=self.projections.queries(normal)
+            * jnp.asarray(settings.score_scale, settings.dtype),
+            keys=self.projections.keys(normal),
+            values=self.projections.values(normal),
+        )
+        project, variables = memory_projector(
+            self.normalize, self.projections.key, self.projections.value
+        )
+        return inputs, dict(projector=variables, share=self._share(), table=self.shared()), project
+
+    def weights(self, x: jax.Array, state: AdaptiveSpanState) -> jax.Array:
+        """Weights of the memory and the segment, [batch, heads, length, max_span + length]."""
+        inputs, params, project = self._reading(self.normalize(x))
+        rows = inputs | dict(memory=state.hidden, count=state.count)
+        scores, _, seen, soft = _scores(
+            self.max_span, params, rows, project, self.max_span, self.ramp
+        )
+        return weights_of(scores, seen, soft)
+
+    def in_span(self, distance: jax.Array) -> jax.Array:
+        """The mask over distances, int32 [n], as a mean over the heads: float32 [n]."""
+        if self.per == 'none':
+            return jnp.ones(distance.shape, jnp.float32)
+        mask = span_mask(self.span_share, distance[None, None], self.max_span, self.ramp)
+        return mask.mean(axis=(0, 1, 2)).astype(jnp.float32)
+
     def __call__(
         self, x: jax.Array, state: AdaptiveSpanState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, AdaptiveSpanState, Aux]:
@@ -300,19 +344,10 @@ class AdaptiveSpan(nn.Module):
         normal = self.normalize(x)
         rate = settings.attention_dropout if train else 0.0
         reach = self._reach()
-        inputs = dict(
-            queries=self.projections.queries(normal)
-            * jnp.asarray(settings.score_scale, settings.dtype),
-            keys=self.projections.keys(normal),
-            values=self.projections.values(normal),
-        )
+        inputs, params, project = self._reading(normal)
         constants = dict(memory=jax.lax.stop_gradient(state.hidden), count=state.count)
         if rate:
             constants['dropout'] = jax.random.split(self.make_rng('dropout'), batch)
-        project, variables = memory_projector(
-            self.normalize, self.projections.key, self.projections.value
-        )
-        params = dict(projector=variables, share=self._share(), table=self.shared())
         read = functools.partial(
             read_segment,
             project=project,
@@ -400,9 +435,23 @@ def recipe(scale: Scale) -> Recipe:
     return Recipe({'adaptive_span': fields}, loss_weights={'adaptive_span': 1e-6})
 
 
+def held(layer: Any, state: AdaptiveSpanState) -> dict[str, Held]:
+    """The window, each vector with the mean over the heads of the mask for the next query."""
+    window = held_window(state.count, layer.max_span)
+    return {'window': window.replace(weights=window.weights * layer.in_span(window.ages[0])[None])}
+
+
+def read(seen: Seen) -> dict[str, Read]:
+    """The attention to memory and segment; a token never reads itself."""
+    weights = seen.layer.weights(seen.x, seen.state).astype(jnp.float32)
+    places = jnp.arange(weights.shape[-1], dtype=jnp.int32) - seen.layer.max_span
+    return {'attention': Read(weights, places[None, None, None])}
+
+
 ENTRY = Entry(
     name='adaptive_span',
     layer=AdaptiveSpan,
+    view=View(held, read),
     check=check,
     shared=lambda fields: near_positions.shared_table(fields, 'max_span'),
     losses=lambda fields: () if fields['per'] == 'none' else ('adaptive_span',),

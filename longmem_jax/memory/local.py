@@ -10,6 +10,7 @@ from longmem_jax.contract import Entry, Graft, ModelSettings, NoState, Recipe, S
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention
 from longmem_jax.segment import Aux, Segment, no_aux
+from longmem_jax.views import View, read_window
 
 
 class Local(nn.Module):
@@ -69,6 +70,7 @@ def recipe(scale: Scale) -> Recipe:
 ENTRY = Entry(
     name='local',
     layer=Local,
+    view=View(read=lambda seen: read_window(seen.look())),
     toy={},
     recipes={'local': recipe},
     reach=lambda fields, segment: 0,

@@ -29,7 +29,9 @@ from longmem_jax.memory.compressive.compression import (
 from longmem_jax.memory.compressive.evicting import CompressiveState, Evicted, evict
 from longmem_jax.memory.compressive.settings import check, recipe, shared, sliding_recipe
 from longmem_jax.memory.compressive.sliding import SlidingReading
+from longmem_jax.memory.compressive.view import held, read
 from longmem_jax.segment import Aux, Segment, mean_count
+from longmem_jax.views import View
 
 
 @flax.struct.dataclass
@@ -277,6 +279,7 @@ class CompressiveTransformer(nn.Module):
 ENTRY = Entry(
     name='compressive',
     layer=CompressiveTransformer,
+    view=View(held, read),
     check=check,
     shared=shared,
     losses=lambda fields: () if fields['reconstruction'] == 'none' else ('compression',),

@@ -31,7 +31,7 @@ from longmem_jax.layers.switching import (
     sizes_below,
     switch,
 )
-from longmem_jax.memory.expire_span.reading import read_segment
+from longmem_jax.memory.expire_span.reading import read_segment, weights_of_segment
 from longmem_jax.memory.expire_span.settings import (
     check,
     check_training,
@@ -49,7 +49,9 @@ from longmem_jax.memory.expire_span.spans import (
     sizes_to_write,
     write,
 )
+from longmem_jax.memory.expire_span.view import held, read, series
 from longmem_jax.segment import Aux, Segment, count_round, mean_count
+from longmem_jax.views import View
 
 
 @flax.struct.dataclass
@@ -191,6 +193,31 @@ class ExpireSpan(nn.Module):
 
         return per_device(on_device, (), (state, hidden, num_valid, buffer_spans, spans))
 
+    def _reading(self, normal: jax.Array) -> tuple[dict[str, jax.Array], dict[str, Any], Any]:
+        """Rows, parameters and `project` of `read_segment`, of a segment's normalised vectors."""
+        inputs = dict(
+            queries=self.projections.queries(normal)
+            * jnp.asarray(self.settings.score_scale, self.settings.dtype),
+            keys=self.projections.keys(normal),
+            values=self.projections.values(normal),
+            spans=self._spans(normal),
+        )
+        project, variables = memory_projector(
+            self.normalize, self.projections.key, self.projections.value
+        )
+        params = dict(
+            projector=variables, kernel=self.span_kernel, bias=self.span_bias, table=self.shared()
+        )
+        return inputs, params, project
+
+    def weights(self, x: jax.Array, state: ExpireSpanState, num_valid: jax.Array) -> jax.Array:
+        """Weights of the buffer, the window and the segment, [batch, heads, length, keys]."""
+        inputs, params, project = self._reading(self.normalize(x))
+        limit = jnp.full((x.shape[0],), self.limit or self.max_span, jnp.float32)
+        rows = inputs | dict(state=state, num_valid=num_valid, limit=limit)
+        sizes = dict(max_span=self.max_span, pre_div=self.pre_div, ramp=self.ramp)
+        return weights_of_segment(params, rows, project=project, **sizes)
+
     def __call__(
         self, x: jax.Array, state: ExpireSpanState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, ExpireSpanState, Aux]:
@@ -201,13 +228,7 @@ class ExpireSpan(nn.Module):
         limit = jnp.asarray(self.limit or self.max_span, jnp.float32)
         if train and self.shorten:
             limit = jnp.minimum(limit, draw_shortening(segment.key) * self.max_span)
-        inputs = dict(
-            queries=self.projections.queries(normal)
-            * jnp.asarray(settings.score_scale, settings.dtype),
-            keys=self.projections.keys(normal),
-            values=self.projections.values(normal),
-            spans=self._spans(normal),
-        )
+        inputs, params, project = self._reading(normal)
         constants = dict(
             state=jax.lax.stop_gradient(state),
             num_valid=segment.num_valid,
@@ -215,12 +236,6 @@ class ExpireSpan(nn.Module):
         )
         if rate:
             constants['dropout'] = jax.random.split(self.make_rng('dropout'), batch)
-        project, variables = memory_projector(
-            self.normalize, self.projections.key, self.projections.value
-        )
-        params = dict(
-            projector=variables, kernel=self.span_kernel, bias=self.span_bias, table=self.shared()
-        )
         read = functools.partial(
             read_segment,
             project=project,
@@ -377,6 +392,7 @@ ENTRY = Entry(
     lengths={'max_span': 'span '},
     reach=lambda fields, segment: reach(fields),
     kept=ExpireSpan.kept,
+    view=View(held, read, series),
     recipes={'expire_span': recipe},
     graft=Graft(
         lambda scale, position: {},

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.layers import near_positions
-from longmem_jax.layers.attention_products import RunningMix, dot, empty_mix, mix
+from longmem_jax.layers.attention_products import RunningMix, dot, empty_mix, mix, weights_of
 from longmem_jax.layers.by_distance import add_at
 from longmem_jax.layers.projections import repeat_heads
 from longmem_jax.layers.weight_dropout import factor_by_column, memory_factor, rest_factor
@@ -65,29 +65,12 @@ def read_segment(
       of the whole buffer (zeros where it is not read) and of the window.
     """
     state, queries = rows['state'], rows['queries']
-    length, width = queries.shape[2], state.window.shape[1]
     number, block = blocks_of(size, block_size, dropout_chunk)
     at_once = size if number == 1 else 0  # entries of the buffer that are read with the window
 
-    def project_memory(hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        normal, keys, values = project(params['projector'], hidden)
-        spans = expire_spans(normal, params['kernel'], params['bias'], max_span, pre_div)
-        return keys, values, spans
-
+    project_memory = _projector(params, project, max_span, pre_div)
     masked = functools.partial(_masked, rows=rows, ramp=ramp)
-    memory = jnp.concatenate([state.buffer[:, :at_once], state.window], axis=1)
-    keys, values, spans = project_memory(memory)
-    keys = repeat_heads(jnp.concatenate([keys, rows['keys']], axis=2), queries.shape[1])
-    values = repeat_heads(jnp.concatenate([values, rows['values']], axis=2), queries.shape[1])
-    near = near_positions.whole_segment(queries, params['table'], width)
-    scores = add_at(dot(queries, keys), near, at_once)
-    recent = width - jnp.arange(width + length, dtype=jnp.int32)[None]
-    recent = jnp.broadcast_to(recent, (queries.shape[0], width + length))
-    soft, loss = masked(
-        jnp.concatenate([state.distance[:, :at_once], recent], axis=1),
-        jnp.concatenate([spans, rows['spans']], axis=1),
-        filled_columns(at_once, state.count, width, state.window_count, length),
-    )
+    scores, values, soft, loss, spans = _at_once(at_once, params, rows, project_memory, ramp)
     dropout = None
     if number == 1:
         if dropout_rate:
@@ -133,6 +116,78 @@ def read_segment(
         loss,
         jax.lax.stop_gradient((jnp.pad(buffer_spans, padding), spans[:, at_once:])),
     )
+
+
+def weights_of_segment(
+    params: dict[str, Any],
+    rows: dict[str, Any],
+    *,
+    project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
+    max_span: int,
+    pre_div: float,
+    ramp: int,
+) -> jax.Array:
+    """The weights of the whole buffer, the window and the segment, for inspection.
+
+    Args:
+      params, rows, project, max_span, pre_div, ramp: as in `read_segment`.
+
+    Returns:
+      [batch, heads, length, keys].
+    """
+    project_memory = _projector(params, project, max_span, pre_div)
+    room = rows['state'].buffer.shape[1]
+    scores, _, soft, _, _ = _at_once(room, params, rows, project_memory, ramp)
+    return weights_of(scores, soft > 0, soft)
+
+
+def _projector(
+    params: dict[str, Any],
+    project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
+    max_span: int,
+    pre_div: float,
+) -> Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]:
+    """Keys, values and spans of vectors of the memory."""
+
+    def project_memory(hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        normal, keys, values = project(params['projector'], hidden)
+        spans = expire_spans(normal, params['kernel'], params['bias'], max_span, pre_div)
+        return keys, values, spans
+
+    return project_memory
+
+
+def _at_once(
+    size: int,
+    params: dict[str, Any],
+    rows: dict[str, Any],
+    project_memory: Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
+    ramp: int,
+) -> tuple[jax.Array, ...]:
+    """What is read at once: the first `size` entries of the buffer, the window and the segment.
+
+    Returns:
+      Scores [batch, heads, length, keys], values of all heads, the soft mask and the loss, see `masks`,
+      and the spans of buffer and window, [batch, size + width].
+    """
+    state, queries = rows['state'], rows['queries']
+    length, width = queries.shape[2], state.window.shape[1]
+    memory = jnp.concatenate([state.buffer[:, :size], state.window], axis=1)
+    keys, values, spans = project_memory(memory)
+    keys = repeat_heads(jnp.concatenate([keys, rows['keys']], axis=2), queries.shape[1])
+    values = repeat_heads(jnp.concatenate([values, rows['values']], axis=2), queries.shape[1])
+    near = near_positions.whole_segment(queries, params['table'], width)
+    scores = add_at(dot(queries, keys), near, size)
+    recent = width - jnp.arange(width + length, dtype=jnp.int32)[None]
+    recent = jnp.broadcast_to(recent, (queries.shape[0], width + length))
+    soft, loss = _masked(
+        jnp.concatenate([state.distance[:, :size], recent], axis=1),
+        jnp.concatenate([spans, rows['spans']], axis=1),
+        filled_columns(size, state.count, width, state.window_count, length),
+        rows=rows,
+        ramp=ramp,
+    )
+    return scores, values, soft, loss, spans
 
 
 def _masked(

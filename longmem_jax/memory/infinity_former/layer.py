@@ -26,6 +26,7 @@ from longmem_jax.memory.infinity_former.state import (
     InfinityFormerState,
     LongTermState,
 )
+from longmem_jax.memory.infinity_former.view import held, read, series
 from longmem_jax.segment import (
     Aux,
     Segment,
@@ -35,6 +36,7 @@ from longmem_jax.segment import (
     per_lane,
     select_lanes,
 )
+from longmem_jax.views import View
 
 
 def _mean_by_head(values: jax.Array, counted: jax.Array) -> jax.Array:
@@ -285,18 +287,34 @@ class InfinityFormer(nn.Module):
 
         Arguments as in `__call__`; zeros at padding and where the memory is empty.
         """
+        return self.attention_by_head(x, state, segment, num_bins)[1].sum(axis=1)
+
+    def densities(
+        self, x: jax.Array, state: InfinityFormerState
+    ) -> tuple[LongTermState, jax.Array, jax.Array]:
+        """The memory that a segment `x` reads, and mu and sigma_sq, [batch, heads, length]."""
         long = self._write(state.long, None)
-        _, mu, sigma_sq, _ = self.memory.read(
-            self._queries(x), *self.memory.project(long.coefficients)
-        )
+        projected = self.memory.project(long.coefficients)
+        _, mu, sigma_sq, _ = self.memory.read(self._queries(x), *projected)
+        return long, mu, sigma_sq
+
+    def attention_by_head(
+        self, x: jax.Array, state: InfinityFormerState, segment: Segment, num_bins: int
+    ) -> tuple[LongTermState, jax.Array]:
+        """The memory that a segment reads, and attention by bin: float32 [batch, heads, length, bins].
+
+        Arguments as in `__call__`; zeros at padding and where the memory is empty.
+        """
+        long, mu, sigma_sq = self.densities(x, state)
         counted = segment.valid & (long.stored > 0)[:, None]
 
         def token(mu: jax.Array, sigma_sq: jax.Array, counted: jax.Array) -> jax.Array:
             return continuous.attention_mass(
-                mu[..., None], sigma_sq[..., None], num_bins, self.density, counted[:, None]
+                mu[:, None, None], sigma_sq[:, None, None], num_bins, self.density, counted[:, None]
             )
 
-        return jax.vmap(token, (2, 2, 1), 1)(mu, sigma_sq, counted)
+        heads = jax.vmap(token, (1, 1, None), 1)
+        return long, jax.vmap(heads, (2, 2, 1), 2)(mu, sigma_sq, counted)
 
     def open_segment(self, state: InfinityFormerState, batch_size: int) -> InfinityFormerCache:
         """Writes pending vectors and projects both memories, once for all tokens of the segment."""
@@ -336,6 +354,7 @@ class InfinityFormer(nn.Module):
 ENTRY = Entry(
     name='infinity_former',
     layer=InfinityFormer,
+    view=View(held, read, series),
     check=check,
     shared=shared_biases,
     losses=lambda fields: () if fields['kl'] == 'none' else ('kl',),

@@ -17,6 +17,7 @@ from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
 from longmem_jax.segment import Aux, Segment, mean_count
+from longmem_jax.views import View, held_window, read_window
 
 
 @flax.struct.dataclass
@@ -103,6 +104,10 @@ def recipe(scale: Scale) -> Recipe:
 ENTRY = Entry(
     name='normalized_xl',
     layer=NormalizedXL,
+    view=View(
+        held=lambda layer, state: {'recent': held_window(state.count, layer.memory_length)},
+        read=lambda seen: read_window(seen.look()),
+    ),
     check=normalized_attention.check,
     lengths={'memory_length': ''},
     reach=lambda fields, segment: fields['memory_length'],
