@@ -74,7 +74,8 @@ def read_token(
     def write_full(stream: Stream) -> Any:
         return select_lanes(full, close_stream(model, params, stream), stream.state)
 
-    def next_segment(stream: Stream) -> Stream:
+    def next_segment(carry: tuple[jax.Array, Stream]) -> tuple[jax.Array, Stream]:
+        _, stream = carry
         if start is None:
             state = write_full(stream)
         else:
@@ -83,9 +84,10 @@ def read_token(
             state = reset_lanes(start, fresh, state)
         opened = open_stream(model, params, state, batch_size)
         opened = opened.replace(begin=position % model.segment_length)
-        return select_lanes(opens, opened, stream)
+        return jnp.zeros((), bool), select_lanes(opens, opened, stream)
 
-    stream = jax.lax.cond(opens.any(), next_segment, lambda stream: stream, stream)
+    # A loop of one turn or none: unlike a `cond`, it copies neither memories nor caches.
+    _, stream = jax.lax.while_loop(lambda carry: carry[0], next_segment, (opens.any(), stream))
     logits, cache = model.apply(
         {'params': params}, tokens[:, None], stream.cache, stream.index, method='extend'
     )

@@ -10,8 +10,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers.attention_rules import NEVER
-
+NEVER = -1e30  # a masked-out score; finite, so that gradients stay finite
 EPSILON = 1e-8  # added to the sum of softly masked weights, in units of their softmax
 
 

@@ -6,13 +6,15 @@ are aligned with keys by a skew (reshapes only) where the offset is static, othe
 """
 
 import math
-from collections.abc import Callable
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
-NEVER = -1e30  # a masked-out score; finite, so that gradients stay finite
+from longmem_jax.layers.attention_products import NEVER, dot
+from longmem_jax.layers.by_distance import moved_bias, moved_scores, skew
+
+__all__ = ['NEVER', 'RelativeTable', 'Rules', 'skew']
 
 
 @flax.struct.dataclass
@@ -20,38 +22,20 @@ class RelativeTable:
     """Scores by distance, added before scaling (Dai et al., 2019, Sec. 3.3; Shaw et al., 2018).
 
     Attributes:
-      queries: [batch, heads, queries, head_dim].
-      table: [heads, distances, head_dim]; row d is for distance d, the last one also for all larger.
+      queries: [batch, heads, queries, width].
+      table: [heads | 1, distances, width]; row d is for distance d, the last one also for all larger.
+        One table for all heads is for streams only.
     """
 
     queries: jax.Array
     table: jax.Array
 
 
-def skew(rows: jax.Array, width: int) -> jax.Array:
-    """Moves row i of n to the left by n - 1 - i and keeps `width` columns.
-
-    Entries shifted in from the right are undefined (distances below zero, masked later).
-
-    Args:
-      rows: [..., n, columns] with columns >= width.
-      width: columns of the result.
-
-    Returns:
-      [..., n, width].
-    """
-    *lead, n, columns = rows.shape
-    padded = jnp.pad(rows, [(0, 0)] * len(lead) + [(0, 0), (1, 0)])
-    flat = padded.reshape(*lead, n * (columns + 1))[..., n:]
-    return flat.reshape(*lead, n, columns)[..., :width]
-
-
-def _dot(queries: jax.Array, keys: jax.Array, score_dtype: jnp.dtype) -> jax.Array:
-    """[batch, heads, queries, keys] in `score_dtype`; query head h reads key head h // group."""
+def _dot(queries: jax.Array, keys: jax.Array) -> jax.Array:
+    """[batch, heads, queries, keys], float32 at least; query head h reads key head h // group."""
     batch, heads, num_queries, head_dim = queries.shape
     grouped = queries.reshape(batch, keys.shape[1], -1, head_dim)
-    scores = jnp.einsum('bhqd,bhkd->bhqk', grouped, keys, preferred_element_type=score_dtype)
-    return scores.reshape(batch, heads, num_queries, keys.shape[2])
+    return dot(grouped, keys).reshape(batch, heads, num_queries, keys.shape[2])
 
 
 def _extend_table(table: jax.Array, num_distances: int, below: int) -> jax.Array:
@@ -82,6 +66,41 @@ def _gather(scores: jax.Array, distance: jax.Array) -> jax.Array:
     shape = (max(scores.shape[0], index.shape[0]), scores.shape[1], *distance.shape[1:])
     scores = jnp.broadcast_to(scores, (*shape[:3], scores.shape[-1]))
     return jnp.take_along_axis(scores, jnp.broadcast_to(index, shape), axis=-1)
+
+
+def _rows_of_block(
+    table: jax.Array, start: int | jax.Array, num_queries: int, block: int
+) -> jax.Array:
+    """The rows that a block of keys needs, from that of the last query and the first key on.
+
+    Args:
+      table: [heads, distances, ...], as `Rules.prepared` completes it.
+      start: index of the first key of the block, an int or int32 scalar.
+      num_queries, block: number of queries and of keys.
+
+    Returns:
+      [heads, rows, ...], the largest distance first.
+    """
+    stop, span = table.shape[1] - start, block + num_queries - 1
+    if isinstance(start, int):
+        rows = table[:, max(stop - span, 0) : stop]
+    else:
+        rows = jax.lax.dynamic_slice_in_dim(table, stop - span, span, axis=1)
+    return rows[:, ::-1]
+
+
+def _moved_from_zero(scores: jax.Array, distance: jax.Array) -> jax.Array:
+    """Scores by distance at all keys, where keys after a query count as distance 0.
+
+    Args:
+      scores: [batch | 1, heads, queries, rows], the last row for distance 0.
+      distance: int32 [batch | 1, queries, keys].
+
+    Returns:
+      [batch | 1, heads, queries, keys].
+    """
+    moved = skew(scores, distance.shape[2])
+    return jnp.where((distance < 0)[:, None], scores[..., -1:], moved)
 
 
 @flax.struct.dataclass
@@ -178,25 +197,15 @@ class Rules:
           Seen, bool [batch | 1, heads | 1, queries, block].
         """
         num_queries, block = queries.shape[2], keys.shape[2]
-        score_dtype = jnp.promote_types(queries.dtype, jnp.float32)
         index = start + jnp.arange(block, dtype=jnp.int32)
         distance = self.positions(num_queries)[..., None] - index[None, None]
-        scores = _dot(queries, keys, score_dtype)
+        scores = _dot(queries, keys)
         if self.relative is not None:
-            relative = self.relative
-
-            def by_row(table: jax.Array) -> jax.Array:
-                return jnp.einsum(
-                    'bhqd,hcd->bhqc', relative.queries, table, preferred_element_type=score_dtype
-                )
-
-            scores = scores + self._aligned(distance, by_row, relative.table, start, num_keys)
+            scores = scores + self._relative_scores(distance, start, num_keys)
         if self.distance_bias is not None:
-            scores = scores + self._aligned(
-                distance, lambda table: table[None, :, None], self.distance_bias, start, num_keys
-            )
+            scores = scores + self._bias_scores(distance, start, num_keys, scores.shape[0])
         if self.bias is not None:
-            scores = scores + jnp.broadcast_to(self.bias.astype(score_dtype), scores.shape)
+            scores = scores + jnp.broadcast_to(self.bias.astype(scores.dtype), scores.shape)
         return scores, self._visible(distance, index, num_keys)
 
     def positions(self, num_queries: int) -> jax.Array:
@@ -204,37 +213,48 @@ class Rules:
         offset = jnp.asarray(self.offset, jnp.int32).reshape(-1, 1)
         return offset + jnp.arange(num_queries, dtype=jnp.int32)[None]
 
-    def _aligned(
-        self,
-        distance: jax.Array,
-        by_row: Callable[[jax.Array], jax.Array],
-        table: jax.Array,
-        start: int | jax.Array,
-        num_keys: int,
+    def _relative_scores(
+        self, distance: jax.Array, start: int | jax.Array, num_keys: int
     ) -> jax.Array:
-        """Scores by distance, aligned with queries and keys: [batch | 1, heads, queries, block].
+        """Scores by `relative`, aligned with queries and keys: [batch, heads, queries, block].
 
         Args:
           distance: int32 [batch | 1, queries, block].
-          by_row: maps any rows of the table to scores [batch | 1, heads, queries | 1, rows].
-          table: [heads, rows, ...].
           start, num_keys: as in `scores`.
         """
-        num_queries, block = distance.shape[1:]
+        relative, (num_queries, block) = self.relative, distance.shape[1:]
+
+        def by_row(rows: jax.Array) -> jax.Array:
+            if rows.shape[0] == 1:
+                return dot(relative.queries, rows[0])
+            wide = jnp.promote_types(rows.dtype, jnp.float32)
+            return jnp.einsum('bhqd,hcd->bhqc', relative.queries, rows, preferred_element_type=wide)
+
         if not self.ends_with_queries(num_queries, num_keys):
-            return _gather(by_row(table), distance)
-        # Largest distance first: from the last query to the first key.
-        stop, span = table.shape[1] - start, block + num_queries - 1
-        if isinstance(start, int):
-            rows = table[:, max(stop - span, 0) : stop]
-        else:
-            rows = jax.lax.dynamic_slice_in_dim(table, stop - span, span, axis=1)
-        scores = by_row(rows[:, ::-1])
-        scores = jnp.broadcast_to(scores, (*scores.shape[:2], num_queries, scores.shape[3]))
-        aligned = skew(scores, block)
-        if not self.causal and not self.rows_below:
-            aligned = jnp.where((distance < 0)[:, None], scores[..., -1:], aligned)
-        return aligned
+            return _gather(by_row(relative.table), distance)
+        rows = _rows_of_block(relative.table, start, num_queries, block)
+        if self._moves_all():
+            return moved_scores(relative.queries, rows)[..., :block]
+        return _moved_from_zero(by_row(rows), distance)
+
+    def _bias_scores(
+        self, distance: jax.Array, start: int | jax.Array, num_keys: int, batch: int
+    ) -> jax.Array:
+        """`distance_bias`, aligned likewise: [batch | 1, heads, queries, block]."""
+        table, (num_queries, block) = self.distance_bias, distance.shape[1:]
+        if not self.ends_with_queries(num_queries, num_keys):
+            return _gather(table[None, :, None], distance)
+        rows = _rows_of_block(table, start, num_queries, block)
+        if self._moves_all():
+            return moved_bias(rows, batch, num_queries)[..., :block]
+        scores = jnp.broadcast_to(
+            rows[None, :, None], (1, rows.shape[0], num_queries, rows.shape[1])
+        )
+        return _moved_from_zero(scores, distance)
+
+    def _moves_all(self) -> bool:
+        """Whether every score that counts has a row: distances below 0 are not seen, or have rows."""
+        return self.causal or bool(self.rows_below)
 
     def _visible(self, distance: jax.Array, index: jax.Array, num_keys: int) -> jax.Array:
         """bool [batch | 1, heads | 1, queries, block]; `index` int32 [block], indices of the keys."""

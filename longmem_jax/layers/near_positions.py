@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.attention_products import dot
+from longmem_jax.layers.by_distance import lean
 
 
 class NearPositions(nn.Module):
@@ -36,68 +37,6 @@ class NearPositions(nn.Module):
         return self.table
 
 
-@jax.custom_vjp
-def lean(rows: jax.Array) -> jax.Array:
-    """Moves row i of n left by n - 1 - i: a slice of the flat array, with a slice as derivative.
-
-    Args:
-      rows: [..., n, columns + 1].
-
-    Returns:
-      [..., n, columns]; entries shifted in from the right are undefined.
-    """
-    *lead, n, columns = rows.shape
-    flat = rows.reshape(*lead, n * columns)[..., n - 1 : -1]
-    return flat.reshape(*lead, n, columns - 1)
-
-
-def _lean_forward(rows: jax.Array) -> tuple[jax.Array, None]:
-    return lean(rows), None
-
-
-def _lean_backward(_: None, gradient: jax.Array) -> tuple[jax.Array]:
-    *lead, n, columns = gradient.shape
-    flat = jnp.zeros((*lead, n * (columns + 1)), gradient.dtype)
-    # An update of zeros is one copy; a pad would compute every index.
-    flat = jax.lax.dynamic_update_slice(
-        flat, gradient.reshape(*lead, n * columns), (0,) * len(lead) + (n - 1,)
-    )
-    return (flat.reshape(*lead, n, columns + 1),)
-
-
-lean.defvjp(_lean_forward, _lean_backward)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def spread(table: jax.Array, batch: int, length: int) -> jax.Array:
-    """Repeats a table by distance for every query and key of a segment.
-
-    Args:
-      table: [heads, columns + 1]; entries for the last query, by key.
-      batch, length: number of lanes and of queries.
-
-    Returns:
-      [batch, heads, length, columns].
-    """
-    shape = (batch, table.shape[0], length, table.shape[1])
-    return lean(jnp.broadcast_to(table[None, :, None], shape))
-
-
-def _spread_forward(table: jax.Array, batch: int, length: int) -> tuple[jax.Array, None]:
-    return spread(table, batch, length), None
-
-
-def _spread_backward(batch: int, length: int, _: None, gradient: jax.Array) -> tuple[jax.Array]:
-    (rows,) = _lean_backward(None, gradient)
-    # Sums as matrix products: fused with the preceding operations they would be several times slower.
-    ones = jnp.ones((*rows.shape[:2], 8, length), rows.dtype)
-    sums = jnp.einsum('bhrq,bhqk->bhrk', ones, rows)
-    return (sums[:, :, 0].sum(axis=0),)
-
-
-spread.defvjp(_spread_forward, _spread_backward)
-
-
 def whole_segment(queries: jax.Array, table: jax.Array, window: int) -> jax.Array:
     """Scores of all queries of a segment with the keys of the window before it and its own.
 
@@ -109,11 +48,37 @@ def whole_segment(queries: jax.Array, table: jax.Array, window: int) -> jax.Arra
     Returns:
       [batch, heads, length, window + length], float32 at least; undefined at distances < 1.
     """
-    length = queries.shape[2]
-    table = table[: min(window + length - 1, table.shape[0])].astype(queries.dtype)
-    by_distance = dot(queries, table[::-1])
-    padding = window + length - 1 - table.shape[0]
-    return lean(jnp.pad(by_distance, [(0, 0)] * 3 + [(padding, 2)]))
+    return _whole_segment(queries, table, window)
+
+
+def _rows(queries: jax.Array, table: jax.Array, window: int) -> tuple[jax.Array, int]:
+    """The rows of the table that `whole_segment` needs, and the number of columns before theirs."""
+    columns = window + queries.shape[2] - 1
+    table = table[: min(columns, table.shape[0])].astype(queries.dtype)
+    return table[::-1], columns - table.shape[0]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _whole_segment(queries: jax.Array, table: jax.Array, window: int) -> jax.Array:
+    rows, before = _rows(queries, table, window)
+    # Rows of zeros in the table cost less than columns next to the scores.
+    return lean(dot(queries, jnp.pad(rows, [(before, 2), (0, 0)])))
+
+
+def _whole_forward(queries: jax.Array, table: jax.Array, window: int) -> tuple[jax.Array, Any]:
+    return _whole_segment(queries, table, window), (queries, table)
+
+
+def _whole_backward(window: int, residuals: Any, gradient: jax.Array) -> tuple[jax.Array, ...]:
+    # Not the derivative of the products with rows of zeros, which would be larger.
+    def product(queries: jax.Array, table: jax.Array) -> jax.Array:
+        rows, before = _rows(queries, table, window)
+        return lean(jnp.pad(dot(queries, rows), [(0, 0)] * 3 + [(before, 2)]))
+
+    return jax.vjp(product, *residuals)[1](gradient)
+
+
+_whole_segment.defvjp(_whole_forward, _whole_backward)
 
 
 def at_distances(queries: jax.Array, table: jax.Array, distance: jax.Array) -> jax.Array:

@@ -4,6 +4,7 @@ All of them depend on distances only, so that a vector can be read from a memory
 Absolute positions, added to embeddings, are in `layers/embedding.py`.
 """
 
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -15,6 +16,7 @@ from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers, positions
 from longmem_jax.layers.attention_rules import RelativeTable
 from longmem_jax.layers.projections import HeadsIn
+from longmem_jax.layers.switching import as_function
 
 POSITIONS = (
     'transformer_xl',
@@ -141,8 +143,15 @@ class RelativePosition(nn.Module):
                 queries.dtype,
             )
             waves = self.drop(waves[None], deterministic=not train)
+            moved = queries + position
+            if not isinstance(offset, int) and math.prod(queries.shape[:3]) < waves.shape[2]:
+                # For the few queries of a stream: (W q) . wave costs less than q . (W wave).
+                _, variables = as_function(self.project)
+                kernel = nn.unbox(variables)['params']['kernel'].astype(queries.dtype)
+                moved = jnp.einsum('bhqd,whd->bhqw', moved, kernel)
+                return queries + content, {'relative': RelativeTable(moved, waves)}
             table = self.project(waves)[0]
-            return queries + content, {'relative': RelativeTable(queries + position, table)}
+            return queries + content, {'relative': RelativeTable(moved, table)}
         if self.kind == 'learned_relative':
             table = self.table[:, : min(self._num_encoded(), num_keys)].astype(queries.dtype)
             return queries, {'relative': RelativeTable(queries, table)}

@@ -162,9 +162,17 @@ class SelfAttention(nn.Module):
         x = self.normalize(x)
         if not self.memory_length:
             return self._read(x, *self._keys_values(x, 0), 0, None, train)
-        joined = jnp.concatenate([self.normalize(memory), x], axis=1)
+        # Projected separately: a detached memory needs no gradient, which is most of that product.
+        keys, values = (
+            jnp.concatenate(both, axis=2)
+            for both in zip(
+                self._keys_values(self.normalize(memory), 0),
+                self._keys_values(x, self.memory_length),
+                strict=True,
+            )
+        )
         first = self.memory_length - count
-        return self._read(x, *self._keys_values(joined, 0), self.memory_length, first, train)
+        return self._read(x, keys, values, self.memory_length, first, train)
 
     def usage(
         self, x: jax.Array, memory: jax.Array, count: jax.Array, num_valid: jax.Array

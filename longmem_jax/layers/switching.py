@@ -20,10 +20,16 @@ from longmem_jax.devices.sharding import RULES
 from longmem_jax.layers import low_rank
 
 
-def sizes_below(largest: int, number: int) -> tuple[int, ...]:
-    """Up to `number` increasing sizes, each about half of the next; the last is `largest`."""
+def sizes_below(largest: int, number: int, always: int = 0) -> tuple[int, ...]:
+    """Up to `number` increasing sizes, each about half of the next; the last is `largest`.
+
+    Args:
+      largest, number: at least 1.
+      always: number of entries that every size reads in addition. Sizes below half of it are left
+        out: they would save little, and every size costs time to compile.
+    """
     sizes = {-(-largest // 2**k) for k in range(number)}
-    return tuple(sorted(sizes))
+    return tuple(sorted(size for size in sizes if size == largest or 2 * size >= always))
 
 
 def smallest(sizes: tuple[int, ...], needed: jax.Array) -> jax.Array:

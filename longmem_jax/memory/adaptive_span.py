@@ -72,9 +72,51 @@ def span_mask(share: jax.Array, distance: jax.Array, max_span: int, ramp: int) -
     Returns:
       float [batch | 1, heads | 1, queries, keys].
     """
-    share = share[None, :, None, None]
-    remaining = share * max_span + 1 - distance[:, None].astype(share.dtype)
+    return _on_ramp(_remaining(share, distance, max_span), ramp)
+
+
+def _remaining(share: jax.Array, distance: jax.Array, max_span: int) -> jax.Array:
+    """Tokens of the span left at each distance; shapes as in `span_mask`."""
+    return share[None, :, None, None] * max_span + 1 - distance[:, None].astype(share.dtype)
+
+
+def _on_ramp(remaining: jax.Array, ramp: int) -> jax.Array:
+    """Weights by the tokens of the span left."""
     return jnp.clip(remaining / ramp + 1, 0, 1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def span_weights(share: jax.Array, distance: jax.Array, max_span: int, ramp: int) -> jax.Array:
+    """`span_mask`, with a derivative that is summed by products. Reverse mode only.
+
+    Args:
+      share, max_span, ramp: as there.
+      distance: int32 [batch, queries, keys].
+
+    Returns:
+      [batch, heads | 1, queries, keys].
+    """
+    return span_mask(share, distance, max_span, ramp)
+
+
+def _span_forward(
+    share: jax.Array, distance: jax.Array, max_span: int, ramp: int
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return span_mask(share, distance, max_span, ramp), (share, distance)
+
+
+def _span_backward(
+    max_span: int, ramp: int, residuals: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, None]:
+    _, pull = jax.vjp(lambda left: _on_ramp(left, ramp), _remaining(*residuals, max_span))
+    (to_remaining,) = pull(gradient)
+    # Sums as matrix products: fused with the preceding operations they would be several times slower.
+    ones = jnp.ones((gradient.shape[-1], 8), gradient.dtype)
+    sums = jnp.einsum('bhqk,kr->bhqr', to_remaining, ones)[..., 0].sum(axis=(0, 2))
+    return sums * max_span, None
+
+
+span_weights.defvjp(_span_forward, _span_backward)
 
 
 def reach(share: jax.Array, max_span: int, ramp: int) -> jax.Array:
@@ -156,10 +198,9 @@ def _scores(
     seen = visible(distance, jnp.maximum(size - rows['count'], 0), max_span)
     soft = None
     if share is not None:
-        # From a table by distance, so that its derivative is summed over a small array.
-        last = size + length - 1 - jnp.arange(size + length + 1, dtype=jnp.int32)
-        table = span_mask(share.astype(scores.dtype), last[None, None], max_span, ramp)
-        soft = near_positions.spread(table[0, :, 0], scores.shape[0], length)
+        # One per lane: sums of its derivative over lanes would be slow.
+        by_lane = jnp.broadcast_to(distance, (scores.shape[0], *distance.shape[1:]))
+        soft = span_weights(share.astype(scores.dtype), by_lane, max_span, ramp)
     return scores, values, seen, soft
 
 
@@ -212,7 +253,7 @@ class AdaptiveSpan(nn.Module):
         attended to, as in the authors' code.
       trim_memory: also forget vectors beyond the widest span + 64; they are missing if the span
         grows. False keeps all of max_span.
-      num_sizes: number of window sizes (branches), each half of the next.
+      num_sizes: largest number of window sizes (branches), each half of the next; see `sizes_below`.
     """
 
     settings: ModelSettings
@@ -230,7 +271,9 @@ class AdaptiveSpan(nn.Module):
         settings = self.settings
         self.projections = Projections(settings)
         fixed = self.per == 'none'
-        self.sizes = sizes_below(self.max_span, 1 if fixed else self.num_sizes)
+        self.sizes = sizes_below(
+            self.max_span, 1 if fixed else self.num_sizes, settings.segment_length
+        )
         if not fixed:
             axis, num_spans = ('heads', settings.num_heads) if self.per == 'head' else (None, 1)
             self.span_share = self.param(

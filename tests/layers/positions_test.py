@@ -1,7 +1,9 @@
 """Position encodings against their formulas, evaluated one number at a time."""
 
+import functools
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -140,3 +142,22 @@ def test_gain_of_rotated_dimensions():
     np.testing.assert_array_equal(twice[..., 2:], once[..., 2:])
     lanes = positions.rotary(x, jnp.zeros((1,), jnp.int32), frequencies, 2.0)
     np.testing.assert_allclose(lanes, twice, atol=1e-6)
+
+
+def test_few_queries_of_a_stream_meet_the_waves_themselves():
+    """Transformer-XL: a token does not project the whole table, and has the same scores."""
+    settings = make_settings(model_config('local'), 5)
+    module = RelativePosition(settings, None, 'transformer_xl', 9, 0)
+    queries = jax.random.normal(jax.random.key(0), (1, settings.num_heads, 1, settings.head_dim))
+    apply = functools.partial(module.apply, num_keys=9, train=False, method='apply_to_queries')
+    _, params = module.init_with_output(
+        jax.random.key(1), queries, 8, 9, train=False, method='apply_to_queries'
+    )
+    scores, tables = [], []
+    for offset in (8, jnp.asarray([8])):
+        _, rules = apply(params, queries, offset)
+        relative = rules['relative']
+        tables.append(relative.table.shape[0])
+        scores.append(jnp.einsum('bhqd,hcd->bhqc', relative.queries, relative.table))
+    assert tables == [settings.num_heads, 1], 'apply_to_queries: the table is projected per token'
+    np.testing.assert_allclose(scores[1], scores[0], rtol=1e-5, atol=1e-5)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longmem_jax.memory.compressive.by_age import at_shifts, of_segment, shift_right
 from longmem_jax.memory.compressive.compression import most_used
 from longmem_jax.memory.compressive.evicting import CompressiveState, evict
-from longmem_jax.memory.compressive.sliding import shift_right
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.parameters import initial_parameters, unbox
 from tests.toys import BATCH, LENGTH, random_segments, run, toy, with_config
@@ -76,6 +76,30 @@ def test_shift_right(places):
         wanted = np.zeros((2, 9), np.float32)
         wanted[:, by : by + 4] = rows[0, :, query]
         np.testing.assert_array_equal(moved[0, :, query], wanted)
+
+
+@pytest.mark.parametrize('n', [6, 7])
+def test_scores_by_age_of_a_segment_are_those_at_its_shifts(n):
+    rate, old, slots = 3, 4, 7
+    key = jax.random.split(jax.random.key(0), 3)
+    queries = jax.random.normal(key[0], (rate, 2, n, 5))
+    table, weight = jax.random.normal(key[1], (old, 5)), jax.random.normal(key[2], (n, slots))
+    first = jnp.arange(rate, dtype=jnp.int32)
+    position = jnp.arange(n, dtype=jnp.int32)[None]
+    seen = jnp.where(position >= first[:, None], (position - first[:, None]) // rate + 1, 0)
+
+    def moved(queries, table):
+        return of_segment(queries, table, first, rate, slots)
+
+    def shifted(queries, table):
+        return at_shifts(queries, table, seen, slots)
+
+    def gradients(read):
+        return jax.grad(lambda *inputs: (read(*inputs) * weight).sum(), (0, 1))(queries, table)
+
+    np.testing.assert_allclose(moved(queries, table), shifted(queries, table), rtol=1e-6)
+    for ours, wanted in zip(gradients(moved), gradients(shifted), strict=True):
+        np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-6)
 
 
 def losses(model, params, segments):

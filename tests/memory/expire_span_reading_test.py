@@ -130,6 +130,8 @@ def test_no_array_is_as_long_as_a_buffer_that_is_read_in_blocks():
 def test_blocks():
     assert reading.blocks_of(100, 0, 7) == (1, 100)
     assert reading.blocks_of(1024, 1024, 112) == (1, 1024)
+    assert reading.blocks_of(1280, 1024, 112) == (1, 1280)  # a quarter more
+    assert reading.blocks_of(1281, 1024, 112) == (2, 672)
     assert reading.blocks_of(1792, 1024, 112) == (2, 896)
     assert reading.blocks_of(3584, 1024, 112) == (4, 896)
     assert reading.blocks_of(10, 3, 5) == (2, 5)
@@ -160,9 +162,10 @@ def test_what_is_read_follows_what_is_alive():
 
     with mock.patch.object(expire_span, 'read_segment', telling):
         # Alive in the buffer: nothing; up to 11 + 3 tokens, less the window of 4; everything.
-        assert taken(with_bias(-9.0)).tolist() == [4] * 8
-        assert taken(with_bias(-1.0)).tolist() == [4, 4, 8, 16, 16, 16, 16, 16]
-        assert taken(with_bias(9.0)).tolist() == [4, 4, 8, 16, 16, 32, 32, 32]
+        # No size below 8: the window and the segment are 4 + 5.
+        assert taken(with_bias(-9.0)).tolist() == [8] * 8
+        assert taken(with_bias(-1.0)).tolist() == [8, 8, 8, 16, 16, 16, 16, 16]
+        assert taken(with_bias(9.0)).tolist() == [8, 8, 8, 16, 16, 32, 32, 32]
 
 
 def test_a_larger_size_costs_more():

@@ -243,6 +243,10 @@ def test_sizes():
     assert sizes_below(4096, 4) == (512, 1024, 2048, 4096)
     assert sizes_below(10, 3) == (3, 5, 10)
     assert sizes_below(1, 5) == (1,)
+    assert sizes_below(10, 3, always=10) == (5, 10)
+    assert sizes_below(10, 3, always=100) == (10,)
+    assert expiring.sizes_to_write((1, 2, 4, 8)) == (2, 8)
+    assert expiring.sizes_to_write((1, 2, 4)) == (1, 4)
     sizes = (3, 5, 10)
     for needed, wanted in ((0, 0), (3, 0), (4, 1), (5, 1), (6, 2), (10, 2), (99, 2)):
         assert int(smallest(sizes, jnp.asarray(needed))) == wanted

@@ -18,9 +18,11 @@ from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import near_positions, weight_dropout
 from longmem_jax.layers.attention import Look, is_inspected, record
 from longmem_jax.layers.attention_products import dot, mix, weights_of
+from longmem_jax.layers.by_distance import add_at
 from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.window import push
+from longmem_jax.memory.compressive.by_age import at_shifts, of_segment
 from longmem_jax.memory.compressive.compression import Compressor
 from longmem_jax.segment import Aux, Segment, mean_count
 
@@ -59,30 +61,6 @@ class SlidingCache:
     count: jax.Array
     compressed_count: jax.Array
     phase: jax.Array
-
-
-def shift_right(rows: jax.Array, steps: jax.Array, at_most: int) -> jax.Array:
-    """Moves every row of scores right by its own number of columns, filling with zeros.
-
-    Takes log2(at_most) steps, which move rows by 1, 2, 4, ... columns where the bits of `steps` are
-    set. A gather would take one step, but its derivative is a scatter of all scores; that of a
-    selection is another selection.
-
-    Args:
-      rows: [batch, heads, queries, columns].
-      steps: int32 [batch, queries], each in 0 .. at_most.
-      at_most: largest number of columns, static.
-
-    Returns:
-      [batch, heads, queries, columns + at_most].
-    """
-    rows = jnp.pad(rows, [(0, 0)] * 3 + [(0, at_most)])
-    for bit in range(at_most.bit_length()):
-        step = min(1 << bit, rows.shape[3])
-        moved = jnp.pad(rows, [(0, 0)] * 3 + [(step, 0)])[..., : rows.shape[3]]
-        moves = (steps >> bit) & 1 == 1
-        rows = jnp.where(moves[:, None, :, None], moved, rows)
-    return rows
 
 
 class SlidingReading(nn.Module):
@@ -145,10 +123,15 @@ class SlidingReading(nn.Module):
         take = jax.vmap(lambda lane, at: jax.lax.dynamic_slice_in_dim(lane, at, size))
         return self.compress(take(hidden, start))
 
+    def _slot_table(self) -> jax.Array:
+        """The vectors of the shared table for slots by age, [compressed_length + 1, head_dim]."""
+        return self.shared()[self.memory_length :]
+
     def _scores(
         self,
         queries: jax.Array,
         keys: jax.Array,
+        by_age: jax.Array,
         near: jax.Array,
         position: jax.Array,
         state: SlidingState | SlidingCache,
@@ -170,6 +153,7 @@ class SlidingReading(nn.Module):
         Args:
           queries: [batch, heads, n, head_dim], scaled.
           keys: [batch, heads, slots + memory_length + m, head_dim].
+          by_age: [batch, heads, n, slots], scores by age of slots; see `by_age.py`.
           near: [batch, heads, n, memory_length + m], scores by distance of window and segment.
           position: int32 [batch | 1, n], positions of the queries in the segment.
           state: provides `count`, `compressed_count` and `phase`.
@@ -180,12 +164,10 @@ class SlidingReading(nn.Module):
         """
         count, compressed_count, phase = state.count, state.compressed_count, state.phase
         length, old = self.memory_length, self.compressed_length + 1
-        table = self.shared()[length:].astype(queries.dtype)
         seen = jnp.broadcast_to(
             self._num_seen(phase, position), (phase.shape[0], position.shape[1])
         )
-        by_age = shift_right(dot(queries, table[::-1]), seen, slots - old)
-        scores = dot(queries, keys) + jnp.concatenate([by_age, near], axis=3)
+        scores = add_at(add_at(dot(queries, keys), by_age, 0), near, slots)
         column = jnp.arange(slots, dtype=jnp.int32)[None]
         # New slot j begins at index first + j * rate of window and segment.
         begins = self._first(phase)[:, None] + (column - old) * self.rate
@@ -232,8 +214,8 @@ class SlidingReading(nn.Module):
         hidden = state.hidden
         if window < length + self.rate - 1:  # new slots may reach into the segment
             hidden = jnp.concatenate([hidden, x], axis=1)
-        slots = self._pool(hidden, self._first(state.phase), max_new)
-        memory = jnp.concatenate([state.compressed, slots, state.hidden], axis=1)
+        pooled = self._pool(hidden, self._first(state.phase), max_new)
+        memory = jnp.concatenate([state.compressed, pooled, state.hidden], axis=1)
         memory, normal = self.normalize(memory), self.normalize(x)
         # Projected separately: the memory needs no gradient.
         keys, values = (
@@ -245,13 +227,15 @@ class SlidingReading(nn.Module):
         queries = self.projections.queries(normal) * jnp.asarray(
             settings.score_scale, settings.dtype
         )
+        slots = self.compressed_length + 1 + max_new
         scores, seen = self._scores(
             queries,
             keys,
+            of_segment(queries, self._slot_table(), self._first(state.phase), self.rate, slots),
             near_positions.whole_segment(queries, self.shared()[:window], window),
             jnp.arange(length, dtype=jnp.int32)[None],
             state,
-            self.compressed_length + 1 + max_new,
+            slots,
         )
         dropout = weight_dropout.draw(self, train)
         factor = None if dropout is None else dropout.factor(scores)
@@ -324,9 +308,12 @@ class SlidingReading(nn.Module):
         position = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
         column = jnp.arange(keys.shape[2] - slots, dtype=jnp.int32)[None, None]
         distance = window + position[..., None] - column
+        seen = self._num_seen(cache.phase, position)
+        by_age = at_shifts(queries, self._slot_table(), seen, slots)
         scores, seen = self._scores(
             queries,
             keys,
+            by_age,
             near_positions.at_distances(queries, self.shared()[:window], distance),
             position,
             cache,

@@ -46,6 +46,7 @@ from longmem_jax.memory.expire_span.spans import (
     masks,
     memory_size,
     ramp_mask,
+    sizes_to_write,
     write,
 )
 from longmem_jax.memory.expire_span.view import held, read, series
@@ -108,9 +109,9 @@ class ExpireSpan(nn.Module):
       shorten: limit spans to a random share of max_span in every training step.
       start: a document begins with 'empty' memory, or with `position_length` 'zeros' vectors that
         are attended to, as in the authors' code.
-      num_sizes: number of buffer sizes (branches), each half of the next.
-      block_size: most entries of the buffer that are read at a time, to save space; the results are
-        the same. 0 = all at once.
+      num_sizes: largest number of buffer sizes (branches), each half of the next; see `sizes_below`.
+      block_size: entries of the buffer that are read at a time, to save space; the results are the
+        same. A quarter more is read at once, rather than as two blocks. 0 = all at once.
       limit: cuts longer spans to this many tokens, such as in evaluation (Fig. 9); 0 = no limit.
     """
 
@@ -142,7 +143,8 @@ class ExpireSpan(nn.Module):
         names = ('max_span', 'ramp', 'position_length', 'limit')
         fields = {name: getattr(self, name) for name in names}
         self.room = (self.capacity or full_capacity(fields)) - self.position_length
-        self.sizes = sizes_below(self.room, self.num_sizes)
+        always = self.position_length + settings.segment_length
+        self.sizes = sizes_below(self.room, self.num_sizes, always)
 
     def _spans(self, hidden: jax.Array) -> jax.Array:
         """Spans of normalised vectors [batch, n, d_model], float [batch, n]."""
@@ -187,7 +189,7 @@ class ExpireSpan(nn.Module):
         """The memories after a segment; see `spans.write`. Every device writes its own batch rows."""
 
         def on_device(_: tuple[()], rows: Any) -> ExpireSpanState:
-            return write(self.sizes, self.ramp, *rows)
+            return write(sizes_to_write(self.sizes), self.ramp, *rows)
 
         return per_device(on_device, (), (state, hidden, num_valid, buffer_spans, spans))
 
@@ -367,9 +369,8 @@ class ExpireSpan(nn.Module):
         self, state: ExpireSpanState, cache: ExpireSpanCache, count: jax.Array
     ) -> ExpireSpanState:
         """Writes the first `count` tokens of the open segment."""
-        return write(
-            self.sizes, self.ramp, state, cache.hidden, count, cache.old_spans, cache.spans
-        )
+        sizes = sizes_to_write(self.sizes)
+        return write(sizes, self.ramp, state, cache.hidden, count, cache.old_spans, cache.spans)
 
 
 ENTRY = Entry(

@@ -1,7 +1,7 @@
 """Reading the memories of Expire-Span, as one pure function.
 
-A buffer of more than `block_size` entries is read block after block, so that keys, values, masks and
-scores exist for one block at a time. The window and the segment are always read at once.
+A buffer of many more than `block_size` entries is read block after block, so that keys, values,
+masks and scores exist for one block at a time. The window and the segment are always read at once.
 """
 
 import functools
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from longmem_jax.layers import near_positions
 from longmem_jax.layers.attention_products import RunningMix, dot, empty_mix, mix, weights_of
+from longmem_jax.layers.by_distance import add_at
 from longmem_jax.layers.projections import repeat_heads
 from longmem_jax.layers.weight_dropout import factor_by_column, memory_factor, rest_factor
 from longmem_jax.memory.expire_span.spans import expire_spans, filled_columns, masks
@@ -23,10 +24,10 @@ def blocks_of(size: int, block_size: int, chunk: int) -> tuple[int, int]:
 
     Args:
       size: entries, static.
-      block_size: most entries per block; 0 = no limit.
+      block_size: entries per block; 0 = no limit. Up to a quarter more are one block, too.
       chunk: blocks are multiples of it, which may make them larger than `block_size`.
     """
-    if not block_size or size <= block_size:
+    if not block_size or 4 * size <= 5 * block_size:
         return 1, size
     chunks = -(-size // chunk)
     number = -(-chunks // max(block_size // chunk, 1))
@@ -176,8 +177,7 @@ def _at_once(
     keys = repeat_heads(jnp.concatenate([keys, rows['keys']], axis=2), queries.shape[1])
     values = repeat_heads(jnp.concatenate([values, rows['values']], axis=2), queries.shape[1])
     near = near_positions.whole_segment(queries, params['table'], width)
-    scores = dot(queries, keys)
-    scores = scores + jnp.pad(near, [(0, 0)] * 3 + [(size, 0)]).astype(scores.dtype)
+    scores = add_at(dot(queries, keys), near, size)
     recent = width - jnp.arange(width + length, dtype=jnp.int32)[None]
     recent = jnp.broadcast_to(recent, (queries.shape[0], width + length))
     soft, loss = _masked(

@@ -221,6 +221,11 @@ def expire(
     return vectors, jnp.where(filled, distance, 0), count, total - count
 
 
+def sizes_to_write(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Every second of the sizes that are read, with the largest: a write costs little."""
+    return sizes[::-2][::-1]
+
+
 def write(
     sizes: tuple[int, ...],
     ramp: int,
