@@ -77,6 +77,7 @@ def base() -> ml_collections.ConfigDict:
         embedding_std=0.0,  # of token vectors, before they are scaled; 0 = init_std
         scale_residual_init=False,  # divide kernels into the residual sum by sqrt(2 num_layers)
         dtype='float32',  # of activations; 'bfloat16' on accelerators
+        kernels='plain',  # of attention: 'plain', or 'fused', one kernel for TPUs
         # Low-rank parts of kernels (LoRA).
         lora=dict(
             rank=0,  # 0 = none

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import STARTS, Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, between, one_of
-from longmem_jax.layers import near_positions
-from longmem_jax.layers.attention_products import dot, mix
+from longmem_jax.layers import fused_spans, near_positions
+from longmem_jax.layers.attention_products import dot, float32_type, mix
+from longmem_jax.layers.fused_blocks import NEVER_SINCE
 from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.switching import memory_projector, read_memory, sizes_below, switch
@@ -108,6 +109,7 @@ def read_segment(
     ramp: int,
     dropout_rate: float,
     dropout_chunk: int,
+    kernels: str = 'plain',
 ) -> jax.Array:
     """What a segment reads from the memory and itself: a pure function for `read_memory`.
 
@@ -121,6 +123,7 @@ def read_segment(
       project: see `memory_projector`.
       max_span, ramp: fields of `AdaptiveSpan`.
       dropout_rate, dropout_chunk: see `factor_by_column`.
+      kernels: see `ModelSettings`.
 
     Returns:
       [batch, heads, length, head_dim].
@@ -128,8 +131,31 @@ def read_segment(
     queries, share = rows['queries'], params['share']
     length = queries.shape[2]
     _, keys, values = project(params['projector'], rows['memory'][:, max_span - size :])
-    keys = repeat_heads(jnp.concatenate([keys, rows['keys']], axis=2), queries.shape[1])
-    values = repeat_heads(jnp.concatenate([values, rows['values']], axis=2), queries.shape[1])
+    keys = jnp.concatenate([keys, rows['keys']], axis=2)
+    values = jnp.concatenate([values, rows['values']], axis=2)
+    if kernels == 'fused':
+        column = jnp.arange(size + length, dtype=jnp.int32) - size
+        filled = column >= -rows['count'][:, None]
+        remaining = None
+        if share is not None:
+            at_first = share[:, None].astype(float32_type(queries)) * max_span + 1 + column
+            remaining = at_first[None]
+        return fused_spans.attend_spans(
+            queries,
+            keys,
+            values,
+            params['table'][:size],
+            offset=size,
+            since=jnp.where(filled, column + 1, NEVER_SINCE),
+            until=column[None] + 1 + max_span,
+            remaining=remaining,
+            ramp=ramp,
+            numbers=column,
+            dropout=dropout_rate,
+            lane_keys=rows.get('dropout'),
+        )
+    keys = repeat_heads(keys, queries.shape[1])
+    values = repeat_heads(values, queries.shape[1])
     scores = dot(queries, keys)
     scores = scores + near_positions.whole_segment(queries, params['table'][:size], size)
     index = jnp.arange(length, dtype=jnp.int32)[None, :, None]
@@ -277,6 +303,7 @@ class AdaptiveSpan(nn.Module):
             ramp=self.ramp,
             dropout_rate=rate,
             dropout_chunk=self.sizes[0],
+            kernels=settings.kernels,
         )
         needed = jnp.full((batch,), reach)
         out = read_memory(read, self.sizes, needed, params, inputs, constants)
@@ -360,6 +387,7 @@ def recipe(scale: Scale) -> Recipe:
 ENTRY = Entry(
     name='adaptive_span',
     layer=AdaptiveSpan,
+    fused=fused_spans.no_fault,
     check=check,
     shared=lambda fields: near_positions.shared_table(fields, 'max_span'),
     losses=lambda fields: () if fields['per'] == 'none' else ('adaptive_span',),

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, Graft, ModelSettings
-from longmem_jax.layers import near_positions
+from longmem_jax.layers import fused_spans, near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import write_at
@@ -107,7 +107,7 @@ class ExpireSpan(nn.Module):
         are attended to, as in the authors' code.
       num_sizes: number of buffer sizes (branches), each half of the next.
       block_size: most entries of the buffer that are read at a time, to save space; the results are
-        the same. 0 = all at once.
+        the same. 0 = all at once. The fused kernel has blocks of its own.
       limit: cuts longer spans to this many tokens, such as in evaluation (Fig. 9); 0 = no limit.
     """
 
@@ -227,6 +227,7 @@ class ExpireSpan(nn.Module):
             block_size=self.block_size,
             dropout_rate=rate,
             dropout_chunk=min(self.sizes[0], self.block_size or self.sizes[0]),
+            kernels=settings.kernels,
         )
         out, loss, (buffer_spans, window_spans) = read_memory(
             read, self.sizes, state.count, params, inputs, constants
@@ -359,6 +360,7 @@ class ExpireSpan(nn.Module):
 ENTRY = Entry(
     name='expire_span',
     layer=ExpireSpan,
+    fused=fused_spans.no_fault,
     check=check,
     check_training=check_training,
     trained={
