@@ -30,6 +30,7 @@ class Fit:
       arguments, temporaries, output, aliased, code: bytes; `aliased` output reuses the memory of
         donated arguments.
       flops: operations of one step.
+      moved: bytes that XLA counts as read or written in one step, bodies of loops once.
       capacity: bytes of memory of a chip; 0 = unknown.
       seconds: time to compile.
     """
@@ -42,6 +43,7 @@ class Fit:
     aliased: int
     code: int
     flops: float
+    moved: float
     capacity: float
     seconds: float
 
@@ -113,6 +115,7 @@ def compile_step(config: Any, topology: str) -> Fit:
         aliased=memory.alias_size_in_bytes,
         code=memory.generated_code_size_in_bytes,
         flops=step_flops(compiled, config.train.segments_per_step),
+        moved=float((compiled.cost_analysis() or {}).get('bytes accessed', 0.0)),
         capacity=hardware.memory_bytes(devices[0]),
         seconds=seconds,
     )
@@ -127,6 +130,8 @@ def compile_for(config: Any, topology: str) -> Fit:
     for name in ('arguments', 'temporaries', 'output', 'aliased', 'code', 'total'):
         print(f'  {name:<12}{getattr(fit, name) / 2**30:9.3f} GiB per chip')
     print(f'  {"operations":<12}{fit.flops:9.3e} per chip and step')
+    once = ', segments once' if train.segments_per_step > 1 else ''
+    print(f"  {'moved':<12}{fit.moved / 1e9:9.2f} GB per chip and step by XLA's count{once}")
     print(f'  compiled in {fit.seconds:.0f} s')
     if not fit.capacity:
         print('  The memory size of this chip is unknown.')

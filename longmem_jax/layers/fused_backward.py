@@ -186,7 +186,10 @@ def backward(
     ]
     if inputs.table is not None:
         scratch.append(pltpu.VMEM((plan.num_queries, head_dim), jnp.float32))
-    moved = [*arrays, gradient, *(shape for _, shape in results.values())]
+    # Queries come once for every block of keys.
+    again = {'queries', 'positions'}
+    moved = [(getattr(inputs, name), plan.blocks[1] if name in again else 1) for name in names]
+    moved += [(gradient, plan.blocks[1]), *((shape, 1) for _, shape in results.values())]
     found = pl.pallas_call(
         functools.partial(
             _kernel,

@@ -133,14 +133,14 @@ class Inputs(NamedTuple):
 
 
 def cost(
-    plan: Plan, inputs: Inputs, products: tuple[int, int], moved: list[Any]
+    plan: Plan, inputs: Inputs, products: tuple[int, int], moved: list[tuple[Any, int]]
 ) -> pl.CostEstimate:
     """What a kernel costs if every block is read, for XLA's schedule and its count of operations.
 
     Args:
       plan, inputs: of the attention.
       products: number of matrix products per block of queries with keys, and with a table.
-      moved: arrays, or their shapes, that are read or written once.
+      moved: arrays, or their shapes, and how often each is read or written.
     """
     batch, heads, num_queries, head_dim = inputs.queries.shape
     columns = products[0] * plan.block_keys
@@ -150,7 +150,7 @@ def cost(
     return pl.CostEstimate(
         flops=2 * batch * heads * num_queries * plan.blocks[1] * columns * head_dim,
         transcendentals=pairs,
-        bytes_accessed=sum(array.size * array.dtype.itemsize for array in moved),
+        bytes_accessed=sum(array.size * array.dtype.itemsize * times for array, times in moved),
     )
 
 

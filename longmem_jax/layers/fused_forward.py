@@ -179,6 +179,10 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
         jax.ShapeDtypeStruct(inputs.queries.shape, inputs.values.dtype),
         jax.ShapeDtypeStruct((batch, heads, 1, plan.num_queries), jnp.float32),
     ]
+    # Keys and values come once for every block of queries.
+    again = {'keys', 'values', 'columns', 'remaining'}
+    moved = [(getattr(inputs, name), plan.blocks[0] if name in again else 1) for name in names]
+    moved += [(shape, 1) for shape in out_shape]
     return pl.pallas_call(
         functools.partial(_kernel, plan=plan, names=names, dropped=inputs.seeds is not None),
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -201,7 +205,7 @@ def forward(plan: Plan, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
             dimension_semantics=('parallel', 'parallel', 'parallel', 'arbitrary'),
             vmem_limit_bytes=VMEM_LIMIT,
         ),
-        cost_estimate=blocks.cost(plan, inputs, (2, 1), [*arrays, *out_shape]),
+        cost_estimate=blocks.cost(plan, inputs, (2, 1), moved),
         interpret=plan.interpret,
         name='fused_attention_forward',
     )(*scalars, *arrays)

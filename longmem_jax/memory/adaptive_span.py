@@ -19,8 +19,7 @@ import jax.numpy as jnp
 from longmem_jax.contract import STARTS, Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.layers import fused_spans, near_positions
-from longmem_jax.layers.attention_products import dot, float32_type, mix
-from longmem_jax.layers.fused_blocks import NEVER_SINCE
+from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.switching import memory_projector, read_memory, sizes_below, switch
@@ -134,23 +133,15 @@ def read_segment(
     keys = jnp.concatenate([keys, rows['keys']], axis=2)
     values = jnp.concatenate([values, rows['values']], axis=2)
     if kernels == 'fused':
-        column = jnp.arange(size + length, dtype=jnp.int32) - size
-        filled = column >= -rows['count'][:, None]
-        remaining = None
-        if share is not None:
-            at_first = share[:, None].astype(float32_type(queries)) * max_span + 1 + column
-            remaining = at_first[None]
-        return fused_spans.attend_spans(
+        return fused_spans.attend_window(
             queries,
             keys,
             values,
             params['table'][:size],
-            offset=size,
-            since=jnp.where(filled, column + 1, NEVER_SINCE),
-            until=column[None] + 1 + max_span,
-            remaining=remaining,
+            count=rows['count'],
+            max_span=max_span,
+            span=None if share is None else share * max_span,
             ramp=ramp,
-            numbers=column,
             dropout=dropout_rate,
             lane_keys=rows.get('dropout'),
         )
