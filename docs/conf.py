@@ -1,7 +1,13 @@
-"""Sphinx: `pip install -e '.[docs]' && sphinx-build -W docs OUT`; all examples run while it builds."""
+"""Sphinx: `pip install -e '.[docs]' && sphinx-build -W docs OUT`; all examples run while it builds.
+
+With `-t short` long trainings take few steps, and their pages say so: every cell still runs, in a
+fraction of the time; programs are compiled as the tests compile theirs. `.ci/run` builds these pages.
+"""
 
 import os
+import re
 import sys
+import tempfile
 from pathlib import Path
 
 import longmem_jax
@@ -9,6 +15,12 @@ import longmem_jax
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+if tags.has('short'):  # noqa: F821  (Sphinx defines it)
+    sys.path.insert(0, str(HERE.parent))
+    from tests.processes import environment
+
+    programs = tempfile.TemporaryDirectory()  # of this build; it goes away with it
+    os.environ.update(environment(cache=programs.name))
 
 project = 'longmem_jax'
 author = 'the authors of longmem_jax'
@@ -29,7 +41,7 @@ extensions = [
 nb_execution_mode = 'force'
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
-nb_execution_timeout = 600
+nb_execution_timeout = -1  # a slow machine is not an error
 nb_merge_streams = True
 myst_enable_extensions = ['dollarmath', 'amsmath']
 myst_heading_anchors = 3
@@ -42,3 +54,31 @@ napoleon_use_ivar = True
 html_theme = 'sphinx_book_theme'
 html_title = 'longmem_jax'
 html_theme_options = {'show_toc_level': 2, 'home_page_in_toc': True}
+
+# With `-t short`: what is replaced on a page. Each must be there.
+SHORT = {
+    'notebooks/quickstart': {'quickstart.get_config()': "quickstart.get_config('tiny')"},
+}
+SAID = (
+    'These pages were built with `-t short`: the training below took few steps, so what it prints '
+    'is not what the text says. Without that option it takes all of them.'
+)
+
+
+def shorten(app, page, source):
+    """Puts few steps in place of many, and a note under the title."""
+    for long, short in SHORT.get(page, {}).items():
+        if long not in source[0]:
+            raise ValueError(
+                f'{page}: {long!r} is not there any more; change SHORT in docs/conf.py'
+            )
+        source[0] = source[0].replace(long, short)
+    if page in SHORT:
+        note = f'\\g<0>\n\n```{{note}}\n{SAID}\n```'
+        source[0] = re.sub('^# .*', note, source[0], count=1, flags=re.MULTILINE)
+
+
+def setup(app):
+    """Called by Sphinx."""
+    if app.tags.has('short'):
+        app.connect('source-read', shorten)

@@ -25,7 +25,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from longmem_jax.contract import Entry, ModelSettings, fields_of, identity
 from longmem_jax.errors import UsageError, unknown
@@ -246,7 +245,7 @@ def make_layer(
     problems = _complete(settings)
     if not problems:
         types = {field.name: field.type for field in fields_of(module_of(entry))}
-        model = ConfigDict(settings)
+        model = _Settings(settings)
         problems = layer_faults(entry, fields, types, model, settings['segment_length'])
         if not problems and memory in ATTENTION:
             problems = kernel_faults(ATTENTION, {memory: fields}, model)
@@ -254,6 +253,16 @@ def make_layer(
         raise UsageError(f'{memory}: ' + '; '.join(problems))
     settings['dtype'] = jnp.dtype(settings['dtype'])
     return Layer(memory, ModelSettings(**settings), tuple(fields.items()), name=name)
+
+
+class _Settings(dict):
+    """Settings whose names are attributes too, as in a config, which needs a library more."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
 
 
 def _complete(settings):

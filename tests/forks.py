@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 # command, the answer is its process id; for a process id, it is the exit code, once there is one.
 SERVER = """
 import json, os, runpy, sys, traceback
-import jax
+import jax, matplotlib.backends.backend_agg
 from longmem_jax import stopping
 from longmem_jax.commands import compile, evaluate, floors, generate, train, translate
 from longmem_jax.generation import text

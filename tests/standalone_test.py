@@ -41,18 +41,6 @@ def initialised(name):
     return layer, jax.jit(layer.init)(jax.random.key(1), inputs()[0], layer.start(BATCH))
 
 
-def test_the_example_of_the_readme():
-    from longmem_jax import InfiniAttention
-
-    x = jnp.ones((2, 128, 256))
-    layer = InfiniAttention(d_model=256, num_heads=4, segment_length=128)
-    state = layer.start(batch_size=2)
-    variables = layer.init(jax.random.key(0), x, state)
-    y, state, aux = layer.apply(variables, x, state)
-    assert y.shape == x.shape and float(state.count[0]) == 128
-    assert 'memory_size' in aux.metrics
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('name', OWN_CODE)
 def test_every_entry_is_a_layer(name):

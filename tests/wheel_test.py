@@ -1,6 +1,8 @@
 """The package as others install it: a wheel, used in a folder where there is no checkout."""
 
 import configparser
+import functools
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -9,10 +11,35 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.processes import environment
 
 ROOT = Path(__file__).parent.parent
+# Run by Python at its start: packages are as if not installed.
+HIDE = """
+import sys
+from importlib.machinery import PathFinder
+
+class Rest(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        hidden = name.partition('.')[0] in {hidden}
+        return None if hidden else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Rest
+"""
+# What takes long to import, and is needed by few commands.
+LATE = {'matplotlib', 'pyarrow', 'scipy', 'sentencepiece', 'tensorflow_datasets'}
+LAYER = """
+import sys
+before = {name.partition('.')[0] for name in sys.modules}
+import longmem_jax
+after = {name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names
+assert after - before == {'longmem_jax'}, after - before
+longmem_jax.InfiniAttention(d_model=8, num_heads=2, segment_length=4)
+"""
 BUILD = 'from setuptools import build_meta; print(build_meta.build_wheel("."))'
 
 
@@ -54,17 +81,88 @@ def test_console_script(installed):
     assert entries['console_scripts']['longmem'] == 'longmem_jax.main:main'
 
 
-def run(installed, folder, *arguments):
-    """The command with the package of the wheel, in a folder."""
-    surroundings = os.environ | environment(devices=1) | {'PYTHONPATH': str(installed)}
-    command = [sys.executable, '-m', 'longmem_jax.main', *arguments]
+def needed(requirements):
+    """Names of the distributions that lines of requirements need, and what these need in turn."""
+    found, waiting = set(), [Requirement(line) for line in requirements]
+    asked = set()
+    while waiting:
+        wanted = waiting.pop()
+        for extra in {'', *wanted.extras}:
+            name = canonicalize_name(wanted.name)
+            if (name, extra) in asked:
+                continue
+            asked.add((name, extra))
+            try:
+                lines = importlib.metadata.requires(name) or []
+            except importlib.metadata.PackageNotFoundError:
+                continue  # of another system, or a marker's
+            found.add(name)
+            for line in map(Requirement, lines):
+                if line.marker is None or line.marker.evaluate({'extra': extra}):
+                    waiting.append(line)
+    return found
+
+
+@functools.cache
+def packages():
+    """Names that are imported to those of the distributions that have them."""
+    known = importlib.metadata.packages_distributions()
+    return {name: set(map(canonicalize_name, owners)) for name, owners in known.items()}
+
+
+@pytest.fixture(scope='module')
+def core(installed):
+    """Distributions that are installed with the wheel without extras."""
+    metadata = importlib.metadata.Distribution.at(next(installed.glob('*.dist-info')))
+    return needed(line for line in metadata.requires if 'extra ==' not in line)
+
+
+def others(allowed):
+    """Names of all packages but ours and those of `allowed` distributions."""
+    allowed = allowed | {'longmem-jax'}
+    return {name for name, owners in packages().items() if not owners & allowed}
+
+
+def run(installed, folder, hidden, *arguments):
+    """Python with the package of the wheel, in an empty folder, and as if without `hidden` packages."""
+    site, folder = folder / 'site', folder / 'empty'
+    site.mkdir()
+    folder.mkdir()
+    (site / 'sitecustomize.py').write_text(HIDE.replace('{hidden}', repr(hidden)))
+    surroundings = os.environ | environment(devices=1)
+    surroundings['PYTHONPATH'] = f'{site}{os.pathsep}{installed}'
+    command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=folder, env=surroundings, capture_output=True, text=True)
 
 
 def test_configs_by_name(installed, tmp_path):
     """Found in the package, with all that they import: the last step before a run is refused."""
-    for config in ('portal:tiny', 'configs/quickstart.py:tiny,memory=infini'):
-        ended = run(installed, tmp_path, f'--config={config}', '--config.train.num_stepz=3')
-        assert ended.returncode == 2, ended.stderr
-        assert "did you mean 'num_steps'" in ended.stderr, ended.stderr
-    assert not list(tmp_path.iterdir())
+    arguments = ['--config=portal:tiny', '--config.train.num_stepz=3']
+    ended = run(installed, tmp_path, LATE, '-m', 'longmem_jax.main', *arguments)
+    assert 'ModuleNotFoundError' not in ended.stderr, (
+        f'import it where it is used: starting takes longer\n{ended.stderr}'
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert "did you mean 'num_steps'" in ended.stderr, ended.stderr
+    assert not list((tmp_path / 'empty').iterdir())
+
+
+@pytest.mark.slow
+def test_the_core_is_enough_for_the_quickstart(installed, core, tmp_path):
+    hidden = others(core)
+    assert {'pytest', 'sacrebleu', 'faiss'} <= hidden, 'nothing is hidden: the test says nothing'
+    arguments = ['--config=configs/quickstart.py:tiny,memory=infini', '--workdir=run']
+    arguments += ['--config.train.num_steps=2', '--config.evaluate.max_test_segments=2']
+    ended = run(installed, tmp_path, hidden, '-m', 'longmem_jax.main', *arguments)
+    assert ended.returncode == 0, (
+        'add what is missing to install_requires of setup.cfg, or import it where it is used:\n'
+        + ended.stderr
+    )
+    assert (tmp_path / 'empty' / 'run' / 'learning_curve.png').stat().st_size
+    assert 'gain by memory' in ended.stdout
+
+
+def test_a_layer_needs_jax_flax_and_numpy_only(installed, tmp_path):
+    """And `import longmem_jax` nothing at all."""
+    ended = run(installed, tmp_path, others(needed(['jax', 'flax', 'numpy'])), '-c', LAYER)
+    assert ended.returncode == 0, f'import what is missing where it is used:\n{ended.stderr}'

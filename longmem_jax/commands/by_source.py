@@ -6,8 +6,9 @@ from typing import Any
 import jax
 
 from longmem_jax.commands import dialogue, superglue
-from longmem_jax.evaluation.overlap import require_libraries
+from longmem_jax.evaluation import overlap
 from longmem_jax.experiment import Experiment
+from longmem_jax.generation import translator
 from longmem_jax.reporting.progress import Progress
 
 # source -> (experiment, parameters, split, progress) -> results by name, as JSON
@@ -38,4 +39,6 @@ def score(experiment: Experiment, params: Any, split: str, progress: Progress) -
 def require(config: Any) -> None:
     """Raises `UsageError` if a library is missing that the scores of `config` need."""
     if config.data.source == 'cmu_dog' and config.data.task.respond:
-        require_libraries()
+        overlap.require_libraries()
+    if config.model.kind == 'seq2seq':
+        translator.require_libraries()

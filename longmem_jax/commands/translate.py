@@ -13,7 +13,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.text import escaped
-from longmem_jax.generation.translator import Translator, bleu
+from longmem_jax.generation.translator import Translator, bleu, require_libraries
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
 
@@ -66,11 +66,12 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:
     """`--mode=evaluate`: loss and BLEU of a split with the newest checkpoint.
 
     Raises:
-      UsageError: an unknown split, several processes, or no checkpoint.
+      UsageError: an unknown split, several processes, no checkpoint, or a library is missing.
     """
     if split not in SPLITS:
         raise UsageError(f'--split={split}: allowed are {", ".join(SPLITS)}.')
     sharding.require_one_process("--mode=evaluate of a 'seq2seq' model")
+    require_libraries()
     progress = Progress(0, log_every=0)
     params, step = experiment.restore_parameters()
     progress.say(f'Evaluating step {step:,} of {experiment.workdir}.')

@@ -10,6 +10,7 @@ import numpy as np
 
 from longmem_jax import stopping
 from longmem_jax.data.parallel import source_places
+from longmem_jax.errors import UsageError
 from longmem_jax.generation.beam_search import beam_search
 
 
@@ -89,10 +90,28 @@ def _search(
     return tokens[:, 0]
 
 
-def bleu(translations: list[str], references: list[str]) -> tuple[float, str]:
-    """BLEU-4 in percent by sacrebleu, and its signature: tokenisation, case, smoothing, version."""
-    import sacrebleu
+def require_libraries() -> None:
+    """Raises `UsageError` if a library that `bleu` needs is missing: before hours of training."""
+    _bleu()
 
-    metric = sacrebleu.metrics.BLEU()
+
+def _bleu() -> Any:
+    """sacrebleu's BLEU (extra `[translate]`)."""
+    try:
+        from sacrebleu.metrics import BLEU
+    except ImportError as error:
+        raise UsageError(
+            f"BLEU of translations needs sacrebleu ({error}): pip install -e '.[translate]'."
+        ) from error
+    return BLEU()
+
+
+def bleu(translations: list[str], references: list[str]) -> tuple[float, str]:
+    """BLEU-4 in percent by sacrebleu, and its signature: tokenisation, case, smoothing, version.
+
+    Raises:
+      UsageError: sacrebleu is missing.
+    """
+    metric = _bleu()
     score = metric.corpus_score(translations, [references]).score
     return score, str(metric.get_signature())

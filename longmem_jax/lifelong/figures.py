@@ -1,16 +1,19 @@
 """Figures of lifelong learning: what is known over time, and where neighbours come from."""
 
+import typing
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from longmem_jax.reporting import figures
+
+if typing.TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def _shares(
     values: np.ndarray, rows: Sequence[str], columns: Sequence[str], labels: tuple[str, str]
-) -> Figure:
+) -> 'Figure':
     """Shares as colours with their numbers in per cent; nan stays empty."""
     figure = figures.figure(1.8 + 0.8 * len(columns), 1.4 + 0.5 * len(rows))
     axes = figure.subplots()
@@ -30,7 +33,7 @@ def _shares(
     return figure
 
 
-def matrix(scores: np.ndarray, names: Sequence[str], before: np.ndarray | None = None) -> Figure:
+def matrix(scores: np.ndarray, names: Sequence[str], before: np.ndarray | None = None) -> 'Figure':
     """Scores after each task (rows) on each task (columns).
 
     Args:
@@ -44,7 +47,7 @@ def matrix(scores: np.ndarray, names: Sequence[str], before: np.ndarray | None =
     return _shares(np.asarray(scores, np.float64), rows, names, ('', 'score on'))
 
 
-def first_and_last(scores: Mapping[str, np.ndarray], names: Sequence[str]) -> Figure:
+def first_and_last(scores: Mapping[str, np.ndarray], names: Sequence[str]) -> 'Figure':
     """Scores on the first and on the last task after every task, a line for each method.
 
     What is lost on the first is forgetting; what is missing on the last is room that the earlier tasks
@@ -71,7 +74,7 @@ def first_and_last(scores: Mapping[str, np.ndarray], names: Sequence[str]) -> Fi
     return figure
 
 
-def neighbours(shares: np.ndarray, names: Sequence[str]) -> Figure:
+def neighbours(shares: np.ndarray, names: Sequence[str]) -> 'Figure':
     """From which task (columns) the neighbours of each task's test rows (rows) come.
 
     Args:

@@ -1,14 +1,16 @@
 """Figures of agents that learn."""
 
+import typing
 from pathlib import Path
-
-import matplotlib.figure
 
 from longmem_jax.reporting import figures
 from longmem_jax.reporting.writers import read_metrics
 
+if typing.TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def learning_curve(metrics: Path) -> matplotlib.figure.Figure:
+
+def learning_curve(metrics: Path) -> 'Figure':
     """Reward per episode by steps of the environment, in training and in new episodes.
 
     Args:

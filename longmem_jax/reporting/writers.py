@@ -6,18 +6,21 @@ import json
 import math
 import re
 import shutil
+import typing
 import zlib
 from pathlib import Path
 from typing import Any
 
 import jax
-import matplotlib.figure
 import numpy as np
 from tensorboardX import SummaryWriter
 
 from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
 from longmem_jax.reporting import figures
+
+if typing.TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 METRICS = 'metrics.jsonl'
 SEALED = re.compile(rb'(\{.*), "crc32": "([0-9a-f]{8})"\}')  # a line with its checksum
@@ -217,7 +220,7 @@ class Writer:
         if self._active:
             self._events.add_text(name, text, step)
 
-    def figure(self, name: str, figure: matplotlib.figure.Figure, step: int) -> None:
+    def figure(self, name: str, figure: 'Figure', step: int) -> None:
         """Writes a figure as an image."""
         if self._active:
             figure.canvas.draw()
@@ -233,7 +236,7 @@ class Writer:
             self._writer.close()
 
 
-def learning_curve(metrics: Path, png: Path) -> matplotlib.figure.Figure:
+def learning_curve(metrics: Path, png: Path) -> 'Figure':
     """Draws bits per byte, or the accuracy of a task, of training, validation and test.
 
     Args:

@@ -46,7 +46,8 @@ def asked_for(abstract: Any) -> Shapes:
 
 def saved_in(checkpoint: Path) -> Shapes:
     """The same of the state in a checkpoint, from its metadata; any exception: it is damaged."""
-    return _by_path(ocp.StandardCheckpointHandler().metadata(epath.Path(checkpoint / 'state')).tree)
+    folder = checkpoint.resolve() / 'state'  # Orbax takes absolute paths only
+    return _by_path(ocp.StandardCheckpointHandler().metadata(epath.Path(folder)).tree)
 
 
 def _by_path(tree: Any) -> Shapes:

@@ -275,7 +275,8 @@ def table(lines: list[dict[str, Any]]) -> str:
     """Markdown: what became of the changes, by kind of file."""
     fates = (SAID, SAME, SILENT, TRACEBACK, DIED)
     rows = [
-        '| file | bytes changed | said | changed nothing | read otherwise, unsaid | traceback | died |',
+        '| file | bytes changed | message | no effect | other values read, no message | traceback '
+        '| died |',
         '|---|---|---|---|---|---|---|',
     ]
     for kind in (*sorted({line['kind'] for line in lines}), 'all'):

@@ -175,10 +175,10 @@ def table(rows: list[Row]) -> str:
     """The rows as a markdown table."""
     titles = (
         'memory',
-        f'largest value of the state after {", ".join(MARKS)}',
-        'float32 - float64, first and last part',
-        'bfloat16 - float32, first and last part',
-        'token by token - at once, fresh and at the end',
+        f'largest value of the state after {", ".join(MARKS)} of the document',
+        'float32 against float64, first and last part',
+        'bfloat16 against float32, first and last part',
+        'token by token against whole segments, with an empty memory and at the end',
         'finite',
     )
     lines = [f'| {" | ".join(titles)} |', f'|{"---|" * len(titles)}']

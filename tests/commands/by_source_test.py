@@ -1,5 +1,6 @@
 """Scores that belong to one source of data."""
 
+import sys
 import types
 
 import jax
@@ -7,6 +8,7 @@ import pytest
 
 from longmem_jax.commands import by_source
 from longmem_jax.config.base import base
+from longmem_jax.errors import UsageError
 
 
 def scored(monkeypatch, source):
@@ -30,3 +32,14 @@ def test_several_processes_write_no_answers_and_say_so(monkeypatch, source, line
     found, said = scored(monkeypatch, source)
     assert found == {} and len(said) == lines
     assert all('one process; use --mode=evaluate without --distributed' in line for line in said)
+
+
+def test_translations_need_sacrebleu_before_they_are_trained(monkeypatch):
+    config = base()
+    config.model.kind = 'seq2seq'
+    by_source.require(config)
+    monkeypatch.setitem(sys.modules, 'sacrebleu.metrics', None)
+    with pytest.raises(UsageError, match=r"sacrebleu .*: pip install -e '\.\[translate\]'\.$"):
+        by_source.require(config)
+    config.model.kind = 'language_model'
+    by_source.require(config)

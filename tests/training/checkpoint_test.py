@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -158,6 +159,18 @@ def test_everything_comes_back_on_another_mesh(open_run, mesh, sizes, axis):
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             found, leaf = jax.random.key_data(found), jax.random.key_data(leaf)
         np.testing.assert_array_equal(found, leaf)
+
+
+def test_a_folder_without_its_whole_path(open_run, mesh, tmp_path, monkeypatch):
+    save(open_run, mesh)
+    monkeypatch.chdir(tmp_path)
+    reports = []
+    saver = Checkpointer(
+        Path('checkpoints'), identity=IDENTITY, every=2, keep=3, report=reports.append
+    )
+    require_restored(saver.restore(abstract(make_state(0, mesh, 'data'))), 4, mesh)
+    saver.close()
+    assert reports == []
 
 
 @pytest.mark.parametrize('damage', DAMAGES)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.cluster import vq
 
 from longmem_jax.errors import UsageError
 from longmem_jax.lifelong.data.relations import Relations, lines_of, numbers_of
@@ -74,6 +73,8 @@ def by_k_means(vectors: np.ndarray, num_clusters: int, seed: int) -> list[list[i
     Raises:
       UsageError: more clusters than there are different vectors.
     """
+    from scipy.cluster import vq  # here, so that commands that cluster nothing start sooner
+
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         for attempt in range(ATTEMPTS):
