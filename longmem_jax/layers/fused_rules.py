@@ -20,7 +20,7 @@ def position_fault(fields: dict) -> str:
     position = fields['position']
     if position not in POSITIONS_WITHOUT:
         return ''
-    return f'position = {position!r} adds a bias to the memory, which only the plain attention has'
+    return f'position = {position!r} adds a bias to single keys, which it does not have'
 
 
 def is_whole(rules: Rules) -> bool:

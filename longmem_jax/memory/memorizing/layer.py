@@ -247,6 +247,7 @@ def recipe(scale: Scale) -> Recipe:
 ENTRY = Entry(
     name='memorizing',
     layer=Memorizing,
+    fused=normalized_attention.fused,
     check=check,
     lengths={'memory_length': '', 'memory_size': '+ entries '},
     reach=lambda fields, segment: max(fields['memory_size'], fields['memory_length']),

@@ -103,6 +103,7 @@ def recipe(scale: Scale) -> Recipe:
 ENTRY = Entry(
     name='normalized_xl',
     layer=NormalizedXL,
+    fused=normalized_attention.fused,
     check=normalized_attention.check,
     lengths={'memory_length': ''},
     reach=lambda fields, segment: fields['memory_length'],
