@@ -2,16 +2,19 @@
 
 python -m longmem_jax.main --config=configs/bert_superglue.py:path=FOLDER,task=RTE,mem_tokens=10 \
     --config.data.path=SUPERGLUE --workdir=DIR
+
 `FOLDER` is a Hugging Face BERT, or its name on the hub; its tokenizer is used. `SUPERGLUE` holds the
-folders of the unpacked original files; `task=` is BoolQ, CB, COPA, MultiRC, RTE, WiC or WSC. Ten
-learned vectors stand before every text, [mem] ... [CLS] FIRST [SEP] SECOND [SEP], and all layers read
-and write them; `mem_tokens=0` is plain BERT. The vector of [CLS] goes through BERT's pooler and a
-linear map to the classes; COPA scores its choices one by one, MultiRC its answers, and WSC marks noun
-and pronoun in the text. Longer texts than `length=512` tokens are cut, the longer of two first.
-Training, and `--mode=evaluate --split=validation`, end with accuracy (CB: and macro F1; MultiRC: F1 of
-all answers and exact match of questions), beside the most frequent class. `:tiny` is for two cores, and
-without `path` a small encoder that learns its WordPiece vocabulary and everything else from the task: no
-more than a check. Without `path` the encoder has BERT base's sizes, and has learned nothing.
+folders of the unpacked original files. `task=` is BoolQ, CB, COPA, MultiRC, RTE, WiC or WSC.
+
+Ten learned vectors are put before every text, [mem] ... [CLS] FIRST [SEP] SECOND [SEP]. All layers read
+and write them; `mem_tokens=0` is plain BERT. The vector of [CLS] goes through BERT's pooler and a linear
+map to the classes. COPA scores its choices one by one, MultiRC its answers, and WSC marks noun and
+pronoun in the text. Texts longer than `length=512` tokens are cut, the longer of two first.
+
+Training, and `--mode=evaluate --split=validation`, end with accuracy (CB: also macro F1; MultiRC: F1 of
+all answers and exact match of questions), with the most frequent class as the floor. `:tiny` is for two
+cores. Without `path` it trains a small encoder, which learns its WordPiece vocabulary and everything
+else from the task; this is only a check. The full size without `path` is BERT base, untrained.
 
 Not the paper's: the source gives the encoder, BERT base, and no more; and it reports GLUE, whose RTE is
 also here. `num_tokens` 10 is that of its translation models. `optimizer.name` AdamW, `learning_rate`,

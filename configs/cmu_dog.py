@@ -15,7 +15,7 @@ divide both. `num_samples`, `ridge`, `sigma_sq_min`, `clip_norm`, `train.loss_we
 `temperature`, `top_p` and `min_history` are those of the released code. `num_lanes` 4, a conversation
 each for four devices, where the paper has batches of 1; `num_steps` is five epochs of these. Speakers
 are letters of the text, not tokens of their own. Positions of compressed vectors: `position`, a bias
-like ALiBi's, and a learned one per head with which they begin nearly shut. `dtype` bfloat16 is ours.
+like ALiBi's, and a learned one per head with which they begin almost closed. `dtype` bfloat16 is ours.
 """
 
 from longmem_jax.config.base import base, two_cores

@@ -16,8 +16,8 @@ their order and carries the memory over their borders; here they are shuffled an
 with an empty one. `num_steps`: an epoch of about 118 million tokens. `kl`: the divergence of Eq. 20,
 without the mean term that the released settings add. `memory_length`: hidden vectors that wait to be
 compressed, a segment, are not named; nor is `compression`. Positions of compressed vectors: `position`,
-a bias like ALiBi's, and a learned one per head with which they begin nearly shut. `mesh`: devices
-besides the first do the same work, as a batch is a single segment.
+a bias like ALiBi's, and a learned one per head with which they begin almost closed. `mesh`: all
+devices do the same work, as a batch is a single segment.
 """
 
 from longmem_jax.configs import _gpt2_fine_tuning

@@ -7,7 +7,7 @@ another size. `:memory=` is any memory of the library; `local`, which has none, 
 32 words and up to 15 pairs in 128 tokens, for two cores. The data is generated.
 
 Not the paper's: it compares layers that read a document at once; `segment_length` 64 is for memories.
-Its models have convolutions beside the attention; `num_layers`, `d_model` and `d_feed_forward` are
+Its models have convolutions in addition to attention; `num_layers`, `d_model` and `d_feed_forward` are
 ours. `learning_rate` is the least of its sweep, 1e-3 to 3e-2; `warmup_steps`, `clip_norm` and
 `num_steps` (it has 22,500 of 256 documents) are for memories that learn more slowly. Its training
 sizes come equally often; it has five times as many documents of 64 tokens as of any other size.

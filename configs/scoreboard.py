@@ -6,7 +6,7 @@ passkey, a needle or a string to be copied, at a distance), `stdlib` (bytes of P
 or `text` (bytes of `--config.data.path=FOLDER`). `:tiny` has 2 layers of 64, for two cores. This is not
 an experiment of a paper; `python -m experiments.scoreboard` runs it for all memories and makes the
 table, with feed-forward layers of a width that makes parameters equal. All attention sees half of the
-token before (`token_shift`): a layer that cannot single it out would otherwise be behind in every task,
+token before (`token_shift`): a layer that cannot single it out would otherwise be worse in every task,
 for no reason of its memory, and the others would take thousands of steps to find it.
 """
 

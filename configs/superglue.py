@@ -6,11 +6,11 @@ python -m longmem_jax.main --config=configs/superglue.py:task=RTE,from=RUN --con
 WiC or WSC. A model that was trained on text, `RUN`, learns the word of the right answer after `Answer:`;
 its output layer is the classifier. A passage of any length is read through the memory, in segments of
 128. Training, and `--mode=evaluate --split=validation`, end with accuracy (CB: and macro F1; MultiRC: F1
-of all answers and exact match of questions), beside the most frequent class. `:memory=` is any memory;
-`:path=FOLDER` puts it into a pretrained decoder, whose tokenizer is used, `memory=none` none;
-`:segment=64` is for a host with short texts. `:tiny` is for two cores: of the `path` of a small host, or
-without it a small model trained on the questions alone, no more than a check. Classifiers on encoders
-such as BERT: `bert_superglue.py`.
+of all answers and exact match of questions), with the most frequent class as the floor. `:memory=` is
+any memory; `:path=FOLDER` puts it into a pretrained decoder, whose tokenizer is used, `memory=none`
+none; `:segment=64` is for a host with short texts. `:tiny` is for two cores: of the `path` of a small
+host, or without it a small model trained on the questions alone, no more than a check. Classifiers on
+encoders such as BERT: `bert_superglue.py`.
 
 Batch, rate and length are those of the BabyLM 2023 pipeline (AdamW, 5e-5, linear decay, batches of 64,
 segments as long as its longest text, 128), which cuts longer texts; ours are read to their ends.

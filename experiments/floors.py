@@ -1,4 +1,4 @@
-"""What rules without a learned memory score, beside a table of experiments/compare.py."""
+"""Scores of rules without a learned memory, for a table of experiments/compare.py."""
 
 import json
 import subprocess

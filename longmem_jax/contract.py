@@ -14,6 +14,7 @@ import flax.struct
 import jax
 
 from longmem_jax.segment import Aux, Segment, State
+from longmem_jax.views import View
 
 Cache = Any
 # Which attention projections have biases: none; queries, keys and values; output; all.
@@ -224,17 +225,18 @@ class Graft:
     groups: Callable[[str], tuple[tuple, ...]] = lambda position: ()
 
 
-# Gates of a memory in a pretrained decoder begin nearly shut, at .05: it was never trained with what a
-# memory holds, and half of each head's output would be replaced by that at once.
+# Gates of a memory in a pretrained decoder begin almost closed, at .05. The decoder was never trained
+# with a memory; an open gate would replace half of each head's output at once.
 FIRST_GATE_IN_HOST = -3.0
 
 
 def position_of_window(position: str) -> str:
     """The position scheme of a window of older vectors before a segment of a pretrained decoder.
 
-    Positions that are added to embeddings begin at 0 in every segment, so they say nothing of how old a
-    vector is. A bias for what is older than a segment does, and a learned one for all that is before the
-    segment (`rates_of_window`), which heads would else take for what is at the same position now.
+    Positions that are added to embeddings begin at 0 in every segment, so they do not tell how old a
+    vector is. A bias by distance tells this for vectors older than a segment. A learned bias is for
+    all vectors before the segment (`rates_of_window`); without it, heads would mistake an old vector for
+    the one at the same position of the segment.
     """
     return 'alibi_beyond' if position == 'none' else position
 
@@ -265,7 +267,7 @@ class Entry:
         nothing to check. Not for evaluation, whose segments and fields may differ.
       trained: fields that parameters are trained for though no shape depends on them, with advice:
         evaluation must not override them.
-      warnings: name of one of its `Aux.metrics` to what is said in training when it is above 0.
+      warnings: name of one of its `Aux.metrics` to the warning in training when it is above 0.
       reach: `(fields, segment_length) -> tokens` before a segment that a layer can read in it, at
         most; None = there is no such limit, or it is no attention.
       losses: `fields -> names` of its `Aux.losses`, each with a weight in
@@ -286,8 +288,9 @@ class Entry:
         [queries, n] (0 = the query itself); for pictures. None = all of those within `reach`.
       fused: `fields -> fault`, what keeps a layer of these fields from `kernels = 'fused'`, '' =
         nothing; None = it has no fused kernel.
-      same_as: name of the layer whose code this one is, with other defaults only, so that what holds
-        for that one holds for this one; '' = it has code of its own.
+      view: what `--mode=inspect` shows of it; see `longmem_jax.views`.
+      same_as: name of a layer with the same code and other defaults, so that tests of one hold for
+        both; '' = it has code of its own.
     """
 
     name: str
@@ -310,6 +313,7 @@ class Entry:
     nearest: str = ''
     kept: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
     fused: Callable[[Any], str] | None = None
+    view: View = View()
     same_as: str = ''
 
     def fields(self) -> dict[str, Any]:

@@ -4,6 +4,8 @@ A switchboard: `MODES` names the function of every mode, which a notebook can ca
 """
 
 import importlib.metadata
+import shlex
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ from longmem_jax.commands import (
     export,
     floors,
     generate,
+    inspect,
     lifelong,
     listing,
     reinforcement,
@@ -89,8 +92,8 @@ def _play(experiment: Experiment) -> None:
     temperature = _TEMPERATURE.value or 0
     if temperature not in (0, 1):
         raise UsageError(
-            f'--temperature={temperature:g}: an agent takes the likeliest action (0), or draws from its '
-            'policy as it has learned to (1).'
+            f'--temperature={temperature:g}: an agent takes the most likely action (0), or draws '
+            'from its policy as it has learned to (1).'
         )
     reinforcement.play(experiment, seed=_SEED.value or 0, greedy=not temperature)
 
@@ -117,6 +120,21 @@ def _score(experiment: Experiment) -> None:
     elif _SAVE_STATE.value:
         raise UsageError('--save_state with --mode=score: use --mode=generate --length=0.')
     function(experiment, text, load_state=_LOAD_STATE.value, output=_OUTPUT.value)
+
+
+def _inspect(experiment: Experiment) -> None:
+    if _PROMPTS.value or _SAVE_STATE.value:
+        raise UsageError(
+            '--prompts, --save_state: not with --mode=inspect, which shows one text: give --prompt.'
+        )
+    inspect.inspect(
+        experiment,
+        _PROMPT.value,
+        _OUTPUT.value,
+        reads=_READS.value,
+        load_state=_LOAD_STATE.value,
+        command=shlex.join(sys.argv[1:]),
+    )
 
 
 def _several() -> bool:
@@ -154,6 +172,7 @@ MODES = {
     'evaluate': Mode(_evaluate, _evaluate_pairs, _evaluate, _evaluate_stream, _evaluate_rewards),
     'generate': Mode(_generate, _translate, None),
     'score': Mode(_score, None, None),
+    'inspect': Mode(_inspect, None, None),
     'play': Mode(None, None, None, None, _play),
     'floors': Mode(_floors, None, None),
     'build_datastore': Mode(_build_datastore, None, None),
@@ -162,36 +181,45 @@ MODES = {
 }
 
 # They read a run, so that a folder that is not there is a mistake.
-OF_A_RUN = ('evaluate', 'generate', 'score', 'play', 'build_datastore', 'train_spalm', 'export')
+OF_A_RUN = (
+    'evaluate', 'generate', 'score', 'inspect', 'play', 'build_datastore', 'train_spalm', 'export',
+)  # fmt: skip
 
 _CONFIG = entry.define_config()
 _MODE = flags.DEFINE_enum('mode', 'train', [*MODES, 'compile', 'list'], 'What to do.')
 _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of the run: checkpoints, events, results.')
 _PROFILE = flags.DEFINE_bool('profile', False, 'Trace a few training steps to WORKDIR/profile.')
 _PROMPT = flags.DEFINE_string(
-    'prompt', '', 'generate, score: the text to continue, or to score; @FILE reads a file.'
+    'prompt',
+    '',
+    'generate, score, inspect: the text to continue, to score, or to show; @FILE reads a file.',
 )
 _PROMPTS = flags.DEFINE_string(
     'prompts', '', 'generate, score: JSON lines with a field "text", each read by itself.'
 )
 _OUTPUT = flags.DEFINE_string(
-    'output', '', 'score, generate with --prompts: the file to write; .jsonl = JSON lines.'
+    'output',
+    '',
+    'score, generate with --prompts: the file to write; .jsonl = JSON lines; inspect: the page.',
+)
+_READS = flags.DEFINE_integer(
+    'reads', 2000, 'inspect: the last tokens for which what they read is kept.', lower_bound=0
 )
 _LENGTH = flags.DEFINE_integer('length', None, 'generate: tokens to generate.', lower_bound=0)
 _TEMPERATURE = flags.DEFINE_float(
     'temperature',
     None,
-    'generate: 0 = always the likeliest token; play: 0, or 1 to draw actions.',
+    'generate: 0 = always the most likely token; play: 0, or 1 to draw actions.',
     lower_bound=0.0,
 )
 _TOP_K = flags.DEFINE_integer(
-    'top_k', None, 'generate: sample from the k likeliest tokens; 0 = all.', lower_bound=0
+    'top_k', None, 'generate: sample from the k most likely tokens; 0 = all.', lower_bound=0
 )
 _TOP_P = flags.DEFINE_float(
     'top_p', None, 'generate: sample from the nucleus of this probability.', 0.0, 1.0
 )
 _BEAMS = flags.DEFINE_integer(
-    'beams', None, 'generate: search the likeliest text with so many beams.', lower_bound=0
+    'beams', None, 'generate: search the most likely text with N beams.', lower_bound=0
 )
 _CHAT = flags.DEFINE_bool(
     'chat', False, 'generate: the prompt is what a user says; answer by the chat template.'
@@ -201,7 +229,7 @@ _SAVE_STATE = flags.DEFINE_string(
     'save_state', '', 'generate, evaluate: save the memory to this file.'
 )
 _LOAD_STATE = flags.DEFINE_string(
-    'load_state', '', 'generate, score, evaluate: start from the memory in this file.'
+    'load_state', '', 'generate, score, inspect, evaluate: start from the memory in this file.'
 )
 _FOLDER = flags.DEFINE_string('folder', '', 'export: the Hugging Face folder to write.')
 _SPLIT = flags.DEFINE_string(
@@ -218,6 +246,17 @@ _COORDINATOR = flags.DEFINE_string(
 )
 _NUM_PROCESSES = flags.DEFINE_integer('num_processes', -1, 'Number of processes of the run.')
 _PROCESS_ID = flags.DEFINE_integer('process_id', -1, 'Number of this process.')
+
+
+def _function(functions: Mode, kind: str) -> Callable[[Experiment], Any] | None:
+    """What a mode does with models of a kind; None = nothing."""
+    of_kind = {
+        'seq2seq': functions.pairs,
+        'text_encoder': functions.streams,
+        'agent': functions.rewards,
+    }
+    function = functions.classes if KINDS[kind].by_example else functions.texts
+    return of_kind.get(kind, function)
 
 
 def _run() -> None:
@@ -237,15 +276,10 @@ def _run() -> None:
         processes.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
     checks.require_runnable(config, jax.device_count())
     functions, kind = MODES[mode], config.model.kind
-    of_kind = {
-        'seq2seq': functions.pairs,
-        'text_encoder': functions.streams,
-        'agent': functions.rewards,
-    }
-    function = functions.classes if KINDS[kind].by_example else functions.texts
-    function = of_kind.get(kind, function)
+    function = _function(functions, kind)
     if function is None:
-        raise UsageError(f'--mode={mode}: not for models of the kind {kind!r}.')
+        others = ', '.join(name for name in KINDS if _function(functions, name) is not None)
+        raise UsageError(f'--mode={mode}: not for models of the kind {kind!r}; it is for {others}.')
     if (KINDS[kind].by_example or kind == 'agent') and any(_memory_files().values()):
         raise UsageError(
             f'--save_state, --load_state: not for a model of the kind {kind!r}, which reads no text.'

@@ -1,9 +1,9 @@
-"""SIGTERM and Ctrl-C: heard from the start of a command, obeyed everywhere, by all processes together.
+"""SIGTERM and Ctrl-C: handled from the start of a command, everywhere, by all processes together.
 
 While there is nothing to save, a signal ends the command at once, with a line. Within `deferred` it is
-only noted: whoever works asks between two steps or segments, by `asked` or `poll`, saves, and ends. A
-thread hears signals too, since Python's handlers wait until a compilation is over: it says at once that
-the run will stop, and ends the process when the signal comes again.
+only noted: the loop asks for it between two steps or segments, by `asked` or `poll`, saves, and ends. A
+thread receives signals too, since Python's handlers wait until a compilation is over. It prints at once
+that the run will stop, and ends the process when the signal comes again.
 """
 
 import contextlib
@@ -200,7 +200,8 @@ def _note(signum: int) -> None:
             return
         _state.heard, _state.since = signum, time.monotonic()
     text = (
-        f'\n{name(signum)}: stopping after this step, segment or compilation; once more stops at once.\n'
+        f'\n{name(signum)}: stopping after this step, segment or compilation; '
+        'a second signal stops at once.\n'
         if _state.deferred
         else f'\n{name(signum)}: stopped; what was saved is kept, run the same command again.\n'
     )

@@ -147,7 +147,7 @@ def _number(status: os.stat_result) -> tuple[int, int]:
 
 
 def _holder(text: str) -> str:
-    """Who has a lock, in words, from what its file says."""
+    """Who has a lock, in words, from the content of its file."""
     try:
         about = json.loads(text)
         return f'process {int(about["pid"])} on {str(about["host"])!r}'

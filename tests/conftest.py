@@ -41,7 +41,7 @@ hypothesis.settings.load_profile('fixed')
 def work_unit(nodeid):
     """The tests that one worker runs in sequence, because they share programs or fixtures."""
     file, _, test = nodeid.partition('::')
-    if file.endswith('conformance_test.py'):
+    if file.endswith(('conformance_test.py', 'views_test.py')):
         layer = re.search(r'\[([\w:]+)', test)
         return f'{file}[{layer and layer[1]}]'
     if file.endswith(('golden_test.py', 'config_test.py')):

@@ -66,7 +66,7 @@ BAD = [
     ([TINY, '--mod=train'], "UsageError: --mod: there is no such flag; did you mean 'mode'? --help"),
     ([TINY, '--mode=play'], "--mode=play: not for models of the kind 'language_model'"),
     ([CORRIDOR, '--mode=generate'], "--mode=generate: not for models of the kind 'agent'"),
-    ([CORRIDOR, '--mode=play', '--temperature=0.7', '--workdir={there}'], 'takes the likeliest action'),
+    ([CORRIDOR, '--mode=play', '--temperature=0.7', '--workdir={there}'], 'most likely action (0)'),
     ([TINY, '--top_p=3'], 'UsageError: --top_p=3: 3.0 is not a number in the range'),
     ([TINY], '--workdir= is missing'),
     ([TINY, '--workdir=/proc/none'], 'cannot be written'),
@@ -100,6 +100,9 @@ BAD = [
     ([TINY, '--workdir={tmp}', '--mode=generate', '--prompts=x', '--prompt=y'],
      '--prompts with --prompt'),
     ([PAIRS, '--mode=score'], "--mode=score: not for models of the kind 'seq2seq'"),
+    ([CLASSES, '--mode=inspect'], "the kind 'classifier'; it is for language_model, memformer, mem"),
+    ([TINY, '--workdir={there}', '--mode=inspect', '--prompt=x', '--prompts=y', '--output=z'],
+     '--prompts, --save_state: not with --mode=inspect'),
     ([TINY, '--config.train.evaluate_every=-1'], 'evaluate_every = -1: must be at least 0'),
     (['longmem_jax.commands.bench', TINY, '--repeats=0'], 'UsageError: --repeats=0'),
     (['--config=configs/__init__.py'], 'configs/__init__.py has no function get_config'),
@@ -176,7 +179,7 @@ def test_results_are_evaluated_again_and_floors_shown_beside_them(trained, start
     assert 'counted on the first 5,120 tokens' in floors
     scored = re.search('the first [0-9,]+ tokens .* of test scored', floors)[0]
     assert 'gain by memory' in test and '5-gram' in test and test.count(scored) == 3
-    assert '5-gram' not in validation and 'is of other settings' in validation
+    assert '5-gram' not in validation and 'is for other settings' in validation
     assert 'validation, memory reset' in validation and 'tokens' in validation
 
 

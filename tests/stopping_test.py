@@ -99,7 +99,7 @@ def test_a_signal_in_a_long_call_is_heard_by_the_thread_and_once_more_ends_it(ca
         assert heard.wait(60) and stopping.asked() == signal.SIGTERM
         assert (
             capfd.readouterr().err.count(
-                'stopping after this step, segment or compilation; once more'
+                'stopping after this step, segment or compilation; a second'
             )
             == 1
         )

@@ -69,6 +69,7 @@ def test_everything_is_in_the_wheel(installed):
     inside = {path.relative_to(installed).as_posix() for path in installed.rglob('*')}
     sources = {path.relative_to(ROOT) for path in (ROOT / 'longmem_jax').rglob('*.py')}
     wanted = {path.as_posix() for path in sources} | {'longmem_jax/py.typed'}
+    wanted |= {f'longmem_jax/microscope/page.{kind}' for kind in ('html', 'css', 'js')}
     wanted |= {f'longmem_jax/configs/{path.name}' for path in (ROOT / 'configs').glob('*.py')}
     assert not wanted - inside, 'add these to [options.packages.find] or package_data of setup.cfg'
     foreign = {name.split('/')[0] for name in inside} - {'longmem_jax'}

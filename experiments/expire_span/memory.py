@@ -1,4 +1,4 @@
-"""How much memory every experiment of Expire-Span needs beside its baselines, as a Markdown table.
+"""How much memory every experiment of Expire-Span and its baselines need, as a Markdown table.
 
 python -m experiments.expire_span.memory [--peak] [--lanes=8] [CONFIG[:VARIANTS] ...]
 Without configs: all of the paper's, at full size and `:tiny`. The state of all layers is exact, and

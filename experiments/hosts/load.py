@@ -1,4 +1,4 @@
-"""Time and peak memory of loading a Llama of 1.2 billion random parameters, beside the size of its file.
+"""Time and peak memory of loading a Llama of 1.2 billion random parameters, and the size of its file.
 
 python -m experiments.hosts.load --folder=DIR
 

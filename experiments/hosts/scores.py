@@ -1,4 +1,4 @@
-"""Scores of hosts with memories, from the folders of their trainings; kept as files beside them."""
+"""Scores of hosts with memories, from the folders of their trainings; kept as files next to them."""
 
 import json
 from pathlib import Path

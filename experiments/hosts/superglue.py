@@ -1,4 +1,4 @@
-"""Tasks of SuperGLUE, by the host with and without memories, beside the most frequent class."""
+"""Tasks of SuperGLUE, by the host with and without memories, and of the most frequent class."""
 
 from pathlib import Path
 from typing import Any

@@ -1,11 +1,11 @@
-"""What sticky memories keep: one vector in a continuous memory, by the attention that rests on it.
+"""What sticky memories keep: one vector in a continuous memory, by the attention on it.
 
 python -m experiments.infinity_former.sticky_room --output=sticky_room.png
 
 No model is trained. A vector is written in the middle of a write; all later writes are zeros. Before
 each, a share of the attention is a Gaussian around the largest value of the signal, the rest is even.
-What is left is the integral of the signal over [0, 1], 1 at the first write: what a wide density reads.
-It may grow: sampling at one place again and again widens what is there.
+What is left is measured by the integral of the signal over [0, 1], as a wide density reads it; it is 1
+at the first write. It may grow, since repeated sampling at one position widens the vector.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""What rules without a network score on a stream: floors.
+"""Floors: the scores of rules without a network on a stream.
 
 python -m experiments.lifelong.floors --workdir=DIR --config.data.path=FOLDER \
     --config=configs/lifelong_classification.py:tiny,method=sequential,path=BERT
 
-With `configs/lifelong_relations.py` or `configs/lifelong_qa.py` the rules are others. Counts are added
-up row by row, so nothing is forgotten and the order does not matter. Printed are the right answers in %
-by task, and their mean:
+With `configs/lifelong_relations.py` or `configs/lifelong_qa.py` the rules are different. Counts are
+added up row by row, so nothing is forgotten and the order does not matter. The program prints the right
+answers in % by task, and their mean:
 
 - classes: naive Bayes of the tokens of a text (multinomial, one added to every count, tokens that a text
   has several times counted once), the commonest class of the stream, and one class of all at random;

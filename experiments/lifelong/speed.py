@@ -1,4 +1,4 @@
-"""Time of local adaptation, rows next to each other against one by one.
+"""Time of local adaptation, several rows in parallel against one by one.
 
 python -m experiments.lifelong.speed [--rows=64] [--neighbours=32] [--steps=30] [--rounds=3]
 

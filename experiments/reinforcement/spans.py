@@ -63,7 +63,10 @@ def label(kind: str, value: float) -> str:
 
 def table(found: dict[tuple[str, float], list[dict]]) -> str:
     """Rows: what was trained, reward, steps held, length of episodes."""
-    heads = ['memory', 'reward', 'likeliest actions', 'steps held', 'at the last step', 'steps']
+    heads = [
+        'memory', 'reward, drawn actions', 'reward, most likely actions', 'steps held, mean',
+        'steps held at the last step', 'length of episodes, steps',
+    ]  # fmt: skip
     lines = []
     for (kind, value), seeds in found.items():
         columns = [

@@ -60,7 +60,7 @@ def _main() -> None:
     labels = labels or [str(workdir) for workdir in workdirs]
     if len(set(labels)) != len(workdirs):
         raise UsageError(
-            f'--labels={",".join(labels)}: {len(workdirs)} names are needed, each another.'
+            f'--labels={",".join(labels)}: {len(workdirs)} names are needed, each different.'
         )
     runs = {
         label: scores(workdir, _OF.value) for label, workdir in zip(labels, workdirs, strict=True)

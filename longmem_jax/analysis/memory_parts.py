@@ -27,6 +27,7 @@ from longmem_jax.evaluation.evaluator import exact_answers
 from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
+from longmem_jax.reporting.paths import leaf_path
 from longmem_jax.segment import read_segments, select_lanes
 from longmem_jax.training.step import score_segment
 
@@ -36,17 +37,6 @@ if __name__ == '__main__':
     _OUTPUT = flags.DEFINE_string('output', '', 'JSON file for the results.')
 
 KEPT, EVERYTHING = 'everything kept', 'everything reset'
-
-
-def leaf_path(path: tuple[Any, ...]) -> str:
-    """The name of a leaf of a memory: 'block_2/attention/rows/count'."""
-    names = []
-    for key in path:
-        if isinstance(key, jax.tree_util.SequenceKey):
-            names.append(f'block_{key.idx}')
-        else:
-            names.append(str(getattr(key, 'name', getattr(key, 'key', key))))
-    return '/'.join(names)
 
 
 def paths_of(state: Any) -> list[str]:

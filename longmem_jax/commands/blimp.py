@@ -1,4 +1,4 @@
-"""BLiMP: how often a model finds the acceptable sentence of a minimal pair the likelier one.
+"""BLiMP: how often a model prefers the acceptable sentence of a minimal pair.
 
 python -m longmem_jax.commands.blimp --workdir=DIR --data=blimp/data
 

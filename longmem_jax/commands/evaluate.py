@@ -56,7 +56,7 @@ def evaluate(
     if save_state and config.context:
         raise UsageError(
             f'--save_state with config.evaluate.context = {config.context}: overlapping windows are '
-            'read by themselves and leave no memory; set --config.evaluate.context=0.'
+            'read without a memory, so there is none to save; set --config.evaluate.context=0.'
         )
     progress = Progress(0, log_every=0)
     params, step = newest_parameters(experiment, progress.say)

@@ -41,5 +41,5 @@ def show_beside(progress: Progress, experiment: Experiment, split: str) -> None:
         show_floors(progress, found)
     else:
         progress.say(
-            f'{floors.FILE} is of other settings ({found.protocol}); --mode=floors measures for these.'
+            f'{floors.FILE} is for other settings ({found.protocol}); run --mode=floors for these.'
         )

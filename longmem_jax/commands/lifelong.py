@@ -1,4 +1,4 @@
-"""Learns a stream of tasks, and asks what was learned: configs with `config.lifelong.method`."""
+"""Learns a stream of tasks, and tests what was learned: configs with `config.lifelong.method`."""
 
 from typing import Any
 
@@ -52,7 +52,9 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:
       UsageError: another split than test, no checkpoint, or one of another run.
     """
     if split != 'test':
-        raise UsageError(f'--split={split}: lifelong learners are asked the test sets; use test.')
+        raise UsageError(
+            f'--split={split}: lifelong learners are tested on the test sets; use test.'
+        )
     progress = Progress(0, log_every=0)
     built, state, step = learned(experiment, progress)
     return finish(built, Tests(built), state, step, experiment.workdir, progress)

@@ -34,7 +34,7 @@ def overview(folder: Path) -> Iterator[str]:
     for name, about in memories():
         yield f'  {name}: {about}'
     yield ''
-    yield 'Fields, --config.SECTION.FIELD=VALUE, with values that no config has set:'
+    yield 'Fields, --config.SECTION.FIELD=VALUE, with their neutral values:'
     yield from fields(base.base())
     yield ''
     yield 'Fields of layers, --config.model.LAYER.FIELD=VALUE, with the values of their papers:'

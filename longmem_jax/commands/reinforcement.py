@@ -85,7 +85,7 @@ def play(experiment: Experiment, *, seed: int = 0, greedy: bool = True) -> dict[
     Args:
       experiment: of a run.
       seed: of the episode.
-      greedy: always the likeliest action, not one that is drawn.
+      greedy: always the most likely action, not one that is drawn.
 
     Returns:
       'reward' and 'steps' of the episode, and 'held', lines of text.

@@ -1,7 +1,8 @@
-"""Another number of lanes for a run that has begun: what is kept, and what begins again.
+"""Another number of lanes for a run that has begun: what is kept, and what is reset.
 
-Parameters, optimizer and step belong to no lane. A memory and a place in the data do, and those of eight
-lanes are not those of four: they begin again, with documents that no lane had begun.
+Parameters, optimizer and step do not depend on lanes. Memories and positions in the data do, and those
+of eight lanes cannot be used for four. So memories are reset, and the lanes begin with documents that
+no lane had begun.
 """
 
 import dataclasses
@@ -68,9 +69,9 @@ def restarted(experiment: Experiment, corpus: Corpus, report: Any) -> tuple[Trai
     if not train.restart_lanes:
         raise UsageError(
             f'{FIELD} = {train.num_lanes}: the checkpoint of step {saved[1]:,} in {experiment.workdir} '
-            f'has {saved[0]} lanes, each with a place in the data and a memory of its own. Set '
+            f'has {saved[0]} lanes, each with its own memory and position in the data. Set '
             f'--{FIELD}={saved[0]}; or --config.train.restart_lanes=True, which keeps parameters, '
-            'optimizer and step, and lets memories and lanes begin again.'
+            'optimizer and step, resets the memories and begins new documents in the lanes.'
         )
     config = experiment.config.copy_and_resolve_references()
     config.train.num_lanes = saved[0]
@@ -96,8 +97,8 @@ def restarted(experiment: Experiment, corpus: Corpus, report: Any) -> tuple[Trai
     fresh = jax.jit(make, out_shardings=experiment.state_shardings)()
     report(
         f'{saved[0]} lanes in the checkpoint of step {step:,}, {train.num_lanes} now: parameters, '
-        'optimizer and step are kept; memories are empty, and the lanes begin with documents that none '
-        f'had begun (number {document:,} of each lane).'
+        'optimizer and step are kept; memories are reset, and the lanes begin with documents that '
+        f'no lane had begun (number {document:,} of each lane).'
     )
     return old.replace(memory=fresh.memory, cursor=fresh.cursor), step
 

@@ -29,29 +29,34 @@ class Scorer:
     """Scores texts with the newest parameters of a run.
 
     Attributes:
+      model, params: the model, with the newest parameters.
       step: training steps of the parameters.
       tokenizer: of the run.
+      fresh: memories at the start of a document, every leaf [1, ...].
+      state: memories that every text begins with.
+      before: int32 [m], tokens before every text since the last segment border.
     """
 
-    def __init__(self, experiment: Experiment, load_state: str = ''):
+    def __init__(self, experiment: Experiment, load_state: str = '', *, mode: str = 'score'):
         """Restores the parameters.
 
         Args:
           experiment: a trained experiment.
           load_state: file of a memory; every text then continues the text that it is of.
+          mode: for messages.
 
         Raises:
           UsageError: several processes, no checkpoint, or a memory of another model.
         """
-        sharding.require_one_process('--mode=score')
-        self._params, self.step = newest_parameters(experiment, _say)
-        self._model, self.tokenizer = experiment.evaluation_model, experiment.tokenizer
-        fresh = fresh_state(self._model, self._params, 1)
-        self._state, self._before = fresh, np.asarray([self.tokenizer.begin], np.int32)
+        sharding.require_one_process(f'--mode={mode}')
+        self.params, self.step = newest_parameters(experiment, _say)
+        self.model, self.tokenizer = experiment.evaluation_model, experiment.tokenizer
+        self.fresh = fresh_state(self.model, self.params, 1)
+        self.state, self.before = self.fresh, np.asarray([self.tokenizer.begin], np.int32)
         if load_state:
-            about = memory_file.described(self._model)
-            self._state, pending = memory_file.load(load_state, fresh, about, self._params)
-            self._before = np.asarray(pending[0], np.int32)
+            about = memory_file.described(self.model)
+            self.state, pending = memory_file.load(load_state, self.fresh, about, self.params)
+            self.before = np.asarray(pending[0], np.int32)
 
     def __call__(self, text: bytes) -> TokenLosses:
         """The losses of a text.
@@ -65,11 +70,11 @@ class Scorer:
         parts, read = [], 0
         waiting = Waiting('Scoring', len(tokens), 'tokens', out=sys.stderr)
         with contextlib.closing(waiting):
-            for nats in token_losses(self._model, self._params, self._state, self._before, tokens):
+            for nats in token_losses(self.model, self.params, self.state, self.before, tokens):
                 parts.append(nats)
                 read += len(nats)
                 waiting.update(read)
-        unscored = 0 if len(self._before) else len(self.tokenizer.decode(tokens[:1]))
+        unscored = 0 if len(self.before) else len(self.tokenizer.decode(tokens[:1]))
         return TokenLosses(tokens, np.concatenate(parts), len(text) - unscored)
 
 

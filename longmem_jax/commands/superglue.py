@@ -65,7 +65,7 @@ def _report(
     found: np.ndarray,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Metrics of the classes `found`, int64 [examples], beside those of the most frequent class.
+    """Metrics of the classes `found`, int64 [examples], and those of the most frequent class.
 
     Prints them; writes the answers to `WORKDIR/answers.SPLIT.jsonl`, under the labels of the original
     files, and the result to `WORKDIR/superglue.SPLIT.json`.

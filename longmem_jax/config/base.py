@@ -25,37 +25,37 @@ def base() -> ml_collections.ConfigDict:
     config = ml_collections.ConfigDict()
     config.model = config_dict.create(
         kind='language_model',  # or another of `models.kinds`, with a section of that name
-        vocab_size=257,  # ids of the logits; at least those of the tokenizer
-        num_layers=2,  # blocks of attention and feed-forward layer
-        d_model=128,  # width of the residual sum
+        vocab_size=257,  # number of ids in the logits; at least that of the tokenizer
+        num_layers=2,  # blocks, each an attention and a feed-forward layer
+        d_model=128,  # width of the residual stream
         d_embed=128,  # width of the (first cluster's) embedding vectors
-        num_heads=4,  # of attention
+        num_heads=4,  # attention heads per layer
         head_dim=32,  # width of a head's queries, keys and values
         d_feed_forward=512,  # width inside a dense feed-forward layer
         attention=('transformer_xl',) * 2,  # one name per layer; see memory/registry.py
-        feed_forward=('dense',) * 2,  # likewise
+        feed_forward=('dense',) * 2,  # one name per layer; see memory/registry.py
         transformer_xl=section('transformer_xl', memory_length=128),
         dense=section('dense'),
         norm='layernorm',  # or 'rmsnorm'
-        pre_norm=True,  # norms before the layers, instead of after the additions
+        pre_norm=True,  # norms before the layers; False: after the residual additions
         parallel_residual=False,  # pre-norm: attention and feed-forward layer read the same input
-        final_norm=True,  # with pre_norm: one more before the output layer
-        scale_embedding=True,  # by sqrt(d_model)
+        final_norm=True,  # with pre_norm: one more norm before the output layer
+        scale_embedding=True,  # multiply token vectors by sqrt(d_model)
         position='none',  # absolute positions: 'none', 'sinusoidal', 'learned'
         num_positions=0,  # length of the position table; 0 = the segment length
-        positions_restart=False,  # with num_positions: they begin at 0 in every segment all the same
-        tie_weights=True,  # the output layer uses the token vectors
-        output_bias=True,  # of the logits
+        positions_restart=False,  # with num_positions: begin at 0 in every segment even so
+        tie_weights=True,  # the output layer uses the token vectors of the embedding
+        output_bias=True,  # add a learned bias to the logits
         cutoffs=(),  # adaptive embedding and softmax: first token of cluster 1, 2, ...
         div_val=1,  # width of cluster i is d_embed / div_val**i
-        tie_projections=(False,),  # per cluster: output projection = input projection
-        dropout=0.0,  # share of activations that training sets to zero
-        residual_dropout=-1.0,  # on the layers' outputs, before the addition; -1 = dropout
-        embedding_dropout=-1.0,  # on embeddings and the last layer's output; -1 = dropout
-        attention_dropout=0.0,  # on attention weights
-        token_shift='none',  # attention sees the tokens just before: 'none', 'half', 'convolution'
+        tie_projections=(False,),  # per cluster: the output projection is the input projection
+        dropout=0.0,  # share of activations set to zero in training
+        residual_dropout=-1.0,  # dropout of layer outputs, before the addition; -1 = dropout
+        embedding_dropout=-1.0,  # dropout of embeddings and final output; -1 = dropout
+        attention_dropout=0.0,  # dropout of attention weights
+        token_shift='none',  # attention input has tokens before: 'none', 'half', 'convolution'
         layer_drop=0.0,  # share of blocks skipped per training step
-        num_kv_heads=0,  # heads of keys and values, each shared by several queries'; 0 = num_heads
+        num_kv_heads=0,  # key and value heads, each for several query heads; 0 = num_heads
         attention_bias='none',  # which projections have biases: 'none', 'qkv', 'out', 'all'
         scale_scores=True,  # multiply attention scores by 1 / sqrt(head_dim)
         norm_epsilon=1e-5,  # added to variances
@@ -64,23 +64,22 @@ def base() -> ml_collections.ConfigDict:
         # Rotary positions beyond the length of pretraining: 'none', 'linear', 'llama3', 'yarn'; see
         # `layers.positions.scaled_frequencies`.
         rotary_scaling='none',
-        rotary_factor=1.0,  # by which frequencies are divided
-        rotary_original=0,  # 'llama3', 'yarn': tokens of a text in pretraining
-        rotary_bands=(
-            1.0,
-            4.0,
-        ),  # 'llama3', 'yarn': turns in these; below all, above none is divided
-        rotary_gain=1.0,  # of rotated queries and keys, each
-        head_norm='none',  # of every head's queries and keys: 'none', 'rmsnorm', 'layernorm'
+        rotary_factor=1.0,  # with rotary_scaling: frequencies are divided by this
+        rotary_original=0,  # 'llama3', 'yarn': length of texts in pretraining, in tokens
+        # 'llama3', 'yarn': turns in rotary_original tokens. Frequencies with fewer turns than the first
+        # number are divided, those with more than the second are not.
+        rotary_bands=(1.0, 4.0),
+        rotary_gain=1.0,  # factor of the rotated queries, and of the rotated keys
+        head_norm='none',  # norm of each head's queries and keys: 'none', 'rmsnorm', 'layernorm'
         init='normal',  # kernels at the start: 'normal', 'glorot_uniform', 'torch' (PyTorch's uniform)
         init_std=0.0,  # standard deviation of 'normal' kernels, and of tables; 0 = d_model**-0.5
-        embedding_std=0.0,  # of token vectors, before they are scaled; 0 = init_std
+        embedding_std=0.0,  # the same for token vectors, before they are scaled; 0 = init_std
         scale_residual_init=False,  # divide kernels into the residual sum by sqrt(2 num_layers)
-        dtype='float32',  # of activations; 'bfloat16' on accelerators
-        kernels='plain',  # of attention: 'plain', or 'fused', one kernel for TPUs
+        dtype='float32',  # dtype of activations; 'bfloat16' on accelerators
+        kernels='plain',  # how attention is computed: 'plain', or 'fused' in one kernel for TPUs
         # Low-rank parts of kernels (LoRA).
         lora=dict(
-            rank=0,  # 0 = none
+            rank=0,  # rank of the low-rank parts; 0 = none
             alpha=0.0,  # the parts are scaled by alpha / rank; 0 = rank
             # Pattern that is searched for in the paths of linear maps.
             targets='attention/projections/(query|value)$',
@@ -91,40 +90,40 @@ def base() -> ml_collections.ConfigDict:
         source='text',
         path='',  # 'text', 'parallel': a folder with train, validation, test; 'text' also: one file
         name='',  # 'tfds', 'huggingface': the data set; 'parallel': a TFDS set if path is ''
-        text_field='text',  # of .jsonl, or column of .parquet and .csv, that has the text
+        text_field='text',  # field of .jsonl, or column of .parquet and .csv, with the text
         documents='file',  # what a document is: 'file', 'line', 'wiki', 'folder'
         endings=(),  # 'folder': only files with these endings, such as ('.py',)
-        fractions=FRACTIONS,  # one file: its training, validation and test parts
-        pieces=1,  # cut every training document into this many, so that one can fill several lanes
+        fractions=FRACTIONS,  # of one file: shares for training, validation and test
+        pieces=1,  # parts of every training document, so that one can fill several lanes
         # Of texts.
         tokenizer=dict(
             kind='bytes',  # or another of `data.tokenizers.KINDS`
-            path='',  # its file or folder; '' = learned from the training split
-            size=0,  # of a vocabulary that is learned; 0 = everything that occurs
+            path='',  # file or folder of it; '' = learned from the training split
+            size=0,  # size of a learned vocabulary; 0 = everything that occurs
         ),
         # Source 'parallel'.
         pairs=dict(
-            languages=('', ''),  # source and target
-            max_source=0,  # positions for the source
-            max_target=0,  # and for the target
+            languages=('', ''),  # languages of source and target
+            max_source=0,  # room for the source, in tokens
+            max_target=0,  # room for the target, in tokens
         ),
-        first=0,  # read only so many training documents, the first ones; 0 = all
-        seed=0,  # of the order of documents, and of the documents of a task
+        first=0,  # read only the first N training documents; 0 = all
+        seed=0,  # seed of the order of documents, and of generated documents
         task=config_dict.create(),  # fields of a task, or of a set of data/sets/
     )
     config.optimizer = config_dict.create(
         name='adam',  # 'adam', 'adamw', 'adamw_hf', 'adagrad', 'adafactor', 'rmsprop', 'sgd'
-        learning_rate=2.5e-4,  # the highest, after the warm-up
+        learning_rate=2.5e-4,  # highest learning rate, after the warm-up
         b1=0.9,  # decay of the mean of gradients
         b2=0.999,  # decay of the mean of squared gradients, also of 'rmsprop'
         eps=1e-8,  # added to the denominator
         weight_decay=0.0,  # per step, times the learning rate
-        momentum=0.0,  # 'sgd' and 'nesterov'
-        schedule='cosine',  # of the learning rate, one of `training.optimizer.SCHEDULES`
-        warmup_steps=0,  # in which it rises from 0
+        momentum=0.0,  # momentum of 'sgd' and 'nesterov'
+        schedule='cosine',  # of the learning rate; one of `training.optimizer.SCHEDULES`
+        warmup_steps=0,  # steps in which the learning rate rises from 0
         final_fraction=0.0,  # last learning rate / highest
         clip_norm=0.25,  # largest norm of the gradient; 0 = no limit
-        clip_each=False,  # clip_norm is for every parameter by itself, not for all together
+        clip_each=False,  # clip the gradient of each parameter by itself
         accumulate_steps=1,  # steps whose gradients are averaged for one update
         # Parameter groups: (path pattern, rate multiplier, weight decay[, another optimizer]); the
         # first that matches counts, and a rate of 0 freezes.
@@ -132,18 +131,18 @@ def base() -> ml_collections.ConfigDict:
     )
     config.train = config_dict.create(
         num_steps=1000,  # optimizer updates of the whole run
-        num_lanes=8,  # texts read side by side, the rows of a batch
+        num_lanes=8,  # lanes: rows of the batch, texts read in parallel
         segment_length=128,  # tokens read at a time
         segments_per_step=1,  # segments read per optimizer update
-        gradient_segments=0,  # how many of them, the last ones, have a gradient; 0 = all
+        gradient_segments=0,  # only the last N of these have a gradient; 0 = all
         remat=False,  # keep only the memories between segments for the backward pass
         log_every=50,  # steps between lines of metrics; 0 = only at the end
         evaluate_every=1000,  # steps between scores of the validation split; 0 = only at the end
-        seed=0,  # of initial parameters, dropout and all else that is drawn
-        # Workdir of another run whose parameters, where shapes agree, to start from; or the folder of a
-        # Hugging Face model, or its name on the hub.
+        seed=0,  # seed of initial parameters, dropout and other draws
+        # Initial parameters, where shapes agree: workdir of another run, or the folder of a
+        # Hugging Face model or its name on the hub.
         start_from='',
-        # Lets a run that has begun go on with another num_lanes: memories and lanes begin again.
+        # Lets a run resume with another num_lanes: memories are reset and the lanes begin new documents.
         restart_lanes=False,
         max_bad_steps=20,  # non-finite steps in a row before the run ends
         z_loss=0.0,  # weight of the squared log of the softmax's denominator
@@ -151,7 +150,7 @@ def base() -> ml_collections.ConfigDict:
     )
     config.evaluate = config_dict.create(
         segment_length=0,  # the training segment length, unless set
-        num_lanes=8,  # texts read side by side
+        num_lanes=8,  # lanes: texts read in parallel
         context=0,  # overlapping windows, without memory: tokens read again, not scored
         max_segments=0,  # validation in training: segments per lane; 0 = all
         max_test_segments=0,  # final test and --mode=evaluate: segments per lane; 0 = all
@@ -164,13 +163,13 @@ def base() -> ml_collections.ConfigDict:
         # 'hidden', the input of the output layer; '..._raw', either before its norm.
         key='feed_forward',
         context=0,  # of --mode=build_datastore, as evaluate.context, unless set
-        k=1024,  # most neighbours per token
+        k=1024,  # neighbours per token at most
         temperature=1.0,  # of the softmax over distances of neighbours
         share=0.25,  # lambda: weight of the neighbours in the mixture
-        cache_length=2048,  # tokens before, which the cache holds
+        cache_length=2048,  # tokens before the current one that the cache holds
         cache_flatness=2.0**-6,  # multiplies inner products of hidden vectors
         cache_share=0.1,  # lambda: weight of the cache
-        tune_tokens=20_000,  # validation tokens to choose k, temperatures and shares; 0 = as given
+        tune_tokens=20_000,  # validation tokens for choosing k, temperatures, shares; 0 = as given
         report_tokens=20,  # tokens with the largest gain, in WORKDIR/retrieval.txt and .html
         dtype='float16',  # of the keys on disk, or 'float32'
         shard_tokens=1 << 20,  # keys in a file of a datastore
@@ -184,77 +183,77 @@ def base() -> ml_collections.ConfigDict:
         # 'faiss': candidates per neighbour; 0 = trust the distances of FAISS's codes.
         rerank=4.0,
         train_keys=1_000_000,  # 'faiss': keys that centroids and codes are learned from
-        seed=1,  # 'faiss': of which keys
+        seed=1,  # 'faiss': seed of the choice of these keys
         # --mode=train_spalm.
         spalm=dict(
             k=4,  # neighbours per token
             keys_from='',  # workdir of the model of the keys; '' = this run's, as it was trained
             start='trained',  # parameters at the first step: of this run's checkpoint, or 'fresh'
-            frozen=False,  # train only the gate and the scale
-            learned_scale=True,  # of the neighbours' vectors; the paper has none
-            learning_rate=1e-2,  # of the gate and the scale of a frozen model, by Adam
-            num_steps=0,  # 0 = config.train.num_steps
+            frozen=False,  # train only the gate and the scale, not the model
+            learned_scale=True,  # learn a scale of the neighbours' vectors; not in the paper
+            learning_rate=1e-2,  # 'frozen': Adam's rate for the gate and the scale
+            num_steps=0,  # training steps; 0 = config.train.num_steps
         ),
     )
     config.generate = config_dict.create(
         length=500,  # tokens to generate
-        temperature=1.0,  # logits are divided by it; 0 = always the likeliest token
-        top_k=0,  # draw from the k likeliest tokens; 0 = from all
-        top_p=0.95,  # draw from the likeliest tokens that have this probability together; 1 = from all
-        seed=0,  # of what is drawn
-        sample_length=200,  # of the sample at the end of training; 0 = none
-        beams=0,  # the likeliest continuation of so many hypotheses, instead of drawing; 0 = draw
+        temperature=1.0,  # logits are divided by it; 0 = always the most likely token
+        top_k=0,  # draw from the k most likely tokens; 0 = from all
+        top_p=0.95,  # draw from the most likely tokens of this total probability; 1 = from all
+        seed=0,  # seed of the drawn tokens
+        sample_length=200,  # tokens of the sample at the end of training; 0 = none
+        beams=0,  # beam search with N hypotheses instead of drawing; 0 = draw
         length_penalty=1.0,  # as in config.translate
     )
     config.translate = config_dict.create(
         beams=5,  # hypotheses of beam search
-        length_penalty=1.0,  # hypotheses rank by log-probability / length ** length_penalty
-        num_lanes=16,  # sentences at a time
-        max_sentences=0,  # of a split, for BLEU; 0 = all
+        length_penalty=1.0,  # score of a hypothesis: log-probability / length ** length_penalty
+        num_lanes=16,  # sentences translated at a time
+        max_sentences=0,  # sentences of a split for BLEU; 0 = all
     )
     config.lifelong = config_dict.create(
         method='none',  # or one of `lifelong.methods`, with a section of that name
         stream='tasks',  # one after another; 'joint': shuffled together; or the name of one task
-        order='',  # of the tasks, a published one
+        order='',  # name of a published order of the tasks
         epochs=1,  # passes over a stream that is not 'tasks'
         measure='ends',  # scores on all tasks after every task, or only at the 'end'
-        first_rows=0,  # of every test set, for the scores after a task; 0 = all
-        draws=1,  # of what is read from the memory before the final test; scores are their mean
+        first_rows=0,  # rows of every test set for scores after a task; 0 = all
+        draws=1,  # repeated final tests, each with new draws from the memory; scores are means
     )
     config.reinforcement = config_dict.create(
         environment='none',  # or one of `reinforcement.environments`; a rollout is a training step
         task=config_dict.create(),  # fields of the environment
         algorithm='a2c',  # or 'ppo'
-        discount=0.99,  # of a reward one step later
+        discount=0.99,  # factor of a reward for every step that it comes later
         trace=1.0,  # lambda of advantages: 1 = returns as far as the rollout reaches
-        entropy_cost=0.0,  # weight of the policy's entropy, which is raised
+        entropy_cost=0.0,  # weight of the policy's entropy, which is maximised
         value_cost=0.5,  # weight of the critic's loss
-        normalize=False,  # advantages, over all that is learned from at a time
-        epochs=1,  # 'ppo': how often a rollout is learned from
-        minibatches=1,  # 'ppo': parts of it, by lanes, in an epoch
-        clip=0.2,  # 'ppo': of the ratio of policies, and of changes of the critic
-        # Room for episodes that start inside of a lane's segments in a rollout, each of which takes
-        # space in learning; what follows is not learned from. 0 = for as many as there can be.
+        normalize=False,  # normalise advantages over each update's data
+        epochs=1,  # 'ppo': passes over every rollout
+        minibatches=1,  # 'ppo': parts of a rollout in an epoch, by lanes
+        clip=0.2,  # 'ppo': limit of the ratio of policies and of changes of the critic
+        # Episodes that may start inside of a lane's segments in a rollout; each takes space in
+        # learning, and steps of further ones are not learned from. 0 = as many as there can be.
         starts=0,
-        episodes=64,  # new ones that an evaluation in training acts in
-        test_episodes=256,  # and the final test, once with actions drawn and once with the likeliest
+        episodes=64,  # new episodes of an evaluation in training
+        test_episodes=256,  # new episodes of the final test; drawn actions, then most likely ones
     )
     config.checkpoint = config_dict.create(
-        # Steps between checkpoints; at evaluations, unless set; 0 = only at the end, and where a signal
+        # Steps between checkpoints; at evaluations, unless set. 0 = only at the end, and when a signal
         # stops the run.
         every=0,
-        keep=3,  # newest checkpoints that stay
-        # Go on with other data than the newest checkpoint's, from the first document of the new one.
+        keep=3,  # number of newest checkpoints that are kept
+        # Resume with other data than the newest checkpoint's, from the first document of the new data.
         accept_other_data=False,
     )
     # Devices along each axis; -1 = all that are left.
     config.mesh = config_dict.create(
-        data=-1,  # lanes
-        fsdp=1,  # lanes, and parameters by d_model
-        tensor=1,  # heads, feed-forward width and vocabulary
-        memory=1,  # entries of memories
+        data=-1,  # divides the lanes
+        fsdp=1,  # divides the lanes, and parameters by d_model
+        tensor=1,  # divides heads, feed-forward width and vocabulary
+        memory=1,  # divides the entries of memories
     )
-    config.notes = ()  # where a recipe had to differ from its paper, and why
+    config.notes = ()  # what a recipe had to change from its paper, and why
     for name, field, other, source in FOLLOWS:
         config[name][field] = config[other].get_oneway_ref(source)
     return config

@@ -1,6 +1,6 @@
 """What the fields of a configuration mean: the comments of `config.base` and the docstrings of layers.
 
-They are read where they are written, so that a list of fields cannot say something else.
+They are read from the source, so that a list of fields cannot disagree with it.
 """
 
 import ast

@@ -141,11 +141,13 @@ def _positions(model: Any, segment_length: int) -> list[str]:
     """Faults of the table of absolute positions."""
     length = model.num_positions
     if model.positions_restart and not length:
-        return ['positions_restart = True: is for num_positions > 0; without, they restart anyway']
+        return [
+            'positions_restart = True: is only for num_positions > 0; otherwise positions restart anyway'
+        ]
     if length and model.position == 'none':
         return [
-            f"num_positions = {length}: position = 'none' has none; use 0, or position = 'learned' or "
-            "'sinusoidal'"
+            f"num_positions = {length}: position = 'none' has no table; use 0, or position = "
+            "'learned' or 'sinusoidal'"
         ]
     if model.kind in KINDS and KINDS[model.kind].own_positions:
         return []

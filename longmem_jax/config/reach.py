@@ -8,7 +8,7 @@ from longmem_jax.models.kinds import KINDS
 
 
 def carries_vectors(model: Any) -> bool:
-    """Whether the model of `config.model` carries vectors itself, besides what its layers keep."""
+    """Whether the model itself carries vectors, in addition to the states of its layers."""
     return KINDS[model.kind].carries(model)
 
 
@@ -26,7 +26,7 @@ def reaches(config: Any) -> list[tuple[str, int]] | None:
 
 
 def too_short(config: Any) -> list[str]:
-    """What to say if the task asks for tokens beyond the reach of every layer; [] = nothing.
+    """Warnings if the task asks for tokens beyond the reach of every layer; [] = none.
 
     Only of tasks with a greatest distance, and of models all of whose attention has a limited reach.
     """
@@ -39,10 +39,10 @@ def too_short(config: Any) -> list[str]:
         return []
     each = ', '.join(f'{name} {reach:,}' for name, reach in found)
     handed_on = (
-        f'What is farther back than {longest:,} can only be known if one layer hands it to the next, '
-        f'and beyond {together:,} not at all'
+        f'Tokens farther back than {longest:,} can be known only if one layer passes them to the next, '
+        f'and tokens beyond {together:,} not at all'
         if together > longest
-        else f'What is farther back than {longest:,} cannot be known'
+        else f'Tokens farther back than {longest:,} cannot be known'
     )
     return [
         f'config.data.task asks for tokens up to {asked:,} back, and no layer reads that far before its '

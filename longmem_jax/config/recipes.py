@@ -164,7 +164,7 @@ def _set_model(model: Any, name: str, recipe: Recipe) -> None:
     for other in {*LAYERS, *KINDS} - {'dense', 'seq2seq', 'agent'}:
         if other in model:
             del model[other]
-    if model.kind in ('seq2seq', 'agent'):  # they get the memory; what they read and say stays
+    if model.kind in ('seq2seq', 'agent'):  # they get the memory; their inputs and outputs stay
         if 'kind' in recipe.model:
             owner = 'a decoder' if model.kind == 'seq2seq' else 'an agent'
             raise UsageError(

@@ -40,7 +40,7 @@ def _spalm(settings: Any) -> list[str]:
 
 
 def _code_size(settings: Any, width: int) -> list[str]:
-    """Faults of the codes of FAISS, each byte of which stands for an equal part of a key."""
+    """Faults of the codes of FAISS, each byte of which encodes an equal part of a key."""
     size, used = settings.code_size, settings.kind in (*WITH_NEIGHBOURS, 'spalm')
     if not used or settings.index != 'faiss' or size < 1 or width % size == 0:
         return []

@@ -121,7 +121,7 @@ def _value(value: Any, default: Any, path: str, where: str) -> Any:
 def _plain(value: Any, path: str, where: str, depth: int = 0) -> Any:
     """A value without fields of its own, or an open section; lists become tuples."""
     if depth > DEPTH:
-        raise UsageError(f'{where}: {path}: more than {DEPTH} lists or sections in each other.')
+        raise UsageError(f'{where}: {path}: more than {DEPTH} nested lists or sections.')
     if isinstance(value, dict):
         return {_name(field, path, where): _plain(each, f'{path}.{field}', where, depth + 1)
                 for field, each in value.items()}  # fmt: skip

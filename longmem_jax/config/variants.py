@@ -74,7 +74,7 @@ def variant(
 
     Args:
       config: the full-size configuration; changed in place.
-      argument: names separated by commas; `name` or `name=value`, each once. Besides `variants`,
+      argument: names separated by commas; `name` or `name=value`, each once. In addition to `variants`,
         `memory=NAME`: any memory of the library, or one of `memories`.
       memory: the config's default; None = the config accepts no `memory=`.
       memories: by name, changes to the recipe of a memory, or a recipe of the experiment's own; a

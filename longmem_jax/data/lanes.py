@@ -130,7 +130,7 @@ class _Lane:
         if at >= len(tokens):
             raise UsageError(
                 f'config.data: document {self.document} of lane {self._lane} has {len(tokens):,} '
-                f'tokens, and the run has read {at:,} of it: the data is not what it was. Put it back, '
+                f'tokens, and the run has read {at:,} of it: the data has changed. Restore it, '
                 'or use another --workdir; config.train.start_from keeps what this run has learned.'
             )
         targets = tokens[at : at + length]

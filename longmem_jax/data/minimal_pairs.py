@@ -65,7 +65,7 @@ def _paradigm(file: Path) -> Paradigm:
         values = {SPELLINGS.get(example[name], example[name]) for example in examples}
         if len(values) > 1:
             raise UsageError(
-                f'{file}: {name} is {", ".join(sorted(values))[:300]}; a file holds one paradigm.'
+                f'{file}: {name} is {", ".join(sorted(values))[:300]}; a file must have one paradigm.'
             )
     for number, example in enumerate(examples, 1):
         if not example['sentence_good'].strip() or not example['sentence_bad'].strip():

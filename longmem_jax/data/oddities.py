@@ -1,4 +1,4 @@
-"""What is strange about `config.data`: files that are no text, and settings that nothing uses."""
+"""What is strange about `config.data`: files that are not text, and settings that nothing uses."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +29,8 @@ def oddities(data: Any) -> Iterator[str]:
         return
     if root.is_dir() and tuple(data.fractions) != FRACTIONS:
         yield (
-            f'config.data.fractions = {tuple(data.fractions)} is not used: {root} is a folder, whose '
-            'splits are its own'
+            f'config.data.fractions = {tuple(data.fractions)} is not used: {root} is a folder '
+            'with its own splits'
         )
     if data.documents == 'folder':
         return
@@ -38,8 +38,8 @@ def oddities(data: Any) -> Iterator[str]:
         looks = oddity(file)
         if looks:
             yield (
-                f'{file} looks like {looks}, and is read as if it were a text in UTF-8; turn it into '
-                'text, or give another config.data.path'
+                f'{file} looks like {looks}, but is read as a text in UTF-8; convert it to UTF-8, or '
+                'give another config.data.path'
             )
 
 
@@ -61,7 +61,7 @@ def oddity(file: Path) -> str:
     if begin.count(0) * 100 > len(begin):
         return 'UTF-16 or binary data (it has NUL bytes)'
     return (
-        f'no UTF-8 ({invalid:,} of its first {len(begin):,} bytes are no text)' if invalid else ''
+        f'not UTF-8 ({invalid:,} of its first {len(begin):,} bytes are not text)' if invalid else ''
     )
 
 

@@ -86,7 +86,7 @@ class StoredFiles:
             chunks.append(chunk)
             start, size = start + len(chunk), size - len(chunk)
         if size:
-            raise OSError(f'it has become shorter: {size} bytes before {start + size} are gone')
+            raise OSError(f'it has become shorter: {size} bytes before {start + size} are missing')
         return b''.join(chunks)
 
     def lines(self, path: Path) -> Iterator[tuple[int, bytes]]:

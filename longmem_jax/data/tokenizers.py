@@ -159,7 +159,7 @@ class FromJson:
         found = next((i for i in known if i is not None), None)
         if begin and found is None:
             raise ValueError(
-                f'tokenizer_config.json names bos_token {begin!r}, which it does not have'
+                f'tokenizer_config.json names bos_token {begin!r}, which the tokenizer does not have'
             )
         self.begin = self._size if found is None else found
         self.vocab_size = max(self._size, self.begin + 1)

@@ -1,8 +1,8 @@
 """A process of a run that ends or is lost ends the others, with one message.
 
-Without this they wait in a program for it until the service of `jax.distributed` aborts them with a
-trace of its own. Where process 0 is lost, so are store and service, and that abort comes at once: it
-cannot be caught (a callback of the service's client ends the process by itself in jaxlib 0.10).
+Without this, the others wait for it in a program until the service of `jax.distributed` aborts them
+with a trace of its own. If process 0 is lost, its store and service are lost too, and the abort comes at
+once. It cannot be caught (a callback of the service's client ends the process by itself in jaxlib 0.10).
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 
 SILENT = 30.0  # seconds without a sign of life; the service waits for about 60 to 100
 ALIVE, ENDED = 'longmem_jax/alive', 'longmem_jax/ended'
-# What a collective program says when the other side is gone.
+# Messages of a collective program when the other side is gone.
 GONE = re.compile(r'gloo|nccl|connection (reset|closed|refused)|closed by peer|heartbeat', re.I)
 ADVICE = (
     'Look at its output first. Then start all processes again: the run resumes from its newest '

@@ -97,7 +97,7 @@ def require_same(facts: dict[str, Any]) -> None:
     if told:
         lines = [line for _, content in told for line in json.loads(content)]
         raise UsageError(
-            'the processes of this run were not started alike:\n  '
+            'the processes of this run were not started with the same settings:\n  '
             + '\n  '.join(lines[:SHOWN])
             + '\nStart all of them with the same command; only --process_id differs.'
         )

@@ -1,7 +1,7 @@
 """Compiled programs that are kept on disk, so that a command that is run again begins at once.
 
-They are in the user's cache folder, apart by versions of JAX and by kind of processor: a program of
-another one may not run. `LONGMEM_JAX_CACHE=FOLDER` keeps them elsewhere, `LONGMEM_JAX_CACHE=off`
+They are in the user's cache folder, one folder per version of JAX and kind of processor, since a program
+for another one may not run. `LONGMEM_JAX_CACHE=FOLDER` keeps them elsewhere, `LONGMEM_JAX_CACHE=off`
 nowhere; `JAX_COMPILATION_CACHE_DIR` and JAX's other settings are left as they are.
 """
 

@@ -1,4 +1,4 @@
-"""How often the acceptable sentence of a minimal pair is the likelier one (BLiMP)."""
+"""How often the acceptable sentence of a minimal pair is the more likely one (BLiMP)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ class Preference:
     Attributes:
       name, field, phenomenon: of the paradigm.
       pairs: how many were scored.
-      right: pairs whose acceptable sentence is the likelier one; a tie counts as a half.
+      right: pairs whose acceptable sentence is the more likely one; a tie counts as a half.
       ties: pairs of equal log-probability.
     """
 

@@ -73,7 +73,9 @@ def overlap(references: Sequence[str], found: Sequence[str]) -> dict[str, float]
       UsageError: a library is missing, or there are no texts.
     """
     if not references or len(references) != len(found):
-        raise UsageError(f'{len(references)} references, {len(found)} texts: as many are needed.')
+        raise UsageError(
+            f'{len(references)} references, {len(found)} texts: the numbers must be equal.'
+        )
     scorer = _library('rouge_score.rouge_scorer').RougeScorer(
         ['rouge1', 'rougeL'], use_stemmer=True
     )

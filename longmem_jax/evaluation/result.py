@@ -121,10 +121,10 @@ def scored_text(total: dict[str, float], split: str, first: int | None) -> str:
     """
     tokens = f'{int(total["scored"]):,}'
     if not total['scored'] and first is None:
-        return f'nothing of {split} is to be scored'
+        return f'nothing of {split} can be scored'
     if not total['scored']:
         return (
-            f'nothing is to be scored in the first {first:,} segments of every lane of {split}; raise '
+            f'nothing can be scored in the first {first:,} segments of every lane of {split}; raise '
             'config.evaluate.max_segments or max_test_segments'
         )
     if total['answers']:

@@ -13,7 +13,7 @@ from longmem_jax.evaluation.likelihood import Likelihood
 def answer(
     likelihood: Likelihood, tokenizer: Any, examples: Sequence[Example], answers: Sequence[str]
 ) -> np.ndarray:
-    """The class whose word is the likeliest after the prompt of every example, int64 [examples].
+    """The class whose word is the most likely after the prompt of every example, int64 [examples].
 
     A prompt is read once for all words.
     """

@@ -1,7 +1,7 @@
 """Chat templates of Hugging Face folders: messages to the text that a model was tuned on.
 
-A template is a program by whoever made the folder. It runs in jinja2's sandbox, which keeps it from
-files, modules and the insides of Python, and it may take only so many steps and write so much.
+A template is a program, written by the makers of the folder. It runs in jinja2's sandbox, which keeps it
+from files, modules and the insides of Python, with limits on its steps and on its output.
 """
 
 import datetime

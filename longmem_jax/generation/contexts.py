@@ -1,8 +1,8 @@
 """Many texts at once, each read by itself up to its last segment border.
 
-What follows a border, the tokens of the open segment, is kept as tokens: whoever scores or writes a
-continuation reads it again, in segments that end where they would have ended had the whole text been
-read in one go. So a text that many continuations share is read once.
+The tokens after the last border, those of the open segment, are kept as tokens. Scoring or writing a
+continuation reads them again, with segment borders where they would be if the whole text were read at
+once. So a text that many continuations share is read once.
 """
 
 import functools

@@ -39,7 +39,7 @@ def continue_texts(
         `contexts.num_full`. Without tokens a text is not continued; what is drawn has no meaning.
       length: most tokens to draw.
       vocab_size: that of the tokenizer; the model's may be larger.
-      temperature, top_k, top_p: as in `config.generate`; temperature 0 takes the likeliest.
+      temperature, top_k, top_p: as in `config.generate`; temperature 0 takes the most likely.
       key: random key; None = always the same.
 
     Yields:

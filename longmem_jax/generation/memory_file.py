@@ -53,7 +53,7 @@ def _target(path: str | Path) -> Path:
         raise UsageError(f'--save_state={path}: cannot be written ({error}).') from error
     if not regular:
         raise UsageError(
-            f'--save_state={path}: there is something that is not a regular file; give another name.'
+            f'--save_state={path}: this exists and is not a regular file; give another name.'
         )
     return target
 
@@ -70,7 +70,7 @@ def _named(state: Any) -> tuple[dict[str, Any], Any]:
 
 
 def described(model: Any) -> dict[str, Any]:
-    """What a memory file says of a model of texts: `config.model` and its segment length."""
+    """The model of texts as a memory file describes it: `config.model` and its segment length."""
     return model.config.to_dict() | {'segment_length': model.segment_length}
 
 
@@ -135,7 +135,9 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
     size = min(pending.shape[-1], length) if pending is not None and pending.ndim else 0
     _require_same(where, PENDING, pending, (1, size), np.dtype(np.int32))
     if unknown := set(leaves) - {*named, PENDING}:
-        raise UsageError(f'{where}: has {schema.shown(min(unknown))}, which this model has not.')
+        raise UsageError(
+            f'{where}: has {schema.shown(min(unknown))}, which this model does not have.'
+        )
     tensor_file.require_finite(leaves, where)
     for name, leaf in leaves.items():
         # Counts, distances and tokens; int8 are the digits of stored vectors.

@@ -155,7 +155,7 @@ class Reader:
         )
 
     def read_in_parts(self, tokens: np.ndarray, segments: int = 64) -> Iterator[int]:
-        """Reads all tokens as `read` does; yields how many are read, after so many segments."""
+        """Reads all tokens as `read` does; yields how many are read, every few segments."""
         step, start = segments * self.model.segment_length, 0
         # Parts end after the first token of a segment, the least that can stay open.
         ends = range(step + 1 - self.pending.shape[1], tokens.shape[1], step)
@@ -202,7 +202,7 @@ class Reader:
     def search(
         self, length: int, *, vocab_size: int, end: int, beams: int, length_penalty: float
     ) -> np.ndarray:
-        """Continues the text of a single lane by the likeliest tokens, found by beam search.
+        """Continues the text of a single lane by the most likely tokens, found by beam search.
 
         Args:
           length: most tokens.

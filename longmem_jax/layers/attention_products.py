@@ -138,6 +138,17 @@ def _mix_backward(residuals: Any, gradient: jax.Array) -> tuple[jax.Array | None
 mix.defvjp(_mix_forward, _mix_backward)
 
 
+def weights_of(scores: jax.Array, seen: jax.Array, soft: jax.Array | None) -> jax.Array:
+    """The weights of `mix`, [batch, heads, queries, keys], for inspection; without gradient."""
+    if soft is not None:
+        seen = seen & (soft > 0)
+    scores = jnp.where(seen, scores, jnp.asarray(NEVER, scores.dtype))
+    exponentials = jnp.where(seen, jnp.exp(scores - scores.max(axis=-1, keepdims=True)), 0.0)
+    weights = _times(exponentials, soft)
+    total = weights.sum(axis=-1, keepdims=True) + EPSILON * exponentials.sum(axis=-1, keepdims=True)
+    return jax.lax.stop_gradient(weights / jnp.where(total > 0, total, 1.0))
+
+
 @flax.struct.dataclass
 class RunningMix:
     """`mix` over keys that come in blocks, with a running maximum (Milakov and Gimelshein, 2018).

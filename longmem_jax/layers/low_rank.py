@@ -1,7 +1,7 @@
 """Low-rank parts of linear maps (LoRA: Hu et al., 2022), added to a model from outside.
 
 A kernel W that is kept gets a part `scale A B` of small rank, which is trained. The three are parameters
-beside the kernel, `.../query/lora/{a,b,scale}`, so a map that becomes a pure function takes them along.
+next to the kernel, `.../query/lora/{a,b,scale}`, so a map that becomes a pure function takes them along.
 `intercept` adds them to what the map returns; the modules do not know of them. B begins at zero: then
 the model is exactly the one without.
 """
@@ -83,7 +83,7 @@ def noting_maps() -> Iterator[dict[str, int]]:
 def add(
     params: Any, maps: dict[str, int], *, rank: int, alpha: float, targets: str, key: Any
 ) -> Any:
-    """Parameters with low-rank parts beside the kernels of the chosen maps.
+    """Parameters with low-rank parts next to the kernels of the chosen maps.
 
     Args:
       params: parameters of a model, boxed with logical axes or not.
@@ -94,7 +94,7 @@ def add(
       key: random key. A is normal with the variance of 1 / inputs, B is zero.
 
     Returns:
-      A tree with the leaves of `params`, and `lora` beside each chosen kernel.
+      A tree with the leaves of `params`, and `lora` next to each chosen kernel.
 
     Raises:
       UsageError: the pattern is found in no path.

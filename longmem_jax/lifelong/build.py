@@ -66,7 +66,7 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """What a configuration for lifelong learning stands for; everything is made when it is first used.
+    """Everything that a configuration for lifelong learning describes, made when it is first used.
 
     Attributes:
       config: the whole configuration.
@@ -82,7 +82,7 @@ class Built:
 
     @functools.cached_property
     def read(self) -> Read:
-        """What the files of the data say."""
+        """The content of the data files."""
         return LABELLED[self.config.data.source].read(self.config.data)
 
     @functools.cached_property

@@ -96,7 +96,7 @@ def small_model(vocab_size: int, max_length: int, sizes: Mapping[str, Any] = SMA
 def untrained(model: Any, *, dropout: float = 0.0, dtype: str = 'float32') -> BertEncoder:
     """An encoder with random parameters.
 
-    As a key network it is a control and no more: neighbours by it say little about their texts.
+    As a key network it is only for comparison: its neighbours have little to do with their texts.
     """
     module = hosts.make(config_of(model, dropout=dropout, dtype=dtype), 1)
 

@@ -1,9 +1,9 @@
-"""Neighbours of test rows by FAISS on the host, for memories of more rows than exact search should bear.
+"""Neighbours of test rows by FAISS on the host, for memories too large for exact search.
 
-Only what is read before an answer: within the stream the memory changes in every step, and is searched
-exactly. Keys are split into as many cells as the root of their number, stored with the digits they have
-in the memory, and a query is compared to the keys of its nearest cells. A neighbour in another cell is
-missed; where the cells have too few keys, more are searched.
+This is only for reading before an answer. Within the stream the memory changes in every step and is
+searched exactly. Keys are split into as many cells as the root of their number, stored with the digits
+they have in the memory, and a query is compared to the keys of its nearest cells. A neighbour in another
+cell is missed; where the cells have too few keys, more are searched.
 
 There is little to gain. For a million keys of 768, exact search takes 35 ms of one core per row, and
 this 25 ms with 8 cells (99 % of the neighbours, of keys made in clusters) after 18 s for the index; to

@@ -1,8 +1,8 @@
 """A small encoder pretrained on the texts of a stream, without their answers (Devlin et al., 2019).
 
 Masked language modelling: 15 % of the tokens are chosen; of these 80 % become [MASK], 10 % another
-token, and 10 % stay; all of them are predicted. BERT also asks its pooled vector whether two texts
-follow each other, which texts that stand alone cannot be asked. Here the pooled vector predicts which
+token, and 10 % stay; all of them are predicted. BERT also predicts from its pooled vector whether two
+texts follow each other, which is impossible for single texts. Here the pooled vector predicts which
 tokens its text has (`bag_weight`), since masking alone asks nothing of the first token, and an episodic
 memory finds texts by it.
 

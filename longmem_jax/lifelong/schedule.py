@@ -39,9 +39,9 @@ def rows(sparse: Sparse) -> int:
     found = math.floor(round(sparse.every * sparse.rate, 6))
     if not found:
         raise UsageError(
-            f'replay_rate {sparse.rate} of replay_every {sparse.every} rows is not one row, so nothing '
-            f'would be replayed: raise replay_every to at least {math.ceil(1 / sparse.rate)}, or the '
-            'rate.'
+            f'replay_rate {sparse.rate} of replay_every {sparse.every} rows is less than one row, so '
+            f'nothing would be replayed: raise replay_every to at least {math.ceil(1 / sparse.rate)}, '
+            'or the rate.'
         )
     return found
 
@@ -57,9 +57,9 @@ def batches(sparse: Sparse, batch: int) -> int:
     if not found:
         least = math.ceil(batch / sparse.rate)
         raise UsageError(
-            f'replay_rate {sparse.rate} of replay_every {sparse.every} rows is not one batch of {batch} '
-            f'rows, so nothing would be replayed: raise replay_every to at least {least}, raise the '
-            'rate, or take smaller batches.'
+            f'replay_rate {sparse.rate} of replay_every {sparse.every} rows is less than one batch '
+            f'of {batch} rows, so nothing would be replayed: raise replay_every to at least {least}, '
+            'raise the rate, or take smaller batches.'
         )
     return found
 

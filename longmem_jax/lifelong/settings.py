@@ -57,7 +57,7 @@ def use_encoder(
     else:
         model = model_fields.model_of(shape, 'shape')
         config.notes = (
-            'without path=FOLDER encoder and key network are not pretrained: a control, no more',
+            'without path=FOLDER encoder and key network are not pretrained: only for comparison',
         )
     config.model = encoders.config_of(model, dropout=dropout, dtype=dtype)
     config.model.init_std = float(given.get('initializer_range', 0.02))  # of what is new

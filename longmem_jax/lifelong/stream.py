@@ -77,7 +77,9 @@ def _require(tasks: Mapping[str, Task], order: Sequence[str]) -> None:
         if name not in tasks:
             raise UsageError(f'{unknown("order", name, tasks)}.')
     if len(set(order)) < len(order) or not order:
-        raise UsageError(f'order = {", ".join(order) or "()"}: every task once, and at least one.')
+        raise UsageError(
+            f'order = {", ".join(order) or "()"}: at least one task is needed, and none twice.'
+        )
 
 
 def in_order(tasks: Mapping[str, Task], order: Sequence[str], seed: int) -> Stream:

@@ -19,13 +19,14 @@ import jax.numpy as jnp
 from longmem_jax.contract import STARTS, Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.layers import fused_spans, near_positions
-from longmem_jax.layers.attention_products import dot, mix
+from longmem_jax.layers.attention_products import dot, mix, weights_of
 from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.switching import memory_projector, read_memory, sizes_below, switch
 from longmem_jax.layers.weight_dropout import factor_by_column
 from longmem_jax.layers.window import push
 from longmem_jax.segment import Aux, Segment, mean_count
+from longmem_jax.views import Held, Read, Seen, View, held_window
 
 PER = ('head', 'layer', 'none')
 MARGIN = 64  # tokens kept beyond the span when memory is trimmed, for spans that grow
@@ -127,26 +128,43 @@ def read_segment(
     Returns:
       [batch, heads, length, head_dim].
     """
-    queries, share = rows['queries'], params['share']
-    length = queries.shape[2]
-    _, keys, values = project(params['projector'], rows['memory'][:, max_span - size :])
-    keys = jnp.concatenate([keys, rows['keys']], axis=2)
-    values = jnp.concatenate([values, rows['values']], axis=2)
     if kernels == 'fused':
+        _, keys, values = project(params['projector'], rows['memory'][:, max_span - size :])
         return fused_spans.attend_window(
-            queries,
-            keys,
-            values,
+            rows['queries'],
+            jnp.concatenate([keys, rows['keys']], axis=2),
+            jnp.concatenate([values, rows['values']], axis=2),
             params['table'][:size],
             count=rows['count'],
             max_span=max_span,
-            span=None if share is None else share * max_span,
+            span=None if params['share'] is None else params['share'] * max_span,
             ramp=ramp,
             dropout=dropout_rate,
             lane_keys=rows.get('dropout'),
         )
-    keys = repeat_heads(keys, queries.shape[1])
-    values = repeat_heads(values, queries.shape[1])
+    scores, values, seen, soft = _scores(size, params, rows, project, max_span, ramp)
+    dropout = None
+    if dropout_rate:
+        dropout = factor_by_column(
+            dropout_rate, rows['dropout'], scores, size, dropout_chunk, newest_first=True
+        )
+    return mix(scores, values, seen, soft, dropout)
+
+
+def _scores(
+    size: int,
+    params: dict[str, Any],
+    rows: dict[str, Any],
+    project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
+    max_span: int,
+    ramp: int,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
+    """Scores, values of all heads, what may be seen, and the soft mask: arguments of `mix`."""
+    queries, share = rows['queries'], params['share']
+    length = queries.shape[2]
+    _, keys, values = project(params['projector'], rows['memory'][:, max_span - size :])
+    keys = repeat_heads(jnp.concatenate([keys, rows['keys']], axis=2), queries.shape[1])
+    values = repeat_heads(jnp.concatenate([values, rows['values']], axis=2), queries.shape[1])
     scores = dot(queries, keys)
     scores = scores + near_positions.whole_segment(queries, params['table'][:size], size)
     index = jnp.arange(length, dtype=jnp.int32)[None, :, None]
@@ -158,12 +176,7 @@ def read_segment(
         last = size + length - 1 - jnp.arange(size + length + 1, dtype=jnp.int32)
         table = span_mask(share.astype(scores.dtype), last[None, None], max_span, ramp)
         soft = near_positions.spread(table[0, :, 0], scores.shape[0], length)
-    dropout = None
-    if dropout_rate:
-        dropout = factor_by_column(
-            dropout_rate, rows['dropout'], scores, size, dropout_chunk, newest_first=True
-        )
-    return mix(scores, values, seen, soft, dropout)
+    return scores, values, seen, soft
 
 
 def remember(
@@ -207,7 +220,7 @@ class AdaptiveSpan(nn.Module):
     tokens. The optimizer keeps shares in [0, 1]; it finds them by their name, `span_share`.
 
     Attributes:
-      max_span: L, the longest span.
+      max_span: L, the longest span, in tokens.
       ramp: R, tokens over which the mask falls.
       per: one span per 'head' or per 'layer'; 'none' = fixed at max_span.
       initial_share: initial span of all heads, as a share of max_span.
@@ -266,6 +279,36 @@ class AdaptiveSpan(nn.Module):
             jnp.zeros(shape, self.settings.dtype), jnp.full((batch_size,), filled, jnp.int32)
         )
 
+    def _reading(self, normal: jax.Array) -> tuple[dict[str, jax.Array], dict[str, Any], Any]:
+        """Rows, parameters and `project` of `read_segment`, of a segment's normalised vectors."""
+        settings = self.settings
+        inputs = dict(
+            queries=self.projections.queries(normal)
+            * jnp.asarray(settings.score_scale, settings.dtype),
+            keys=self.projections.keys(normal),
+            values=self.projections.values(normal),
+        )
+        project, variables = memory_projector(
+            self.normalize, self.projections.key, self.projections.value
+        )
+        return inputs, dict(projector=variables, share=self._share(), table=self.shared()), project
+
+    def weights(self, x: jax.Array, state: AdaptiveSpanState) -> jax.Array:
+        """Weights of the memory and the segment, [batch, heads, length, max_span + length]."""
+        inputs, params, project = self._reading(self.normalize(x))
+        rows = inputs | dict(memory=state.hidden, count=state.count)
+        scores, _, seen, soft = _scores(
+            self.max_span, params, rows, project, self.max_span, self.ramp
+        )
+        return weights_of(scores, seen, soft)
+
+    def in_span(self, distance: jax.Array) -> jax.Array:
+        """The mask over distances, int32 [n], as a mean over the heads: float32 [n]."""
+        if self.per == 'none':
+            return jnp.ones(distance.shape, jnp.float32)
+        mask = span_mask(self.span_share, distance[None, None], self.max_span, self.ramp)
+        return mask.mean(axis=(0, 1, 2)).astype(jnp.float32)
+
     def __call__(
         self, x: jax.Array, state: AdaptiveSpanState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, AdaptiveSpanState, Aux]:
@@ -274,19 +317,10 @@ class AdaptiveSpan(nn.Module):
         normal = self.normalize(x)
         rate = settings.attention_dropout if train else 0.0
         reach = self._reach()
-        inputs = dict(
-            queries=self.projections.queries(normal)
-            * jnp.asarray(settings.score_scale, settings.dtype),
-            keys=self.projections.keys(normal),
-            values=self.projections.values(normal),
-        )
+        inputs, params, project = self._reading(normal)
         constants = dict(memory=jax.lax.stop_gradient(state.hidden), count=state.count)
         if rate:
             constants['dropout'] = jax.random.split(self.make_rng('dropout'), batch)
-        project, variables = memory_projector(
-            self.normalize, self.projections.key, self.projections.value
-        )
-        params = dict(projector=variables, share=self._share(), table=self.shared())
         read = functools.partial(
             read_segment,
             project=project,
@@ -375,10 +409,24 @@ def recipe(scale: Scale) -> Recipe:
     return Recipe({'adaptive_span': fields}, loss_weights={'adaptive_span': 1e-6})
 
 
+def held(layer: Any, state: AdaptiveSpanState) -> dict[str, Held]:
+    """The window, each vector with the mean over the heads of the mask for the next query."""
+    window = held_window(state.count, layer.max_span)
+    return {'window': window.replace(weights=window.weights * layer.in_span(window.ages[0])[None])}
+
+
+def read(seen: Seen) -> dict[str, Read]:
+    """The attention to memory and segment; a token never reads itself."""
+    weights = seen.layer.weights(seen.x, seen.state).astype(jnp.float32)
+    places = jnp.arange(weights.shape[-1], dtype=jnp.int32) - seen.layer.max_span
+    return {'attention': Read(weights, places[None, None, None])}
+
+
 ENTRY = Entry(
     name='adaptive_span',
     layer=AdaptiveSpan,
     fused=fused_spans.no_fault,
+    view=View(held, read),
     check=check,
     shared=lambda fields: near_positions.shared_table(fields, 'max_span'),
     losses=lambda fields: () if fields['per'] == 'none' else ('adaptive_span',),

@@ -24,6 +24,7 @@ from longmem_jax.layers.relative_position import RelativePosition
 from longmem_jax.layers.self_attention import KeyValues, write_at
 from longmem_jax.layers.window import push
 from longmem_jax.segment import Aux, Segment, mean_count
+from longmem_jax.views import View, held_window, read_window
 
 
 @flax.struct.dataclass
@@ -172,6 +173,10 @@ ENTRY = Entry(
     layer=FullAttention,
     fused=fused_rules.position_fault,
     check=check,
+    view=View(
+        held=lambda layer, state: {'cache': held_window(state.count, layer.window)},
+        read=lambda seen: read_window(seen.look()),
+    ),
     lengths={'window': ''},
     reach=lambda fields, segment: fields['window'] - 1,
     toy=dict(window=6),

@@ -22,6 +22,7 @@ from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.segment import Aux, Segment, count_on, mean_count
+from longmem_jax.views import NOWHERE, Read, Seen, Series, View, changes_of_sums, read_window
 
 
 @flax.struct.dataclass
@@ -163,11 +164,15 @@ class InfiniAttention(nn.Module):
         features = features.reshape(batch, self.settings.kv_heads, -1, length, width)
         retrieved = associative.read(state.pairs, features, *self.reading)
         retrieved = retrieved.reshape(batch, heads, length, width).astype(local.dtype)
+        gate = self.gates(state).astype(local.dtype)
+        return self.projections.out(gate * retrieved + (1 - gate) * local)
+
+    def gates(self, state: InfiniState) -> jax.Array:
+        """Weights of the memory, [batch | 1, heads, 1, 1]."""
         gate = jax.nn.sigmoid(self.gate)[None, :, None, None]
         if self.skip_gate_when_empty:
             gate = jnp.where((state.count > 0)[:, None, None, None], gate, jnp.zeros_like(gate))
-        gate = gate.astype(local.dtype)
-        return self.projections.out(gate * retrieved + (1 - gate) * local)
+        return gate
 
     def _write(
         self, state: InfiniState, keys: jax.Array, values: jax.Array, num_valid: jax.Array
@@ -234,10 +239,25 @@ def recipe(scale: Scale) -> Recipe:
     )
 
 
+def read(seen: Seen) -> dict[str, Read]:
+    """The segment by 1 - gate; the memory, which is no sum over single tokens, by the gate."""
+    look, gate = seen.look(), seen.layer.gates(seen.state)
+    shape = (*look.weights.shape[:3], 1)
+    memory = jnp.broadcast_to(gate, shape).astype(jnp.float32)
+    nowhere = jnp.full((1, 1, 1, 1), NOWHERE, jnp.int32)
+    return {**read_window(look, 1 - gate), 'memory': Read(memory, nowhere)}
+
+
+def series(seen: Seen) -> Series:
+    """Sizes of `M` and `z`, and what the segment changed."""
+    return changes_of_sums(seen.state.pairs, seen.new.pairs)
+
+
 ENTRY = Entry(
     name='infini',
     layer=InfiniAttention,
     fused=fused_rules.position_fault,
+    view=View(read=read, series=series),
     check=check,
     recipes={'infini': recipe},
     graft=Graft(
@@ -245,7 +265,7 @@ ENTRY = Entry(
             position=position, skip_gate_when_empty=True, gate_init=FIRST_GATE_IN_HOST
         ),
         exact=True,
-        how='gates per head, which are shut while nothing is stored',
+        how='gates per head, which are closed while nothing is stored',
         positions='none in the memory, as in the paper',
     ),
     toy={},

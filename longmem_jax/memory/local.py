@@ -11,6 +11,7 @@ from longmem_jax.layers import fused_rules
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention
 from longmem_jax.segment import Aux, Segment, no_aux
+from longmem_jax.views import View, read_window
 
 
 class Local(nn.Module):
@@ -71,13 +72,14 @@ ENTRY = Entry(
     name='local',
     layer=Local,
     fused=fused_rules.position_fault,
+    view=View(read=lambda seen: read_window(seen.look())),
     toy={},
     recipes={'local': recipe},
     reach=lambda fields, segment: 0,
     graft=Graft(
         fields=lambda scale, position: dict(position=position),
         exact=True,
-        how='the host within a segment, without a memory: the floor',
+        how='the host within a segment, without a memory (the floor)',
         positions='none is remembered',
     ),
 )

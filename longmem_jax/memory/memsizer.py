@@ -22,6 +22,7 @@ from longmem_jax.layers.projections import HeadsIn
 from longmem_jax.layers.token_shift import EARLIER, TokenShift
 from longmem_jax.memory.recurrent import Recurrent
 from longmem_jax.segment import Aux, Segment
+from longmem_jax.views import Read, Seen, Series, View
 
 
 @flax.struct.dataclass
@@ -204,6 +205,26 @@ class MemSizer(Recurrent):
         return y, new if self.carry else state, Aux(losses={}, metrics=metrics)
 
 
+def read_slots(seen: Seen) -> dict[str, Read]:
+    """The share of every slot, a mean over the heads; slots are sums and stand for no single tokens."""
+    layer, num_valid = seen.layer, seen.segment.num_valid
+    recent = layer.begin(seen.state, seen.x.shape[0]).recent
+    x, _ = layer.mix(layer.normalize(seen.x), recent, num_valid)
+    shares = layer.maps.shares(x, False)[:, None].astype(jnp.float32)
+    numbers = jnp.arange(layer.num_slots, dtype=jnp.int32)[None, None, None]
+    return {'slots': Read(shares, numbers, slots=True)}
+
+
+def series(seen: Seen) -> Series:
+    """The size of every slot, and how much the segment changed it."""
+
+    def sizes(matrix: jax.Array) -> jax.Array:
+        return jnp.linalg.norm(matrix[:, 0].astype(jnp.float32), axis=-1)
+
+    old, new = seen.state.pairs.matrix, seen.new.pairs.matrix
+    return Series(by_segment={'size of slots': sizes(new), 'change of slots': sizes(new - old)})
+
+
 class CrossMemSizer(nn.Module):
     """MemSizer as cross-attention: slots filled once from a source of any length.
 
@@ -260,6 +281,7 @@ def recipe(scale: Scale) -> Recipe:
 ENTRY = Entry(
     name='memsizer',
     layer=MemSizer,
+    view=View(read=read_slots, series=series),
     check=check,
     lengths={'num_slots': '+ slots '},
     recipes={'memsizer': recipe},

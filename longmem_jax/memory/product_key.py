@@ -18,6 +18,7 @@ from longmem_jax.layers.feature_maps import unit
 from longmem_jax.layers.nearest import top_k
 from longmem_jax.layers.norms import Norm
 from longmem_jax.segment import Aux, Segment, no_aux
+from longmem_jax.views import Read, Seen, Series, View
 
 KEYS = ('product', 'flat')
 EPSILON = 1e-12  # of squared lengths: a query of zeros stays zero, and its gradient finite
@@ -214,15 +215,15 @@ class ProductKeyMemory(nn.Module):
     """A feed-forward layer with a large number of slots.
 
     Attributes:
-      num_keys: sub-keys per half; `num_keys ** 2` slots ('product'), or slots ('flat').
+      num_keys: sub-keys per half, so `num_keys ** 2` slots ('product'); or slots ('flat').
       num_heads: heads of the memory, independent of attention.
       top_k: slots that a head reads.
       query_dim: width of a query, both halves together.
       query_hidden: widths inside the query network; () = one linear map.
-      query_norm: 'batch', 'layer' or 'none'.
+      query_norm: norm of queries, 'batch', 'layer' or 'none'.
       normalize_query: scale the halves of queries to unit length.
       temperature: temperature of the softmax.
-      keys: 'product' or 'flat'.
+      keys: how slots are found, 'product' or 'flat'.
       chunk: tokens whose values are gathered at once; 0 = all.
     """
 
@@ -342,9 +343,28 @@ def short_recipe(scale: Scale) -> Recipe:
     )
 
 
+def read_slots(seen: Seen) -> dict[str, Read]:
+    """The slots of every token; they are parameters and stand for no tokens."""
+    layer, (batch, length, _) = seen.layer, seen.x.shape
+    flat = layer.normalize(seen.x).reshape(batch * length, -1)
+    weights, slots, _ = layer.chosen(flat, seen.segment.valid.reshape(-1), train=False)
+    weights, slots = (
+        jnp.swapaxes(array.reshape(batch, length, *array.shape[1:]), 1, 2)
+        for array in (weights, slots)
+    )
+    return {'slots': Read(weights.astype(jnp.float32), slots, slots=True)}
+
+
+def series(seen: Seen) -> Series:
+    """How many slots a segment reads, of all lanes together."""
+    weights, _ = seen.layer.slot_usage(seen.x, seen.segment.valid)
+    return Series(by_segment={'slots read': (weights > 0).sum().astype(jnp.float32).reshape(1, 1)})
+
+
 ENTRY = Entry(
     name='product_key',
     layer=ProductKeyMemory,
+    view=View(read=read_slots, series=series),
     check=check,
     lengths={'num_keys': '+ keys '},
     nearest='num_keys',

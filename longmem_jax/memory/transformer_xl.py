@@ -27,6 +27,7 @@ from longmem_jax.layers.relative_position import shared_biases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.layers.window import push
 from longmem_jax.segment import Aux, Segment, mean_count
+from longmem_jax.views import View, held_window, read_window
 
 
 @flax.struct.dataclass
@@ -157,8 +158,14 @@ def recipe(scale: Scale) -> Recipe:
     return Recipe({'transformer_xl': dict(memory_length=scale.reach)})
 
 
+VIEW = View(
+    held=lambda layer, state: {'window': held_window(state.count, layer.memory_length)},
+    read=lambda seen: read_window(seen.look()),
+)
+
 ENTRY = Entry(
     name='transformer_xl',
+    view=VIEW,
     layer=TransformerXL,
     fused=fused_rules.position_fault,
     check=check,

@@ -5,10 +5,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.linen as nn
+import flax.struct
 import flax.traverse_util
+import jax
 
 from longmem_jax.layers.attention import INSPECTED, Look
 from longmem_jax.segment import Segment
+from longmem_jax.views import Held, Read, Seen, Series, View
 
 
 @contextlib.contextmanager
@@ -58,10 +61,97 @@ def looks(model: nn.Module, params: Any, segment: Segment, state: Any) -> tuple[
     (logits, state, _), recorded = model.apply(
         {'params': params}, segment, state, train=False, mutable=[INSPECTED]
     )
+    return state, logits, _by_path(recorded.get(INSPECTED, {}))
+
+
+def _by_path(recorded: Any) -> dict[str, Look]:
+    """The looks in a collection, by the paths of their modules."""
     found: dict[str, Look] = {}
-    tree = flax.traverse_util.flatten_dict(recorded.get(INSPECTED, {}))
-    for (*path, _), calls in tree.items():
+    for (*path, _), calls in flax.traverse_util.flatten_dict(recorded).items():
         name = '/'.join(path)
         for number, look in enumerate(calls):
             found[name if len(calls) == 1 else f'{name}, call {number + 1}'] = look
-    return state, logits, found
+    return found
+
+
+@flax.struct.dataclass
+class Glimpse:
+    """What the view of one layer says of a segment.
+
+    Attributes:
+      held, after: name to `Held`, before the segment and after it.
+      read: name to `Read`.
+      series: of the view, and the metrics and the numbers by head that the layer reports.
+    """
+
+    held: dict[str, Held]
+    after: dict[str, Held]
+    read: dict[str, Read]
+    series: Series
+
+
+def glimpses(
+    model: Any,
+    params: Any,
+    segment: Segment,
+    targets: jax.Array,
+    state: Any,
+    views: dict[type, View],
+) -> tuple[jax.Array, Any, dict[str, Glimpse]]:
+    """Reads a segment of one document and asks the views of its layers, and of the model.
+
+    Args:
+      model, params: a model that continues texts.
+      segment: packed, without starts.
+      targets: int32 [batch, length].
+      state: memories before the segment.
+      views: class of layers, or of the model, to their view.
+
+    Returns:
+      Nats of the targets, [batch, length]; the memories after the segment; and path of a layer to its
+      `Glimpse`, '' = the model itself.
+    """
+    found: dict[str, Glimpse] = {}
+
+    def ask(
+        next_method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], context: Any
+    ) -> Any:
+        result = next_method(*args, **kwargs)
+        layer = context.module
+        whole = not layer.path
+        if type(layer) in views and context.method_name == ('nll' if whole else '__call__'):
+            _, new, aux = result
+            if whole:
+                (segment, _, before), x = args, None
+            else:
+                x, before, segment = args
+            looks = _by_path(layer.variables.get(INSPECTED, {}))
+            seen = Seen(layer, x, before, new, segment, looks)
+            reported = (None, None) if whole else (aux.metrics, aux.per_head)
+            found['/'.join(layer.path)] = _glimpse(views[type(layer)], seen, *reported)
+        return result
+
+    with nn.intercept_methods(ask):
+        ((nats, _, _), state, _), _ = model.apply(
+            {'params': params},
+            segment,
+            targets,
+            state,
+            train=False,
+            method='nll',
+            mutable=[INSPECTED],
+        )
+    return nats, state, found
+
+
+def _glimpse(view: View, seen: Seen, metrics: Any, per_head: Any) -> Glimpse:
+    """The answers of a view; `metrics` and `per_head` are those of the layer's `Aux`."""
+    held, after = (
+        view.held(seen.layer, state) if view.held else {} for state in (seen.state, seen.new)
+    )
+    series = view.series(seen) if view.series else Series()
+    by_segment = {name: value.reshape(1, 1) for name, value in (metrics or {}).items()}
+    by_segment |= {name: value[None] for name, value in (per_head or {}).items()}
+    # Numbers by head say more than their mean.
+    series = series.replace(by_segment=by_segment | series.by_segment)
+    return Glimpse(held, after, view.read(seen) if view.read else {}, series)

@@ -12,6 +12,7 @@ from longmem_jax.models import agent, classifier, memformer, memory_transformer,
 from longmem_jax.models.adapted import Adapted
 from longmem_jax.models.encoders import text_encoder
 from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.views import View
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Kind:
       by_example: every segment is an example by itself, so that nothing is carried from one to the next.
       own_positions: `faults` compares `num_positions` with what it reads, which is not a segment.
       beyond_host: fields in which it may differ from the Hugging Face model that it begins with.
+      view: what `--mode=inspect` shows of the model itself, see `longmem_jax.views`; None = nothing.
       toy: fields and sections of `config.model` for the conformance suite; None for a kind that does
         not read texts.
       variants: named changes to `toy` that the suite also runs: section to fields.
@@ -50,6 +52,7 @@ class Kind:
     by_example: bool = False
     own_positions: bool = False
     beyond_host: frozenset[str] = frozenset()
+    view: View | None = None
     toy: dict[str, Any] | None = None
     variants: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
@@ -63,6 +66,7 @@ KINDS: dict[str, Kind] = {
         recipes={'memformer': memformer.recipe},
         lengths={'num_slots': '+ slots '},
         carries=lambda model: True,
+        view=memformer.VIEW,
         toy=dict(
             position='sinusoidal',
             memformer=dict(
@@ -95,6 +99,7 @@ KINDS: dict[str, Kind] = {
         attention='memory_tokens',
         carries=lambda model: model.memory_transformer.carry,
         first_token=lambda model: model.memory_tokens.num_tokens,
+        view=memory_transformer.VIEW,
         growing=('memory_tokens/tokens',),
         toy=dict(memory_transformer=dict(carry=True, gradients=True)),
         variants=dict(

@@ -26,6 +26,7 @@ from longmem_jax.models.encoders.joint_slots import JointEncoder
 from longmem_jax.models.encoders.slot_attention import SlotEncoder
 from longmem_jax.models.stack import make_settings, make_stack, rate, with_key
 from longmem_jax.segment import Aux, Segment, merge_aux, pack, select_lanes
+from longmem_jax.views import NOWHERE, Held, Read, Seen, Series, View
 
 ENCODERS = ('slot_attention', 'joint')
 FIELDS = {
@@ -252,3 +253,36 @@ class Memformer(nn.Module):
         blocks = self.stack.close_segment(state.blocks, cache.blocks, count)
         new_state = MemformerState(cache.slots, cache.tokens, count, blocks)
         return select_lanes(count > 0, new_state, state)
+
+
+def held(model: Memformer, state: MemformerState) -> dict[str, Held]:
+    """The last segment, which the encoder reads; slots hold no single tokens."""
+    position = jnp.arange(model.segment_length, dtype=jnp.int32)[None]
+    filled = (position < state.count[:, None]).astype(jnp.float32)
+    return {'last segment': Held(filled, state.count[:, None] - position)}
+
+
+def read(seen: Seen) -> dict[str, Read]:
+    """What the decoder reads of the encoder, over its blocks: the last segment, and what is no token."""
+    model, count = seen.layer, seen.state.count[:, None]
+    joint = model.config.memformer.encoder == 'joint'
+    found = {path: look for path, look in seen.looks.items() if path.endswith('/across')}
+    reads = {}
+    for path, look in found.items():
+        # The slots come before the tokens, or the summaries of the segment after them.
+        first = model.config.memformer.num_slots if joint else 0
+        position = jnp.arange(look.weights.shape[-1], dtype=jnp.int32)[None] - first
+        is_token = (position >= 0) & (position < count)
+        places = jnp.where(is_token, position - count, NOWHERE)
+        weights = (look.weights / len(found)).astype(jnp.float32)
+        reads[path] = Read(weights, places[:, None, None])
+    return reads
+
+
+def series(seen: Seen) -> Series:
+    """The share of every slot that the last segment has left."""
+    _, _, kept = seen.layer.encode(seen.state, train=False)
+    return Series() if kept is None else Series(by_segment={'share that a slot keeps': kept})
+
+
+VIEW = View(held, read, series)

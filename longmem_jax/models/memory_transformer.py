@@ -20,6 +20,7 @@ from longmem_jax.memory.memory_tokens.around import LearnedTokens, surround, tak
 from longmem_jax.models.block import BlockState
 from longmem_jax.models.stack import make_stack, token_std, with_key
 from longmem_jax.segment import Aux, Segment, pack, select_lanes
+from longmem_jax.views import Seen, Series, View
 
 FIELDS = {'carry': bool, 'gradients': bool}
 
@@ -213,3 +214,15 @@ class MemoryTransformer(nn.Module):
         end = jnp.where(count > 0, end, jnp.zeros_like(end))
         blocks = self.stack.close_segment(state.blocks, cache, end)
         return self._write(state, blocks, written, count > 0)
+
+
+def series(seen: Seen) -> Series:
+    """How much the segment changed every memory token that is carried."""
+    old, new = seen.state.vectors, seen.new.vectors
+    if old is None:
+        return Series()
+    changes = jnp.linalg.norm((new - old).astype(jnp.float32), axis=-1)
+    return Series(by_segment={'change of memory tokens': changes})
+
+
+VIEW = View(series=series)

@@ -143,7 +143,7 @@ def rotary(
             del given['type']
         for name, value in given.items():
             if values.setdefault(name, value) != value:
-                why = f'rope_parameters has {name} = {values[name]!r}; remove one of both'
+                why = f'rope_parameters has {name} = {values[name]!r}; remove one of the two'
                 raise attributes.refusal(f'{spelling}.{name}', value, why)
     for name, old in (('rope_theta', 'rotary_emb_base'), ('partial_rotary_factor', 'rotary_pct')):
         for spelling in (old, name):

@@ -2,7 +2,7 @@
 
 A host that has not changed gives the tensors that it was read from, byte for byte. With a memory, the
 memory's parameters are in the same files under names of their own, and `config.json` has a section
-`longmem`: other programs find the host, `hosts.find` and `hosts.load` find all of it.
+`longmem`: other programs read the host alone, `hosts.find` and `hosts.load` read everything.
 """
 
 import contextlib
@@ -235,7 +235,7 @@ def model_card(
     began = f' It began with the parameters of `{base_model}`.' if base_model else ''
     lines += [f'Trained for {step:,} steps with longmem_jax.{began}', '', '## Memory', '']
     if not memories:
-        lines.append('None besides the keys and values of its own context.')
+        lines.append('None, only the keys and values of its own context.')
     for memory in memories:
         layers = [str(i) for stack in stacks for i, other in enumerate(stack) if other == memory]
         fields = ', '.join(f'{key} = {value}' for key, value in model[memory].items())

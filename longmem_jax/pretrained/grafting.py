@@ -50,7 +50,7 @@ def table() -> str:
         f'| `{name}` | {"yes" if graft.exact else "no"} | {graft.how} | {graft.positions} |'
         for name, graft in grafts().items()
     ]
-    head = '| memory | empty = the host | how, or what is kept | order of what is remembered |'
+    head = '| memory | empty = the host | how, or what is kept | positions of what is remembered |'
     return '\n'.join((head, '|---|---|---|---|', *rows)) + '\n'
 
 
@@ -74,7 +74,7 @@ def use_host(
     else:
         host = hosts.find(source, context)
         if host.plain.kind != 'language_model':
-            raise UsageError(f'{source}: is no decoder; a memory can be put into decoders only.')
+            raise UsageError(f'{source}: is not a decoder; a memory can be put into decoders only.')
         config.model, given = host.model, host.attributes
         config.train.start_from = source
         use_tokenizer(config, host.folder)
@@ -122,7 +122,7 @@ def graft(
     model, changes = config.model, changes or Given()
     known = grafts()
     if (changes.recipe or name) not in known:
-        others = 'memories that are a model of their own cannot be put into a host'
+        others = 'memories that are whole models cannot be put into a host'
         raise UsageError(f'{unknown("memory", name, sorted(known))}; {others}.')
     recipe = recipes()[changes.recipe or name](scale_of(config, **sizes))
     main = _main(recipe)

@@ -190,7 +190,7 @@ def shapes(module: nn.Module) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def rows_of(family: Family, num_layers: int) -> list[tables.Row]:
-    """All rows of a family for a model of so many layers."""
+    """All rows of a family for a model with this number of layers."""
     rows = [*family.rows, *([tables.head(*family.heads)] if family.heads else [])]
     return [
         row.of_layer(layer)

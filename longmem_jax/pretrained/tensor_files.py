@@ -73,7 +73,7 @@ class TensorFiles:
             for name, tensor in header.tensors.items():
                 if placed and placed.get(name) != path.name:
                     raise UsageError(
-                        f'{path}: has {schema.shown(name)}, which {INDEX} does not say.'
+                        f'{path}: has {schema.shown(name)}, which {INDEX} does not list.'
                     )
                 self._slices[name] = opened.get_slice(name)
                 self.shapes[name], self.dtypes[name] = tensor.shape, tensor.dtype
@@ -133,7 +133,7 @@ def _placed(folder: Path) -> dict[str, str]:
     for name, file in placed.items():
         if not re.fullmatch(r'[^/\0]+\.safetensors', file) or not (folder / file).is_file():
             raise UsageError(
-                f'{index}: {schema.shown(name)} is in {schema.shown(file)}, which is no safetensors '
+                f'{index}: {schema.shown(name)} is in {schema.shown(file)}, which is not a safetensors '
                 'file here.'
             )
     if not placed:

@@ -156,7 +156,7 @@ def act(
       lanes: at a border of segments.
       key: random key, for actions and environments.
       segments: number of segments.
-      greedy: always the likeliest action, not one that is drawn.
+      greedy: always the most likely action, not one that is drawn.
 
     Returns:
       The lanes at the next border, and what happened.
@@ -206,7 +206,7 @@ def act(
 
 
 def next_value(model: Agent, params: Any, lanes: Lanes) -> jax.Array:
-    """What the critic says of lanes at a border of segments, float32 [lanes]; nothing is kept of it."""
+    """The critic's values of lanes at a border of segments, float32 [lanes]; no state is kept."""
     num_lanes = lanes.action.shape[0]
     cache = model.apply({'params': params}, lanes.memory, num_lanes, method='open_segment')
     (_, value), _ = _look(model, params, lanes, cache, jnp.zeros((num_lanes,), jnp.int32))

@@ -22,7 +22,7 @@ from longmem_jax.training.optimizer import make_optimizer, make_schedule
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """What a configuration of an agent stands for; everything is made when it is first used.
+    """Everything that a configuration of an agent describes, made when it is first used.
 
     Attributes:
       config: the whole configuration.

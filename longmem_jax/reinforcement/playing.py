@@ -52,7 +52,7 @@ def play(
       model, params: the agent.
       environment: where it acts.
       key: random key.
-      greedy: always the likeliest action, not one that is drawn.
+      greedy: always the most likely action, not one that is drawn.
 
     Returns:
       The episode without what was held, and all that was seen in its segments, whose last one may hold

@@ -62,7 +62,7 @@ def read(
     room: int,
     train: bool,
 ) -> tuple[tuple[jax.Array, jax.Array], Aux]:
-    """What the policy and the critic say at every step of a rollout.
+    """The outputs of policy and critic at every step of a rollout.
 
     Args:
       model, params: the agent.

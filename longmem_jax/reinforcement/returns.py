@@ -26,7 +26,7 @@ def advantages(
     Args:
       reward, value: float32 [steps, lanes]; `value` is what the critic said before the action.
       terminated, truncated: bool [steps, lanes].
-      last_value: float32 [lanes], what the critic says after the last step, of the next observation.
+      last_value: float32 [lanes], the critic's value of the observation after the last step.
       discount: of a reward one step later.
       trace: lambda; 1 = returns as far as the rollout reaches, 0 = of one step.
 

@@ -51,7 +51,7 @@ def find_faults(config: Any, lane_devices: int) -> list[str]:
         devices = f' on each of {lane_devices} devices' if lane_devices > 1 else ''
         faults.append(
             f'minibatches = {settings.minibatches}: config.train.num_lanes = {train.num_lanes} must be '
-            f'a multiple of {parts}, so that all have equally many lanes{devices}'
+            f'a multiple of {parts}, so that all have the same number of lanes{devices}'
         )
     return under('config.reinforcement', faults) + _weights(config)
 
@@ -67,10 +67,12 @@ def _weights(config: Any) -> list[str]:
     if config.evaluate.segment_length != train.segment_length:
         faults.append(
             f'config.evaluate.segment_length = {config.evaluate.segment_length}: must be '
-            f'config.train.segment_length = {train.segment_length}, as agents have learned to act'
+            f'config.train.segment_length = {train.segment_length}, with which the agent learned'
         )
     if config.optimizer.accumulate_steps != 1:
-        faults.append('config.optimizer.accumulate_steps: agents have more lanes instead; use 1')
+        faults.append(
+            'config.optimizer.accumulate_steps: agents do not have it; set it to 1 and use more lanes'
+        )
     return faults
 
 

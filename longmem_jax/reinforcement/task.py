@@ -115,7 +115,7 @@ def make_tester(built: Built) -> Tester:
 def finish(
     built: Built, tester: Tester, state: AgentState, step: int, workdir: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Tests an agent in new episodes, with actions that are drawn and with the likeliest ones.
+    """Tests an agent in new episodes, with actions that are drawn and with the most likely ones.
 
     Returns:
       What is written to results.json.
@@ -134,7 +134,7 @@ def finish(
                 state.params, given.test_episodes, test_key(seed, step + 1), greedy=greedy
             )
         )
-        how = 'the likeliest actions' if greedy else 'drawn actions'
+        how = 'the most likely actions' if greedy else 'drawn actions'
         protocol = f'{found["episodes"]:,} new episodes, {how}'
         result[name] = found | {'protocol': protocol}
         progress.say(f'{protocol}: {told(found)}')

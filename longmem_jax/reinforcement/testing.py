@@ -49,7 +49,7 @@ class Tester:
           params: of the agent.
           number: episodes, at least; a multiple of the lanes is taken.
           key: random key.
-          greedy: always the likeliest action, not one that is drawn.
+          greedy: always the most likely action, not one that is drawn.
         """
         per_lane = math.ceil(number / self.num_lanes)
         lanes = self._first(params, jax.random.fold_in(key, 0))

@@ -108,13 +108,13 @@ def busy(
     terminal: bool | None = None,
     wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
 ) -> Iterator[None]:
-    """Shows `what ...` and the time it takes, while one call lasts that says nothing: compiling.
+    """Shows `what ...` and the time it takes, while one call lasts that prints nothing: compiling.
 
     Args:
       what: 'Compiling the training step'.
       out: default stdout.
       terminal: whether `out` is one; None = ask it.
-      wait: waits so many seconds for an event, True if it came; for tests.
+      wait: waits this number of seconds for an event, True if it came; for tests.
     """
     if jax.process_index() != 0:
         yield

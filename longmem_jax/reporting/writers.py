@@ -38,8 +38,8 @@ class _Lines:
     """The lines of a `metrics.jsonl`.
 
     Attributes:
-      rows: what each whole line says, with its bytes.
-      damaged: numbers of lines that say nothing, from 1; a last line that was cut short is not counted.
+      rows: the values of each whole line, with its bytes.
+      damaged: numbers of damaged lines, from 1; a last line that was cut short is not counted.
     """
 
     rows: list[tuple[dict[str, Any], bytes]]
@@ -53,7 +53,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
-    """What a line says; None if it is damaged. Lines of earlier versions have no checksum."""
+    """The values of a line; None if it is damaged. Lines of earlier versions have no checksum."""
     if sealed := SEALED.fullmatch(line):
         line = sealed[1] + b'}'
         if zlib.crc32(line) != int(sealed[2], 16):
@@ -84,7 +84,7 @@ def _read(path: Path) -> _Lines:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """What the lines of a `metrics.jsonl` say; damaged ones are left out."""
+    """The values of the lines of a `metrics.jsonl`; damaged lines are left out."""
     return [row for row, _ in _read(path).rows]
 
 

@@ -215,7 +215,7 @@ class Datastore:
             raise UsageError(
                 f'{self.folder}: has {len(self):,} keys; asked for are those of numbers '
                 f'{numbers.min()} to {numbers.max()}. Delete its index.* and the spalm_neighbours of '
-                'the run; both are made again.'
+                'the run; both will be rebuilt.'
             )
         if name in ('values', 'documents'):
             return (self._values if name == 'values' else self.documents)[numbers]

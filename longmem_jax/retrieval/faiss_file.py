@@ -67,7 +67,7 @@ def load(path: Path, faiss: Any, index: Any, digest: str, keys: int) -> None:
     Raises:
       UsageError: the file is damaged, or of other keys or another kind of index.
     """
-    where = f'{path} (delete it; it is made again)'
+    where = f'{path} (delete it; it will be rebuilt)'
     arrays, metadata = tensor_file.read(path, where)
     if metadata.get(KEYS) != digest or tensor_file.CHECKSUM not in metadata:
         raise UsageError(f'{where}: an index of other keys.')

@@ -27,7 +27,7 @@ def fingerprint_of(corpus: Corpus) -> str:
 
 
 def source_of(experiment: Experiment, split: str) -> dict[str, Any]:
-    """What the manifest of a datastore says about its text."""
+    """The text of a datastore, as its manifest describes it."""
     data = experiment.config.data
     return {
         'split': split,
@@ -54,7 +54,7 @@ def is_own_text(store: Datastore, experiment: Experiment, split: str) -> bool:
     if same and _place(here) == _place(there):
         raise UsageError(
             f'{store.folder}: was made from {split} of {here["path"] or here["name"] or here["source"]}'
-            ', but its documents are others now (other files, config.data.documents, pieces, fractions '
+            ', but its documents have changed since (files, config.data.documents, pieces, fractions '
             'or seed), so a token could find itself. Build the datastore again in another folder, or '
             'go back to the config.data it was made with.'
         )

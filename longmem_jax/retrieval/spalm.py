@@ -120,7 +120,7 @@ def load(experiment: Experiment, keys: Keys) -> tuple[Any, Gate]:
     different = differing_fields(about, dataclasses.asdict(describe(experiment, keys)))
     if different:
         raise UsageError(
-            f'{folder}: was trained otherwise:\n  '
+            f'{folder}: was trained with other settings:\n  '
             + '\n  '.join(different)
             + '\nGo back to these settings, or delete that folder and run --mode=train_spalm.'
         )

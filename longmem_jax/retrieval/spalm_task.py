@@ -84,7 +84,7 @@ class About:
 
 
 def describe(experiment: Experiment, keys: Keys) -> About:
-    """What the config and the model of the keys say."""
+    """The settings from the config and from the model of the keys."""
     settings = experiment.config.retrieval.spalm
     return About(
         keys=keys.identity,

@@ -96,7 +96,7 @@ class Text:
         """The rows of a segment's tokens, from the positions of the lanes before and after it."""
         rows = np.full(valid.shape, -1, np.int64)
         for lane in np.flatnonzero(valid.any(axis=1)):
-            # A lane that has read its document to the end stands at the next one.
+            # A lane that has read its document to the end is at the next one.
             ordinal = int(after.document[lane]) - int(after.offset[lane] == 0)
             document = self._order.index(lane, ordinal)
             first = 0 if start[lane] else int(before.offset[lane])

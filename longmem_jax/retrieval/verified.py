@@ -16,7 +16,7 @@ from longmem_jax.files import checksum, whole_file
 from longmem_jax.untrusted import json_file
 
 NAME = 'verified.json'
-LONG = 1 << 30  # bytes from which a line says that they are read
+LONG = 1 << 30  # bytes from which a line reports that they are read
 _PART = 1 << 24  # numbers looked at together
 
 

@@ -1,4 +1,4 @@
-"""Broken checkpoints: they are moved aside, and no run begins over them."""
+"""Broken checkpoints: they are moved aside, and no run overwrites them."""
 
 from pathlib import Path
 

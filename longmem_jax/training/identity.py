@@ -21,9 +21,9 @@ class GoingOn:
 
     Attributes:
       same: by name, what must be the same.
-      data: 'content' and 'place' of the data. Another content is refused; another place is said.
+      data: 'content' and 'place' of the data. Another content is refused; another place is reported.
       accept_other_data: go on with another content, from its first document.
-      settings: what may differ, nested; differences are said.
+      settings: what may differ, nested; differences are reported.
     """
 
     same: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -140,7 +140,7 @@ def other_data(saved: dict[str, Any], going_on: GoingOn, where: str) -> list[str
         lines = '\n  '.join(fields)
         raise UsageError(
             f'{where} was trained on other data:\n  {lines}\nGo back to that data, or use another '
-            '--workdir. To go on with the data given, from its first document, set '
+            '--workdir. To resume with the data given, from its first document, set '
             '--config.checkpoint.accept_other_data=True.'
         )
     return fields

@@ -181,8 +181,8 @@ class Record:
         for name in [name for name in self._warnings if metrics.get(name, 0.0) > 0]:
             text = self._warnings.pop(name)
             self._progress.say(
-                f'Warning: step {step:,}: {name} = {metrics[name]:.3g}, {text}. This is said once; '
-                f'watch {name} in the metrics.'
+                f'Warning: step {step:,}: {name} = {metrics[name]:.3g}, {text}. This warning is '
+                f'printed once; watch {name} in the metrics.'
             )
 
 

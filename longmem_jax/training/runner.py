@@ -123,7 +123,7 @@ def _run(context: _Context, start: tuple[State, int] | None) -> Ended:
     if not saver.every:
         progress.say(
             'Note: config.checkpoint.every = 0: saved at the end and when a signal stops the run; '
-            'everything is lost when it is killed.'
+            'everything is lost if it is killed.'
         )
     state, step = start or _restore(task, saver, progress)
     finished = step >= num_steps

@@ -50,7 +50,7 @@ def require_room(error: BaseException, workdir: Path, checkpoints: Path) -> None
     if locked or inside:
         raise UsageError(
             f'{error.filename if inside else workdir}: cannot be written ({_short(error)}); {whole}. '
-            'Put that right and run the same command.'
+            'Correct this and run the same command.'
         ) from error
 
 

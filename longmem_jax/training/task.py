@@ -22,7 +22,7 @@ class Plan:
         one knows that it is missing.
       max_bad_steps: consecutive non-finite steps after which the run stops.
       remedy: what the user can do then.
-      warnings: name of a metric to what is said the first time that it is above 0.
+      warnings: name of a metric to the warning for the first time that it is above 0.
     """
 
     num_steps: int

@@ -1,1 +1,1 @@
-"""Readers for files that others made: every fault is one `UsageError`, whatever the bytes are."""
+"""Readers for files that others made: whatever the bytes are, every fault is one `UsageError`."""

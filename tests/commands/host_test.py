@@ -11,7 +11,9 @@ from configs import host as host_config
 from longmem_jax.commands.blimp import blimp
 from longmem_jax.commands.export import export
 from longmem_jax.commands.generate import generate
+from longmem_jax.commands.inspect import inspect
 from longmem_jax.commands.lm_eval import evaluate_tasks
+from longmem_jax.commands.score import score
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.commands.train import train
 from longmem_jax.data.documents import Document
@@ -76,6 +78,17 @@ def test_a_host_reads_a_book_into_a_file_and_continues(host, texts, tmp_path, ca
     assert asked == whole
     beams = generate(run, question, options | dict(beams=2), load_state=saved, out=io.StringIO())
     assert isinstance(beams, str)
+
+
+@pytest.mark.slow
+def test_a_page_of_a_host_with_low_rank_parts(host, texts, tmp_path):  # noqa: F811
+    run = experiment(config_of(host, texts, 'memory=memorizing,lora=2'), tmp_path / 'run')
+    text, out = BOOK[:200], io.StringIO()
+    seen = inspect(run, text, str(tmp_path / 'page.html'), out=out)
+    scored = score(run, text, out=io.StringIO())
+    np.testing.assert_allclose(seen.nats, scored.nats, atol=2e-4)
+    held = [name for layer in seen.layers.values() for name in layer.held]
+    assert 'entries' in held and 'page: ' in out.getvalue()
 
 
 @pytest.mark.slow

@@ -531,7 +531,7 @@ def test_overlapping_windows_are_scored_once_and_without_memory(finished, texts,
     again = train(experiment(config, workdir))
     assert list(again.results) == ['test']
     assert again.results['test'].nll == pytest.approx(results['test'].nll, rel=1e-6)
-    with pytest.raises(UsageError, match='leave no memory; set --config.evaluate.context=0'):
+    with pytest.raises(UsageError, match='there is none to save; set --config.evaluate.context=0'):
         config.evaluate.num_lanes = 1
         evaluate.evaluate(experiment(config, workdir), 'test', save_state=str(workdir / 'saved'))
 

@@ -119,7 +119,9 @@ def test_folder_of_a_pretrained_model(config, tmp_path):
     (folder / 'tokenizer_config.json').write_text(json.dumps(dict(bos_token=None)))
     assert load_tokenizer('tokenizers', folder).begin == plain.begin
     (folder / 'tokenizer_config.json').write_text(json.dumps(dict(bos_token='<nothing>')))
-    with pytest.raises(UsageError, match="names bos_token '<nothing>', which it does not have"):
+    with pytest.raises(
+        UsageError, match="names bos_token '<nothing>', which the tokenizer does not have"
+    ):
         load_tokenizer('tokenizers', folder)
 
 

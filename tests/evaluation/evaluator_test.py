@@ -85,7 +85,7 @@ def test_nothing_scored_has_no_loss_and_says_so(evaluate, tmp_path):
     found = evaluate(Texts(scored=0), 4)
     assert math.isnan(found.loss) and math.isnan(found.perplexity) and math.isnan(found.accuracy)
     assert math.isnan(found.bits_per_byte) and math.isnan(found.exact_match)
-    assert 'nothing is to be scored in the first 4 segments of every lane of test' in found.protocol
+    assert 'nothing can be scored in the first 4 segments of every lane of test' in found.protocol
     assert 'raise config.evaluate.max_segments' in found.protocol
     assert in_short(found) == 'nothing scored'
     out = io.StringIO()

@@ -152,10 +152,10 @@ def test_answers_that_are_not_read_are_not_scored():
         measured = floors.measure(config, 'test', corpus, pytest.fail)
         assert (measured.answers, measured.tokens) == (answers, 3 * answers)
         assert bool(measured.scores) == bool(answers)
-    assert 'nothing is to be scored in the first 11 segments' in measured.protocol
+    assert 'nothing can be scored in the first 11 segments' in measured.protocol
     out = io.StringIO()
     show_floors(Progress(0, log_every=0, out=out), measured)
-    assert 'nothing is to be scored' in out.getvalue()
+    assert 'nothing can be scored' in out.getvalue()
 
 
 def shown(workdir, config):
@@ -184,4 +184,4 @@ def test_floors_are_shown_beside_results_of_the_same_settings(tmp_path):
         other = configuration()
         other[section].update(changes)
         text = shown(tmp_path, other)
-        assert 'unigram' not in text and f'is of other settings ({measured.protocol})' in text
+        assert 'unigram' not in text and f'is for other settings ({measured.protocol})' in text

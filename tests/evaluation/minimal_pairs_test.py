@@ -53,7 +53,10 @@ def test_the_original_files_are_read(tmp_path):
         ),
         ([LINE | {'sentence_good': 3}], 'sentence_good = 3: must be str'),
         ([LINE | {'sentence_bad': ' '}], 'pair 1 has an empty sentence'),
-        ([LINE, LINE | {'UID': 'other'}], 'UID is agreement_1, other; a file holds one paradigm'),
+        (
+            [LINE, LINE | {'UID': 'other'}],
+            'UID is agreement_1, other; a file must have one paradigm',
+        ),
     ],
 )
 def test_other_files_are_one_clear_error(tmp_path, lines, message):

@@ -72,7 +72,7 @@ def small(leaf):
         ('hidden', small, 'hidden is float16'),
         ('hidden', lambda leaf: leaf[:0], r'hidden is float32 \[0,'),
         ('hidden', lambda leaf: np.repeat(leaf, 3, 0), r'hidden is float32 \[3,'),
-        ('other', lambda leaf: np.zeros(2), "has 'other', which this model has not"),
+        ('other', lambda leaf: np.zeros(2), "has 'other', which this model does not have"),
     ],
 )
 def test_what_no_memory_has_is_refused(saved, tmp_path, name, change, message):

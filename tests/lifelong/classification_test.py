@@ -205,7 +205,7 @@ def test_faulty_orders(root):
         stream.named_order(data.ORDERS, 'v')
     with pytest.raises(UsageError, match="order = 'sst5'"):
         stream.in_order(tasks, ('yelp', 'sst5'), 0)
-    with pytest.raises(UsageError, match='every task once'):
+    with pytest.raises(UsageError, match='none twice'):
         stream.in_order(tasks, ('yelp', 'yelp'), 0)
 
 

@@ -164,12 +164,12 @@ def test_training_texts(root):
     [
         ('squad/train-v1.1.json', '{"data": [', 'not JSON'),
         ('squad/train-v1.1.json', [1], "no field 'data'"),
-        ('squad/train-v1.1.json', dict(data=[]), '0 questions have an answer'),
+        ('squad/train-v1.1.json', dict(data=[]), '0 questions have their answer'),
         ('squad/train-v1.1.json', dict(data=[dict(title='T')]), "no field 'paragraphs'"),
         (
             'squad/train-v1.1.json',
             squad_file((RAN, [('Who?', [dict(text='Bob', answer_start=0)])])),
-            '1 have none',
+            'and 1 do not;',
         ),
         (
             'squad/train-v1.1.json',

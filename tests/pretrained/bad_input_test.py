@@ -171,10 +171,10 @@ def test_a_config_that_cannot_be_read(content, message, tmp_path):
         (lambda given: {'weight_map': {'a': 3}}, 'not an index of safetensors'),
         (
             lambda given: {'weight_map': {'a': '../secret.safetensors'}},
-            'is no safetensors file here',
+            'is not a safetensors file here',
         ),
-        (lambda given: {'weight_map': {'a': '/etc/passwd'}}, 'is no safetensors file here'),
-        (lambda given: {'weight_map': {'a': 'config.json'}}, 'is no safetensors file here'),
+        (lambda given: {'weight_map': {'a': '/etc/passwd'}}, 'is not a safetensors file here'),
+        (lambda given: {'weight_map': {'a': 'config.json'}}, 'is not a safetensors file here'),
         (
             lambda given: given['weight_map'].pop('model.norm.weight') and given,
             "has 'model.norm.weight', which",
@@ -195,7 +195,7 @@ def test_an_index_that_is_wrong(changed, message, tmp_path):
 def test_a_part_is_missing(tmp_path):
     folder = copied('qwen2', tmp_path)
     (folder / 'model-00002-of-00002.safetensors').unlink()
-    refused(folder, "'model-00002-of-00002.safetensors', which is no safetensors file here")
+    refused(folder, "'model-00002-of-00002.safetensors', which is not a safetensors file here")
 
 
 @pytest.mark.parametrize('name', ['../gpt2', '/nowhere', 'a/b/c', '~nobody/x', 'a b', ''])

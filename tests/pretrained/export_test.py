@@ -154,7 +154,7 @@ def test_the_card_says_what_the_memory_is():
     model.attention, model.feed_forward = ('full', 'full'), ('product_key', 'dense')
     model.product_key = section('product_key')
     card = export.model_card('Name', model)
-    assert '- `product_key` in layers 0: ' in card and 'None besides' not in card
+    assert '- `product_key` in layers 0: ' in card and 'None, only' not in card
 
 
 def test_nothing_is_written_where_something_is_wrong(tmp_path, monkeypatch):

@@ -111,7 +111,7 @@ def test_rates_tell_the_host_from_what_is_new(name):
     'argument, message',
     [
         ('memory=none,frozen', 'frozen: nothing is left to learn'),
-        ('memory=memformer', 'a model of their own cannot be put into a host'),
+        ('memory=memformer', 'whole models cannot be put into a host'),
         ('memory=infinii', "did you mean 'infini'"),
         ('memory=infini,layers=5', 'the host has the layers 0 to 1'),
         ('memory=infini,layers=a', 'numbers from 0 are needed'),
@@ -129,7 +129,7 @@ def test_a_segment_longer_than_a_window_of_the_host_is_refused():
     for others in ('', ',layers=0'):
         with pytest.raises(UsageError, match=f'layer 1 of the host sees {window} tokens'):
             host_config.get_config(f'path={folder_of("gpt_neo")},segment={window + 4}{others}')
-    with pytest.raises(UsageError, match='is no decoder'):
+    with pytest.raises(UsageError, match='is not a decoder'):
         host_config.get_config(f'path={folder_of("bert")}')
 
 

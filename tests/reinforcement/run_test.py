@@ -114,7 +114,7 @@ def change(path, value):
         ('model.agent.actions', 5, "agent.actions = 5: 'corridor' needs 4"),
         ('model.agent.observation', 5, "agent.observation = 5: 'corridor' needs 54"),
         ('train.start_from', 'x', 'agents do not have it'),
-        ('optimizer.accumulate_steps', 2, 'more lanes instead'),
+        ('optimizer.accumulate_steps', 2, 'use more lanes'),
     ],
 )
 def test_faults(path, value, message, tmp_path):
@@ -127,7 +127,9 @@ def test_faults(path, value, message, tmp_path):
 
 def test_faults_of_lanes(tmp_path):
     config = small_config(algorithm='ppo', minibatches=2)
-    with pytest.raises(UsageError, match='must be a multiple of 16, so that all have equally many'):
+    with pytest.raises(
+        UsageError, match='must be a multiple of 16, so that all have the same number of'
+    ):
         reinforcement.make(experiment(config, tmp_path, devices=8))
     config.train.num_lanes = 6
     faults = checks.find_faults(config, 8)

@@ -46,8 +46,8 @@ def test_the_same_text_in_other_documents_is_refused(texts, monkeypatch):  # noq
     store = SimpleNamespace(folder='store', source=source_of(experiment(texts), 'train'))
     monkeypatch.chdir(texts.parent)
     for path in (texts, Path(texts.name)):
-        with pytest.raises(UsageError, match='documents are others now'):
+        with pytest.raises(UsageError, match='documents have changed since'):
             is_own_text(store, experiment(path, pieces=2), 'train')
     del store.source['corpus']  # as in a datastore that does not say
-    with pytest.raises(UsageError, match='documents are others now'):
+    with pytest.raises(UsageError, match='documents have changed since'):
         is_own_text(store, experiment(texts), 'train')

@@ -124,7 +124,7 @@ def test_an_index_belongs_to_its_keys_and_settings(tmp_path):
     (path,) = tmp_path.glob('index.*')
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(
-        UsageError, match='delete it; it is made again.*not a whole safetensors file'
+        UsageError, match='delete it; it will be rebuilt.*not a whole safetensors file'
     ):
         make(store)
 

@@ -183,7 +183,7 @@ def test_spalm_is_trained_and_evaluated(trained, tmp_path, frozen):  # noqa: F81
     assert report.count('  p 0.') >= 3 and report.count('  document ') >= 9
     assert (folder / 'spalm.png').stat().st_size > 5000
     config.retrieval.spalm.k = 2
-    with pytest.raises(UsageError, match='was trained otherwise:\n  k: 3 .* 2 given'):
+    with pytest.raises(UsageError, match='was trained with other settings:\n  k: 3 .* 2 given'):
         evaluate.evaluate(experiment, 'test')
 
 

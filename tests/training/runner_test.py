@@ -236,7 +236,7 @@ def test_a_signal_is_obeyed_anywhere(whole, tmp_path, capfd, name, call, step, s
     out, error = capfd.readouterr()
     assert (
         error.count(
-            f'{name}: stopping after this step, segment or compilation; once more stops at once.'
+            f'{name}: stopping after this step, segment or compilation; a second signal stops at once.'
         )
         == 1
     )

@@ -82,7 +82,7 @@ class _Documents(Sequence):
         )
 
     def _prose(self, random: np.random.Generator, length: int) -> str:
-        """So many characters of any text."""
+        """The given number of characters of any text."""
         text = self._texts[random.integers(len(self._texts))]
         start = int(random.integers(len(text) - length))
         return text[start : start + length]

@@ -156,7 +156,7 @@ def by_power(random: np.random.Generator, places: int, power: float, count: int)
 def _filler(
     random: np.random.Generator, fill: str, keys: Sequence[int], words: int, length: int
 ) -> np.ndarray:
-    """What stands where nothing is asked, int32 [length]."""
+    """The filler between questions, int32 [length]."""
     if fill == 'blank':
         return np.zeros((length,), np.int32)
     if fill == 'random':

@@ -1,7 +1,7 @@
 """Clusters of relations, the tasks of lifelong relation extraction: from a file, or by k-means.
 
-Wang et al. (2019) cluster mean word vectors of the relations' names (GloVe). Where those are not at hand
-the vectors of a pretrained encoder's tokens serve; which it was is said.
+Wang et al. (2019) cluster mean word vectors of the relations' names (GloVe). If these vectors are
+missing, the vectors of a pretrained encoder's tokens are used; a message says which.
 """
 
 import warnings
@@ -37,7 +37,7 @@ def vectors_of_words(names: Sequence[str], file: str) -> np.ndarray:
             f'{file}: cannot be read as lines of a word and its numbers ({error}).'
         ) from error
     if len({len(vector) for vector in found.values()}) > 1:
-        raise UsageError(f'{file}: vectors are not all as long.')
+        raise UsageError(f'{file}: vectors have different lengths.')
     means = []
     for name in names:
         known = [found[word] for word in name.lower().split() if word in found]

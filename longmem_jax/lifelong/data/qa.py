@@ -105,7 +105,7 @@ def _json(file: Path, field: str) -> list[Any]:
 
 
 def _span(context: str, answer: Any, where: str) -> tuple[int, int] | None:
-    """The characters of an answer, None if it does not stand where it says."""
+    """The characters of an answer; None if it is not at its `answer_start`."""
     require_fields(answer, dict(text=str, answer_start=int), where)
     start = answer['answer_start']
     end = start + len(answer['text'])
@@ -120,7 +120,7 @@ def squad(file: Path) -> list[Question]:
     a context that is cut keeps it.
 
     Raises:
-      UsageError: no such file, another form, or answers that do not stand where they should.
+      UsageError: no such file, another form, or answers that are not at their positions.
     """
     questions, unfit = [], 0
     for number, article in enumerate(_json(file, 'data')):
@@ -145,8 +145,8 @@ def squad(file: Path) -> list[Question]:
                 )
     if not questions or unfit > len(questions):
         raise UsageError(
-            f'{file}: {len(questions):,} questions have an answer that stands at its answer_start, and '
-            f'{unfit:,} have none; is it SQuAD 1.1, or QuAC, as distributed?'
+            f'{file}: {len(questions):,} questions have their answer at answer_start, and '
+            f'{unfit:,} do not; is this SQuAD 1.1, or QuAC, as distributed?'
         )
     return questions
 

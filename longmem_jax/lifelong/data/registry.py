@@ -15,7 +15,7 @@ from longmem_jax.lifelong.span_head import SpanHead
 
 
 class Read(NamedTuple):
-    """What files say, before it is tokenized.
+    """The content of files, before it is tokenized.
 
     Attributes:
       texts: what a stream shows, to pretrain on and to learn a vocabulary from; documents of questions
@@ -48,7 +48,7 @@ class LabelledSet(NamedTuple):
       settings: fields of `config.data.task`, with the papers' values.
       faults: of these fields, each beginning with the name of one.
       orders: published orders of the tasks; () = random by `config.data.seed`.
-      read: `config.data` to what the files say.
+      read: `config.data` to the content of the files.
       tasks: `(what was read, config.data, order, tokenizer, encoder, report, together) -> Asked`;
         `encoder` is a function that makes it, for sets that need its vectors; `together`, whether all
         tasks are shuffled together.

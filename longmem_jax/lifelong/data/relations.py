@@ -71,7 +71,7 @@ class Examples(NamedTuple):
 
 
 class Relations(NamedTuple):
-    """What the files say.
+    """The content of the files.
 
     Attributes:
       names: of the relations.

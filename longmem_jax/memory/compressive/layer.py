@@ -29,7 +29,9 @@ from longmem_jax.memory.compressive.compression import (
 from longmem_jax.memory.compressive.evicting import CompressiveState, Evicted, evict
 from longmem_jax.memory.compressive.settings import check, fused, recipe, shared, sliding_recipe
 from longmem_jax.memory.compressive.sliding import SlidingReading
+from longmem_jax.memory.compressive.view import held, read
 from longmem_jax.segment import Aux, Segment, mean_count
+from longmem_jax.views import View
 
 
 @flax.struct.dataclass
@@ -212,11 +214,12 @@ class CompressiveTransformer(nn.Module):
       memory_length: hidden vectors kept per layer.
       compressed_length: slots kept per layer.
       rate: hidden vectors per slot.
-      compression: 'convolution', 'mean', 'max' or 'most_used'.
+      compression: what makes slots, 'convolution', 'mean', 'max' or 'most_used'.
       reading: 'segment', as in the paper, or 'sliding'.
       position: position scheme of 'segment'; the paper's is 'transformer_xl'.
       reconstruction: loss of the convolution: 'attention', 'autoencoding' or 'none'.
-      start: 'empty', or 'zeros' that are attended to ('sliding' only).
+      start: a document begins with 'empty' memory, or with 'zeros' that are attended to
+        ('sliding' only).
     """
 
     settings: ModelSettings
@@ -277,6 +280,7 @@ ENTRY = Entry(
     name='compressive',
     layer=CompressiveTransformer,
     fused=fused,
+    view=View(held, read),
     check=check,
     shared=shared,
     losses=lambda fields: () if fields['reconstruction'] == 'none' else ('compression',),

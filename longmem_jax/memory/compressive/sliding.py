@@ -16,7 +16,8 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import near_positions, weight_dropout
-from longmem_jax.layers.attention_products import dot, mix
+from longmem_jax.layers.attention import Look, is_inspected, record
+from longmem_jax.layers.attention_products import dot, mix, weights_of
 from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.window import push
@@ -208,9 +209,16 @@ class SlidingReading(nn.Module):
         joined = jnp.concatenate([state.hidden, hidden], axis=1)
         slots = jax.lax.stop_gradient(self._pool(joined, self._first(state.phase), max_new))
         new = self._num_seen(state.phase, num_valid[:, None] - 1)[:, 0]
+        compressed, _ = push(state.compressed, state.compressed_count, slots, new)
+        # At the start of a document the first slots are pooled of room that was never filled.
+        begins = self._first(state.phase)[:, None] + jnp.arange(max_new)[None] * self.rate
+        empty = begins < self.memory_length - state.count[:, None]
+        complete = new - (empty & (jnp.arange(max_new)[None] < new[:, None])).sum(1, jnp.int32)
+        filled = jnp.minimum(state.compressed_count + complete, self.compressed_length + 1)
         return SlidingState(
             *push(state.hidden, state.count, hidden, num_valid),
-            *push(state.compressed, state.compressed_count, slots, new),
+            compressed=compressed,
+            compressed_count=filled,
             phase=(state.phase + num_valid) % self.rate,
         )
 
@@ -247,6 +255,11 @@ class SlidingReading(nn.Module):
         )
         dropout = weight_dropout.draw(self, train)
         factor = None if dropout is None else dropout.factor(scores)
+        if is_inspected(self):
+            parts = (('slots', keys.shape[2] - window - length), ('cache', window))
+            weights = weights_of(scores, seen, None)
+            out = mix(scores, values, seen, None, None)
+            record(self, Look(weights, values, out, parts=(*parts, ('segment', length))))
         y = self.projections.out(mix(scores, values, seen, None, factor))
         metrics = {
             'memory_size': mean_count(state.count),

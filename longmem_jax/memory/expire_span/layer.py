@@ -31,7 +31,8 @@ from longmem_jax.layers.switching import (
     sizes_below,
     switch,
 )
-from longmem_jax.memory.expire_span.reading import read_segment
+from longmem_jax.memory.expire_span import fused_reading
+from longmem_jax.memory.expire_span.reading import read_segment, weights_of_segment
 from longmem_jax.memory.expire_span.settings import (
     check,
     check_training,
@@ -48,7 +49,9 @@ from longmem_jax.memory.expire_span.spans import (
     ramp_mask,
     write,
 )
+from longmem_jax.memory.expire_span.view import held, read, series
 from longmem_jax.segment import Aux, Segment, count_round, mean_count
+from longmem_jax.views import View
 
 
 @flax.struct.dataclass
@@ -93,13 +96,14 @@ class ExpireSpan(nn.Module):
     weight alpha is `config.train.loss_weights.expire_span`.
 
     Attributes:
-      max_span: L, the longest span.
+      max_span: L, the longest span, in tokens.
       ramp: R, tokens over which the mask falls.
-      capacity: largest number of memories per layer and lane, including those of the window, for
-        which space is reserved. It may be far below max_span: only memories that are alive need it.
-        If it is full, those that would expire first are dropped, and counted in the metric
+      capacity: largest number of entries per layer and lane, including those of the window, for
+        which space is reserved. It may be far below max_span, since expired entries need no space.
+        If it is full, the entries that would expire first are dropped and counted in the metric
         `dropped`. 0 = max_span + ramp + position_length, which never overflows.
-      position_length: distances with a position term; tokens this recent are kept whatever their span.
+      position_length: number of distances with a position term; this many of the last tokens are
+        kept whatever their span.
       pre_div: divisor of the hidden vector in Eq. 8; 1 gives Eq. 3.
       initial_share: initial span, as a share of max_span.
       shorten: limit spans to a random share of max_span in every training step.
@@ -188,6 +192,31 @@ class ExpireSpan(nn.Module):
 
         return per_device(on_device, (), (state, hidden, num_valid, buffer_spans, spans))
 
+    def _reading(self, normal: jax.Array) -> tuple[dict[str, jax.Array], dict[str, Any], Any]:
+        """Rows, parameters and `project` of `read_segment`, of a segment's normalised vectors."""
+        inputs = dict(
+            queries=self.projections.queries(normal)
+            * jnp.asarray(self.settings.score_scale, self.settings.dtype),
+            keys=self.projections.keys(normal),
+            values=self.projections.values(normal),
+            spans=self._spans(normal),
+        )
+        project, variables = memory_projector(
+            self.normalize, self.projections.key, self.projections.value
+        )
+        params = dict(
+            projector=variables, kernel=self.span_kernel, bias=self.span_bias, table=self.shared()
+        )
+        return inputs, params, project
+
+    def weights(self, x: jax.Array, state: ExpireSpanState, num_valid: jax.Array) -> jax.Array:
+        """Weights of the buffer, the window and the segment, [batch, heads, length, keys]."""
+        inputs, params, project = self._reading(self.normalize(x))
+        limit = jnp.full((x.shape[0],), self.limit or self.max_span, jnp.float32)
+        rows = inputs | dict(state=state, num_valid=num_valid, limit=limit)
+        sizes = dict(max_span=self.max_span, pre_div=self.pre_div, ramp=self.ramp)
+        return weights_of_segment(params, rows, project=project, **sizes)
+
     def __call__(
         self, x: jax.Array, state: ExpireSpanState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, ExpireSpanState, Aux]:
@@ -198,13 +227,7 @@ class ExpireSpan(nn.Module):
         limit = jnp.asarray(self.limit or self.max_span, jnp.float32)
         if train and self.shorten:
             limit = jnp.minimum(limit, draw_shortening(segment.key) * self.max_span)
-        inputs = dict(
-            queries=self.projections.queries(normal)
-            * jnp.asarray(settings.score_scale, settings.dtype),
-            keys=self.projections.keys(normal),
-            values=self.projections.values(normal),
-            spans=self._spans(normal),
-        )
+        inputs, params, project = self._reading(normal)
         constants = dict(
             state=jax.lax.stop_gradient(state),
             num_valid=segment.num_valid,
@@ -212,22 +235,18 @@ class ExpireSpan(nn.Module):
         )
         if rate:
             constants['dropout'] = jax.random.split(self.make_rng('dropout'), batch)
-        project, variables = memory_projector(
-            self.normalize, self.projections.key, self.projections.value
-        )
-        params = dict(
-            projector=variables, kernel=self.span_kernel, bias=self.span_bias, table=self.shared()
-        )
+        read, blocks = fused_reading.read_segment, {}
+        if settings.kernels == 'plain':
+            chunk = min(self.sizes[0], self.block_size or self.sizes[0])
+            read, blocks = read_segment, dict(block_size=self.block_size, dropout_chunk=chunk)
         read = functools.partial(
-            read_segment,
+            read,
             project=project,
             max_span=self.max_span,
             pre_div=self.pre_div,
             ramp=self.ramp,
-            block_size=self.block_size,
             dropout_rate=rate,
-            dropout_chunk=min(self.sizes[0], self.block_size or self.sizes[0]),
-            kernels=settings.kernels,
+            **blocks,
         )
         out, loss, (buffer_spans, window_spans) = read_memory(
             read, self.sizes, state.count, params, inputs, constants
@@ -364,12 +383,12 @@ ENTRY = Entry(
     check=check,
     check_training=check_training,
     trained={
-        'max_span': 'spans are learned as shares of it, so that another one changes all of them; to '
+        'max_span': 'spans are learned as shares of it, so another value would change all spans; to '
         'cut long spans in evaluation, set limit',
         'pre_div': 'the spans are learned with it',
     },
     warnings={
-        'dropped': 'the buffer is full, and memories are dropped before their span is over; raise '
+        'dropped': 'the buffer is full, and entries are dropped before their span is over; raise '
         'capacity, or loss_weights.expire_span to shorten spans'
     },
     shared=lambda fields: near_positions.shared_table(fields, 'position_length'),
@@ -377,6 +396,7 @@ ENTRY = Entry(
     lengths={'max_span': 'span '},
     reach=lambda fields, segment: reach(fields),
     kept=ExpireSpan.kept,
+    view=View(held, read, series),
     recipes={'expire_span': recipe},
     graft=Graft(
         lambda scale, position: {},

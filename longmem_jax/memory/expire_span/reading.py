@@ -11,18 +11,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers import fused_spans, near_positions
-from longmem_jax.layers.attention_products import RunningMix, dot, empty_mix, mix
-from longmem_jax.layers.fused_blocks import NEVER_SINCE
+from longmem_jax.layers import near_positions
+from longmem_jax.layers.attention_products import RunningMix, dot, empty_mix, mix, weights_of
 from longmem_jax.layers.projections import repeat_heads
 from longmem_jax.layers.weight_dropout import factor_by_column, memory_factor, rest_factor
-from longmem_jax.memory.expire_span.spans import (
-    ExpireSpanState,
-    expire_spans,
-    filled_columns,
-    masks,
-    ramp_loss_of_keys,
-)
+from longmem_jax.memory.expire_span.spans import expire_spans, filled_columns, masks
 
 
 def blocks_of(size: int, block_size: int, chunk: int) -> tuple[int, int]:
@@ -52,7 +45,6 @@ def read_segment(
     block_size: int,
     dropout_rate: float,
     dropout_chunk: int,
-    kernels: str = 'plain',
 ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, jax.Array]]:
     """What a segment reads from the memory and itself: a pure function for `read_memory`.
 
@@ -66,46 +58,18 @@ def read_segment(
       project: see `memory_projector`.
       max_span, pre_div, ramp, block_size: fields of `ExpireSpan`.
       dropout_rate, dropout_chunk: see `factor_by_column`.
-      kernels: see `ModelSettings`; the fused kernel has blocks of its own.
 
     Returns:
       [batch, heads, length, head_dim]; the loss [batch]; and, detached and without the limit, the spans
       of the whole buffer (zeros where it is not read) and of the window.
     """
     state, queries = rows['state'], rows['queries']
-    length, width = queries.shape[2], state.window.shape[1]
-    fused = kernels == 'fused'
-    number, block = blocks_of(size, 0 if fused else block_size, dropout_chunk)
+    number, block = blocks_of(size, block_size, dropout_chunk)
     at_once = size if number == 1 else 0  # entries of the buffer that are read with the window
 
-    def project_memory(hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        normal, keys, values = project(params['projector'], hidden)
-        spans = expire_spans(normal, params['kernel'], params['bias'], max_span, pre_div)
-        return keys, values, spans
-
+    project_memory = _projector(params, project, max_span, pre_div)
     masked = functools.partial(_masked, rows=rows, ramp=ramp)
-    memory = jnp.concatenate([state.buffer[:, :at_once], state.window], axis=1)
-    keys, values, spans = project_memory(memory)
-    keys = jnp.concatenate([keys, rows['keys']], axis=2)
-    values = jnp.concatenate([values, rows['values']], axis=2)
-    if fused:
-        all_spans = jnp.concatenate([spans, rows['spans']], axis=1)
-        out, loss = _read_fused(
-            keys, values, all_spans, params, rows, size=size, ramp=ramp, dropout_rate=dropout_rate
-        )
-        return out, loss, _detached(spans[:, :size], spans[:, size:], state)
-    keys = repeat_heads(keys, queries.shape[1])
-    values = repeat_heads(values, queries.shape[1])
-    near = near_positions.whole_segment(queries, params['table'], width)
-    scores = dot(queries, keys)
-    scores = scores + jnp.pad(near, [(0, 0)] * 3 + [(at_once, 0)]).astype(scores.dtype)
-    recent = width - jnp.arange(width + length, dtype=jnp.int32)[None]
-    recent = jnp.broadcast_to(recent, (queries.shape[0], width + length))
-    soft, loss = masked(
-        jnp.concatenate([state.distance[:, :at_once], recent], axis=1),
-        jnp.concatenate([spans, rows['spans']], axis=1),
-        filled_columns(at_once, state.count, width, state.window_count, length),
-    )
+    scores, values, soft, loss, spans = _at_once(at_once, params, rows, project_memory, ramp)
     dropout = None
     if number == 1:
         if dropout_rate:
@@ -145,64 +109,85 @@ def read_segment(
         )
         out = running.result(values.dtype)
         buffer_spans = jnp.swapaxes(by_block, 0, 1).reshape(queries.shape[0], -1)[:, :size]
-    return out, loss, _detached(buffer_spans, spans[:, at_once:], state)
+    padding = [(0, 0), (0, state.buffer.shape[1] - size)]
+    return (
+        out,
+        loss,
+        jax.lax.stop_gradient((jnp.pad(buffer_spans, padding), spans[:, at_once:])),
+    )
 
 
-def _detached(
-    buffer_spans: jax.Array, window_spans: jax.Array, state: ExpireSpanState
-) -> tuple[jax.Array, jax.Array]:
-    """Spans of the whole buffer, zeros where it is not read, and of the window, without gradient."""
-    padding = [(0, 0), (0, state.buffer.shape[1] - buffer_spans.shape[1])]
-    return jax.lax.stop_gradient((jnp.pad(buffer_spans, padding), window_spans))
-
-
-def _read_fused(
-    keys: jax.Array,
-    values: jax.Array,
-    spans: jax.Array,
+def weights_of_segment(
     params: dict[str, Any],
     rows: dict[str, Any],
     *,
-    size: int,
+    project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
+    max_span: int,
+    pre_div: float,
     ramp: int,
-    dropout_rate: float,
-) -> tuple[jax.Array, jax.Array]:
-    """The same by the fused kernel, whose masks and scores exist for one block at a time.
+) -> jax.Array:
+    """The weights of the whole buffer, the window and the segment, for inspection.
 
     Args:
-      keys, values: [batch, kv_heads, size + position_length + length, head_dim].
-      spans: float [batch, the same], before the limit.
-      params, rows, size, ramp, dropout_rate: as in `read_segment`.
+      params, rows, project, max_span, pre_div, ramp: as in `read_segment`.
 
     Returns:
-      [batch, heads, length, head_dim]; the loss [batch].
+      [batch, heads, length, keys].
     """
-    state, length = rows['state'], rows['queries'].shape[2]
-    width = state.window.shape[1]
+    project_memory = _projector(params, project, max_span, pre_div)
+    room = rows['state'].buffer.shape[1]
+    scores, _, soft, _, _ = _at_once(room, params, rows, project_memory, ramp)
+    return weights_of(scores, soft > 0, soft)
+
+
+def _projector(
+    params: dict[str, Any],
+    project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
+    max_span: int,
+    pre_div: float,
+) -> Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]:
+    """Keys, values and spans of vectors of the memory."""
+
+    def project_memory(hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        normal, keys, values = project(params['projector'], hidden)
+        spans = expire_spans(normal, params['kernel'], params['bias'], max_span, pre_div)
+        return keys, values, spans
+
+    return project_memory
+
+
+def _at_once(
+    size: int,
+    params: dict[str, Any],
+    rows: dict[str, Any],
+    project_memory: Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
+    ramp: int,
+) -> tuple[jax.Array, ...]:
+    """What is read at once: the first `size` entries of the buffer, the window and the segment.
+
+    Returns:
+      Scores [batch, heads, length, keys], values of all heads, the soft mask and the loss, see `masks`,
+      and the spans of buffer and window, [batch, size + width].
+    """
+    state, queries = rows['state'], rows['queries']
+    length, width = queries.shape[2], state.window.shape[1]
+    memory = jnp.concatenate([state.buffer[:, :size], state.window], axis=1)
+    keys, values, spans = project_memory(memory)
+    keys = repeat_heads(jnp.concatenate([keys, rows['keys']], axis=2), queries.shape[1])
+    values = repeat_heads(jnp.concatenate([values, rows['values']], axis=2), queries.shape[1])
+    near = near_positions.whole_segment(queries, params['table'], width)
+    scores = dot(queries, keys)
+    scores = scores + jnp.pad(near, [(0, 0)] * 3 + [(size, 0)]).astype(scores.dtype)
     recent = width - jnp.arange(width + length, dtype=jnp.int32)[None]
-    recent = jnp.broadcast_to(recent, (spans.shape[0], width + length))
-    distance = jnp.concatenate([state.distance[:, :size], recent], axis=1)
-    filled = filled_columns(size, state.count, width, state.window_count, length)
-    since = jnp.where(filled, 1 - distance, NEVER_SINCE)
-    spans = jnp.minimum(spans, rows['limit'][:, None].astype(spans.dtype))
-    column = jnp.arange(size + width + length, dtype=jnp.int32)
-    out = fused_spans.attend_spans(
-        rows['queries'],
-        keys,
-        values,
-        params['table'],
-        offset=size + width,
-        since=since,
-        until=jnp.full_like(since, NEVER_SINCE),
-        remaining=(spans - distance.astype(spans.dtype))[:, None],
+    recent = jnp.broadcast_to(recent, (queries.shape[0], width + length))
+    soft, loss = _masked(
+        jnp.concatenate([state.distance[:, :size], recent], axis=1),
+        jnp.concatenate([spans, rows['spans']], axis=1),
+        filled_columns(size, state.count, width, state.window_count, length),
+        rows=rows,
         ramp=ramp,
-        # The same for every size.
-        numbers=jnp.where(column < size, column, column - size + fused_spans.LATER),
-        dropout=dropout_rate,
-        lane_keys=rows.get('dropout'),
     )
-    loss = ramp_loss_of_keys(spans, distance, since, rows['num_valid'], ramp, length)
-    return out, loss
+    return scores, values, soft, loss, spans
 
 
 def _masked(

@@ -47,14 +47,14 @@ def check_training(fields: Any, model: Any, segment_length: int) -> list[str]:
     initial = f'initial_share * max_span + ramp = {first:g}'
     if first < segment_length:
         return [
-            f'initial_share = {fields["initial_share"]}: memories are seen for {initial} tokens at '
-            f'first, less than a segment of {segment_length}, and spans that never reach beyond it do '
-            f'not grow; use {min(0.75, 3 * segment_length / fields["max_span"]):.2g}, or a larger '
-            'max_span or ramp'
+            f'initial_share = {fields["initial_share"]}: entries are seen for {initial} tokens at '
+            f'first, less than a segment of {segment_length}, and spans that never reach beyond the '
+            f'segment cannot grow; use {min(0.75, 3 * segment_length / fields["max_span"]):.2g}, or a '
+            'larger max_span or ramp'
         ]
     if fields['capacity'] and fields['capacity'] < min(first, full_capacity(fields)):
         return [
-            f'capacity = {fields["capacity"]}: memories are alive for {initial} tokens at first, so '
+            f'capacity = {fields["capacity"]}: entries are kept for {initial} tokens at first, so '
             'some would be dropped from the beginning; raise the capacity or lower initial_share'
         ]
     return []

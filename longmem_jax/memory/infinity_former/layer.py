@@ -27,6 +27,7 @@ from longmem_jax.memory.infinity_former.state import (
     InfinityFormerState,
     LongTermState,
 )
+from longmem_jax.memory.infinity_former.view import held, read, series
 from longmem_jax.segment import (
     Aux,
     Segment,
@@ -36,6 +37,7 @@ from longmem_jax.segment import (
     per_lane,
     select_lanes,
 )
+from longmem_jax.views import View
 
 
 def _mean_by_head(values: jax.Array, counted: jax.Array) -> jax.Array:
@@ -59,11 +61,11 @@ class InfinityFormer(nn.Module):
       write_length: vectors per write, at least a segment; 0 = a segment.
       memory_threshold: 0 = none. With 'fill', the first fit waits for this number of vectors; with
         'clear', the memory is reset when they have been written, as in the released GPT-2 code.
-      threshold_kind: 'fill' or 'clear'.
+      threshold_kind: what memory_threshold does, 'fill' or 'clear'.
       sticky: 'none'; 'sampled' positions as in the paper, left edges of bins; 'sampled_inside', evenly
         inside the drawn bins; or deterministic 'quantile' positions.
       num_bins: bins of the histogram of attention.
-      kl: 'true', 'paper_eq21', 'as_released' or 'none'.
+      kl: the KL term, 'true', 'paper_eq21', 'as_released' or 'none'.
       sigma_0: width that the KL term pulls densities to.
       normalize_written: in a pre-norm model, fit normalised vectors, as the short-term memory and the
         released dialogue code do; False = vectors of the residual stream, as the released GPT-2 code.
@@ -286,18 +288,34 @@ class InfinityFormer(nn.Module):
 
         Arguments as in `__call__`; zeros at padding and where the memory is empty.
         """
+        return self.attention_by_head(x, state, segment, num_bins)[1].sum(axis=1)
+
+    def densities(
+        self, x: jax.Array, state: InfinityFormerState
+    ) -> tuple[LongTermState, jax.Array, jax.Array]:
+        """The memory that a segment `x` reads, and mu and sigma_sq, [batch, heads, length]."""
         long = self._write(state.long, None)
-        _, mu, sigma_sq, _ = self.memory.read(
-            self._queries(x), *self.memory.project(long.coefficients)
-        )
+        projected = self.memory.project(long.coefficients)
+        _, mu, sigma_sq, _ = self.memory.read(self._queries(x), *projected)
+        return long, mu, sigma_sq
+
+    def attention_by_head(
+        self, x: jax.Array, state: InfinityFormerState, segment: Segment, num_bins: int
+    ) -> tuple[LongTermState, jax.Array]:
+        """The memory that a segment reads, and attention by bin: float32 [batch, heads, length, bins].
+
+        Arguments as in `__call__`; zeros at padding and where the memory is empty.
+        """
+        long, mu, sigma_sq = self.densities(x, state)
         counted = segment.valid & (long.stored > 0)[:, None]
 
         def token(mu: jax.Array, sigma_sq: jax.Array, counted: jax.Array) -> jax.Array:
             return continuous.attention_mass(
-                mu[..., None], sigma_sq[..., None], num_bins, self.density, counted[:, None]
+                mu[:, None, None], sigma_sq[:, None, None], num_bins, self.density, counted[:, None]
             )
 
-        return jax.vmap(token, (2, 2, 1), 1)(mu, sigma_sq, counted)
+        heads = jax.vmap(token, (1, 1, None), 1)
+        return long, jax.vmap(heads, (2, 2, 1), 2)(mu, sigma_sq, counted)
 
     def open_segment(self, state: InfinityFormerState, batch_size: int) -> InfinityFormerCache:
         """Writes pending vectors and projects both memories, once for all tokens of the segment."""
@@ -338,6 +356,7 @@ ENTRY = Entry(
     name='infinity_former',
     layer=InfinityFormer,
     fused=fused_rules.position_fault,
+    view=View(held, read, series),
     check=check,
     shared=shared_biases,
     losses=lambda fields: () if fields['kl'] == 'none' else ('kl',),
@@ -347,8 +366,8 @@ ENTRY = Entry(
     graft=Graft(
         lambda scale, position: dict(position=position, memory_length=0),
         exact=True,
-        how='what is read is added to the attention, and nothing is read while nothing is stored',
-        positions='places in a signal that is contracted, as in the paper',
+        how='the result of reading is added to the attention; it is zero while nothing is stored',
+        positions='positions in a signal that is contracted, as in the paper',
     ),
     toy=dict(
         memory_length=3,

@@ -27,6 +27,7 @@ from longmem_jax.memory.linear_attention.cross import cross
 from longmem_jax.memory.linear_attention.feature_map import FEATURES, FeatureMap
 from longmem_jax.memory.recurrent import Recurrent
 from longmem_jax.segment import Aux, Segment, count_on, mean_count
+from longmem_jax.views import Seen, Series, View, changes_of_sums
 
 
 @flax.struct.dataclass
@@ -75,7 +76,7 @@ class LinearAttention(Recurrent):
     """Causal attention by features of queries and keys, without a softmax.
 
     Attributes:
-      features: 'elu', 'rfa' or 't2r'.
+      features: the feature map, 'elu', 'rfa' or 't2r'.
       size: random or learned directions per head; RFA has a sine and a cosine of each.
       tau: temperature of the directions.
       random: 'normal' or 'orthogonal' directions of RFA.
@@ -166,8 +167,7 @@ class LinearAttention(Recurrent):
         keys = self.feature_map.keys(keys, drawn)
         decay = None
         if self.gate:
-            logits = x.astype(self.float32) @ self.gate_kernel.astype(self.float32)
-            logits = jnp.swapaxes(logits + self.gate_bias.astype(self.float32)[None, None], 1, 2)
+            logits = jnp.swapaxes(self._gate_logits(x), 1, 2)
             decay = jnp.where(counted[:, None], jax.nn.log_sigmoid(logits), 0.0).astype(
                 self.float32
             )
@@ -179,6 +179,16 @@ class LinearAttention(Recurrent):
         read = associative.divide(read, weight[..., None], self.guard, self.epsilon)
         y = maps.out(read.astype(self.settings.dtype))
         return y, LinearState(pairs, count_on(state.count, count), recent)
+
+    def _gate_logits(self, x: jax.Array) -> jax.Array:
+        """Of normalised and shifted vectors [batch, n, d_model]: [batch, n, heads]."""
+        logits = x.astype(self.float32) @ self.gate_kernel.astype(self.float32)
+        return logits + self.gate_bias.astype(self.float32)[None, None]
+
+    def gates(self, x: jax.Array, state: LinearState, num_valid: jax.Array) -> jax.Array:
+        """How much of the sums every token leaves, [batch, n, heads]; x [batch, n, d_model] is raw."""
+        recent = self.begin(state, x.shape[0]).recent
+        return jax.nn.sigmoid(self._gate_logits(self.mix(self.normalize(x), recent, num_valid)[0]))
 
     def __call__(
         self, x: jax.Array, state: LinearState, segment: Segment, *, train: bool
@@ -221,9 +231,19 @@ def recipe(scale: Scale, kind: str = 'elu') -> Recipe:
     return Recipe({'linear': fields}, notes=notes)
 
 
+def series(seen: Seen) -> Series:
+    """Sizes of the sums and what the segment changed; with a gate what every token leaves of them."""
+    found = changes_of_sums(seen.state.pairs, seen.new.pairs)
+    if not seen.layer.gate:
+        return found
+    gates = seen.layer.gates(seen.x, seen.state, seen.segment.num_valid)
+    return found.replace(by_token={'share kept': gates})
+
+
 ENTRY = Entry(
     name='linear',
     layer=LinearAttention,
+    view=View(series=series),
     check=check,
     cross=cross,
     recipes={

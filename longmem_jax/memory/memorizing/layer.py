@@ -30,6 +30,7 @@ from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
 from longmem_jax.segment import Aux, Segment, mean_count
+from longmem_jax.views import NOWHERE, Held, Read, Seen, View, held_window, read_window
 
 UNWRITTEN = ('masked', 'zeros')
 
@@ -88,7 +89,7 @@ class Memorizing(nn.Module):
         attention, see `NormalizedAttention`; the memory has no positions.
       memory_size: keys and values kept per lane (batch row) and head, first in, first out.
       top_k: entries that a query reads.
-      search: see `nearest.nearest`.
+      search: 'exact', 'approximate' or 'bucketed'; see `nearest.nearest`.
       recall_target: target recall of search='approximate'.
       block_size: entries searched at once.
       cache_dtype: dtype of the entries: 'float32', 'bfloat16', or 'int8' with a scale each.
@@ -169,14 +170,19 @@ class Memorizing(nn.Module):
             record(self, Look(weights.reshape(by_query), None, out, entries, parts))
         return out
 
+    def gates(self, stored: jax.Array) -> jax.Array:
+        """Weights of the large memory, [batch | 1, heads, 1, 1]; `stored`: int32 [batch], entries."""
+        gate = jax.nn.sigmoid(self.gate)[None, :, None, None]
+        if self.skip_gate_when_empty:
+            gate = jnp.where((stored > 0)[:, None, None, None], gate, jnp.zeros_like(gate))
+        return gate
+
     def _mix(self, local: jax.Array, retrieved: jax.Array, stored: jax.Array) -> jax.Array:
         """Gates the two results, [batch, heads, n, head_dim], and projects them.
 
         `stored`: int32 [batch], entries written.
         """
-        gate = jax.nn.sigmoid(self.gate)[None, :, None, None].astype(local.dtype)
-        if self.skip_gate_when_empty:
-            gate = jnp.where((stored > 0)[:, None, None, None], gate, jnp.zeros_like(gate))
+        gate = self.gates(stored).astype(local.dtype)
         return self.projections.out(local * (1 - gate) + retrieved * gate)
 
     def _remember(
@@ -244,10 +250,35 @@ def recipe(scale: Scale) -> Recipe:
     return Recipe(sections, attention=tuple(names), groups=groups, notes=notes)
 
 
+def ages(rows: Rows, entries: jax.Array) -> jax.Array:
+    """Ages of `entries`, int32 [batch | 1, ...], numbers in the ring; 1 = the one written last."""
+    newest = (rows.count - 1).reshape(-1, *[1] * (entries.ndim - 1))
+    return 1 + (newest - entries) % rows.rows_keys.shape[2]
+
+
+def held(layer: Any, state: MemorizingState) -> dict[str, Held]:
+    """The recent keys and values, and the entries of the large memory."""
+    numbers = jnp.arange(layer.memory_size, dtype=jnp.int32)[None]
+    filled = numbers < state.rows.count[:, None]
+    return {
+        'recent': held_window(state.recent.count, layer.memory_length),
+        'entries': Held(filled.astype(jnp.float32), ages(state.rows, numbers)),
+    }
+
+
+def read(seen: Seen) -> dict[str, Read]:
+    """Recent tokens and the segment by 1 - gate, the nearest entries by the gate."""
+    look, gate = seen.look(''), seen.layer.gates(seen.state.rows.count)
+    places = jnp.where(look.entries < 0, NOWHERE, -ages(seen.state.rows, look.entries))
+    entries = Read((look.weights * gate).astype(jnp.float32), places)
+    return {**read_window(seen.look('attention'), 1 - gate), 'entries': entries}
+
+
 ENTRY = Entry(
     name='memorizing',
     layer=Memorizing,
     fused=normalized_attention.fused,
+    view=View(held, read),
     check=check,
     lengths={'memory_length': '', 'memory_size': '+ entries '},
     reach=lambda fields, segment: max(fields['memory_size'], fields['memory_length']),
@@ -262,7 +293,7 @@ ENTRY = Entry(
             gate_init=FIRST_GATE_IN_HOST,
         ),
         exact=True,
-        how="gates per head, which are shut while nothing is stored; the host's scores",
+        how="gates per head, which are closed while nothing is stored; the host's scores",
         positions='none in the memory, as in the paper',
     ),
     toy=dict(memory_length=4, memory_size=12, top_k=3, block_size=4),

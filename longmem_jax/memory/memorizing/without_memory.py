@@ -17,6 +17,7 @@ from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
 from longmem_jax.segment import Aux, Segment, mean_count
+from longmem_jax.views import View, held_window, read_window
 
 
 @flax.struct.dataclass
@@ -104,6 +105,10 @@ ENTRY = Entry(
     name='normalized_xl',
     layer=NormalizedXL,
     fused=normalized_attention.fused,
+    view=View(
+        held=lambda layer, state: {'recent': held_window(state.count, layer.memory_length)},
+        read=lambda seen: read_window(seen.look()),
+    ),
     check=normalized_attention.check,
     lengths={'memory_length': ''},
     reach=lambda fields, segment: fields['memory_length'],
@@ -116,7 +121,7 @@ ENTRY = Entry(
         ),
         exact=True,
         how="a window of keys and values, masked while it is empty; the host's scores",
-        positions="the host's rotary ones; with others there is no window",
+        positions="the host's rotary ones; with other positions there is no window",
     ),
     toy=dict(memory_length=4),
 )

@@ -15,9 +15,16 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings
 from longmem_jax.layers.relative_position import shared_biases
-from longmem_jax.memory.memory_tokens.layer import MemoryTokensLayer, check, reach
+from longmem_jax.memory.memory_tokens.layer import (
+    MemoryTokensLayer,
+    check,
+    held,
+    reach,
+    read,
+)
 from longmem_jax.memory.transformer_xl import TransformerXLState
 from longmem_jax.segment import Aux, Packing, Segment, pack, select_lanes
+from longmem_jax.views import View
 
 
 def surround(
@@ -174,6 +181,7 @@ class MemoryTokens(nn.Module):
 ENTRY = Entry(
     name='memory_tokens',
     layer=MemoryTokensLayer,
+    view=View(held, read),
     standalone=MemoryTokens,
     check=check,
     shared=shared_biases,

@@ -22,6 +22,7 @@ from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.memory.transformer_xl import TransformerXLState, remember
 from longmem_jax.segment import Aux, Segment, mean_count
+from longmem_jax.views import NOWHERE, Held, Read, Seen
 
 LOOK_AHEAD = ('nearest', 'released')
 
@@ -285,3 +286,46 @@ class MemoryTokensLayer(nn.Module):
     ) -> TransformerXLState:
         """Writes the first `count` positions of the open segment, memory tokens included."""
         return remember(state, cache.hidden, count)
+
+
+def _around(layer: MemoryTokensLayer) -> tuple[int, int]:
+    """The number of leading and of trailing memory tokens."""
+    return layer.num_tokens, layer.num_tokens * layer.at_end
+
+
+def _cached(layer: MemoryTokensLayer) -> jax.Array:
+    """Ages of the positions of the cache, int32 [memory_length]; 0 = a memory token.
+
+    Of segments that were full, as all but the last one of a document are.
+    """
+    leading, trailing = _around(layer)
+    width = layer.settings.segment_length
+    length = width - leading - trailing
+    back = layer.memory_length - 1 - jnp.arange(layer.memory_length, dtype=jnp.int32)
+    segments, place = back // width, back % width - trailing
+    of_text = (place >= 0) & (place < length)
+    return jnp.where(of_text, segments * length + place + 1, 0)
+
+
+def held(layer: MemoryTokensLayer, state: TransformerXLState) -> dict[str, Held]:
+    """The tokens in the cache, without the memory tokens in it."""
+    ages = _cached(layer)[None]
+    back = layer.memory_length - jnp.arange(layer.memory_length, dtype=jnp.int32)[None]
+    filled = (back <= state.count[:, None]) & (ages > 0)
+    return {'cache': Held(filled.astype(jnp.float32), ages)}
+
+
+def read(seen: Seen) -> dict[str, Read]:
+    """The attention of the tokens, not of the memory tokens, which are no tokens of the text."""
+    layer = seen.layer
+    leading, trailing = _around(layer)
+    length = layer.settings.segment_length - leading - trailing
+    weights = seen.look('attention').weights[:, :, leading : leading + length]
+    ages = _cached(layer)
+    before = jnp.where(ages > 0, -ages, NOWHERE)[None]
+    position = jnp.arange(layer.settings.segment_length, dtype=jnp.int32)[None] - leading
+    tokens = (seen.segment.num_valid - leading - trailing)[:, None]
+    inside = jnp.where((position >= 0) & (position < tokens), position, NOWHERE)
+    before = jnp.broadcast_to(before, (inside.shape[0], before.shape[1]))
+    places = jnp.concatenate([before, inside], axis=1)
+    return {'attention': Read(weights.astype(jnp.float32), places[:, None, None])}

@@ -1,0 +1,1 @@
+"""One page that shows what a memory does for a text."""
