@@ -82,29 +82,7 @@ def _kernel(*refs: Any, plan: Plan, names: list[str], outputs: list[str], droppe
         narrow = to_scores.astype(keys.dtype)
         refs['to_queries'][rows, :] += blocks.product(narrow, keys, (1, 0))
         refs['to_keys'][...] += blocks.product(narrow, refs['queries'][...], (0, 0))
-        if 'positions' not in outputs and 'bias' not in outputs:
-            return
-        place = pl.ds(plan.first_row(query_block, key_block), plan.width)
-
-        def by_distance() -> jax.Array:
-            return blocks.unskew(to_scores, plan.width)
-
-        def add_table(by_distance: jax.Array) -> None:
-            by_distance = by_distance.astype(keys.dtype)
-            table, positions = refs['table'][place, :], refs['positions'][...]
-            refs['to_positions'][rows, :] += blocks.product(by_distance, table, (1, 0))
-            refs['d_table'][place, :] += blocks.product(by_distance, positions, (0, 0))
-
-        if 'bias' in outputs:
-            moved = by_distance()
-            refs['d_bias'][:, place] += moved.sum(axis=0, keepdims=True)
-            if 'positions' in outputs:
-                add_table(moved)
-        else:
-
-            @pl.when(plan.is_near(query_block, key_block))
-            def _() -> None:
-                add_table(by_distance())
+        _add_by_distance(refs, plan, query_block, key_block, to_scores, rows)
 
     @pl.when(is_last_query)
     def _() -> None:
@@ -116,6 +94,45 @@ def _kernel(*refs: Any, plan: Plan, names: list[str], outputs: list[str], droppe
         for name in ('queries', 'positions'):
             if name in outputs:
                 refs[f'd_{name}'][...] = refs[f'to_{name}'][...].astype(refs[f'd_{name}'].dtype)
+
+
+def _add_by_distance(
+    refs: dict[str, Any],
+    plan: Plan,
+    query_block: Any,
+    key_block: Any,
+    to_scores: jax.Array,
+    rows: Any,
+) -> None:
+    """Adds a block's derivatives by the table, by the queries that meet it, and by the bias.
+
+    Args:
+      refs: arrays of the kernel, by name.
+      plan: of the attention.
+      query_block, key_block: numbers of the block.
+      to_scores: derivative by its scores, float32 [block_queries, block_keys].
+      rows: slice of its queries among all of them.
+    """
+    if 'table' not in refs and 'bias' not in refs:
+        return
+    place = pl.ds(plan.first_row(query_block, key_block), plan.width)
+
+    def add_table(by_distance: jax.Array) -> None:
+        table, positions = refs['table'][place, :], refs['positions'][...]
+        by_distance = by_distance.astype(table.dtype)
+        refs['to_positions'][rows, :] += blocks.product(by_distance, table, (1, 0))
+        refs['d_table'][place, :] += blocks.product(by_distance, positions, (0, 0))
+
+    if 'bias' in refs:
+        by_distance = blocks.unskew(to_scores, plan.width)
+        refs['d_bias'][:, place] += by_distance.sum(axis=0, keepdims=True)
+        if 'table' in refs:
+            add_table(by_distance)
+        return
+
+    @pl.when(plan.is_near(query_block, key_block))
+    def _() -> None:
+        add_table(blocks.unskew(to_scores, plan.width))
 
 
 def _order(head: Any, lane: Any, key_block: Any, query_block: Any) -> tuple[Any, ...]:
