@@ -264,7 +264,9 @@ def lower_step(experiment: Experiment) -> jax.stages.Lowered:
         out_shardings=(experiment.state_shardings, sharding.replicated(experiment.mesh)),
         donate_argnums=0,
     )
-    return jitted.lower(experiment.abstract_state, *_abstract_batch(experiment))
+    # Memories ask for the mesh, to keep to the lanes and rows of their own device.
+    with jax.set_mesh(experiment.mesh):
+        return jitted.lower(experiment.abstract_state, *_abstract_batch(experiment))
 
 
 def step_flops(compiled: Any, segments_per_step: int) -> float:
@@ -272,10 +274,16 @@ def step_flops(compiled: Any, segments_per_step: int) -> float:
 
     XLA counts the body of a loop once, so its count is that of one segment; with
     `config.train.gradient_segments` there are two loops, and it is too high. The small share of the
-    optimizer is counted once per segment, and a switch as its largest branch, used or not.
+    optimizer is counted once per segment, and a switch as its largest branch, used or not: see
+    `has_branches`.
     """
     cost = compiled.cost_analysis() or {}
     return float(cost.get('flops', 0.0)) * segments_per_step
+
+
+def has_branches(lowered: jax.stages.Lowered) -> bool:
+    """Whether a step chooses on the device what it computes, so that `step_flops` is a bound."""
+    return 'stablehlo.case' in lowered.as_text()
 
 
 def to_devices(

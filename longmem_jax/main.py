@@ -24,6 +24,7 @@ from longmem_jax.commands import (
     listing,
     reinforcement,
     score,
+    tokenize_documents,
     translate,
 )
 from longmem_jax.commands.start_from import of_host
@@ -162,6 +163,10 @@ def _export(experiment: Experiment) -> None:
     export.export(experiment, _FOLDER.value)
 
 
+def _tokenize(experiment: Experiment) -> None:
+    tokenize_documents.tokenize(experiment, _SPLIT.value)
+
+
 def _memory_files() -> dict[str, str]:
     return {'save_state': _SAVE_STATE.value, 'load_state': _LOAD_STATE.value}
 
@@ -178,6 +183,7 @@ MODES = {
     'build_datastore': Mode(_build_datastore, None, None),
     'train_spalm': Mode(spalm.train, None, None),
     'export': Mode(_export, None, None),
+    'tokenize': Mode(_tokenize, None, None),
 }
 
 # They read a run, so that a folder that is not there is a mistake.
@@ -235,7 +241,8 @@ _FOLDER = flags.DEFINE_string('folder', '', 'export: the Hugging Face folder to 
 _SPLIT = flags.DEFINE_string(
     'split',
     '',
-    'train, validation or test; the default is test for evaluate and floors, train for build_datastore.',
+    'train, validation or test; the default is test for evaluate and floors, train for build_datastore, '
+    'all three for tokenize.',
 )
 _TOPOLOGY = flags.DEFINE_string('topology', '', 'compile: a TPU slice such as v5e:4x4.')
 _DISTRIBUTED = flags.DEFINE_bool(

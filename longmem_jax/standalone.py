@@ -29,9 +29,10 @@ import numpy as np
 from longmem_jax.contract import Entry, ModelSettings, fields_of, identity
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.faults import at_least, of_section
+from longmem_jax.in_place import reset_lanes
 from longmem_jax.memory.checks import kernel_faults, layer_faults, size_faults
 from longmem_jax.memory.registry import ATTENTION, LAYERS
-from longmem_jax.segment import Aux, Segment, State, pack, select_lanes
+from longmem_jax.segment import Aux, Segment, State, pack
 
 
 class Layer(nn.Module):
@@ -117,7 +118,7 @@ class Layer(nn.Module):
         segment, packing = pack(Segment(tokens, valid, start, key))
         fresh = self.initial_state(batch)
         _check_state(state, fresh, batch)
-        state = select_lanes(start, fresh, state)
+        state = reset_lanes(start, fresh, state)
         x = packing.pack(x.astype(self.settings.dtype))
         y, state, aux = self.inner(x, state, segment, train=train)
         y = packing.unpack(y)

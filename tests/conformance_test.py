@@ -16,6 +16,7 @@ from longmem_jax.devices.sharding import lanes_sharding, make_mesh, parameter_sh
 from longmem_jax.generation import memory_file
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.stream import open_stream, read_token
+from longmem_jax.in_place import readable_state
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Segment, join_pieces, read_segments, split_at_starts
@@ -302,7 +303,7 @@ def stream_tokens(name, segments):
         )
         logits.append(one)
         if position == LENGTH - 1:
-            states.append(jax.device_get(stream.state))
+            states.append(jax.device_get(readable_state(stream.state)))
     logits = np.stack(logits).reshape(len(segments.tokens), LENGTH, BATCH, VOCAB)
     return logits.swapaxes(1, 2), states
 

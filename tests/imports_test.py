@@ -13,7 +13,7 @@ FLOORS = (
     ('errors',),
     ('files', 'faults', 'untrusted', 'workdir'),
     ('segment',),
-    ('views',),
+    ('in_place', 'views'),
     ('contract', 'devices'),
     ('stopping',),
     ('layers',),

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.config.base import base, stack
+from longmem_jax.in_place import readable_state
 from longmem_jax.memory.registry import ATTENTION, LAYERS
 from longmem_jax.models.kinds import KINDS, make_model
 from longmem_jax.models.parameters import initial_parameters, unbox
@@ -107,6 +108,6 @@ def run(model, params, segments, state=None):
 
     def read(state, segment, key):
         logits, state, _ = model.apply({'params': params}, segment, state, train=False)
-        return state, (logits, state)
+        return state, (logits, readable_state(state))
 
     return read_segments(read, state, segments, jax.random.key(0))[1]

@@ -15,7 +15,7 @@ from jax.experimental import topologies
 from longmem_jax.config import checks
 from longmem_jax.devices import hardware, sharding
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment, lower_step, step_flops
+from longmem_jax.experiment import Experiment, has_branches, lower_step, step_flops
 from longmem_jax.lifelong.build import Built as LifelongBuilt
 from longmem_jax.reinforcement.build import Built as AgentBuilt
 
@@ -30,6 +30,7 @@ class Fit:
       arguments, temporaries, output, aliased, code: bytes; `aliased` output reuses the memory of
         donated arguments.
       flops: operations of one step.
+      at_most: they are those of the largest branches, and others may be taken.
       moved: bytes that XLA counts as read or written in one step, bodies of loops once.
       capacity: bytes of memory of a chip; 0 = unknown.
       seconds: time to compile.
@@ -44,6 +45,7 @@ class Fit:
     code: int
     flops: float
     moved: float
+    at_most: bool
     capacity: float
     seconds: float
 
@@ -79,7 +81,7 @@ def find_topology(name: str) -> Any:
         raise UsageError(f'--topology={name}: not a slice that libtpu knows ({reason}).') from error
 
 
-def compile_step(config: Any, topology: str) -> Fit:
+def compile_step(config: Any, topology: str) -> tuple[Any, Fit]:
     """Compiles the training step of a configuration for a TPU slice.
 
     Lifelong learners need their data here, since the rows of the stream are in the program's shapes.
@@ -87,6 +89,9 @@ def compile_step(config: Any, topology: str) -> Fit:
     Args:
       config: the whole configuration.
       topology: slice, such as 'v5e:4x4'.
+
+    Returns:
+      The program (`jax.stages.Compiled`), and what it needs.
 
     Raises:
       UsageError: faults of the configuration on this number of chips, or of the topology.
@@ -96,7 +101,8 @@ def compile_step(config: Any, topology: str) -> Fit:
     mesh = sharding.make_mesh(config.mesh.to_dict(), devices)
     began = time.monotonic()
     if config.lifelong.method != 'none':
-        compiled = LifelongBuilt(config, None, mesh).lower_step().compile()
+        lowered = LifelongBuilt(config, None, mesh).lower_step()
+        compiled = lowered.compile()
     else:
         with jax.set_mesh(mesh):
             if config.reinforcement.environment != 'none':
@@ -106,7 +112,7 @@ def compile_step(config: Any, topology: str) -> Fit:
             compiled = lowered.compile()
     seconds = time.monotonic() - began
     memory = compiled.memory_analysis()
-    return Fit(
+    return compiled, Fit(
         chips=len(devices),
         kind=devices[0].device_kind,
         arguments=memory.argument_size_in_bytes,
@@ -116,6 +122,7 @@ def compile_step(config: Any, topology: str) -> Fit:
         code=memory.generated_code_size_in_bytes,
         flops=step_flops(compiled, config.train.segments_per_step),
         moved=float((compiled.cost_analysis() or {}).get('bytes accessed', 0.0)),
+        at_most=has_branches(lowered),
         capacity=hardware.memory_bytes(devices[0]),
         seconds=seconds,
     )
@@ -123,13 +130,14 @@ def compile_step(config: Any, topology: str) -> Fit:
 
 def compile_for(config: Any, topology: str) -> Fit:
     """Compiles the training step and prints the table; errors as in `compile_step`."""
-    fit = compile_step(config, topology)
+    _, fit = compile_step(config, topology)
     train = config.train
     tokens = train.num_lanes * train.segment_length * train.segments_per_step
     print(f'Training step for {fit.chips} x {fit.kind} ({topology}), {tokens:,} tokens per step')
     for name in ('arguments', 'temporaries', 'output', 'aliased', 'code', 'total'):
         print(f'  {name:<12}{getattr(fit, name) / 2**30:9.3f} GiB per chip')
-    print(f'  {"operations":<12}{fit.flops:9.3e} per chip and step')
+    bound = ', at most' if fit.at_most else ''
+    print(f'  {"operations":<12}{fit.flops:9.3e} per chip and step{bound}')
     once = ', segments once' if train.segments_per_step > 1 else ''
     print(f"  {'moved':<12}{fit.moved / 1e9:9.2f} GB per chip and step by XLA's count{once}")
     print(f'  compiled in {fit.seconds:.0f} s')

@@ -19,7 +19,7 @@ from longmem_jax.data.oddities import oddities
 from longmem_jax.devices import processes, sharding
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
-from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
+from longmem_jax.experiment import Experiment, has_branches, lower_step, step_flops, to_devices
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import escaped, sample_text
 from longmem_jax.memory.registry import LAYERS
@@ -63,8 +63,10 @@ class Programs:
     @functools.cached_property
     def step(self) -> Step:
         """The training step for the shapes of the config."""
-        compiled = lower_step(self._experiment).compile()
-        return Step(compiled, step_flops(compiled, self._experiment.config.train.segments_per_step))
+        lowered = lower_step(self._experiment)
+        compiled = lowered.compile()
+        flops = step_flops(compiled, self._experiment.config.train.segments_per_step)
+        return Step(compiled, flops, at_most=has_branches(lowered))
 
 
 def train(

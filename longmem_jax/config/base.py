@@ -95,6 +95,7 @@ def base() -> ml_collections.ConfigDict:
         endings=(),  # 'folder': only files with these endings, such as ('.py',)
         fractions=FRACTIONS,  # of one file: shares for training, validation and test
         pieces=1,  # parts of every training document, so that one can fill several lanes
+        tokenized='',  # folder of tokens that --mode=tokenize writes; '' = tokenized when read
         # Of texts.
         tokenizer=dict(
             kind='bytes',  # or another of `data.tokenizers.KINDS`
@@ -139,6 +140,9 @@ def base() -> ml_collections.ConfigDict:
         log_every=50,  # steps between lines of metrics; 0 = only at the end
         evaluate_every=1000,  # steps between scores of the validation split; 0 = only at the end
         seed=0,  # seed of initial parameters, dropout and other draws
+        # Generator of a step's draws, such as dropout: 'threefry', or 'rbg', that of the hardware:
+        # nearly free on TPUs, but other numbers on another mesh.
+        prng='threefry',
         # Initial parameters, where shapes agree: workdir of another run, or the folder of a
         # Hugging Face model or its name on the hub.
         start_from='',

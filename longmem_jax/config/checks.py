@@ -11,8 +11,10 @@ import ml_collections
 
 from longmem_jax.config import retrieval
 from longmem_jax.config.model_checks import model_faults, training_faults
+from longmem_jax.data import tokenized
 from longmem_jax.data.sets.registry import CLASS_SETS, DATA_SETS
 from longmem_jax.data.tasks.registry import TASKS
+from longmem_jax.devices.generators import PRNGS
 from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, nearest, unknown
 from longmem_jax.faults import above, at_least, between, under
@@ -40,6 +42,7 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
     faults += (
         _positive(config)
         + _gradient(config.train)
+        + _prng(config)
         + _optimizer(config)
         + _loss_weights(config)
         + _pairs(config)
@@ -152,6 +155,17 @@ def _gradient(train: Any) -> list[str]:
         f'config.train.gradient_segments = {train.gradient_segments}: must be 0 (all) or at most '
         f'config.train.segments_per_step = {train.segments_per_step}'
     ]
+
+
+def _prng(config: Any) -> list[str]:
+    """Faults of the generator of a step's draws."""
+    prng = config.train.prng
+    others = config.lifelong.method != 'none' or config.reinforcement.environment != 'none'
+    allowed = PRNGS[:1] if others else PRNGS
+    if prng in allowed:
+        return []
+    whom = ' for lifelong learners and agents' if others else ''
+    return [f'config.train.prng = {prng!r}: allowed{whom}: {", ".join(allowed)}']
 
 
 def _loss_weights(config: Any) -> list[str]:
@@ -306,7 +320,13 @@ def _tokenizer(data: Any) -> list[str]:
             f'path = {settings.path!r}: would be ignored; a file is only read for texts, and with '
             "another kind than 'bytes'"
         )
-    return under('config.data.tokenizer', faults)
+    faults = under('config.data.tokenizer', faults)
+    if data.tokenized and data.source not in tokenized.SOURCES:
+        faults.append(
+            f'config.data.tokenized = {data.tokenized!r}: the source {data.source!r} is not one of '
+            f'texts; allowed are {", ".join(tokenized.SOURCES)}'
+        )
+    return faults
 
 
 def _generate(config: Any) -> list[str]:

@@ -19,6 +19,7 @@ from longmem_jax.data.text_files import find_files
 from longmem_jax.files import checksum
 
 PLACE = ('path', 'name')  # where the data is: it may be moved
+TOKENS = 'tokenized'  # the same data, read in another way
 APART = ('tokenizer', 'seed')  # compared by themselves
 WHOLE = 64 << 20  # bytes of text files that are digested whole, a fraction of a second
 
@@ -36,18 +37,23 @@ def describe(data: Any, corpus: Corpus) -> dict[str, Any]:
       of text files, with all that is in them up to `WHOLE` bytes. Data that is drawn from
       `config.data.seed` has no digests.
     """
-    fields = json.loads(data.to_json_best_effort())
-    content = {
-        f'config.data.{name}': value
-        for name, value in fields.items()
-        if name not in (*PLACE, *APART)
-    }
+    content = fields_of(data)
     content['training documents'] = len(corpus)
     if data.source not in TASKS and data.source not in DATA_SETS:
         content['digest of three training documents'] = _digest_of_documents(corpus)
-    if data.source == 'text' and data.documents != 'folder':
-        content['digest of training files'] = _digest_of_files(Path(data.path).expanduser())
-    return {'place': {f'config.data.{name}': fields[name] for name in PLACE}, 'content': content}
+    files = corpus.files if data.tokenized else digest_of_files(data, 'train')
+    if files is not None:
+        content['digest of training files'] = files
+    return {'place': {f'config.data.{name}': data[name] for name in PLACE}, 'content': content}
+
+
+def fields_of(data: Any) -> dict[str, Any]:
+    """The fields of `config.data` that say what the documents are, as JSON: no places, no tokenizer."""
+    return {
+        f'config.data.{name}': value
+        for name, value in json.loads(data.to_json_best_effort()).items()
+        if name not in (*PLACE, *APART, TOKENS)
+    }
 
 
 def _digest_of_documents(corpus: Corpus) -> str:
@@ -58,8 +64,12 @@ def _digest_of_documents(corpus: Corpus) -> str:
     return digest.hexdigest()[:16]
 
 
-def _digest_of_files(root: Path) -> str:
-    files = [root] if root.is_file() else find_files(root, 'train')
+def digest_of_files(data: Any, split: str) -> str | None:
+    """A digest of the files of a split, see `describe`; None where the source has no such files."""
+    if data.source != 'text' or data.documents == 'folder':
+        return None
+    root = Path(data.path).expanduser()
+    files = [root] if root.is_file() else find_files(root, split)
     folder = root.parent if root.is_file() else root
     whole = sum(file.stat().st_size for file in files) <= WHOLE
 

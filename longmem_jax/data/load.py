@@ -23,6 +23,7 @@ from longmem_jax.data.sets.registry import CLASS_SETS, DATA_SETS
 from longmem_jax.data.stdlib import StandardLibrary
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.text_files import TextFiles
+from longmem_jax.data.tokenized import StoredCorpus
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import KINDS, Bytes, Tokenizer
 from longmem_jax.errors import UsageError, unknown
@@ -132,4 +133,6 @@ def load(data: Any, split: str, tokenizer: Tokenizer) -> Corpus:
     if data.source in CLASS_SETS:
         examples = CLASS_SETS[data.source].examples(data, split)
         return ClassCorpus(examples, tokenizer, data.task.max_length)
+    if data.tokenized:
+        return StoredCorpus(data, split, tokenizer)
     return Corpus(load_source(data, split), tokenizer)

@@ -70,12 +70,19 @@ class Evaluator:
             static_argnums=1,
             out_shardings=memory,
         )
-        self._step = jax.jit(
+        step = jax.jit(
             functools.partial(_score, model),
             static_argnames='reset',
             out_shardings=(memory, lanes_sharding(mesh), everywhere),
             donate_argnames='memory',
         )
+
+        def step_on_mesh(*given: Any, reset: bool) -> Any:
+            # Memories ask for the mesh, to keep to the lanes and rows of their own device.
+            with jax.set_mesh(mesh):
+                return step(*given, reset=reset)
+
+        self._step = step_on_mesh
 
     def initial_state(self, params: Any, num_lanes: int) -> Any:
         """Memories at the start of a document; every leaf [num_lanes, ...]."""

@@ -18,6 +18,7 @@ from longmem_jax import files
 from longmem_jax.config import earlier
 from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
+from longmem_jax.in_place import readable_state
 from longmem_jax.untrusted import json_file, schema, tensor_file
 
 FORMAT = 'longmem_jax state 2'
@@ -89,7 +90,7 @@ def save(path: str, state: Any, pending: jax.Array, model: Any, params: Any) -> 
       UsageError: the file cannot be written, or is not a regular one.
     """
     target = _target(path)
-    named, _ = _named(state)
+    named, _ = _named(readable_state(state))
     metadata = {
         'format': FORMAT,
         'model': json.dumps(model, sort_keys=True),

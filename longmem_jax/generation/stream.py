@@ -10,6 +10,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.in_place import reset_lanes
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import select_lanes
 
@@ -79,7 +80,7 @@ def read_token(
         else:
             state = jax.lax.cond(full.any(), write_full, lambda stream: stream.state, stream)
             fresh = model.apply({'params': params}, batch_size, method='initial_state')
-            state = select_lanes(start, fresh, state)
+            state = reset_lanes(start, fresh, state)
         opened = open_stream(model, params, state, batch_size)
         opened = opened.replace(begin=position % model.segment_length)
         return select_lanes(opens, opened, stream)

@@ -180,6 +180,27 @@ class Embedding(nn.Module):
         )
         return logits + bias.astype(logit_dtype).reshape((1,) * (hidden.ndim - 1) + (-1,))
 
+    def _target_logits(self, hidden: jax.Array, targets: jax.Array, logits: jax.Array) -> jax.Array:
+        """The logits of `targets`, without another pass over all of them where that is exact.
+
+        Products of bfloat16 numbers are exact in float32, up to the order of a sum. Those of float32
+        numbers may be rounded in matrix products, as TPUs do, and then a logit by itself would not fit
+        to the others.
+
+        Args:
+          hidden: [batch, n, d_model].
+          targets: int32 [batch, n].
+          logits: [batch, n, vocab_size], of one cluster.
+        """
+        if hidden.dtype != jnp.bfloat16:
+            return jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+        if self.out_projections:
+            hidden = hidden @ self.out_projections[0].astype(hidden.dtype).T
+        vectors = self.out_tables[0][targets].astype(hidden.dtype).astype(logits.dtype)
+        products = (hidden.astype(logits.dtype) * vectors).sum(axis=-1)
+        values = products + self.out_biases[0][targets].astype(logits.dtype)
+        return _as_taken(logits, targets, jax.lax.stop_gradient(values))
+
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Logits of the whole vocabulary; log-probabilities where there are clusters.
 
@@ -217,6 +238,9 @@ class Embedding(nn.Module):
 
         head = self._cluster_logits(hidden, 0)
         log_z = jax.nn.logsumexp(head, axis=-1)
+        if not self.cutoffs:
+            logit = self._target_logits(hidden, targets, head)
+            return log_z - logit, log_z, _is_likeliest(head, logit, targets)
         entry = targets
         for i in range(1, len(edges) - 1):
             inside = (targets >= edges[i]) & (targets < edges[i + 1])
@@ -237,3 +261,49 @@ class Embedding(nn.Module):
             likeliest = jnp.where(score > highest, top + edges[i], likeliest)
             highest = jnp.maximum(score, highest)
         return nll, log_z, likeliest == targets
+
+
+@jax.custom_vjp
+def _as_taken(logits: jax.Array, targets: jax.Array, values: jax.Array) -> jax.Array:
+    """`values`, [batch, n], with the derivatives of `logits[..., targets]`, which they are equal to.
+
+    So the derivative with respect to the targets' vectors is part of the product that all vectors
+    need, not rows that are added to a table by themselves.
+    """
+    del logits, targets
+    return values
+
+
+def _as_taken_forward(
+    logits: jax.Array, targets: jax.Array, values: jax.Array
+) -> tuple[jax.Array, Any]:
+    return values, (targets, jnp.zeros((0, logits.shape[-1]), logits.dtype))
+
+
+def _as_taken_backward(residuals: Any, gradient: jax.Array) -> tuple[jax.Array, None, jax.Array]:
+    targets, like = residuals
+    is_target = jnp.arange(like.shape[1], dtype=targets.dtype) == targets[..., None]
+    to_logits = jnp.where(is_target, gradient[..., None].astype(like.dtype), 0)
+    return to_logits, None, jnp.zeros_like(gradient)
+
+
+_as_taken.defvjp(_as_taken_forward, _as_taken_backward)
+
+
+def _is_likeliest(logits: jax.Array, logit: jax.Array, targets: jax.Array) -> jax.Array:
+    """Whether targets have the largest logit, of equal ones the first: bool [batch, n].
+
+    Two maxima, which the product of the logits takes on its way; an argmax would read all of them once
+    more.
+
+    Args:
+      logits: [batch, n, vocab_size].
+      logit: [batch, n], those of the targets.
+      targets: int32 [batch, n].
+    """
+    logits, logit = jax.lax.stop_gradient((logits, logit))
+    token, target = jnp.arange(logits.shape[-1], dtype=targets.dtype), targets[..., None]
+    nothing = jnp.asarray(-jnp.inf, logits.dtype)
+    before = jnp.where(token < target, logits, nothing).max(axis=-1)
+    after = jnp.where(token > target, logits, nothing).max(axis=-1)
+    return (logit > before) & (logit >= after)

@@ -1,4 +1,4 @@
-"""First-in-first-out entries (keys and values), and the nearest of them to each query.
+"""The nearest entries of a ring to each query.
 
 Entries are searched in blocks with a running list of the best, so that the scores of all entries never
 exist at once. On a mesh with a `memory` axis every device keeps and searches its own shard, and the
@@ -6,155 +6,16 @@ best of all shards are merged. Nothing here has a gradient.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
-import flax.struct
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
-from longmem_jax.devices.sharding import RULES, memory_rows
 from longmem_jax.layers.attention_rules import NEVER
+from longmem_jax.layers.ring import Rows, on_devices
+from longmem_jax.layers.top_k import top_k
 
 SEARCHES = ('exact', 'approximate', 'bucketed')
-DTYPES = ('float32', 'bfloat16', 'int8')
-
-
-@flax.struct.dataclass
-class Rows:
-    """A ring of entries per lane and head; `rows_...` are sharded over the mesh axis `memory`.
-
-    Attributes:
-      rows_keys, rows_values: [batch, heads, size, width]; entry `count % size` is written next.
-      rows_key_scale, rows_value_scale: float32 [batch, heads, size, 1] of int8 entries, else None.
-      count: int32 [batch], entries written since the last reset, until all are filled; from then on
-        one of size .. 2 size - 1 with the same remainder, so that it never outgrows its type.
-    """
-
-    rows_keys: jax.Array
-    rows_values: jax.Array
-    rows_key_scale: Any
-    rows_value_scale: Any
-    count: jax.Array
-
-
-def no_rows(batch: int, heads: int, size: int, width: int, dtype: str) -> Rows:
-    """An empty ring of `size` entries; `dtype` is one of `DTYPES`, or 'float64' for float64 models."""
-    zeros = jnp.zeros((batch, heads, size, width), dtype)
-    scale = jnp.zeros((batch, heads, size, 1), jnp.float32) if dtype == 'int8' else None
-    return Rows(zeros, zeros, scale, scale, jnp.zeros((batch,), jnp.int32))
-
-
-def _quantized(new: jax.Array, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array | None]:
-    """Entries as they are stored, and their scales (int8 only)."""
-    if dtype != jnp.int8:
-        return new.astype(dtype), None
-    new = new.astype(jnp.float32)
-    scale = jnp.maximum(jnp.abs(new).max(axis=-1, keepdims=True), 1e-30) / 127
-    return jnp.round(new / scale).astype(jnp.int8), scale
-
-
-def _axes(batch: int, size: int) -> tuple[tuple[str, ...], int]:
-    """Mesh axes of the lanes, and the number of shards of the memory, on the current mesh."""
-    mesh = jax.sharding.get_abstract_mesh()
-    num_shards = mesh.shape.get('memory', 1) if mesh.shape else 1
-    if num_shards == 1:
-        return (), 1
-    lanes = tuple(axis for axis in RULES['lanes'] if mesh.shape.get(axis, 1) > 1)
-    count = 1
-    for axis in lanes:
-        count *= mesh.shape[axis]
-    return (lanes if batch % count == 0 else ()), memory_rows(size, num_shards)
-
-
-def _on_devices(
-    function: Callable[[Rows, Any, Any], Any], ring: Rows, per_row: Any, returns_ring: bool
-) -> Any:
-    """`function(ring, per_row, base)` on every shard; `base` is the index of its first entry."""
-    batch, _, size, _ = ring.rows_keys.shape
-    lanes, num_shards = _axes(batch, size)
-    if num_shards == 1:
-        return function(ring, per_row, 0)
-    by_lane = P(lanes or None)
-    by_entry = P(lanes or None, None, 'memory')
-    ring_specs = Rows(
-        by_entry, by_entry, by_entry if ring.rows_key_scale is not None else None,
-        by_entry if ring.rows_value_scale is not None else None, by_lane,
-    )  # fmt: skip
-
-    def on_shard(ring: Rows, per_row: Any) -> Any:
-        return function(ring, per_row, jax.lax.axis_index('memory') * (size // num_shards))
-
-    return jax.shard_map(
-        on_shard,
-        in_specs=(ring_specs, by_lane),
-        out_specs=ring_specs if returns_ring else by_lane,
-        axis_names={*lanes, 'memory'},
-        check_vma=False,
-    )(ring, per_row)
-
-
-def write(ring: Rows, keys: jax.Array, values: jax.Array, num_valid: jax.Array) -> Rows:
-    """Writes the first `num_valid` (int32 [batch]) of `keys` and `values` over the oldest entries.
-
-    Args:
-      ring: the entries.
-      keys, values: [batch, heads, n, width].
-      num_valid: if more than the size of the ring, the last ones are kept.
-    """
-    capacity = ring.rows_keys.shape[2]
-
-    def write_shard(ring: Rows, per_row: Any, base: Any) -> Rows:
-        keys, values, num_valid = per_row
-        number = jnp.arange(keys.shape[2], dtype=jnp.int32)[None]
-        written = ring.count + num_valid
-        index = (ring.count[:, None] + number) % capacity - base
-        size = ring.rows_keys.shape[2]
-        mask = (number < num_valid[:, None]) & (number >= num_valid[:, None] - capacity)
-        index = jnp.where(mask & (index >= 0), index, size)  # out of bounds: not written
-
-        def write_at(entries: jax.Array | None, new: jax.Array) -> jax.Array | None:
-            if entries is None:
-                return None
-            write = jax.vmap(lambda lane, index, new: lane.at[:, index].set(new, mode='drop'))
-            return write(entries, index, new.astype(entries.dtype))
-
-        (packed_keys, key_scale), (packed_values, value_scale) = (
-            _quantized(jax.lax.stop_gradient(new), ring.rows_keys.dtype) for new in (keys, values)
-        )
-        return Rows(
-            write_at(ring.rows_keys, packed_keys),
-            write_at(ring.rows_values, packed_values),
-            write_at(ring.rows_key_scale, key_scale),
-            write_at(ring.rows_value_scale, value_scale),
-            jnp.where(written < capacity, written, capacity + written % capacity),
-        )
-
-    return _on_devices(write_shard, ring, (keys, values, num_valid), True)
-
-
-def top_k(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """The k largest of the last axis and their indices, exactly.
-
-    The k best are in the k groups with the largest maxima, so only those are searched.
-
-    Args:
-      scores: float32 [..., n], n >= k.
-      k: static.
-
-    Returns:
-      float32 [..., k], largest first, and int32 [..., k].
-    """
-    number = scores.shape[-1]
-    group = max(1, round((number / k) ** 0.5))
-    if group < 4 or number % group:
-        return jax.lax.top_k(scores, k)
-    groups = scores.reshape(*scores.shape[:-1], number // group, group)
-    _, best_groups = jax.lax.top_k(groups.max(axis=-1), k)
-    candidates = jnp.take_along_axis(groups, best_groups[..., None], axis=-2)
-    best, index = jax.lax.top_k(candidates.reshape(*scores.shape[:-1], k * group), k)
-    return best, jnp.take_along_axis(best_groups, index // group, axis=-1) * group + index % group
 
 
 def _bucketed(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
@@ -182,7 +43,7 @@ def _search(
         block -= 1
     take = min(k, block)
     choose = {
-        'exact': top_k,
+        'exact': None,
         'approximate': functools.partial(jax.lax.approx_max_k, recall_target=recall),
         'bucketed': _bucketed,
     }[method]
@@ -198,10 +59,13 @@ def _search(
         if ring.rows_key_scale is not None:
             scale = jax.lax.dynamic_slice_in_dim(ring.rows_key_scale, start, block, axis=2)
             scores = scores * scale[..., 0][:, :, None]
-        number = base + start + jnp.arange(block, dtype=jnp.int32)
-        filled = number[None] < ring.count[:, None]
-        scores = jnp.where(filled[:, None, None], scores, jnp.asarray(NEVER, scores.dtype))
-        scores, index = choose(scores, take)
+        filled = (ring.count - base - start)[:, None, None]
+        if choose is None:
+            scores, index = top_k(scores, take, filled)
+        else:
+            number = jnp.arange(block, dtype=jnp.int32)
+            mask = number < filled[..., None]
+            scores, index = choose(jnp.where(mask, scores, jnp.float32(NEVER)), take)
         return scores, index.astype(jnp.int32) + base + start
 
     if block == size:
@@ -212,7 +76,7 @@ def _search(
         both = [
             jnp.concatenate(pair, -1) for pair in zip(best, best_of(number * block), strict=True)
         ]
-        scores, index = jax.lax.top_k(both[0], min(k, both[0].shape[-1]))
+        scores, index = top_k(both[0], min(k, both[0].shape[-1]))
         return (scores, jnp.take_along_axis(both[1], index, axis=-1)), None
 
     if take < k:  # blocks smaller than k: the list grows to k first
@@ -253,7 +117,7 @@ def nearest(
             scores, index = (
                 jax.lax.all_gather(local, 'memory', axis=3, tiled=True) for local in (scores, index)
             )
-            scores, best = jax.lax.top_k(scores, k)
+            scores, best = top_k(scores, k)
             index = jnp.take_along_axis(index, best, axis=-1)
         found = scores > NEVER / 2
         entries = index
@@ -275,4 +139,4 @@ def nearest(
             entries,
         )
 
-    return jax.lax.stop_gradient(_on_devices(find, ring, queries, False))
+    return jax.lax.stop_gradient(on_devices(find, ring, queries, False))

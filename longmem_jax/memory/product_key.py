@@ -11,12 +11,14 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from longmem_jax.contract import Entry, Graft, ModelSettings, NoState, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers.feature_maps import unit
-from longmem_jax.layers.nearest import top_k
 from longmem_jax.layers.norms import Norm
+from longmem_jax.layers.top_k import top_k
+from longmem_jax.layers.weighted_rows import weighted_rows
 from longmem_jax.segment import Aux, Segment, no_aux
 from longmem_jax.views import Read, Seen, Series, View
 
@@ -41,6 +43,15 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
             f'chunk = {fields["chunk"]}: must be 0 (all tokens at once) or a positive number of tokens'
         )
     return faults
+
+
+def _pairs(k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The ranks (i, j) of two sorted lists whose sums can be among the k largest, row by row.
+
+    No sum of ranks up to i and up to j is smaller, and there are (i + 1)(j + 1) of these.
+    """
+    ranks = np.arange(k)
+    return np.nonzero(np.outer(ranks + 1, ranks + 1) <= k)
 
 
 def find(
@@ -69,13 +80,15 @@ def find(
     (best_1, index_1), (best_2, index_2) = (
         top_k(jax.lax.stop_gradient(half), k) for half in scores
     )
-    sums = best_1[..., :, None] + best_2[..., None, :]
-    _, pairs = top_k(sums.reshape(*sums.shape[:-2], k * k), k)
-    first = jnp.take_along_axis(index_1, pairs // k, axis=-1)
-    second = jnp.take_along_axis(index_2, pairs % k, axis=-1)
+    rank_1, rank_2 = _pairs(k)
+    _, pairs = top_k(best_1[..., rank_1] + best_2[..., rank_2], k)
+    first, second = (
+        jnp.take_along_axis(index[..., rank], pairs, axis=-1).astype(jnp.int32)
+        for index, rank in ((index_1, rank_1), (index_2, rank_2))
+    )
     best = jnp.take_along_axis(scores[0], first, axis=-1)
     best = best + jnp.take_along_axis(scores[1], second, axis=-1)
-    return best, (first * keys.shape[2] + second).astype(jnp.int32)
+    return best, first * keys.shape[2] + second
 
 
 def read(values: jax.Array, weights: jax.Array, slots: jax.Array, chunk: int) -> jax.Array:
@@ -90,23 +103,8 @@ def read(values: jax.Array, weights: jax.Array, slots: jax.Array, chunk: int) ->
     Returns:
       [tokens, width].
     """
-    num_tokens = weights.shape[0]
-    weights, slots = (array.reshape(num_tokens, -1) for array in (weights, slots))
-
-    def read_chunk(inputs: tuple[jax.Array, jax.Array]) -> jax.Array:
-        weights, slots = inputs
-        return jnp.einsum('tk,tkd->td', weights, values[slots])
-
-    if not chunk or chunk >= num_tokens:
-        return read_chunk((weights, slots))
-    num_chunks = -(-num_tokens // chunk)
-    padding = num_chunks * chunk - num_tokens
-    weights, slots = (
-        jnp.pad(array, [(0, padding), (0, 0)]).reshape(num_chunks, chunk, -1)
-        for array in (weights, slots)
-    )
-    sums = jax.lax.map(jax.checkpoint(read_chunk), (weights, slots))
-    return sums.reshape(num_chunks * chunk, -1)[:num_tokens]
+    weights, slots = (array.reshape(len(array), -1) for array in (weights, slots))
+    return weighted_rows(values, weights, slots, chunk)
 
 
 def usage(

@@ -277,8 +277,7 @@ function select(t, {scroll = true} = {}) {
   verdict.textContent = scored ? `gain ${signed(gain[t])} nats` : '';
   verdict.className = gain[t] > 0 ? 'gains' : 'loses';
   showReads(t);
-  const slider = $('when');
-  if (Number(slider.max) === numSegments) { slider.value = segmentOf(t); }
+  $('when').value = Math.max(data.snapshots.findLastIndex((border) => border <= segmentOf(t)), 0);
   showHeld();
 }
 
@@ -358,9 +357,10 @@ function showTime() {
       figures.push(chart(name.replaceAll('_', ' '), Array.from({length: line.s[1]}, (_, j) => column(line, j))));
     }
     const names = Object.keys(layer.held);
-    if (names.length && data.snapshots.length === numSegments + 1) {
-      figures.push(chart('weight held', names.map((name) => heldSums(layer.held[name])), {labels: names}));
-      figures.push(chart('mean age of what is held, tokens', names.map((name) => Array.from(layer.age[name].v)), {labels: names}));
+    if (names.length) {
+      const every = numSegments / Math.max(data.snapshots.length - 1, 1);
+      figures.push(chart('weight held', names.map((name) => heldSums(layer.held[name])), {labels: names, every}));
+      figures.push(chart('mean age of what is held, tokens', names.map((name) => Array.from(layer.age[name].v)), {labels: names, every}));
     }
     if (figures.length) box.append(make('h3', {}, layer.name), make('div', {class: 'figures'}, ...figures));
   }

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.faults import above
+from longmem_jax.in_place import reset_lanes
 from longmem_jax.layers import initializers, positions
 from longmem_jax.layers.norms import Norm
 from longmem_jax.models.block import BlockState
@@ -128,7 +129,7 @@ class Agent(nn.Module):
         """
         batch_size = x.shape[0]
         packed, packing = pack(Segment(jnp.zeros(valid.shape, jnp.int32), valid, start))
-        state = select_lanes(start, self.initial_state(batch_size), state)
+        state = reset_lanes(start, self.initial_state(batch_size), state)
         packed = with_key(self, packed, train)
         x = self._placed(packing.pack(x), jnp.zeros((batch_size,), jnp.int32))
         hidden, state, aux = self.stack.read(x, state, packed, train=train)

@@ -17,9 +17,10 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.in_place import reset_lanes
 from longmem_jax.models.block import BlockState
 from longmem_jax.models.stack import make_stack, with_key
-from longmem_jax.segment import Aux, Segment, pack, select_lanes
+from longmem_jax.segment import Aux, Segment, pack
 
 
 @flax.struct.dataclass
@@ -79,7 +80,7 @@ class LanguageModel(nn.Module):
     def _read(self, segment: Segment, state: Any, train: bool) -> tuple[jax.Array, Any, Aux]:
         """Reads a packed segment: the last block's output, memories after it, `Aux`."""
         fresh = self.initial_state(segment.start.shape[0])
-        state = select_lanes(segment.start, fresh, state)
+        state = reset_lanes(segment.start, fresh, state)
         segment = with_key(self, segment, train)
         blocks, position = self._split(state)
         x = self.stack.embed(segment.tokens, first=position, train=train)

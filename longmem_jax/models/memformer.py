@@ -19,6 +19,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
+from longmem_jax.in_place import reset_lanes
 from longmem_jax.layers.cross_attention import CrossAttention
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.models.block import BlockState
@@ -197,7 +198,7 @@ class Memformer(nn.Module):
         self, segment: Segment, state: MemformerState, train: bool
     ) -> tuple[jax.Array, MemformerState, Aux]:
         """Reads a packed segment: the last block's output, memories after it, `Aux`."""
-        state = select_lanes(segment.start, self.initial_state(segment.start.shape[0]), state)
+        state = reset_lanes(segment.start, self.initial_state(segment.start.shape[0]), state)
         segment = with_key(self, segment, train)
         with jax.named_scope('encoder'):
             sources, slots, kept_share = self.encode(state, train=train)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Recipe, Scale
+from longmem_jax.in_place import reset_lanes
 from longmem_jax.memory.memory_tokens.around import LearnedTokens, surround, take
 from longmem_jax.models.block import BlockState
 from longmem_jax.models.stack import make_stack, token_std, with_key
@@ -136,7 +137,7 @@ class MemoryTransformer(nn.Module):
         """Reads a packed segment: output at tokens and at memory tokens, new state, `Aux`."""
         batch_size = segment.start.shape[0]
         num_tokens, at_end = self._sizes()
-        state = select_lanes(segment.start, self.initial_state(batch_size), state)
+        state = reset_lanes(segment.start, self.initial_state(batch_size), state)
         segment = with_key(self, segment, train)
         x = self.stack.embedding.encode(segment.tokens, jnp.zeros((batch_size,), jnp.int32))
         vectors = self._vectors(state, batch_size)

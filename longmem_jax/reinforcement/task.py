@@ -9,7 +9,7 @@ import jax
 
 from longmem_jax.config import saved
 from longmem_jax.devices import sharding
-from longmem_jax.experiment import step_flops
+from longmem_jax.experiment import has_branches, step_flops
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.reinforcement import figures
 from longmem_jax.reinforcement.build import Built
@@ -72,8 +72,10 @@ class AgentTask:
 
     def compile(self) -> Step:
         """The step for the shapes of the config."""
-        compiled = self._built.lower_step().compile()
-        return Step(compiled, step_flops(compiled, self._built.config.train.segments_per_step))
+        lowered = self._built.lower_step()
+        compiled = lowered.compile()
+        flops = step_flops(compiled, self._built.config.train.segments_per_step)
+        return Step(compiled, flops, at_most=has_branches(lowered))
 
     def batches(self, state: AgentState) -> Iterator[tuple[()]]:
         """Nothing, without an end: the environments are in the state."""

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from longmem_jax.errors import UsageError
-from longmem_jax.layers.nearest import top_k
+from longmem_jax.layers.top_k import top_k
 from longmem_jax.retrieval.datastore import Datastore
 
 QUERIES = 4096  # per search
@@ -180,7 +180,7 @@ class Exact:
             out_specs=P(queries_by, axes),
             check_vma=False,
         )(best, queries, exclude, *blocks, count)
-        scores, order = jax.lax.top_k(found[0], k)
+        scores, order = top_k(found[0], k)
         return scores, *(jnp.take_along_axis(place, order, axis=1) for place in found[1:])
 
     def _load(self) -> tuple[jax.Array, jax.Array]:
@@ -264,5 +264,5 @@ class Exact:
 def _merge(best: tuple[jax.Array, ...], others: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
     """The best of both; the first array [q, n] of each is the scores, [q, k] are kept."""
     scores, *places = (jnp.concatenate(pair, axis=1) for pair in zip(best, others, strict=True))
-    scores, order = jax.lax.top_k(scores, best[0].shape[1])
+    scores, order = top_k(scores, best[0].shape[1])
     return scores, *(jnp.take_along_axis(place, order, axis=1) for place in places)

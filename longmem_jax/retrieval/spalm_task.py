@@ -13,6 +13,7 @@ import optax
 
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.devices import sharding
+from longmem_jax.devices.generators import step_key
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import whole_file
 from longmem_jax.generation.reader import fresh_state
@@ -241,7 +242,7 @@ class SpalmTask:
             key = None if self._settings.frozen else key
             return gated.read(model, params, trained.spalm, memory, inputs, key)
 
-        key = jax.random.fold_in(state.key, state.step)
+        key = step_key(jax.random.fold_in(state.key, state.step), train.prng)
         memory, (scores, aux) = read_segments(read, state.memory, inputs, key, remat=train.remat)
         count = jnp.maximum(inputs.counted.sum(), 1)
 

@@ -54,8 +54,9 @@ class Progress(Protocol):
 class _Meter:
     """Steps and totals per second, and utilisation, between two calls."""
 
-    def __init__(self, flops: float):
+    def __init__(self, flops: float, at_most: bool):
         self._flops, self._time, self._step = flops, 0.0, -1
+        self._how = '_at_most' if at_most else ''
         self._totals: dict[str, float] = {}
 
     def skip(self, seconds: float) -> None:
@@ -77,10 +78,10 @@ class _Meter:
             for name, total in totals.items():
                 rates[f'{name}_per_s'] = (total - self._totals[name]) / seconds
             if self._flops:
-                rates['flops_per_s'] = self._flops * steps
+                rates[f'flops{self._how}_per_s'] = self._flops * steps
                 peak = peak_flops(jax.devices()[0])
                 if peak:
-                    rates['utilisation'] = rates['flops_per_s'] / peak
+                    rates[f'utilisation{self._how}'] = self._flops * steps / peak
         self._time, self._step, self._totals = now, step, totals
         return rates
 
@@ -136,9 +137,11 @@ class Record:
     are means over the steps since the last line.
     """
 
-    def __init__(self, task: Task, writer: Writer, progress: Progress, flops: float):
+    def __init__(
+        self, task: Task, writer: Writer, progress: Progress, flops: float, at_most: bool = False
+    ):
         self._task, self._writer, self._progress = task, writer, progress
-        self._meter, self._speed, self._means = _Meter(flops), '', _Means()
+        self._meter, self._speed, self._means = _Meter(flops, at_most), '', _Means()
         self._waiting: tuple[int, Metrics] | None = None
         self._warnings = dict(task.plan.warnings)
 
@@ -189,5 +192,6 @@ class Record:
 def _speed(rates: dict[str, float]) -> str:
     """The rates as text: ', 12,345 tokens/s'; '' if there are none."""
     per_second = {name.removesuffix('_per_s'): rate for name, rate in rates.items()}
-    shown = [name for name in per_second if name not in ('steps', 'flops', 'utilisation')]
+    hidden = ('flops', 'utilisation')
+    shown = [name for name in per_second if name != 'steps' and not name.startswith(hidden)]
     return ''.join(f', {per_second[name]:,.0f} {name}/s' for name in shown)

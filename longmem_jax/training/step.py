@@ -11,6 +11,7 @@ import optax
 from jax.sharding import Mesh
 
 from longmem_jax.data.lanes import Batch, Cursor
+from longmem_jax.devices.generators import step_key
 from longmem_jax.devices.sharding import (
     lanes_sharding,
     like_parameters,
@@ -18,6 +19,7 @@ from longmem_jax.devices.sharding import (
     parameter_shardings,
     replicated,
 )
+from longmem_jax.in_place import keep_state, restore_state
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Aux, Segment, mean_over_segments, read_segments
@@ -253,11 +255,13 @@ def make_train_step(
     def step(
         state: TrainState, batch: Batch, cursor: Cursor
     ) -> tuple[TrainState, dict[str, jax.Array]]:
-        key = jax.random.fold_in(state.key, state.step)
+        key = step_key(jax.random.fold_in(state.key, state.step), config.train.prng)
+        segments, _, length = batch.tokens.shape
+        before, kept = keep_state(state.memory, segments * length)
 
         def loss(params):
             params = freeze(config.optimizer.groups, params)
-            return read_batch(model, params, state.memory, batch, key, config.train)
+            return read_batch(model, params, before, batch, key, config.train)
 
         (objective, aux), gradients = jax.value_and_grad(loss, has_aux=True)(state.params)
         memory, metrics, statistics = aux
@@ -265,11 +269,10 @@ def make_train_step(
         finite = jnp.isfinite(objective) & jnp.isfinite(norm)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = average_in(optax.apply_updates(state.params, updates), statistics)
-        params, optimizer_state, memory = keep_finite(
-            finite,
-            (params, optimizer_state, memory),
-            (state.params, state.optimizer, state.memory),
+        params, optimizer_state = keep_finite(
+            finite, (params, optimizer_state), (state.params, state.optimizer)
         )
+        memory = restore_state(finite, memory, kept)
         new_state = state.replace(
             step=state.step + 1,
             params=params,

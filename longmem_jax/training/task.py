@@ -44,10 +44,12 @@ class Step:
         devices. Two names have a meaning: `skipped` counts consecutive non-finite steps;
         `NAME_seen` is a running total, also logged as `NAME_per_s`: a scalar, or [millions, remainder].
       flops: floating point operations of a call on one device; 0 = unknown.
+      at_most: a switch is counted as its largest branch, so less than `flops` may run.
     """
 
     call: Callable[..., tuple[State, Metrics]]
     flops: float = 0.0
+    at_most: bool = False
 
 
 class Task(Protocol):

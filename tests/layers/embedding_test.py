@@ -1,10 +1,11 @@
-"""Absolute positions beyond a segment."""
+"""Absolute positions beyond a segment, and what targets cost."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax.layers.embedding import Embedding
 from longmem_jax.models.parameters import initial_parameters, unbox
 from tests.toys import LENGTH, with_config
 
@@ -32,3 +33,56 @@ def test_a_learned_table_is_a_segment_long_unless_it_has_its_own_length():
         model = with_config('local', layers=1, position='learned', num_positions=number)
         params = unbox(jax.eval_shape(lambda m=model: initial_parameters(m, jax.random.key(0))))
         assert params['embedding']['places'].shape[0] == wanted
+
+
+def plain_costs(logits, targets):
+    """nll, log_z and whether the target is the first of the likeliest, from all logits."""
+    log_z = jax.nn.logsumexp(logits, axis=-1)
+    logit = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    return log_z - logit, log_z, logits.argmax(axis=-1) == targets
+
+
+@pytest.mark.parametrize('dtype, close', [('float32', 1e-5), ('bfloat16', 1e-2)])
+@pytest.mark.parametrize('width, tied', [(16, True), (16, False), (12, True)])
+def test_targets_cost_what_all_logits_say(dtype, close, width, tied):
+    """In bfloat16 their logits come from the table itself, and gradients are rounded once."""
+    layer = Embedding(
+        vocab_size=40, d_model=16, d_embed=width, cutoffs=(), div_val=1, tie_weights=tied,
+        tie_projections=(True,), output_bias=True, scale=False, position='none', num_positions=1,
+        std=1.0, scheme='normal', init_std=1.0, dtype=jnp.dtype(dtype),
+    )  # fmt: skip
+    tokens, targets = np.random.default_rng(0).integers(0, 40, (2, 3, 50)).astype(np.int32)
+    start = jnp.zeros((3,), jnp.int32)
+
+    def everything(module, tokens):
+        hidden = module.encode(tokens, start)
+        return hidden, module.nll(hidden, tokens)
+
+    params = unbox(jax.jit(lambda: layer.init(jax.random.key(0), tokens, method=everything))())
+    bias = jax.random.normal(jax.random.key(1), (40,))
+    params['params']['out_bias_0'] = bias
+
+    def costs(params, plain):
+        hidden = 2 * layer.apply(params, tokens, start, method='encode')
+        if not plain:
+            return layer.apply(params, hidden, targets, method='nll')
+        return plain_costs(layer.apply(params, hidden, method='logits'), targets)
+
+    def loss(params, plain):
+        nll, log_z, right = costs(params, plain)
+        return nll.mean() + 0.1 * jnp.square(log_z).mean(), (nll, log_z, right)
+
+    run = jax.jit(jax.value_and_grad(loss, has_aux=True), static_argnums=1)
+    (found, parts), gradient = run(params, False)
+    (wanted, plain), plain_gradient = run(params, True)
+    assert 0 < plain[2].mean() < 1
+    np.testing.assert_array_equal(parts[2], plain[2])
+    for part, other in zip((found, *parts[:2]), (wanted, *plain[:2]), strict=True):
+        np.testing.assert_allclose(part, other, rtol=1e-5, atol=1e-5)
+    for part, other in zip(*map(jax.tree.leaves, (gradient, plain_gradient)), strict=True):
+        assert part.dtype == other.dtype == jnp.float32
+        np.testing.assert_allclose(part, other, atol=close * np.abs(other).max())
+    nothing = jnp.zeros((1, 40, 16), dtype)
+    params['params']['out_bias_0'] = 0 * bias
+    equal = layer.apply(params, nothing, jnp.arange(40)[None], method='nll')[2]
+    np.testing.assert_array_equal(equal[0], np.arange(40) == 0)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from longmem_jax.devices.sharding import make_mesh, memory_shardings
 from longmem_jax.layers import nearest
+from longmem_jax.layers.ring import no_rows, write
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.models.stack import make_settings
@@ -19,20 +20,10 @@ def rows(seed, shape):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
-@given(st.integers(1, 40), st.integers(1, 6), st.integers(0, 5))
-def test_top_k_is_exact(groups, k, seed):
-    scores = rows(seed, (2, 3, 12 * groups))
-    best, at = nearest.top_k(scores, k)
-    wanted, _ = jax.lax.top_k(scores, k)
-    np.testing.assert_array_equal(best, wanted)
-    np.testing.assert_array_equal(jnp.take_along_axis(scores, at, axis=-1), wanted)
-    assert all(len(set(row)) == k for row in np.asarray(at).reshape(-1, k))
-
-
 def filled(seed, size, number, dtype='float32', width=4):
-    ring = nearest.no_rows(2, 3, size, width, dtype)
+    ring = no_rows(2, 3, size, width, dtype)
     keys, values = rows(seed, (2, 3, number, width)), rows(seed + 1, (2, 3, number, width))
-    return nearest.write(ring, keys, values, jnp.full((2,), number, jnp.int32)), keys, values
+    return write(ring, keys, values, jnp.full((2,), number, jnp.int32)), keys, values
 
 
 @pytest.mark.parametrize('block', [1, 4, 8, 24])
@@ -57,10 +48,10 @@ def test_rows_not_written_are_not_found():
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(3, 8))
 def test_the_ring_keeps_the_last_rows(numbers, size):
-    ring, written = nearest.no_rows(1, 1, size, 1, 'float32'), []
+    ring, written = no_rows(1, 1, size, 1, 'float32'), []
     for number in numbers:
         new = np.arange(len(written), len(written) + 9, dtype=np.float32)
-        ring = nearest.write(
+        ring = write(
             ring, *(jnp.asarray(new).reshape(1, 1, 9, 1),) * 2, jnp.asarray([number], jnp.int32)
         )
         written += new[:number].tolist()
@@ -153,9 +144,7 @@ def _with_gate(block, value):
 def test_recall_of_the_released_search():
     """32 buckets find about 64 % of the true 32 nearest."""
     keys, queries = rows(0, (1, 1, 8192, 16)), rows(1, (1, 1, 64, 16))
-    ring = nearest.write(
-        nearest.no_rows(1, 1, 8192, 16, 'float32'), keys, keys, jnp.asarray([8192])
-    )
+    ring = write(no_rows(1, 1, 8192, 16, 'float32'), keys, keys, jnp.asarray([8192]))
 
     def found(method):
         values = nearest.nearest(ring, queries, 32, method, 0.9, 8192)[1]
@@ -205,8 +194,8 @@ def test_a_memory_in_a_host_is_read_with_its_scores(normalized):
     settings = make_settings(model_config('memorizing'), 6)
     heads, width = settings.num_heads, settings.head_dim
     keys, values = rows(0, (2, heads, 5, width)), rows(1, (2, heads, 5, width))
-    empty = nearest.no_rows(2, heads, 8, width, 'float32')
-    ring = nearest.write(empty, keys, values, jnp.full((2,), 5, jnp.int32))
+    empty = no_rows(2, heads, 8, width, 'float32')
+    ring = write(empty, keys, values, jnp.full((2,), 5, jnp.int32))
     queries = rows(2, (2, heads, 4, width))
     sizes = dict(memory_size=8, top_k=8, block_size=8)
     layer = LAYERS['memorizing'].layer(settings, None, None, normalized=normalized, **sizes)

@@ -33,7 +33,7 @@ def made(monkeypatch):
         in_short=lambda metrics: f'{metrics["loss"]:.2f} {metrics["tokens_seen"]:.0f}',
     )
     kept = Kept()
-    return Record(task, kept, kept, 0.0), kept, clock
+    return Record(task, kept, kept, 12.0, at_most=True), kept, clock
 
 
 def test_the_loss_that_is_shown_is_the_mean_since_the_last_line(made):
@@ -69,3 +69,4 @@ def test_evaluations_and_checkpoints_do_not_slow_the_rate(made):
     added.write()
     ((_, _, speed),) = [row for row in kept.rows if row[1] == 'speed']
     assert speed['tokens_per_s'] == pytest.approx(8 / 2)
+    assert speed['flops_at_most_per_s'] == pytest.approx(12 / 2), 'a bound is called one'

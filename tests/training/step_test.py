@@ -1,6 +1,7 @@
 """The training step: which segments have a gradient."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -8,8 +9,9 @@ from configs import sorting
 from longmem_jax.config import checks
 from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
-from longmem_jax.experiment import Experiment
+from longmem_jax.experiment import Experiment, has_branches, lower_step
 from longmem_jax.training import step as train_step
+from longmem_jax.training.identity import settings_of
 
 
 def small(memory, **changes):
@@ -27,21 +29,35 @@ def small(memory, **changes):
     return config
 
 
+def one_device():
+    return sharding.make_mesh(dict(data=1, fsdp=1, tensor=1, memory=1), jax.devices()[:1])
+
+
+def batch(seed, starts=False):
+    """Five full segments of two lanes; `starts`: a document begins in the fourth of the second."""
+    tokens = np.random.default_rng(seed).integers(0, 8, (5, 2, 8)).astype(np.int32)
+    full, start = np.ones((5, 2, 8), bool), np.zeros((5, 2), bool)
+    start[3, 1] = starts
+    return lanes.Batch(
+        tokens=tokens, targets=tokens, valid=full, scored=full.astype(np.uint8),
+        start=start, num_bytes=np.ones((5, 2), np.float32),
+    )  # fmt: skip
+
+
 def gradients(config):
     """Loss, gradients and the memory after one sequence in every lane."""
-    mesh = sharding.make_mesh(dict(data=1, fsdp=1, tensor=1, memory=1), jax.devices()[:1])
-    made, train = Experiment(config, None, mesh), config.train
+    made, train = Experiment(config, None, one_device()), config.train
     source = lanes.batches(
         made.corpus('train'), lanes=range(2), num_lanes=2, segment_length=8,
         segments_per_batch=5, seed=0, shuffle=True, num_epochs=None, cursor=None,
     )  # fmt: skip
-    batch, _ = next(source)
-    assert not batch.scored[:-1].any() and batch.scored[-1].any()
+    read, _ = next(source)
+    assert not read.scored[:-1].any() and read.scored[-1].any()
     state = made.make_state()
 
     def loss(params):
         key = jax.random.key(0)
-        return train_step.read_batch(made.model, params, state.memory, batch, key, train)
+        return train_step.read_batch(made.model, params, state.memory, read, key, train)
 
     (objective, (memory, metrics, _)), found = jax.jit(jax.value_and_grad(loss, has_aux=True))(
         state.params
@@ -75,3 +91,71 @@ def test_the_number_of_segments_with_a_gradient_is_checked():
     for count, sound in ((0, True), (5, True), (6, False), (-1, False)):
         faults = checks.find_faults(small('transformer_xl', gradient_segments=count), 1)
         assert any('gradient_segments' in fault for fault in faults) != sound
+
+
+def readable(memory):
+    """The rows of a ring that its count covers, zeros elsewhere."""
+    rows = memory[0].attention.rows
+    covered = np.arange(rows.rows_keys.shape[2]) < np.asarray(rows.count)[:, None]
+    return [
+        np.where(covered[:, None, :, None], part, 0) for part in (rows.rows_keys, rows.rows_values)
+    ]
+
+
+def test_a_bad_step_leaves_the_memory_as_it_was():
+    """Of a large memory only the rows that a step replaces are kept, and put back."""
+    config = small('memorizing')
+    config.model.memorizing.update(memory_size=90, block_size=90, top_k=2, memory_length=8)
+    made = Experiment(config, None, one_device())
+    step = jax.jit(train_step.make_train_step(made.model, made.optimizer, made.schedule, config))
+    state = made.make_state()
+    for _ in range(3):
+        state, metrics = step(state, batch(0), state.cursor)
+        broken = jax.tree.map(lambda leaf: leaf * np.nan, state.params)
+        after, metrics = step(state.replace(params=broken), batch(1, starts=True), state.cursor)
+        assert not np.isfinite(metrics['grad_norm']) and int(after.skipped) == 1
+        for before, now in zip(readable(state.memory), readable(after.memory), strict=True):
+            np.testing.assert_array_equal(before, now)
+        same = (memory[0].attention.recent for memory in (state.memory, after.memory))
+        jax.tree.map(np.testing.assert_array_equal, *same)
+    assert int(state.memory[0].attention.rows.count[0]) == 90 + 120 % 90
+
+
+@pytest.mark.parametrize('prng', ['threefry', 'rbg'])
+def test_a_step_draws_with_the_generator_of_the_config(prng):
+    """Every step has masks of its own; the key of the run, which is saved, is the same."""
+    config = small('transformer_xl', prng=prng)
+    config.model.dropout = 0.5
+    made = Experiment(config, None, one_device())
+    traced = jax.jit(train_step.make_train_step(made.model, made.optimizer, made.schedule, config))
+    state, given = made.make_state(), batch(0)
+    program = str(traced.trace(state, given, state.cursor).jaxpr)
+    assert ('random_bits[' in program) and ('rbg' in program) == (prng == 'rbg')
+    losses = {
+        float(traced(state.replace(step=jnp.asarray(at)), given, state.cursor)[1]['loss'])
+        for at in (0, 1, 1, 2)
+    }
+    assert len(losses) == 3, 'three steps with masks of their own, and one of them twice'
+    assert jax.random.key_impl(state.key) == jax.random.key_impl(jax.random.key(0))
+    assert settings_of(config)['config']['train']['prng'] == prng, (
+        'a resumed run says that it differs'
+    )
+
+
+def test_an_unknown_generator_is_refused():
+    faults = checks.find_faults(small('transformer_xl', prng='philox'), 1)
+    assert any("prng = 'philox': allowed: threefry, rbg" in fault for fault in faults)
+
+
+def test_a_step_is_lowered_for_its_mesh():
+    """Otherwise a ring that is spread over devices is brought together on each of them."""
+    config = small('memorizing')
+    config.model.memorizing.update(memory_size=90, block_size=90, top_k=2, memory_length=8)
+    mesh = sharding.make_mesh(dict(data=2), jax.devices()[:2])
+    program = lower_step(Experiment(config, None, mesh)).as_text()
+    assert 'manual_computation' in program, 'set the mesh where the step is lowered'
+
+
+def test_a_choice_on_the_device_makes_the_count_of_operations_a_bound():
+    choice = jax.jit(lambda x: jax.lax.cond(x > 0, jnp.sin, jnp.cos, x))
+    assert has_branches(choice.lower(1.0)) and not has_branches(jax.jit(jnp.sin).lower(1.0))

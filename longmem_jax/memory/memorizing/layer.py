@@ -17,15 +17,9 @@ from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, ModelSettings
 from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.layers.attention import Look, is_inspected, record
 from longmem_jax.layers.attention_rules import NEVER
-from longmem_jax.layers.nearest import (
-    DTYPES,
-    SEARCHES,
-    Rows,
-    nearest,
-    no_rows,
-    write,
-)
+from longmem_jax.layers.nearest import SEARCHES, nearest
 from longmem_jax.layers.projections import Projections
+from longmem_jax.layers.ring import DTYPES, Rows, no_rows, write
 from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
@@ -41,7 +35,7 @@ class MemorizingState:
 
     Attributes:
       recent: keys and values of the last tokens, for local attention.
-      rows: the large memory.
+      rows: the large memory, which stays in place.
     """
 
     recent: RecentKeys

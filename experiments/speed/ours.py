@@ -1,0 +1,100 @@
+"""Our side: one forward and backward pass without optimizer, as a function to be timed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from experiments.speed.cases import Case, Sizes
+from longmem_jax.commands.bench import random_batch
+from longmem_jax.config.base import size
+from longmem_jax.configs import benchmark
+from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.memory.product_key import ProductKeyMemory
+from longmem_jax.models.kinds import make_model
+from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.segment import Segment
+from longmem_jax.training.step import read_batch
+
+STREAM = 8  # segments of random tokens that are read in turn
+
+
+def model(case: Case, sizes: Sizes) -> Callable[[], float]:
+    """Steps of a language model, each with the next segment and the memories of the one before."""
+    config = benchmark.get_config(case.config)
+    size(config, sizes.layers, sizes.width, sizes.heads, sizes.feed_forward)
+    config.model.vocab_size = sizes.vocab
+    config.train.segment_length, config.train.num_lanes = sizes.segment, sizes.lanes
+    config.train.segments_per_step = 1
+    config.update_from_flattened_dict(case.changes)
+    built = make_model(config.model, sizes.segment)
+    params = unbox(jax.jit(lambda: initial_parameters(built, jax.random.key(0)))())
+    make_state = jax.jit(
+        lambda params: built.apply({'params': params}, sizes.lanes, method='initial_state')
+    )
+    stream = random_batch(config, config.train, STREAM)
+    batches = [jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], stream) for i in range(STREAM)]
+
+    def objective(params: Any, memory: Any, batch: Any) -> Any:
+        loss, (memory, _, _) = read_batch(
+            built, params, memory, batch, jax.random.key(1), config.train
+        )
+        return loss, memory
+
+    step = jax.jit(jax.value_and_grad(objective, has_aux=True), donate_argnums=1)
+    memory, count = make_state(params), 0
+
+    def call() -> float:
+        nonlocal memory, count
+        (loss, memory), gradients = step(params, memory, batches[count % STREAM])
+        count += 1
+        jax.block_until_ready((loss, memory, gradients))
+        return float(loss)
+
+    return call
+
+
+def layer(case: Case, sizes: Sizes) -> Callable[[], float]:
+    """Steps of one product-key layer; gradients of its parameters and of its input."""
+    shape = (sizes.lanes, sizes.segment, sizes.width)
+    settings = ModelSettings(
+        d_model=sizes.width,
+        num_heads=sizes.heads,
+        head_dim=sizes.head_dim,
+        d_feed_forward=sizes.feed_forward,
+        num_layers=1,
+        segment_length=sizes.segment,
+        dropout=0.0,
+        attention_dropout=0.0,
+        init_std=0.02,
+        dtype=jnp.dtype('float32'),
+    )
+    slots = ProductKeyMemory(settings=settings, normalize=identity, shared=None, **case.layer)
+    x, weights = (
+        jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32) for seed in (0, 1)
+    )
+    segment = Segment(
+        jnp.zeros(shape[:2], jnp.int32), jnp.ones(shape[:2], bool), jnp.zeros(shape[:1], bool)
+    )
+    params = unbox(jax.jit(lambda: slots.init(jax.random.key(0), x, None, segment, train=True))())[
+        'params'
+    ]
+
+    def loss(params: Any, x: jax.Array) -> jax.Array:
+        y, _, _ = slots.apply({'params': params}, x, None, segment, train=True)
+        return (y * weights).sum()
+
+    step = jax.jit(jax.value_and_grad(loss, (0, 1)))
+
+    def call() -> float:
+        value, _ = jax.block_until_ready(step(params, x))
+        return float(value)
+
+    return call
+
+
+def build(case: Case, sizes: Sizes) -> Callable[[], float]:
+    """The step of a case: runs forward and backward, waits for all results, returns the loss."""
+    return layer(case, sizes) if case.config is None else model(case, sizes)

@@ -1,0 +1,78 @@
+"""One side of a comparison in a process of its own: a step for every line that it reads.
+
+`compare.py` starts it. The first answer says what runs, each later one the time of a step; all are lines
+of JSON on standard output, everything else goes to the standard error.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from experiments.speed.cases import CASES, FULL, TOY, Sizes
+
+OURS = 'ours'
+
+
+def make_step(options: argparse.Namespace, sizes: Sizes) -> tuple[Callable[[], float], str]:
+    """The step of one side, and its software in words."""
+    case = CASES[options.peer][options.case]
+    if options.side == OURS:
+        from longmem_jax.devices import allocator
+
+        allocator.keep_pages()
+        import jax
+
+        from experiments.speed import ours
+
+        return ours.build(case, sizes), f'jax {jax.__version__}'
+    sys.path.insert(0, options.checkout)
+    peer = importlib.import_module(options.side)
+    torch = sys.modules.get('torch')
+    if torch is None:
+        return peer.build(case.peer, sizes), ''
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    return peer.build(case.peer, sizes), f'torch {torch.__version__}'
+
+
+def timed(step: Callable[[], float]) -> dict[str, float]:
+    """Milliseconds of a step, by the wall and of all threads, and its loss."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    loss = step()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return {'wall': 1e3 * wall, 'cpu': 1e3 * cpu, 'loss': loss}
+
+
+def main() -> None:
+    """Runs the command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--side', required=True, help=f"'{OURS}', or the module of a peer")
+    parser.add_argument('--peer', required=True)
+    parser.add_argument('--case', required=True)
+    parser.add_argument('--checkout', default='')
+    parser.add_argument('--toy', action='store_true')
+    parser.add_argument('--fill', type=int, required=True)
+    parser.add_argument('--cores', type=int, default=0, help='0 = all')
+    options = parser.parse_args()
+    if options.cores:  # before a library counts them
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-options.cores :])
+    # What a peer prints must not look like an answer.
+    answers, sys.stdout = sys.stdout, sys.stderr
+
+    def answer(line: dict[str, Any]) -> None:
+        print(json.dumps(line), file=answers, flush=True)
+
+    step, software = make_step(options, TOY if options.toy else FULL)
+    for _ in range(options.fill):
+        step()
+    answer({'software': software})
+    for _ in sys.stdin:
+        answer(timed(step))
+
+
+if __name__ == '__main__':
+    main()

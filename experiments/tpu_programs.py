@@ -1,0 +1,189 @@
+"""What paper-size training steps need on a TPU slice, read from their compiled programs; no TPU.
+
+python -m experiments.tpu_programs [--topology=v5e:4x4] [NAME ...] [--record]
+
+Every configuration is compiled with two layers, one of each kind of attention that it has, and all
+other sizes as they are: some minutes each. The table is printed beside the recorded one
+(`tpu_programs.json`). The command fails where a step does not fit, where a bfloat16 model multiplies
+float32 numbers at the speed of bfloat16, or where bytes, temporaries or collectives grow by more than
+5 %. `--record` writes the table. Needs the extra `[tpu-aot]`.
+"""
+
+import argparse
+import dataclasses
+import importlib
+import json
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from experiments import markdown
+
+TABLE = Path(__file__).with_suffix('.json')
+CONFIGS = {
+    'pg19': 'pg19',
+    'infini_pg19': 'infini_pg19',
+    'memorizing_pg19': 'memorizing_pg19',
+    'memorizing_pg19, 65k': 'memorizing_pg19:size=65536',
+    'expire_span_enwik8': 'expire_span_enwik8',
+}
+MORE = 1.05  # than recorded is a fault
+COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute')
+BYTES = {'pred': 1, 's8': 1, 'u8': 1, 'bf16': 2, 's16': 2, 'u16': 2, 'f16': 2, 'f64': 8, 's64': 8}
+_ASSIGNED = re.compile(r'^\s*(?:ROOT )?(%[\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*)$')
+_ARRAY = re.compile(r'(\w+)\[([\d,]*)\]')
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+    """What a step needs per chip.
+
+    Attributes:
+      arguments, temporaries: GiB.
+      capacity: GiB of a chip.
+      flops: operations, of the largest branches.
+      gigabytes: read and written, by XLA's own count.
+      collectives: megabytes that chips exchange, results added up; loop bodies once.
+      wide_products: float32 products, by the name of the operation, without those that ask for it.
+    """
+
+    arguments: float
+    temporaries: float
+    capacity: float
+    flops: float
+    gigabytes: float
+    collectives: float
+    wide_products: tuple[str, ...]
+
+
+def size_of(shape: str) -> int:
+    """Bytes of the arrays of a shape in HLO, such as '(f32[2,3]{1,0}, bf16[4])'."""
+    return sum(
+        BYTES.get(dtype, 4) * math.prod(int(axis) for axis in axes.split(',') if axis)
+        for dtype, axes in _ARRAY.findall(shape)
+    )
+
+
+def collectives_of(program: str) -> int:
+    """Bytes of the results of all collective operations in HLO."""
+    found = filter(None, map(_ASSIGNED.match, program.splitlines()))
+    return sum(
+        size_of(match[2]) for match in found if match[3].removesuffix('-start') in COLLECTIVES
+    )
+
+
+def wide_products_of(program: str) -> tuple[str, ...]:
+    """Products of two float32 arrays that do not ask for more than the default precision."""
+    shapes, wide = {}, set()
+    for line in program.splitlines():
+        match = _ASSIGNED.match(line)
+        if not match:
+            continue
+        name, shapes[match[1]], operation, rest = match[1], match[2], match[3], match[4]
+        if operation not in ('dot', 'convolution') or 'operand_precision={high' in line:
+            continue
+        operands = re.findall(r'%[\w.-]+', rest.split(')')[0])
+        if operands and all(shapes.get(each, '').startswith('f32[') for each in operands):
+            named = re.search(r'op_name="([^"]*)"', line)
+            wide.add(named[1].rpartition('/closed_call/')[2] if named else name)
+    return tuple(sorted(wide))
+
+
+def two_layers(config: Any) -> Any:
+    """The configuration with two layers: the last kinds of attention that it has."""
+    model = config.model
+    kinds = list(dict.fromkeys(zip(model.attention, model.feed_forward, strict=True)))
+    kinds = (kinds * 2)[:2] if len(kinds) < 2 else kinds[-2:]
+    model.num_layers = 2
+    model.attention, model.feed_forward = (tuple(names) for names in zip(*kinds, strict=True))
+    return config
+
+
+def measure(name: str, topology: str) -> Needs:
+    """Compiles a configuration of `CONFIGS` with two layers."""
+    from longmem_jax.commands.compile import compile_step
+
+    module, _, variants = CONFIGS[name].partition(':')
+    config = two_layers(importlib.import_module(f'configs.{module}').get_config(variants))
+    compiled, fit = compile_step(config, topology)
+    program, cost = compiled.as_text(), compiled.cost_analysis() or {}
+    return Needs(
+        arguments=round(fit.arguments / 2**30, 3),
+        temporaries=round(fit.temporaries / 2**30, 3),
+        capacity=round(fit.capacity / 2**30, 2),
+        flops=fit.flops,
+        gigabytes=round(float(cost.get('bytes accessed', 0)) / 1e9, 1),
+        collectives=round(collectives_of(program) / 1e6, 1),
+        wide_products=wide_products_of(program) if config.model.dtype == 'bfloat16' else (),
+    )
+
+
+def faults(needs: Needs, recorded: Needs | None) -> list[str]:
+    """What is worse than recorded, or wrong by itself."""
+    found = []
+    if 0 < needs.capacity < needs.arguments + needs.temporaries:
+        found.append(f'does not fit: {needs.arguments + needs.temporaries:.1f} GiB')
+    new = set(needs.wide_products) - set(recorded.wide_products if recorded else ())
+    found += [f'float32 product: {name}' for name in sorted(new)]
+    for name in ('temporaries', 'gigabytes', 'collectives') if recorded else ():
+        before, now = getattr(recorded, name), getattr(needs, name)
+        if now > MORE * before:
+            found.append(f'{name}: {now:g}, recorded are {before:g}')
+    return found
+
+
+def read_table(path: Path) -> dict[str, Needs]:
+    """The recorded table; empty where there is none."""
+    content = json.loads(path.read_text()) if path.exists() else {}
+    return {
+        name: Needs(**fields | {'wide_products': tuple(fields['wide_products'])})
+        for name, fields in content.items()
+    }
+
+
+def shown(tables: dict[str, Needs]) -> str:
+    """A Markdown table."""
+    names = ('arguments', 'temporaries', 'gigabytes', 'collectives')
+    rows = [
+        [label, *(f'{getattr(needs, name):g}' for name in names), f'{needs.flops:.3g}']
+        for label, needs in tables.items()
+    ]
+    heads = [
+        '2 layers',
+        'arguments, GiB',
+        'temporaries, GiB',
+        'moved, GB',
+        'exchanged, MB',
+        'FLOPs',
+    ]
+    return markdown.table(heads, rows)
+
+
+def main() -> None:
+    """Prints and compares the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
+    parser.add_argument('names', nargs='*', metavar='NAME', help=', '.join(CONFIGS))
+    parser.add_argument('--topology', default='v5e:4x4')
+    parser.add_argument('--record', action='store_true')
+    options = parser.parse_args()
+    if unknown := set(options.names) - set(CONFIGS):
+        parser.error(f'{", ".join(sorted(unknown))}: allowed are {", ".join(CONFIGS)}')
+    recorded, measured, wrong = read_table(TABLE), {}, []
+    for name in options.names or CONFIGS:
+        label = f'{name} ({options.topology})'
+        measured[label] = measure(name, options.topology)
+        before = recorded.get(label)
+        wrong += [f'{label}: {fault}' for fault in faults(measured[label], before)]
+        rows = {f'{label}, recorded': before} if before else {}
+        print(shown(rows | {label: measured[label]}), flush=True)
+    if options.record:
+        kept = {name: dataclasses.asdict(needs) for name, needs in (recorded | measured).items()}
+        TABLE.write_text(json.dumps(kept, indent=1) + '\n')
+    if wrong:
+        sys.exit('\n'.join(wrong))
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,245 @@
+"""Documents that were tokenized once, in files that are mapped into memory.
+
+`config.data.tokenized` names a folder with one folder per split: safetensors files of many documents
+each, and an index, written last. Every file has a checksum, which is compared when tokenizing is taken
+up again; every document has a digest, which is compared when it is read.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from longmem_jax.data import content
+from longmem_jax.data.corpus import Corpus, TokenizedDocument
+from longmem_jax.data.tokenizers import Tokenizer
+from longmem_jax.errors import UsageError
+from longmem_jax.files import whole_file
+from longmem_jax.untrusted import json_file, schema, tensor_file
+
+FORMAT = 1
+INDEX = 'index.json'
+MOST_SHARDS = 256
+SOURCES = ('stdlib', 'text', 'tfds', 'huggingface')
+AGAIN = 'run --mode=tokenize, which writes what is missing'
+_DTYPES = {'ends': 'I64', 'num_bytes': 'I64', 'digests': 'U64'}
+_INDEX = schema.fields(
+    {
+        'about': schema.named(schema.anything),
+        'documents': schema.whole(1, tensor_file.LARGEST_SIZE),
+        'shards': schema.items(schema.whole(0, tensor_file.LARGEST_SIZE), most=MOST_SHARDS),
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shards:
+    """The files of a split.
+
+    Attributes:
+      folder: of the split.
+      about: what is in them, see `about`.
+      documents: their number.
+    """
+
+    folder: Path
+    about: dict[str, Any]
+    documents: int
+
+    @property
+    def borders(self) -> list[int]:
+        """First documents of the shards, and the number of all documents."""
+        number = min(self.documents, MOST_SHARDS)
+        return [self.documents * shard // number for shard in range(number + 1)]
+
+    def path(self, shard: int) -> Path:
+        """The file of a shard."""
+        return self.folder / f'{shard:03}-of-{len(self.borders) - 1:03}.safetensors'
+
+    def write(self, shard: int, corpus: Corpus) -> int:
+        """Tokenizes the documents of a shard and writes its file, if it is not there already.
+
+        Args:
+          shard: its number.
+          corpus: all documents of the split.
+
+        Returns:
+          Tokens of the shard.
+
+        Raises:
+          UsageError: there is a file, with other tokens.
+        """
+        path = self.path(shard)
+        if path.exists():
+            try:
+                arrays, found = tensor_file.read(path)
+            except UsageError:
+                arrays, found = {}, {}  # torn: written again
+            if arrays:
+                require_same(json_file.parse(found.get('about', '{}'), str(path)), self.about, path)
+                return len(arrays['tokens'])
+        first, last = self.borders[shard : shard + 2]
+        documents = [corpus[index] for index in range(first, last)]
+        tokens = [document.tokens for document in documents]
+        arrays = {
+            'tokens': np.concatenate(tokens),
+            'ends': np.cumsum([len(part) for part in tokens], dtype=np.int64),
+            'num_bytes': np.asarray([document.num_bytes for document in documents], np.int64),
+            'digests': np.asarray([_digest(part) for part in tokens], np.uint64),
+        }
+        with whole_file(path) as partial:
+            tensor_file.write(partial, arrays, {'about': json.dumps(self.about)})
+        return len(arrays['tokens'])
+
+    def finish(self, tokens: list[int]) -> None:
+        """Writes the index: `tokens` of every shard."""
+        index = {'about': self.about, 'documents': self.documents, 'shards': tokens}
+        with whole_file(self.folder / INDEX) as partial:
+            partial.write_text(json.dumps(index, indent=1))
+
+
+def require_same(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
+    """Raises `UsageError` where tokens are of other data.
+
+    Args:
+      stored: what they were made from, see `about`.
+      wanted: what is read.
+      path: where they are.
+    """
+    for name in sorted({*stored, *wanted}, key=lambda name: (name == 'files', name)):
+        ours, theirs = wanted.get(name), stored.get(name)
+        if ours != theirs and not (name == 'files' and None in (ours, theirs)):
+            raise UsageError(
+                f'{path}: tokens of other data: {name} = {schema.shown(theirs)}, here '
+                f'{schema.shown(ours)}. Set what they were made with, or another folder as '
+                'config.data.tokenized, and run --mode=tokenize.'
+            )
+
+
+def about(data: Any, split: str, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What tokens depend on: the fields of `config.data`, its files, and the tokenizer.
+
+    Args:
+      data: `config.data`.
+      split: 'train', 'validation' or 'test'.
+      tokenizer: of all documents.
+
+    Returns:
+      Names to values of JSON. 'files' is a digest; None where there are none, or they are not at hand.
+    """
+    there = data.path and Path(data.path).expanduser().exists()
+    return content.fields_of(data) | {
+        'format': FORMAT,
+        'split': split,
+        'tokenizer': tokenizer.fingerprint(),
+        'files': content.digest_of_files(data, split) if there else None,
+    }
+
+
+def _digest(tokens: np.ndarray) -> int:
+    return int.from_bytes(hashlib.sha256(np.ascontiguousarray(tokens).data).digest()[:8], 'little')
+
+
+class _Shard:
+    """One file, mapped into memory."""
+
+    def __init__(self, path: Path, documents: int, tokens: int):
+        """Raises `UsageError` if it is torn, or not what the index says."""
+        tensors = tensor_file.read_header(path).tensors
+        wanted = {name: (dtype, (documents,)) for name, dtype in _DTYPES.items()}
+        found = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
+        dtype, shape = found.pop('tokens', ('', ()))
+        if found != wanted or dtype not in ('U16', 'I32') or shape != (tokens,):
+            raise UsageError(f'{path}: not what {INDEX} says; delete it, and {AGAIN}.')
+
+        def mapped(name: str) -> np.ndarray:
+            tensor = tensors[name]
+            kind = tensor_file.DTYPES[tensor.dtype]
+            if not np.prod(tensor.shape):  # nothing cannot be mapped
+                return np.zeros(tensor.shape, kind)
+            return np.memmap(path, kind, 'r', tensor.start, tensor.shape)
+
+        self._path, self._tokens = path, mapped('tokens')
+        self._ends, self._num_bytes, self._digests = (np.array(mapped(name)) for name in _DTYPES)
+        sizes = self.lengths()
+        if documents and (sizes.min() < 0 or self._ends[-1] != tokens):
+            raise UsageError(
+                f'{path}: the ends of its documents are wrong; delete it, and {AGAIN}.'
+            )
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of every document, int64."""
+        return np.diff(self._ends, prepend=0)
+
+    def document(self, index: int) -> TokenizedDocument:
+        """A document of this file; raises `UsageError` if its tokens changed since they were written."""
+        tokens = self._tokens[self._ends[index - 1] if index else 0 : self._ends[index]]
+        if _digest(tokens) != int(self._digests[index]):
+            raise UsageError(
+                f'{self._path}: the tokens of its document {index} are not those that were written; '
+                f'delete it, and {AGAIN}.'
+            )
+        return TokenizedDocument(tokens, int(self._num_bytes[index]))
+
+
+class StoredCorpus:
+    """Documents tokenized before, with the interface of `Corpus`.
+
+    Attributes:
+      tokenizer: the tokenizer of all documents.
+      files: digest of the source's files when they were tokenized, see `about`.
+    """
+
+    def __init__(self, data: Any, split: str, tokenizer: Tokenizer):
+        """Reads the index.
+
+        Args:
+          data: `config.data`; its texts need not be there.
+          split: 'train', 'validation' or 'test'.
+          tokenizer: what they were tokenized with.
+
+        Raises:
+          UsageError: no tokens, or those of another source or tokenizer.
+        """
+        folder = Path(data.tokenized).expanduser() / split
+        path = folder / INDEX
+        if not path.exists():
+            begun = folder.is_dir() and any(folder.iterdir())
+            state = 'are not finished' if begun else 'are not there'
+            raise UsageError(f'config.data.tokenized: the tokens in {folder} {state}; {AGAIN}.')
+        index = schema.require(json_file.read(path), _INDEX, path)
+        require_same(index['about'], about(data, split, tokenizer), path)
+        self._shards = Shards(folder, index['about'], index['documents'])
+        self._sizes, self._borders = index['shards'], self._shards.borders
+        if len(self._sizes) != len(self._borders) - 1:
+            raise UsageError(f'{path}: lists {len(self._sizes)} files; delete it, and {AGAIN}.')
+        self.tokenizer, self.files = tokenizer, index['about'].get('files')
+        self._opened: dict[int, _Shard] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._borders[-1]
+
+    def _shard(self, number: int) -> _Shard:
+        with self._lock:
+            if number not in self._opened:
+                first, last = self._borders[number : number + 2]
+                path = self._shards.path(number)
+                self._opened[number] = _Shard(path, last - first, self._sizes[number])
+            return self._opened[number]
+
+    def __getitem__(self, index: int) -> TokenizedDocument:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        number = int(np.searchsorted(self._borders, index, side='right')) - 1
+        return self._shard(number).document(index - self._borders[number])
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of every document, int64 [documents]; no document is read."""
+        shards = (self._shard(number).lengths() for number in range(len(self._sizes)))
+        return np.fromiter(itertools.chain.from_iterable(shards), np.int64, len(self))

@@ -1,0 +1,167 @@
+"""Documents tokenized once are those that direct reading gives, or there is an error that says why."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longmem_jax.commands import tokenize_documents
+from longmem_jax.config import checks
+from longmem_jax.config.base import base
+from longmem_jax.data import content, lanes, load, tokenized
+from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.documents import Document
+from longmem_jax.data.tokenizers import Bytes, Characters
+from longmem_jax.errors import UsageError
+
+
+class Texts:
+    def __init__(self, texts):
+        self._texts = texts
+
+    def __len__(self):
+        return len(self._texts)
+
+    def __getitem__(self, index):
+        return Document(str(index), self._texts[index])
+
+
+@pytest.fixture
+def data(tmp_path):
+    """`config.data` of 9 files per split, the fifth of them empty, and a folder for their tokens."""
+    for split in ('train', 'validation', 'test'):
+        (tmp_path / 'texts' / split).mkdir(parents=True)
+        for i in range(9):
+            text = f'{split} {i} ' * (7 * i % 5)
+            (tmp_path / 'texts' / split / f'{i}.txt').write_text(text)
+    settings = base().data
+    settings.path, settings.tokenized = str(tmp_path / 'texts'), str(tmp_path / 'tokens')
+    return settings
+
+
+def written(data, split='', workers=1, tokenizer=None):
+    experiment = SimpleNamespace(
+        config=SimpleNamespace(data=data), tokenizer=tokenizer or Bytes(), workdir=None
+    )
+    tokenize_documents.tokenize(experiment, split, workers=workers)
+    return Path(data.tokenized)
+
+
+def direct(data, split):
+    return Corpus(load.load_source(data, split), Bytes())
+
+
+def same(found, wanted):
+    assert len(found) == len(wanted)
+    np.testing.assert_array_equal(found.lengths(), wanted.lengths())
+    for index in range(len(wanted)):
+        np.testing.assert_array_equal(found[index].tokens, wanted[index].tokens)
+        assert found[index].tokens.dtype == wanted[index].tokens.dtype
+        assert found[index].num_bytes == wanted[index].num_bytes
+
+
+@given(texts=st.lists(st.binary(max_size=40), min_size=1, max_size=20), most=st.integers(1, 8))
+def test_any_documents_are_those_of_direct_reading(tmp_path_factory, texts, most):
+    folder = tmp_path_factory.mktemp('tokens')
+    settings = base().data
+    settings.tokenized = str(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenized, 'MOST_SHARDS', most)
+        (folder / 'train').mkdir()
+        corpus = Corpus(Texts(texts), Bytes())
+        about = tokenized.about(settings, 'train', Bytes())
+        shards = tokenized.Shards(folder / 'train', about, len(corpus))
+        shards.finish([shards.write(n, corpus) for n in range(len(shards.borders) - 1)])
+        same(tokenized.StoredCorpus(settings, 'train', Bytes()), corpus)
+
+
+@pytest.mark.parametrize('workers', [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_batches_and_what_a_checkpoint_keeps_are_the_same(data, workers):
+    written(data, workers=workers)
+    found, wanted = load.load(data, 'train', Bytes()), direct(data, 'train')
+    same(found, wanted)
+    same(load.load(data, 'test', Bytes()), direct(data, 'test'))
+    pairs = zip(*(lanes.in_order(corpus, 2, 5) for corpus in (found, wanted)), strict=True)
+    for (batch, cursor), (other, other_cursor) in pairs:
+        for name in ('tokens', 'targets', 'valid', 'scored', 'start', 'num_bytes'):
+            np.testing.assert_array_equal(getattr(batch, name), getattr(other, name))
+        np.testing.assert_array_equal(cursor.offset, other_cursor.offset)
+    there = content.describe(data, found)
+    shutil.rmtree(data.path)
+    gone = load.load(data, 'train', Bytes())
+    assert content.describe(data, gone) == there, 'the texts are not needed any more'
+    data.tokenized = ''
+    with pytest.raises(UsageError, match='does not exist'):
+        load.load(data, 'train', Bytes())
+
+
+def test_a_run_may_change_to_tokens(data):
+    """A checkpoint of direct reading is continued with the tokens."""
+    written(data)
+    stored = content.describe(data, load.load(data, 'train', Bytes()))
+    data.tokenized = ''
+    assert content.describe(data, load.load(data, 'train', Bytes())) == stored
+
+
+def test_what_is_there_is_kept_and_what_is_torn_is_written_again(data, monkeypatch):
+    folder = written(data, 'train') / 'train'
+    files = sorted(folder.glob('*.safetensors'))
+    before = {file: file.stat().st_mtime_ns for file in files}
+    (folder / tokenized.INDEX).unlink()
+    files[2].write_bytes(files[2].read_bytes()[:-3])
+    with pytest.raises(UsageError, match=r'train are not finished; run --mode=tokenize'):
+        load.load(data, 'train', Bytes())
+    written(data, 'train')
+    changed = [file for file in files if file.stat().st_mtime_ns != before[file]]
+    assert changed == [files[2]]
+    same(load.load(data, 'train', Bytes()), direct(data, 'train'))
+
+
+def test_errors_say_what_is_other(data):
+    with pytest.raises(UsageError, match='test are not there; run --mode=tokenize'):
+        load.load(data, 'test', Bytes())
+    folder = written(data)
+    with pytest.raises(UsageError, match="tokenizer = 'bytes-.*here 'characters-"):
+        load.load(data, 'train', Characters(['a']))
+    with pytest.raises(UsageError, match="tokenizer = 'bytes-.*here 'characters-"):
+        written(data, tokenizer=Characters(['a']))
+    data.first = 3
+    with pytest.raises(UsageError, match=r'config.data.first = 0, here 3\. .*another folder'):
+        load.load(data, 'train', Bytes())
+    data.first = 0
+    (Path(data.path) / 'train' / '7.txt').write_text('others')
+    with pytest.raises(UsageError, match='files = '):
+        load.load(data, 'train', Bytes())
+    shutil.copytree(folder / 'test', folder / 'train', dirs_exist_ok=True)
+    with pytest.raises(UsageError, match="split = 'test', here 'train'"):
+        load.load(data, 'train', Bytes())
+
+
+def test_changed_tokens_are_not_read(data):
+    folder = written(data, 'test') / 'test'
+    file = sorted(folder.glob('*.safetensors'))[3]
+    place = file.read_bytes().index(np.asarray(Bytes().encode(b'test 3'), np.uint16).tobytes())
+    with file.open('r+b') as opened:
+        opened.seek(place)
+        opened.write(b'T')
+    corpus = load.load(data, 'test', Bytes())
+    assert len(corpus[2].tokens) and len(corpus[4].tokens)
+    with pytest.raises(UsageError, match='document 0 are not those that were written; delete it'):
+        corpus[3]
+    index = json.loads((folder / tokenized.INDEX).read_text())
+    index['shards'][3] += 1
+    (folder / tokenized.INDEX).write_text(json.dumps(index))
+    with pytest.raises(UsageError, match=r'not what index.json says; delete it, and run --mode='):
+        load.load(data, 'test', Bytes())[3]
+
+
+def test_only_texts_can_be_tokenized():
+    config = base()
+    config.data.source, config.data.tokenized = 'recall', 'tokens'
+    faults = [fault for fault in checks.find_faults(config, 1) if 'tokenized' in fault]
+    assert faults and 'stdlib, text' in faults[0]

@@ -1,0 +1,86 @@
+"""The comparison with peers: turns, the table, and a run of our side next to a made-up peer."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.speed import compare
+from experiments.speed.cases import CASES
+
+PEER = """
+from pathlib import Path
+
+def build(settings, sizes):
+    calls = Path(__file__).with_name('calls')
+    def call():
+        calls.open('a').write(f'{settings["num_keys"]} {sizes.width}\\n')
+        print('not an answer')
+        return 1.5
+    return call
+"""
+
+
+class Recorded:
+    """A side that notes when it is asked."""
+
+    def __init__(self, name: str, log: list[str]):
+        self.name, self.log = name, log
+
+    def wait(self) -> None:
+        self.log.append(f'{self.name} is ready')
+
+    def step(self) -> None:
+        self.log.append(self.name)
+
+
+def test_sides_take_turns():
+    log = []
+    compare.take_turns([Recorded('a', log), Recorded('b', log)], 3, 0.0)
+    assert log == ['a is ready', 'b is ready', *['a', 'b'] * 3]
+
+
+def test_ratios_are_above_one_where_ours_is_faster():
+    slow = compare.summary([dict(wall=w, cpu=2 * w) for w in (30.0, 10.0, 20.0)])
+    fast = compare.summary([dict(wall=w, cpu=w) for w in (5.0, 4.0, 6.0)])
+    assert slow['wall'] == {'median': 20.0, 'least': 10.0}
+    ratio = compare.ratios(slow, fast)
+    assert ratio == {'wall': {'median': 4.0, 'least': 2.5}, 'cpu': {'median': 8.0, 'least': 5.0}}
+    result = dict(name='n', label='l', peer=slow, ours=fast, ratio=ratio)
+    alone = dict(name='m', label='l', ours=fast)
+    cells = [line.split(' | ') for line in compare.as_table([result, alone]).splitlines()]
+    assert cells[2][2] == '20.0 (10.0)' and cells[2][6] == '4.00 (2.50)'
+    assert cells[3][4:6] == ['5.0 (4.0)'] * 2 and len({len(line) for line in cells}) == 1
+
+
+def test_every_peer_has_a_file():
+    folder = Path(compare.__file__).with_name('peers')
+    assert {path.stem for path in folder.glob('*.py')} == set(CASES)
+
+
+def test_an_unknown_case_is_named(capsys):
+    with pytest.raises(SystemExit):
+        compare.main(['--peer=infini', '--case=fixed'])
+    assert '--peer=infini has delta' in capsys.readouterr().err
+
+
+def test_our_side_runs_next_to_a_peer(tmp_path, capsys):
+    """Both steps are counted and timed; what the peer prints is no answer."""
+    (tmp_path / 'made_up_peer.py').write_text(PEER)
+    output = tmp_path / 'results' / 'speed.json'
+    options = ['--peer=product_keys', '--case=128', '--toy', '--rounds=2', '--fill=1', '--pause=0']
+    peer = [f'--checkout={tmp_path}', '--module=made_up_peer']
+    (result,) = compare.main([*options, *peer, f'--output={output}'])
+    assert (tmp_path / 'calls').read_text() == '128 16\n' * 3
+    assert [step['loss'] for step in result['peer']['steps']] == [1.5] * 2
+    assert len({step['loss'] for step in result['ours']['steps']}) == 1
+    assert result['ours']['software'].startswith('jax') and result['ratio']['wall']['median'] > 0
+    assert json.loads(output.read_text()) == [result]
+    assert 'product_keys 128' in capsys.readouterr().out
+
+
+def test_a_side_that_fails_ends_the_run(tmp_path):
+    (tmp_path / 'broken_peer.py').write_text('raise ValueError("of the peer")')
+    options = ['--peer=product_keys', '--case=128', '--toy', '--rounds=1', '--fill=0']
+    with pytest.raises(SystemExit, match='the peer product_keys ended with exit code 1'):
+        compare.main([*options, f'--checkout={tmp_path}', '--module=broken_peer'])

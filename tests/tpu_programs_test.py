@@ -1,0 +1,55 @@
+"""What is read from compiled programs, and what is worse than recorded."""
+
+import dataclasses
+
+from configs import memorizing_pg19, pg19
+from experiments import tpu_programs
+from experiments.tpu_programs import Needs
+
+PROGRAM = """
+%fused (a: f32[4,8], b: f32[8,2]) -> f32[4,2] {
+  %a = f32[4,8]{1,0:T(8,128)} parameter(0)
+  %b = f32[8,2]{1,0} parameter(1)
+  %c.1 = bf16[8,2]{1,0} convert(%b)
+  ROOT %d = f32[4,2] convolution(%a, %b), dim_labels=bf_io->bf, metadata={op_name="s/closed_call/x/dot"}
+  %e = f32[4,2]{1,0} convolution(%a, %c.1), dim_labels=bf_io->bf, metadata={op_name="jit(s)/y/dot"}
+  %f = f32[4,2]{1,0} dot(%a, %b), operand_precision={highest,highest}, metadata={op_name="jit(s)/z/dot"}
+}
+  %r = bf16[10,3]{1,0:T(8,128)(2,1)S(1)} all-reduce(%q), replica_groups={}, to_apply=%add
+  %s = (f32[2]{0}, /*index=1*/s32[]{:T(128)}) all-reduce-start(%q, %p), to_apply=%add
+  %t = (f32[2]{0}, s32[]) all-reduce-done(%s)
+"""
+NEEDS = Needs(
+    arguments=1.0, temporaries=2.0, capacity=16.0, flops=1e12, gigabytes=30.0, collectives=100.0,
+    wide_products=('x/dot',),
+)  # fmt: skip
+
+
+def test_collectives_and_products_of_a_program():
+    assert tpu_programs.collectives_of(PROGRAM) == 60 + 8 + 4
+    assert tpu_programs.wide_products_of(PROGRAM) == ('x/dot',)
+
+
+def test_what_is_worse_than_recorded_is_a_fault():
+    assert not tpu_programs.faults(NEEDS, NEEDS)
+    for change, fault in (
+        (dict(gigabytes=31.0), ''),
+        (dict(gigabytes=32.0), 'gigabytes: 32, recorded are 30'),
+        (dict(collectives=106.0), 'collectives: 106, recorded are 100'),
+        (dict(temporaries=2.2), 'temporaries: 2.2, recorded are 2'),
+        (dict(capacity=2.5), 'does not fit: 3.0 GiB'),
+        (dict(wide_products=('x/dot', 'y/dot')), 'float32 product: y/dot'),
+    ):
+        found = tpu_programs.faults(dataclasses.replace(NEEDS, **change), NEEDS)
+        assert found == [fault] * bool(fault)
+
+
+def test_two_layers_have_every_kind_of_attention():
+    config = tpu_programs.two_layers(memorizing_pg19.get_config())
+    assert config.model.attention == ('normalized_xl', 'memorizing')
+    assert tpu_programs.two_layers(pg19.get_config()).model.attention == ('transformer_xl',) * 2
+
+
+def test_the_recorded_table_can_be_read():
+    labels = {label.rpartition(' (')[0] for label in tpu_programs.read_table(tpu_programs.TABLE)}
+    assert labels <= set(tpu_programs.CONFIGS)
