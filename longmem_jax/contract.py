@@ -21,6 +21,8 @@ Cache = Any
 BIASES = ('none', 'qkv', 'out', 'all')
 # Initial values of kernels, see `layers.initializers`.
 INITS = ('normal', 'glorot_uniform', 'torch')
+# How attention is computed in training and evaluation: as XLA compiles it, or by one kernel for TPUs.
+KERNELS = ('plain', 'fused')
 # How a document may begin: with no memory, or with zero vectors that are attended to.
 STARTS = ('empty', 'zeros')
 
@@ -49,6 +51,7 @@ class ModelSettings:
       init: one of `INITS`, the scheme of kernels at the start.
       scale_residual_init: kernels whose results are added to the residual stream, `out` of attention
         and `down` of the feed-forward layer, are divided by sqrt(2 num_layers) at the start.
+      kernels: one of `KERNELS`, how whole segments are attended to; streams are always 'plain'.
     """
 
     d_model: int
@@ -75,6 +78,7 @@ class ModelSettings:
     head_norm: str = 'none'
     init: str = 'normal'
     scale_residual_init: bool = False
+    kernels: str = 'plain'
 
     @property
     def kv_heads(self) -> int:
@@ -282,6 +286,8 @@ class Entry:
       kept: `(layer, x, age) -> [batch, queries, n]` in [0, 1]: how much a query still has of each of n
         earlier tokens, from the layer's inputs x [batch, n, d_model] and the tokens since then, age
         [queries, n] (0 = the query itself); for pictures. None = all of those within `reach`.
+      fused: `fields -> fault`, what keeps a layer of these fields from `kernels = 'fused'`, '' =
+        nothing; None = it has no fused kernel.
       view: what `--mode=inspect` shows of it; see `longmem_jax.views`.
       same_as: name of a layer with the same code and other defaults, so that tests of one hold for
         both; '' = it has code of its own.
@@ -306,6 +312,7 @@ class Entry:
     graft: Graft | None = None
     nearest: str = ''
     kept: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
+    fused: Callable[[Any], str] | None = None
     view: View = View()
     same_as: str = ''
 

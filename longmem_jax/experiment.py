@@ -23,7 +23,7 @@ from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.training import checkpoint, storage
 from longmem_jax.training import step as train_step
 from longmem_jax.training.checkpoint import FORMAT, Checkpointer
-from longmem_jax.training.identity import GoingOn, settings_of
+from longmem_jax.training.identity import GoingOn, model_of, settings_of
 from longmem_jax.training.optimizer import make_optimizer, make_schedule, parameter_path
 from longmem_jax.untrusted import json_file
 
@@ -65,7 +65,12 @@ class Experiment:
 
     @functools.cached_property
     def model(self) -> LanguageModel:
-        """The model for training."""
+        """The model for training.
+
+        Raises:
+          UsageError: its kernels are not for these devices.
+        """
+        _require_kernels(self.config.model, self.mesh)
         return make_model(self.config.model, self.config.train.segment_length)
 
     @functools.cached_property
@@ -76,7 +81,9 @@ class Experiment:
           UsageError: an override of `config.evaluate.model` changes parameters.
         """
         settings = self.config.evaluate
-        model = make_model(checks.evaluation_model(self.config), settings.segment_length)
+        evaluated = checks.evaluation_model(self.config)
+        _require_kernels(evaluated, self.mesh)
+        model = make_model(evaluated, settings.segment_length)
         if settings.model:
             changed = _changed(_shapes(self.model), _shapes(model))
             if changed:
@@ -135,7 +142,7 @@ class Experiment:
         """
         identity = {
             'format': FORMAT,
-            'config.model': self.config.model.to_dict(),
+            'config.model': model_of(self.config),
             'tokenizer': self.tokenizer.fingerprint(),
         }
         return checkpoint.of_run(self.workdir, self.config.checkpoint, identity, report, going_on)
@@ -200,6 +207,16 @@ def saved_config(path: str | Path) -> ml_collections.ConfigDict:
 def _shapes(model: LanguageModel) -> Any:
     """Its parameters, abstract."""
     return unbox(jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0))))
+
+
+def _require_kernels(model: Any, mesh: Mesh) -> None:
+    """Raises `UsageError` if `config.model.kernels` are not for the devices of a mesh."""
+    platform = mesh.devices.flat[0].platform
+    if model.kernels == 'fused' and platform != 'tpu':
+        raise UsageError(
+            f"config.model.kernels = 'fused': is for TPUs, and these devices are of the kind "
+            f'{platform}; set --config.model.kernels=plain, whose numbers are the same up to rounding.'
+        )
 
 
 def _changed(trained: Any, evaluated: Any) -> str:

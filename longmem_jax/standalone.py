@@ -30,8 +30,8 @@ from longmem_jax.contract import Entry, ModelSettings, fields_of, identity
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.faults import at_least, of_section
 from longmem_jax.in_place import reset_lanes
-from longmem_jax.memory.checks import layer_faults, size_faults
-from longmem_jax.memory.registry import LAYERS
+from longmem_jax.memory.checks import kernel_faults, layer_faults, size_faults
+from longmem_jax.memory.registry import ATTENTION, LAYERS
 from longmem_jax.segment import Aux, Segment, State, pack
 
 
@@ -248,6 +248,8 @@ def make_layer(
         types = {field.name: field.type for field in fields_of(module_of(entry))}
         model = _Settings(settings)
         problems = layer_faults(entry, fields, types, model, settings['segment_length'])
+        if not problems and memory in ATTENTION:
+            problems = kernel_faults(ATTENTION, {memory: fields}, model)
     if problems:
         raise UsageError(f'{memory}: ' + '; '.join(problems))
     settings['dtype'] = jnp.dtype(settings['dtype'])

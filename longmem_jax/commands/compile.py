@@ -31,6 +31,7 @@ class Fit:
         donated arguments.
       flops: operations of one step.
       at_most: they are those of the largest branches, and others may be taken.
+      moved: bytes that XLA counts as read or written in one step, bodies of loops once.
       capacity: bytes of memory of a chip; 0 = unknown.
       seconds: time to compile.
     """
@@ -43,6 +44,7 @@ class Fit:
     aliased: int
     code: int
     flops: float
+    moved: float
     at_most: bool
     capacity: float
     seconds: float
@@ -119,6 +121,7 @@ def compile_step(config: Any, topology: str) -> tuple[Any, Fit]:
         aliased=memory.alias_size_in_bytes,
         code=memory.generated_code_size_in_bytes,
         flops=step_flops(compiled, config.train.segments_per_step),
+        moved=float((compiled.cost_analysis() or {}).get('bytes accessed', 0.0)),
         at_most=has_branches(lowered),
         capacity=hardware.memory_bytes(devices[0]),
         seconds=seconds,
@@ -135,6 +138,8 @@ def compile_for(config: Any, topology: str) -> Fit:
         print(f'  {name:<12}{getattr(fit, name) / 2**30:9.3f} GiB per chip')
     bound = ', at most' if fit.at_most else ''
     print(f'  {"operations":<12}{fit.flops:9.3e} per chip and step{bound}')
+    once = ', segments once' if train.segments_per_step > 1 else ''
+    print(f"  {'moved':<12}{fit.moved / 1e9:9.2f} GB per chip and step by XLA's count{once}")
     print(f'  compiled in {fit.seconds:.0f} s')
     if not fit.capacity:
         print('  The memory size of this chip is unknown.')

@@ -50,6 +50,7 @@ FREE = (
     'init_std',
     'embedding_std',
     'scale_residual_init',
+    'kernels',
     *transformer_xl.FREE,
     *transformer_sequential.FREE,
 )

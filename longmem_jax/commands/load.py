@@ -30,7 +30,7 @@ class Trained(NamedTuple):
 
 
 def load(workdir: str | Path, at: int | None = None) -> Trained:
-    """The model of a run, on the first device.
+    """The model of a run, on the first device, with plain kernels.
 
     Args:
       workdir: of the run; its `config.json` is the configuration.
@@ -41,6 +41,7 @@ def load(workdir: str | Path, at: int | None = None) -> Trained:
     """
     config = saved_config(workdir)
     config.mesh = ONE_DEVICE
+    config.model.kernels = 'plain'
     checks.require_runnable(config, 1)
     mesh = sharding.make_mesh(ONE_DEVICE, jax.devices()[:1])
     experiment = Experiment(config, Path(workdir).expanduser(), mesh)

@@ -76,6 +76,7 @@ def base() -> ml_collections.ConfigDict:
         embedding_std=0.0,  # the same for token vectors, before they are scaled; 0 = init_std
         scale_residual_init=False,  # divide kernels into the residual sum by sqrt(2 num_layers)
         dtype='float32',  # dtype of activations; 'bfloat16' on accelerators
+        kernels='plain',  # how attention is computed: 'plain', or 'fused' in one kernel for TPUs
         # Low-rank parts of kernels (LoRA).
         lora=dict(
             rank=0,  # rank of the low-rank parts; 0 = none

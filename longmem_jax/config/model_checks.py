@@ -7,7 +7,7 @@ from typing import Any
 from longmem_jax.errors import unknown
 from longmem_jax.faults import at_least, between, of_section, one_of, under
 from longmem_jax.layers import embedding, norms, token_shift
-from longmem_jax.memory.checks import layer_faults, size_faults
+from longmem_jax.memory.checks import kernel_faults, layer_faults, size_faults
 from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
 from longmem_jax.models import adapted
 from longmem_jax.models.kinds import KINDS
@@ -43,7 +43,7 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
     faults += _kind(model, segment_length)
     for name in sorted({*model.attention, *model.feed_forward} & set(LAYERS)):
         faults += _fields(model, name, segment_length)
-    return faults + _clusters(model)
+    return faults + _clusters(model) + ([] if faults else _kernels(model))
 
 
 def training_faults(model: Any, segment_length: int) -> list[str]:
@@ -124,6 +124,17 @@ def _fields(model: Any, name: str, segment_length: int) -> list[str]:
         where=f'{where}.',
         where_model='config.model.',
     )
+
+
+def _kernels(model: Any) -> list[str]:
+    """Faults of `kernels`, of a stack without other faults."""
+    if model.kernels == 'fused' and model.kind != 'language_model':
+        return [
+            f"config.model.kernels = 'fused': is for the kind 'language_model', not {model.kind!r}; use "
+            "'plain'"
+        ]
+    used = {name: model[name] for name in sorted(set(model.attention))}
+    return under('config.model', kernel_faults(ATTENTION, used, model))
 
 
 def _positions(model: Any, segment_length: int) -> list[str]:

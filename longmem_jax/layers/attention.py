@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.errors import UsageError
-from longmem_jax.layers import weight_dropout
+from longmem_jax.layers import fused_rules, weight_dropout
 from longmem_jax.layers.attention_rules import NEVER, Rules
 from longmem_jax.layers.weight_dropout import WeightDropout
 
@@ -63,12 +63,16 @@ def attend_in(
 
     Args:
       module: bound, with `settings`.
-      queries, keys, values, rules, block_size: as in `attend`.
+      queries, keys, values, rules, block_size: as in `attend`; with `kernels = 'fused'` in the settings,
+        whole segments are attended to by the fused kernel, which always has blocks.
       train: turns dropout on.
       parts: see `Look`.
     """
     dropout = weight_dropout.draw(module, train)
-    out = attend(queries, keys, values, rules, dropout, block_size)
+    if module.settings.kernels == 'fused' and fused_rules.is_whole(rules):
+        out = fused_rules.attend(queries, keys, values, rules, dropout)
+    else:
+        out = attend(queries, keys, values, rules, dropout, block_size)
     if is_inspected(module):
         scaled, prepared = rules.prepared(queries, keys.shape[2])
         weights, seen = _weights(scaled, keys, prepared)

@@ -27,6 +27,7 @@ from longmem_jax.lifelong.methods.registry import METHODS
 from longmem_jax.lifelong.network import Encoded, Encoder, Network
 from longmem_jax.lifelong.rows import Inputs, Rows
 from longmem_jax.pretrained.model_fields import differences
+from longmem_jax.training.identity import model_of
 from longmem_jax.training.optimizer import make_optimizer
 
 
@@ -254,7 +255,7 @@ class Built:
             f'config.lifelong.{config.lifelong.method}': config.lifelong[
                 config.lifelong.method
             ].to_dict(),
-            'config.model': config.model.to_dict(),
+            'config.model': model_of(config),
             'config.train.num_lanes': config.train.num_lanes,
             'config.optimizer.name': config.optimizer.name,
             'tokenizer': self.tokenizer.fingerprint(),

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import STARTS, Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, between, one_of
-from longmem_jax.layers import near_positions
+from longmem_jax.layers import fused_spans, near_positions
 from longmem_jax.layers.attention_products import dot, mix, weights_of
 from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import write_at
@@ -151,6 +151,7 @@ def read_segment(
     ramp: int,
     dropout_rate: float,
     dropout_chunk: int,
+    kernels: str = 'plain',
 ) -> jax.Array:
     """What a segment reads from the memory and itself: a pure function for `read_memory`.
 
@@ -164,10 +165,25 @@ def read_segment(
       project: see `memory_projector`.
       max_span, ramp: fields of `AdaptiveSpan`.
       dropout_rate, dropout_chunk: see `factor_by_column`.
+      kernels: see `ModelSettings`.
 
     Returns:
       [batch, heads, length, head_dim].
     """
+    if kernels == 'fused':
+        _, keys, values = project(params['projector'], rows['memory'][:, max_span - size :])
+        return fused_spans.attend_window(
+            rows['queries'],
+            jnp.concatenate([keys, rows['keys']], axis=2),
+            jnp.concatenate([values, rows['values']], axis=2),
+            params['table'][:size],
+            count=rows['count'],
+            max_span=max_span,
+            span=None if params['share'] is None else params['share'] * max_span,
+            ramp=ramp,
+            dropout=dropout_rate,
+            lane_keys=rows.get('dropout'),
+        )
     scores, values, seen, soft = _scores(size, params, rows, project, max_span, ramp)
     dropout = None
     if dropout_rate:
@@ -355,6 +371,7 @@ class AdaptiveSpan(nn.Module):
             ramp=self.ramp,
             dropout_rate=rate,
             dropout_chunk=self.sizes[0],
+            kernels=settings.kernels,
         )
         needed = jnp.full((batch,), reach)
         out = read_memory(read, self.sizes, needed, params, inputs, constants)
@@ -451,6 +468,7 @@ def read(seen: Seen) -> dict[str, Read]:
 ENTRY = Entry(
     name='adaptive_span',
     layer=AdaptiveSpan,
+    fused=fused_spans.no_fault,
     view=View(held, read),
     check=check,
     shared=lambda fields: near_positions.shared_table(fields, 'max_span'),

@@ -1,8 +1,9 @@
 """Faults of one layer and of its sizes: the same rules for a config and for a layer by itself."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from longmem_jax.contract import BIASES, INITS, Entry
+from longmem_jax.contract import BIASES, INITS, KERNELS, Entry
 from longmem_jax.faults import above, at_least, between, of_section, one_of
 from longmem_jax.layers import norms
 from longmem_jax.layers.positions import SCALINGS, rotated_width
@@ -18,7 +19,11 @@ def size_faults(model: Any) -> list[str]:
       model: a mapping of them, such as `config.model`.
     """
     faults = at_least(model, 1, 'num_layers', 'd_model', 'num_heads', 'head_dim', 'd_feed_forward')
-    faults += one_of(model, attention_bias=BIASES, dtype=DTYPES, init=INITS)
+    faults += one_of(model, attention_bias=BIASES, dtype=DTYPES, init=INITS, kernels=KERNELS)
+    if model['kernels'] == 'fused' and model['dtype'] == 'float64':
+        faults.append(
+            "kernels = 'fused': has no float64; use dtype='bfloat16' or 'float32', or 'plain'"
+        )
     faults += one_of(model, head_norm=('none', *norms.KINDS))
     faults += above(model, 0, 'norm_epsilon') + at_least(model, 0, 'init_std')
     return (
@@ -54,6 +59,30 @@ def layer_faults(
     if not faults and entry.check is not None:
         faults = entry.check(fields, model, segment_length)
     return [where + fault for fault in faults]
+
+
+def kernel_faults(attention: Mapping[str, Entry], used: Mapping[str, Any], model: Any) -> list[str]:
+    """Faults of `kernels`.
+
+    Args:
+      attention: all attention layers, by name.
+      used: sub-configs, without faults, of those that the model has.
+      model: as for `size_faults`.
+    """
+    if model['kernels'] != 'fused':
+        return []
+    faults = []
+    for name, fields in used.items():
+        entry = attention[name]
+        if entry.fused is None:
+            able = ', '.join(sorted(n for n, e in attention.items() if e.fused is not None))
+            faults.append(
+                f"kernels = 'fused': {name!r} has no fused kernel, those that have are {able}; use "
+                "'plain'"
+            )
+        elif fault := entry.fused(fields):
+            faults.append(f"kernels = 'fused': {name}.{fault}; use 'plain'")
+    return faults
 
 
 def _rotary(model):

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, ModelSettings
 from longmem_jax.faults import at_least
+from longmem_jax.layers import fused_rules
 from longmem_jax.layers.attention import attend_in
 from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
@@ -170,6 +171,7 @@ def remember(
 ENTRY = Entry(
     name='full',
     layer=FullAttention,
+    fused=fused_rules.position_fault,
     check=check,
     view=View(
         held=lambda layer, state: {'cache': held_window(state.count, layer.window)},

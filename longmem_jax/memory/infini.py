@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
-from longmem_jax.layers import associative
+from longmem_jax.layers import associative, fused_rules
 from longmem_jax.layers.attention import attend_in
 from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
@@ -256,6 +256,7 @@ def series(seen: Seen) -> Series:
 ENTRY = Entry(
     name='infini',
     layer=InfiniAttention,
+    fused=fused_rules.position_fault,
     view=View(read=read, series=series),
     check=check,
     recipes={'infini': recipe},

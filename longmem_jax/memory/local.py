@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 
 from longmem_jax.contract import Entry, Graft, ModelSettings, NoState, Recipe, Scale
+from longmem_jax.layers import fused_rules
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention
 from longmem_jax.segment import Aux, Segment, no_aux
@@ -70,6 +71,7 @@ def recipe(scale: Scale) -> Recipe:
 ENTRY = Entry(
     name='local',
     layer=Local,
+    fused=fused_rules.position_fault,
     view=View(read=lambda seen: read_window(seen.look())),
     toy={},
     recipes={'local': recipe},

@@ -21,6 +21,7 @@ from longmem_jax.contract import (
     position_of_window,
     rates_of_window,
 )
+from longmem_jax.layers import fused_rules
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import shared_biases
 from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
@@ -166,6 +167,7 @@ ENTRY = Entry(
     name='transformer_xl',
     view=VIEW,
     layer=TransformerXL,
+    fused=fused_rules.position_fault,
     check=check,
     shared=shared_biases,
     lengths={'memory_length': ''},

@@ -195,6 +195,7 @@ def make_settings(config: Any, segment_length: int) -> ModelSettings:
         head_norm=config.head_norm,
         init=config.init,
         scale_residual_init=config.scale_residual_init,
+        kernels=config.kernels,
     )
 
 

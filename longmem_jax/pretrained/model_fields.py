@@ -152,7 +152,7 @@ def attributes_of(model: Any) -> dict[str, Any]:
 FREE = frozenset(
     """
     dropout residual_dropout embedding_dropout attention_dropout layer_drop init init_std embedding_std
-    scale_residual_init dtype
+    scale_residual_init dtype kernels
     """.split()
 )
 

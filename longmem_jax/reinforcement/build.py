@@ -16,6 +16,7 @@ from longmem_jax.reinforcement import learning, settings
 from longmem_jax.reinforcement.environments.interface import Environment
 from longmem_jax.reinforcement.learning import AgentState
 from longmem_jax.training.checkpoint import FORMAT
+from longmem_jax.training.identity import model_of
 from longmem_jax.training.optimizer import make_optimizer, make_schedule
 
 
@@ -102,7 +103,7 @@ class Built:
         config = self.config
         return {
             'format': FORMAT,
-            'config.model': config.model.to_dict(),
+            'config.model': model_of(config),
             'config.reinforcement.environment': config.reinforcement.environment,
             'config.reinforcement.task': config.reinforcement.task.to_dict(),
             'config.train.num_lanes': config.train.num_lanes,

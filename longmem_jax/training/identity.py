@@ -49,6 +49,12 @@ def settings_of(config: Any) -> dict[str, Any]:
     }
 
 
+def model_of(config: Any) -> dict[str, Any]:
+    """`config.model` as a checkpoint keeps it: without `kernels`, which parameters do not depend on."""
+    model = config.model.to_dict()
+    return {name: value for name, value in model.items() if name != 'kernels'}
+
+
 def run_of(directory: Path) -> str | None:
     """The run that a folder of checkpoints is of; None if that is not known."""
     try:

@@ -149,6 +149,28 @@ def test_mask_and_loss_are_those_of_a_loop():
         np.testing.assert_allclose(loss[lane], total, rtol=1e-5)
 
 
+def test_loss_in_closed_form_is_that_of_all_pairs():
+    """Values and derivatives, with keys that are not filled and queries that are padding."""
+    random, ramp, length = np.random.default_rng(0), 4, 7
+    spans = jnp.asarray(random.uniform(0, 25, (2, 40)), jnp.float32)
+    distance = jnp.asarray(random.integers(-length, 20, (2, 40)), jnp.int32)
+    filled = jnp.asarray(random.random((2, 40)) < 0.8)
+    num_queries = jnp.asarray([length, 3], jnp.int32)
+    by_pair = distance[:, None] + jnp.arange(length, dtype=jnp.int32)[None, :, None]
+    since = jnp.where(filled, 1 - distance, 2**30)
+
+    def of_pairs(spans):
+        return expiring.masks(by_pair, spans, filled, num_queries, ramp)[1]
+
+    def of_keys(spans):
+        return expiring.ramp_loss_of_keys(spans, distance, since, num_queries, ramp, length)
+
+    assert np.all(of_pairs(spans) < -0.1)
+    np.testing.assert_allclose(of_keys(spans), of_pairs(spans), rtol=1e-5)
+    found, expected = (jax.jacobian(loss)(spans) for loss in (of_keys, of_pairs))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
 def test_spans_begin_at_the_share_given():
     hidden = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 16)), jnp.float32)
     params = toy('expire_span')[1]['block_0']['attention']

@@ -27,7 +27,7 @@ from longmem_jax.memory.compressive.compression import (
     autoencoding,
 )
 from longmem_jax.memory.compressive.evicting import CompressiveState, Evicted, evict
-from longmem_jax.memory.compressive.settings import check, recipe, shared, sliding_recipe
+from longmem_jax.memory.compressive.settings import check, fused, recipe, shared, sliding_recipe
 from longmem_jax.memory.compressive.sliding import SlidingReading
 from longmem_jax.memory.compressive.view import held, read
 from longmem_jax.segment import Aux, Segment, mean_count
@@ -279,6 +279,7 @@ class CompressiveTransformer(nn.Module):
 ENTRY = Entry(
     name='compressive',
     layer=CompressiveTransformer,
+    fused=fused,
     view=View(held, read),
     check=check,
     shared=shared,

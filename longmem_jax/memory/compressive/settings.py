@@ -5,11 +5,19 @@ from typing import Any
 
 from longmem_jax.contract import STARTS, Recipe, Scale
 from longmem_jax.faults import at_least, one_of
+from longmem_jax.layers import fused_rules
 from longmem_jax.layers.near_positions import shared_table
 from longmem_jax.layers.relative_position import RelativeBiases
 from longmem_jax.memory.compressive.compression import COMPRESSIONS, RECONSTRUCTIONS
 
 READINGS = ('segment', 'sliding')
+
+
+def fused(fields: Any) -> str:
+    """What keeps the layer from the fused kernel, see `contract.Entry.fused`."""
+    if fields['reading'] != 'segment':
+        return f'reading = {fields["reading"]!r} has scores by the age of slots, which it does not have'
+    return fused_rules.position_fault(fields)
 
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, Graft, ModelSettings
-from longmem_jax.layers import near_positions
+from longmem_jax.layers import fused_spans, near_positions
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import write_at
@@ -31,6 +31,7 @@ from longmem_jax.layers.switching import (
     sizes_below,
     switch,
 )
+from longmem_jax.memory.expire_span import fused_reading
 from longmem_jax.memory.expire_span.reading import read_segment, weights_of_segment
 from longmem_jax.memory.expire_span.settings import (
     check,
@@ -112,6 +113,7 @@ class ExpireSpan(nn.Module):
       num_sizes: largest number of buffer sizes (branches), each half of the next; see `sizes_below`.
       block_size: entries of the buffer that are read at a time, to save space; the results are the
         same. A quarter more is read at once, rather than as two blocks. 0 = all at once.
+        The fused kernel has blocks of its own.
       limit: cuts longer spans to this many tokens, such as in evaluation (Fig. 9); 0 = no limit.
     """
 
@@ -236,15 +238,18 @@ class ExpireSpan(nn.Module):
         )
         if rate:
             constants['dropout'] = jax.random.split(self.make_rng('dropout'), batch)
+        read, blocks = fused_reading.read_segment, {}
+        if settings.kernels == 'plain':
+            chunk = min(self.sizes[0], self.block_size or self.sizes[0])
+            read, blocks = read_segment, dict(block_size=self.block_size, dropout_chunk=chunk)
         read = functools.partial(
-            read_segment,
+            read,
             project=project,
             max_span=self.max_span,
             pre_div=self.pre_div,
             ramp=self.ramp,
-            block_size=self.block_size,
             dropout_rate=rate,
-            dropout_chunk=min(self.sizes[0], self.block_size or self.sizes[0]),
+            **blocks,
         )
         out, loss, (buffer_spans, window_spans) = read_memory(
             read, self.sizes, state.count, params, inputs, constants
@@ -376,6 +381,7 @@ class ExpireSpan(nn.Module):
 ENTRY = Entry(
     name='expire_span',
     layer=ExpireSpan,
+    fused=fused_spans.no_fault,
     check=check,
     check_training=check_training,
     trained={

@@ -98,6 +98,35 @@ def ramp_loss(
     return remaining.sum(axis=(1, 2)) / (ramp * length)
 
 
+def ramp_loss_of_keys(
+    spans: jax.Array,
+    distance: jax.Array,
+    since: jax.Array,
+    num_queries: jax.Array,
+    ramp: int,
+    length: int,
+) -> jax.Array:
+    """`ramp_loss` of queries one token apart, [batch]: a sum per key in closed form.
+
+    On the ramp of a key are the queries from the first after its span to the last before its end.
+
+    Args:
+      spans: float [batch, keys].
+      distance: int32 [batch, keys], to query 0.
+      since: int32 [batch, keys], the first query that may see a key.
+      num_queries: int32 [batch], queries that count.
+      ramp: R of Eq. 5.
+      length: number of queries that the sum is divided by.
+    """
+    remaining = spans - distance.astype(spans.dtype)  # at query 0
+    detached = jax.lax.stop_gradient(remaining)
+    first = jnp.maximum(jnp.floor(detached) + 1, jnp.maximum(since, 0).astype(spans.dtype))
+    end = jnp.minimum(jnp.ceil(detached + ramp), num_queries[:, None].astype(spans.dtype))
+    number = jnp.maximum(end - first, 0)
+    total = number * (remaining - (first + end - 1) / 2)
+    return total.sum(axis=1) / (ramp * length)
+
+
 def filled_columns(
     size: int, count: jax.Array, width: int, window_count: jax.Array, length: int
 ) -> jax.Array:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, Graft, ModelSettings
+from longmem_jax.layers import fused_rules
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import shared_biases
 from longmem_jax.layers.self_attention import SelfAttention, write_at
@@ -354,6 +355,7 @@ class InfinityFormer(nn.Module):
 ENTRY = Entry(
     name='infinity_former',
     layer=InfinityFormer,
+    fused=fused_rules.position_fault,
     view=View(held, read, series),
     check=check,
     shared=shared_biases,

@@ -271,6 +271,7 @@ def read(seen: Seen) -> dict[str, Read]:
 ENTRY = Entry(
     name='memorizing',
     layer=Memorizing,
+    fused=normalized_attention.fused,
     view=View(held, read),
     check=check,
     lengths={'memory_length': '', 'memory_size': '+ entries '},

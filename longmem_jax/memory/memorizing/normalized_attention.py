@@ -26,6 +26,13 @@ POSITIONS = ('t5', 'alibi', 'rotary', 'none')
 EPSILON = 1e-6  # added to the squared length of queries and keys
 
 
+def fused(fields: Any) -> str:
+    """What keeps local attention from the fused kernel, see `contract.Entry.fused`."""
+    if not fields['attend_self']:
+        return 'attend_self = False masks single pairs, which it does not do'
+    return ''
+
+
 @flax.struct.dataclass
 class RecentKeys:
     """Keys and values of the last tokens.

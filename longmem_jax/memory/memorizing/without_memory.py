@@ -104,6 +104,7 @@ def recipe(scale: Scale) -> Recipe:
 ENTRY = Entry(
     name='normalized_xl',
     layer=NormalizedXL,
+    fused=normalized_attention.fused,
     view=View(
         held=lambda layer, state: {'recent': held_window(state.count, layer.memory_length)},
         read=lambda seen: read_window(seen.look()),

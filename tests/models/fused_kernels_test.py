@@ -1,0 +1,143 @@
+"""`config.model.kernels = 'fused'`: every memory that has it learns the same as with plain kernels."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.config import checks
+from longmem_jax.config.base import base
+from longmem_jax.config.recipes import section
+from longmem_jax.devices.sharding import lanes_sharding, make_mesh, parameter_shardings
+from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment
+from longmem_jax.layers import fused_attention
+from longmem_jax.memory.registry import ATTENTION
+from longmem_jax.models.parameters import initial_parameters
+from longmem_jax.segment import read_segments
+from longmem_jax.standalone import make_layer
+from longmem_jax.training.identity import model_of
+from tests.toys import OWN_CODE, parameters, random_segments, with_config
+
+FAST = ('transformer_xl',)
+NAMES = [
+    name if name in FAST else pytest.param(name, marks=pytest.mark.slow)
+    for layer, entry in sorted(OWN_CODE.items())
+    if entry.fused is not None
+    for variant in ('', *entry.variants)
+    if not entry.fused(entry.small(variant))
+    for name in (f'{layer}:{variant}' if variant else layer,)
+]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """The memory of the toys has more than one block."""
+    monkeypatch.setattr(fused_attention, 'BLOCK_QUERIES', 8)
+    monkeypatch.setattr(fused_attention, 'BLOCK_KEYS', 8)
+
+
+def uneven(params):
+    """Parameters with spans that differ between tokens, and between heads."""
+    own = params['block_0']['attention']
+    if 'span_kernel' in own:
+        own['span_kernel'] = jax.random.normal(jax.random.key(0), own['span_kernel'].shape)
+    if 'span_share' in own:
+        own['span_share'] = jnp.linspace(0.11, 0.63, own['span_share'].size)
+    return params
+
+
+def segments_with_oddities(batch=2):
+    """Segments of two documents in lane 0, and with padding in lane 1."""
+    segments = random_segments(batch=batch)
+    valid = np.ones(segments.valid.shape, bool)
+    valid[1, 1, 3:] = False
+    start = np.array(segments.start)
+    start[2, 0] = True
+    return segments.replace(valid=jnp.asarray(valid), start=jnp.asarray(start))
+
+
+def learned(model, params, segments):
+    """Sum of a loss and the auxiliary losses over segments, with its gradient."""
+
+    def value(params, segments):
+        def read(state, segment, key):
+            logits, state, aux = model.apply({'params': params}, segment, state, train=False)
+            by_token = jnp.square(jax.nn.log_softmax(logits)).mean(axis=-1)
+            total = (by_token * segment.valid).mean() + 10 * sum(aux.losses.values())
+            return state, (total, jnp.where(segment.valid[..., None], logits, 0))
+
+        state = model.apply({'params': params}, segments.start.shape[1], method='initial_state')
+        totals, logits = read_segments(read, state, segments, jax.random.key(0))[1]
+        return totals.sum(), logits
+
+    return jax.jit(jax.value_and_grad(value, has_aux=True))(params, segments)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_learns_the_same(name, small_blocks):
+    """Logits and gradients through several segments, with resets, padding and empty memories."""
+    plain = with_config(name, layers=1)
+    params = uneven(parameters(plain, 1))
+    segments = segments_with_oddities()
+    fused = with_config(name, layers=1, kernels='fused')
+    expected, found = (learned(model, params, segments) for model in (plain, fused))
+    assert any(np.abs(leaf).max() > 1e-4 for leaf in jax.tree.leaves(expected[1]))
+    chex.assert_trees_all_close(expected, found, atol=2e-5, rtol=2e-4)
+
+
+@pytest.mark.slow
+def test_every_device_chooses_its_sizes(small_blocks):
+    """A kernel inside of a choice of sizes, which every device makes for its own lanes."""
+    model = with_config('expire_span', layers=1, kernels='fused')
+    params, segments = uneven(parameters(model, 1)), random_segments(batch=4)
+    (wanted, _), expected = learned(model, params, segments)
+    mesh = make_mesh(dict(data=4, tensor=2))
+    boxed = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
+    placed = jax.device_put(params, parameter_shardings(mesh, boxed))
+    spread = jax.device_put(segments, lanes_sharding(mesh, 1))
+    with jax.set_mesh(mesh):
+        (found, _), sharded = learned(model, placed, spread)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    chex.assert_trees_all_close(expected, jax.device_get(sharded), atol=2e-5, rtol=2e-4)
+
+
+def a_config(**model):
+    config = base()
+    config.model.kernels = 'fused'
+    config.model.update(model)
+    return config
+
+
+def test_faults_say_who_has_it():
+    assert checks.find_faults(a_config(), 1) == []
+    able = ', '.join(sorted(name for name, entry in ATTENTION.items() if entry.fused is not None))
+    unable = a_config(attention=('memsizer',) * 2, memsizer=section('memsizer'))
+    fault, *_ = checks.find_faults(unable, 1)
+    assert fault == (
+        f"config.model.kernels = 'fused': 'memsizer' has no fused kernel, those that have are {able}; "
+        "use 'plain'"
+    )
+    fault, *_ = checks.find_faults(
+        a_config(transformer_xl=section('transformer_xl', position='alibi_beyond')), 1
+    )
+    assert "transformer_xl.position = 'alibi_beyond'" in fault
+    fault, *_ = checks.find_faults(a_config(dtype='float64'), 1)
+    assert 'has no float64' in fault
+    fault, *_ = checks.find_faults(a_config(kernels='fussed'), 1)
+    assert "kernels = 'fussed'" in fault and 'allowed are plain, fused' in fault
+    sizes = dict(d_model=8, num_heads=2, segment_length=4)
+    with pytest.raises(UsageError, match="'memsizer' has no fused kernel"):
+        make_layer('memsizer', kernels='fused', **sizes)
+
+
+def test_other_devices_are_refused_before_anything_compiles():
+    experiment = Experiment(a_config(), None, make_mesh(dict(data=8)))
+    for name in ('model', 'evaluation_model'):
+        with pytest.raises(UsageError, match='is for TPUs.* cpu; set --config.model.kernels=plain'):
+            getattr(experiment, name)
+
+
+def test_a_checkpoint_can_be_read_with_other_kernels():
+    assert model_of(a_config()) == model_of(a_config(kernels='plain'))
