@@ -26,11 +26,10 @@ def build(settings: dict[str, Any], sizes: Any) -> Callable[[], float]:
         nonlocal memories
         tokens = torch.randint(0, sizes.vocab, (sizes.lanes, sizes.segment + 1))
         model.zero_grad()
-        logits, _, memories = model(
-            tokens[:, :-1], past_memories=memories, return_new_memories=True, detach_memories=True
-        )
+        logits, _, new = model(tokens[:, :-1], past_memories=memories, return_new_memories=True)
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()
+        memories = [tuple(part.detach() for part in layer) for layer in new]
         return loss.item()
 
     return call
