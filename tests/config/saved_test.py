@@ -82,7 +82,7 @@ def changed(path, value):
         (changed('model.d_model', 10**30), 'not a number that a field can have'),
         (changed('train.loss_weights', {'to_dict': 1}), "'to_dict' cannot be the name of a field"),
         (changed('data.task', {'a.b': 1}), "'a.b' cannot be the name of a field"),
-        (changed('data.task', {'a': [[[[[[[[[[1]]]]]]]]]]}), 'more than 8 lists or sections'),
+        (changed('data.task', {'a': [[[[[[[[[[1]]]]]]]]]]}), 'more than 8 nested lists or sections'),
         (changed('model.transformer_xl', {'memory_lenght': 3}), "did you mean 'memory_length'"),
     ],
 )  # fmt: skip
