@@ -132,7 +132,7 @@ def bench_evaluation(
 
     jax.block_until_ready(call())
     seconds = time.perf_counter() - began
-    compiled = jax.jit(evaluator.step).lower(params, initial, holder[0], batch).compile()
+    compiled = evaluator.lower(params, initial, holder[0], batch).compile()
     return {
         **measure(call, repeats, batch.tokens.size, fill),
         'tokens_per_step': batch.tokens.size,

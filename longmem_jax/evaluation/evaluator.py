@@ -70,19 +70,17 @@ class Evaluator:
             static_argnums=1,
             out_shardings=memory,
         )
-        step = jax.jit(
+        self._program = jax.jit(
             functools.partial(_score, model),
             static_argnames='reset',
             out_shardings=(memory, lanes_sharding(mesh), everywhere),
             donate_argnames='memory',
         )
 
-        def step_on_mesh(*given: Any, reset: bool) -> Any:
-            # Memories ask for the mesh, to keep to the lanes and rows of their own device.
-            with jax.set_mesh(mesh):
-                return step(*given, reset=reset)
-
-        self._step = step_on_mesh
+    def _step(self, *given: Any, reset: bool) -> Any:
+        # Memories ask for the mesh, to keep to the lanes and rows of their own device.
+        with jax.set_mesh(self.mesh):
+            return self._program(*given, reset=reset)
 
     def initial_state(self, params: Any, num_lanes: int) -> Any:
         """Memories at the start of a document; every leaf [num_lanes, ...]."""
@@ -102,9 +100,15 @@ class Evaluator:
         Returns:
           The memories after the batch, and the sums `SUMS` over it.
         """
-        errors = jnp.zeros((batch.start.shape[1],), jnp.int32)
-        memory, _, sums = self._step(params, initial, memory, errors, batch, reset=False)
+        memory, _, sums = self._step(params, initial, memory, _no_errors(batch), batch, reset=False)
         return memory, sums
+
+    def lower(self, params: Any, initial: Any, memory: Any, batch: Batch) -> jax.stages.Lowered:
+        """The program of `step`, with its arguments."""
+        with jax.set_mesh(self.mesh):
+            return self._program.lower(
+                params, initial, memory, _no_errors(batch), batch, reset=False
+            )
 
     def evaluate(
         self,
@@ -175,6 +179,11 @@ class Evaluator:
             exact=int(total['exact']),
             memory='reset' if reset else 'kept',
         ), memory
+
+
+def _no_errors(batch: Batch) -> jax.Array:
+    """The wrong tokens of open answers before a split, int32 [lanes]."""
+    return jnp.zeros((batch.start.shape[1],), jnp.int32)
 
 
 def exact_answers(
