@@ -1,6 +1,7 @@
 """`--mode=tokenize`: the documents of all splits, tokenized once by all cores; see `data.tokenized`."""
 
 import concurrent.futures
+import concurrent.futures.process
 import functools
 import multiprocessing
 import os
@@ -88,6 +89,11 @@ def _by_processes(
     )
     try:
         yield from pool.map(functools.partial(_write, shards), numbers)
+    except concurrent.futures.process.BrokenProcessPool as error:
+        raise UsageError(
+            '--mode=tokenize: one of its processes was killed, perhaps as there was no more memory. '
+            'What is written is kept; run it again.'
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -1,7 +1,9 @@
 """Documents tokenized once are those that direct reading gives, or there is an error that says why."""
 
+import concurrent.futures
 import json
 import shutil
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -183,6 +185,22 @@ def test_where_tokens_cannot_be_is_said(data, tmp_path):
     for split in ('train', 'test'):
         with pytest.raises(UsageError, match=r'config.data.tokenized: cannot be written \('):
             written(data, split)
+
+
+def test_a_killed_worker_is_said(data, monkeypatch):
+    class Pool:
+        def __init__(self, *_):
+            pass
+
+        def map(self, *_):
+            raise BrokenProcessPool('terminated abruptly')
+
+        def shutdown(self, *, cancel_futures):
+            assert cancel_futures
+
+    monkeypatch.setattr(concurrent.futures, 'ProcessPoolExecutor', Pool)
+    with pytest.raises(UsageError, match='one of its processes was killed.*run it again'):
+        written(data, 'train', workers=2)
 
 
 def test_a_file_of_others_is_not_replaced(data):
