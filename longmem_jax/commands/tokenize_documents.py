@@ -1,6 +1,7 @@
 """`--mode=tokenize`: the documents of all splits, tokenized once by all cores; see `data.tokenized`."""
 
 import concurrent.futures
+import concurrent.futures.process
 import functools
 import multiprocessing
 import os
@@ -32,7 +33,8 @@ def tokenize(experiment: Experiment, split: str = '', *, workers: int = 0) -> No
       workers: processes; 0 = one per core.
 
     Raises:
-      UsageError: no folder or an unknown split, missing data, or a folder with other tokens.
+      UsageError: no folder, or one that is among the texts, has other tokens or cannot be written; an
+        unknown split; missing data.
     """
     data = experiment.config.data
     if not data.tokenized:
@@ -43,9 +45,19 @@ def tokenize(experiment: Experiment, split: str = '', *, workers: int = 0) -> No
         raise UsageError(f'--split={split}: allowed are {", ".join(SPLITS)}.')
     if jax.process_count() > 1:
         raise UsageError('--mode=tokenize: one process does it, on all cores of its machine.')
+    if data.source == 'text' and _real(data.tokenized).is_relative_to(_real(data.path)):
+        raise UsageError(
+            f'config.data.tokenized = {data.tokenized!r}: is in config.data.path = {data.path!r}, where '
+            'tokens could be read as texts; give another folder.'
+        )
     progress = Progress(0, log_every=0)
     for name in [split] if split else SPLITS:
         progress.say(_tokenize_split(experiment, name, workers or os.cpu_count() or 1))
+
+
+def _real(path: str) -> Path:
+    """A path without links."""
+    return Path(path).expanduser().resolve()
 
 
 def _tokenize_split(experiment: Experiment, split: str, workers: int) -> str:
@@ -55,10 +67,8 @@ def _tokenize_split(experiment: Experiment, split: str, workers: int) -> str:
     folder = Path(data.tokenized).expanduser() / split
     about = tokenized.about(data, split, tokenizer)
     shards = tokenized.Shards(folder, about, len(corpus))
-    try:
+    with tokenized.written():
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f'config.data.tokenized: cannot be written ({error}).') from error
     numbers = range(len(shards.borders) - 1)
     if min(workers, len(numbers)) == 1:
         tokens = [shards.write(number, corpus) for number in numbers]
@@ -79,6 +89,11 @@ def _by_processes(
     )
     try:
         yield from pool.map(functools.partial(_write, shards), numbers)
+    except concurrent.futures.process.BrokenProcessPool as error:
+        raise UsageError(
+            '--mode=tokenize: one of its processes was killed, perhaps as there was no more memory. '
+            'What is written is kept; run it again.'
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.folders import Folders
 from longmem_jax.data.sets.registry import DATA_SETS
+from longmem_jax.data.stdlib import StandardLibrary
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.text_files import find_files
+from longmem_jax.errors import UsageError
 from longmem_jax.files import checksum
 
 PLACE = ('path', 'name')  # where the data is: it may be moved
@@ -71,10 +74,27 @@ def digest_of_files(data: Any, split: str) -> str | None:
     root = Path(data.path).expanduser()
     files = [root] if root.is_file() else find_files(root, split)
     folder = root.parent if root.is_file() else root
-    whole = sum(file.stat().st_size for file in files) <= WHOLE
+    return _digest([(str(file.relative_to(folder)), file) for file in files])
+
+
+def digest_of_folders(data: Any, split: str) -> str | None:
+    """A digest like `digest_of_files` where documents are folders; else, or without them, None."""
+    try:
+        if data.source == 'stdlib':
+            return _digest(StandardLibrary(split).files())
+        if data.source == 'text' and data.documents == 'folder':
+            return _digest(Folders(data.path, split, tuple(data.endings)).files())
+    except UsageError:  # they are not at hand
+        pass
+    return None
+
+
+def _digest(files: list[tuple[str, Path]]) -> str:
+    """A digest of names and sizes of files, and of all that is in them up to `WHOLE` bytes."""
+    whole = sum(file.stat().st_size for _, file in files) <= WHOLE
 
     def lines() -> Iterator[str]:
-        for file in files:
-            yield f'{file.relative_to(folder)} {file.stat().st_size} {checksum(file) if whole else ""}'
+        for name, file in files:
+            yield f'{name} {file.stat().st_size} {checksum(file) if whole else ""}'
 
     return hashlib.sha256('\n'.join(lines()).encode()).hexdigest()[:16]

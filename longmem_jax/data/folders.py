@@ -62,6 +62,14 @@ class Folders:
             and (not endings or path.name.endswith(endings))
         )
 
+    def files(self) -> list[tuple[str, Path]]:
+        """Name and path of every file, in order."""
+        return [
+            (path.relative_to(self._root).as_posix(), path)
+            for name in self._names
+            for path in self._files(name, self._endings)
+        ]
+
     def __len__(self) -> int:
         return len(self._names)
 

@@ -50,6 +50,14 @@ class StandardLibrary:
         self._entries = entries
         self._names = split_seeded(sorted(entries), split)
 
+    def files(self) -> list[tuple[str, Path]]:
+        """Name and path of every file, in order."""
+        return [
+            (path.relative_to(self._root).as_posix(), path)
+            for name in self._names
+            for path in self._entries[name]
+        ]
+
     def __len__(self) -> int:
         return len(self._names)
 

@@ -5,15 +5,18 @@ each, and an index, written last. Every file has a checksum, which is compared w
 up again; every document has a digest, which is compared when it is read.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 
 from longmem_jax.data import content
 from longmem_jax.data.corpus import Corpus, TokenizedDocument
@@ -25,16 +28,27 @@ from longmem_jax.untrusted import json_file, schema, tensor_file
 FORMAT = 1
 INDEX = 'index.json'
 MOST_SHARDS = 256
+DIGESTS = ('files', 'folders')  # of texts, if they are at hand
 SOURCES = ('stdlib', 'text', 'tfds', 'huggingface')
 AGAIN = 'run --mode=tokenize, which writes what is missing'
 _DTYPES = {'ends': 'I64', 'num_bytes': 'I64', 'digests': 'U64'}
+_ABOUT = schema.named(schema.anything)
 _INDEX = schema.fields(
     {
-        'about': schema.named(schema.anything),
+        'about': _ABOUT,
         'documents': schema.whole(1, tensor_file.LARGEST_SIZE),
         'shards': schema.items(schema.whole(0, tensor_file.LARGEST_SIZE), most=MOST_SHARDS),
     }
 )
+
+
+@contextlib.contextmanager
+def written() -> Iterator[None]:
+    """Raises `UsageError` where the block cannot write to `config.data.tokenized`."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f'config.data.tokenized: cannot be written ({error}).') from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,18 +86,22 @@ class Shards:
           Tokens of the shard.
 
         Raises:
-          UsageError: there is a file, with other tokens.
+          UsageError: there is a file, with other tokens, or it cannot be written.
         """
         path = self.path(shard)
+        first, last = self.borders[shard : shard + 2]
         if path.exists():
             try:
                 arrays, found = tensor_file.read(path)
             except UsageError:
                 arrays, found = {}, {}  # torn: written again
             if arrays:
-                require_same(json_file.parse(found.get('about', '{}'), str(path)), self.about, path)
+                stored = json_file.parse(found.get('about', '{}'), str(path))
+                stored = schema.require(stored, _ABOUT, path) | {
+                    'documents': len(arrays.get('ends', ()))
+                }
+                require_same(stored, self.about | {'documents': last - first}, path)
                 return len(arrays['tokens'])
-        first, last = self.borders[shard : shard + 2]
         documents = [corpus[index] for index in range(first, last)]
         tokens = [document.tokens for document in documents]
         arrays = {
@@ -92,14 +110,14 @@ class Shards:
             'num_bytes': np.asarray([document.num_bytes for document in documents], np.int64),
             'digests': np.asarray([_digest(part) for part in tokens], np.uint64),
         }
-        with whole_file(path) as partial:
+        with written(), whole_file(path) as partial:
             tensor_file.write(partial, arrays, {'about': json.dumps(self.about)})
         return len(arrays['tokens'])
 
     def finish(self, tokens: list[int]) -> None:
-        """Writes the index: `tokens` of every shard."""
+        """Writes the index: `tokens` of every shard; raises `UsageError` if it cannot be written."""
         index = {'about': self.about, 'documents': self.documents, 'shards': tokens}
-        with whole_file(self.folder / INDEX) as partial:
+        with written(), whole_file(self.folder / INDEX) as partial:
             partial.write_text(json.dumps(index, indent=1))
 
 
@@ -111,9 +129,9 @@ def require_same(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> 
       wanted: what is read.
       path: where they are.
     """
-    for name in sorted({*stored, *wanted}, key=lambda name: (name == 'files', name)):
+    for name in sorted({*stored, *wanted}, key=lambda name: (name in DIGESTS, name)):
         ours, theirs = wanted.get(name), stored.get(name)
-        if ours != theirs and not (name == 'files' and None in (ours, theirs)):
+        if ours != theirs and not (name in DIGESTS and None in (ours, theirs)):
             raise UsageError(
                 f'{path}: tokens of other data: {name} = {schema.shown(theirs)}, here '
                 f'{schema.shown(ours)}. Set what they were made with, or another folder as '
@@ -130,14 +148,16 @@ def about(data: Any, split: str, tokenizer: Tokenizer) -> dict[str, Any]:
       tokenizer: of all documents.
 
     Returns:
-      Names to values of JSON. 'files' is a digest; None where there are none, or they are not at hand.
+      Names to values of JSON. Those of `DIGESTS` are None where there are none, or they are not at hand.
     """
     there = data.path and Path(data.path).expanduser().exists()
     return content.fields_of(data) | {
+        'config.data.name': data.name,
         'format': FORMAT,
         'split': split,
         'tokenizer': tokenizer.fingerprint(),
         'files': content.digest_of_files(data, split) if there else None,
+        'folders': content.digest_of_folders(data, split),
     }
 
 

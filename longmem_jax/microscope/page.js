@@ -21,7 +21,8 @@ const layers = data.layers.map((layer) => ({
 }));
 const n = data.tokens.length, nats = array(data.nats).v, without = array(data.without).v;
 const gain = nats.map((x, i) => without[i] - x), firstRead = n - data.reads;
-const segmentOf = (t) => Math.floor((t + data.first - 1) / data.length);
+// Before the first token of a text there may be nothing in its segment.
+const segmentOf = (t) => Math.floor(Math.max(t + data.first - 1, 0) / data.length);
 const numSegments = n ? segmentOf(n - 1) + 1 : 0;
 const firstOf = (segment) => Math.min(Math.max(segment * data.length - data.first + 1, 0), n - 1);
 

@@ -1,7 +1,9 @@
 """Documents tokenized once are those that direct reading gives, or there is an error that says why."""
 
+import concurrent.futures
 import json
 import shutil
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,11 +15,12 @@ from hypothesis import strategies as st
 from longmem_jax.commands import tokenize_documents
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
-from longmem_jax.data import content, lanes, load, tokenized
+from longmem_jax.data import content, hubs, lanes, load, tokenized
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.documents import Document
 from longmem_jax.data.tokenizers import Bytes, Characters
 from longmem_jax.errors import UsageError
+from longmem_jax.untrusted import tensor_file
 
 
 class Texts:
@@ -140,6 +143,73 @@ def test_errors_say_what_is_other(data):
     shutil.copytree(folder / 'test', folder / 'train', dirs_exist_ok=True)
     with pytest.raises(UsageError, match="split = 'test', here 'train'"):
         load.load(data, 'train', Bytes())
+
+
+def test_documents_of_folders_and_of_hubs_are_told_apart(data, monkeypatch):
+    """What has no path of files is another text, too, under another path or name."""
+    data.documents = 'folder'
+    written(data, 'train')
+    data.path = shutil.copytree(data.path, f'{data.path}2')
+    same(load.load(data, 'train', Bytes()), direct(data, 'train'))  # the folder was only moved
+    (Path(data.path) / 'train' / '7.txt').write_text('others')
+    with pytest.raises(UsageError, match="folders = '.*another folder"):
+        load.load(data, 'train', Bytes())
+    shutil.rmtree(data.path)
+    assert len(load.load(data, 'train', Bytes())) == 9, 'the texts are not needed any more'
+
+    monkeypatch.setattr(hubs, 'huggingface_source', lambda name, split: Texts([name.encode()]))
+    data.source, data.name, data.tokenized = 'huggingface', 'one', f'{data.tokenized}2'
+    written(data)
+    data.name = 'two'
+    with pytest.raises(UsageError, match=r"config.data.name = 'one', here 'two'"):
+        load.load(data, 'train', Bytes())
+    data.name = 'one'
+    monkeypatch.setattr(hubs, 'huggingface_source', lambda name, split: Texts([b'a', b'b']))
+    monkeypatch.setattr(tokenized, 'MOST_SHARDS', 1)
+    with pytest.raises(UsageError, match='documents = 1, here 2'):
+        written(data)
+
+    data.source = 'stdlib'
+    digests = {content.digest_of_folders(data, split) for split in ('train', 'test')}
+    assert len(digests) == 2 and None not in digests, 'another Python has other texts'
+
+
+def test_where_tokens_cannot_be_is_said(data, tmp_path):
+    data.tokenized = f'{data.path}/tokens'
+    with pytest.raises(UsageError, match='could be read as texts; give another folder'):
+        written(data)
+    data.tokenized = str(tmp_path / 'tokens')
+    (tmp_path / 'tokens' / 'train').mkdir(parents=True)
+    (tmp_path / 'tokens' / 'test').symlink_to('/proc/self')  # nobody writes there
+    (tmp_path / 'tokens' / 'train' / tokenized.INDEX).mkdir()
+    for split in ('train', 'test'):
+        with pytest.raises(UsageError, match=r'config.data.tokenized: cannot be written \('):
+            written(data, split)
+
+
+def test_a_killed_worker_is_said(data, monkeypatch):
+    class Pool:
+        def __init__(self, *_):
+            pass
+
+        def map(self, *_):
+            raise BrokenProcessPool('terminated abruptly')
+
+        def shutdown(self, *, cancel_futures):
+            assert cancel_futures
+
+    monkeypatch.setattr(concurrent.futures, 'ProcessPoolExecutor', Pool)
+    with pytest.raises(UsageError, match='one of its processes was killed.*run it again'):
+        written(data, 'train', workers=2)
+
+
+def test_a_file_of_others_is_not_replaced(data):
+    file = Path(data.tokenized) / 'train' / '000-of-009.safetensors'
+    file.parent.mkdir(parents=True)
+    for about, fault in (('[1]', 'must be an object'), ('{}', 'tokens of other data')):
+        tensor_file.write(file, {'x': np.zeros(3)}, {'about': about})
+        with pytest.raises(UsageError, match=fault):
+            written(data, 'train')
 
 
 def test_changed_tokens_are_not_read(data):

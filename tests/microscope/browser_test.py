@@ -42,12 +42,12 @@ class Folded(Bytes):
         return (np.frombuffer(text, np.uint8) % self.size).astype(np.int32)
 
 
-def written(name, path, reads=60):
+def written(name, path, reads=60, before=(1,)):
     """The page of a toy that reads `TEXT`."""
     model, params = toy(name)
     fresh, text = fresh_state(model, params, 1), TEXT.encode()
     ids = Folded(model.config.vocab_size).model_ids(text)
-    reading = read_text(model, params, fresh, fresh, np.asarray([1], np.int32), ids, reads=reads)
+    reading = read_text(model, params, fresh, fresh, np.asarray(before, np.int32), ids, reads=reads)
     reading.tokens = Bytes().encode(text)
     data = page_data(reading, Bytes(), model.config, {'model': '<b>toy</b>'}, ['A note.'])
     path.write_text(page(f'What {name} did', 'The memory saves 1 nat.', data), encoding='utf-8')
@@ -120,6 +120,17 @@ def attributes(tab, selector):
     return tab.eval_on_selector_all(
         selector, 'found => found.map((each) => ({...each.dataset, id: each.id}))'
     )
+
+
+def test_a_first_token_after_a_whole_segment_is_in_segment_0(opened):
+    """The text continues a memory file that ends with a segment."""
+    reading, tab, wrong, _ = opened('transformer_xl', before=())
+    tab.click('#t0')
+    assert 'segment 0' in tab.inner_text('#chosen')
+    assert 'no loss' in tab.inner_text('#losses')
+    borders = [int(each['id'][1:]) for each in attributes(tab, '#text .border')]
+    assert borders[0] == reading.length + 1, 'the first token is no target, the others are'
+    assert not wrong
 
 
 def test_heaviest_reads_are_those_of_the_model(opened):
