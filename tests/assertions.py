@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import Literal
 
 
 def _indices(bad: np.ndarray, axes: tuple[str, ...]) -> str:
@@ -93,14 +94,27 @@ def assert_finite(tree: Any, broken: str, fix: str) -> None:
     assert not bad, f'{broken}: {", ".join(bad)}.\n{fix}'
 
 
+def _ends_after_one_turn(equation: Any) -> bool:
+    """Whether a `while` of a jaxpr waits on a carried flag that its body sets to False."""
+    condition, body = (equation.params[name].jaxpr for name in ('cond_jaxpr', 'body_jaxpr'))
+    carried = condition.invars[equation.params['cond_nconsts'] :]
+    if condition.eqns or condition.outvars[0] not in carried:
+        return False
+    after = body.outvars[carried.index(condition.outvars[0])]
+    return isinstance(after, Literal) and not after.val
+
+
 def assert_no_open_loop(program: Any, broken: str, fix: str) -> None:
-    """No loop of a jaxpr, or of one inside it, runs for as long as its data say."""
+    """No loop of a jaxpr, or of one inside it, runs for as long as its data say.
+
+    A loop of one turn or none, which stands for a branch, may.
+    """
     waiting, loops = [program], 0
     while waiting:
         part = waiting.pop()
         if hasattr(part, 'eqns'):
             for equation in part.eqns:
-                loops += equation.primitive.name == 'while'
+                loops += equation.primitive.name == 'while' and not _ends_after_one_turn(equation)
                 waiting += equation.params.values()
         elif hasattr(part, 'jaxpr'):
             waiting.append(part.jaxpr)

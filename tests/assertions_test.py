@@ -64,3 +64,19 @@ def test_loops_that_wait_on_data_are_found_wherever_they_are():
     for function in (open_loop, inside):
         with pytest.raises(AssertionError, match='the time depends'):
             assert_no_open_loop(jax.make_jaxpr(function)(count).jaxpr, 'the time depends', 'Fix.')
+
+
+@pytest.mark.parametrize('again', [False, True])
+def test_a_loop_of_one_turn_is_a_branch(again):
+    def turns(count):
+        def body(carry):
+            return carry[1] > 7 if again else False, carry[1] + 1
+
+        return jax.lax.while_loop(lambda carry: carry[0], body, (count > 3, count))
+
+    program = jax.make_jaxpr(turns)(jnp.asarray(5)).jaxpr
+    if again:
+        with pytest.raises(AssertionError, match='1 open loops'):
+            assert_no_open_loop(program, 'the time depends', 'Fix.')
+    else:
+        assert_no_open_loop(program, 'the time depends', 'Fix.')

@@ -119,7 +119,8 @@ def attend(
     if dropout is not None:
         weights = dropout.apply(weights)
     out = _mix(weights.astype(values.dtype), values, values.dtype)
-    if rules.mask is not None or not rules.causal:
+    beyond = isinstance(rules.offset, int) and rules.offset + queries.shape[2] > num_keys
+    if rules.mask is not None or not rules.causal or beyond:
         has_visible_key = seen.any(axis=-1)
     elif rules.first is not None:  # a causal query sees at least itself, if its position is filled
         has_visible_key = (rules.positions(queries.shape[2]) >= rules.first[:, None])[:, None]

@@ -196,8 +196,7 @@ class Embedding(nn.Module):
             return jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
         if self.out_projections:
             hidden = hidden @ self.out_projections[0].astype(hidden.dtype).T
-        vectors = self.out_tables[0][targets].astype(hidden.dtype).astype(logits.dtype)
-        products = (hidden.astype(logits.dtype) * vectors).sum(axis=-1)
+        products = (_rounded(hidden) * _rounded(self.out_tables[0][targets])).sum(axis=-1)
         values = products + self.out_biases[0][targets].astype(logits.dtype)
         return _as_taken(logits, targets, jax.lax.stop_gradient(values))
 
@@ -263,6 +262,12 @@ class Embedding(nn.Module):
         return nll, log_z, likeliest == targets
 
 
+def _rounded(array: jax.Array) -> jax.Array:
+    """float32 of bfloat16 precision. Compilers may leave out a conversion there and back."""
+    like = jnp.finfo(jnp.bfloat16)
+    return jax.lax.reduce_precision(array.astype(jnp.float32), like.nexp, like.nmant)
+
+
 @jax.custom_vjp
 def _as_taken(logits: jax.Array, targets: jax.Array, values: jax.Array) -> jax.Array:
     """`values`, [batch, n], with the derivatives of `logits[..., targets]`, which they are equal to.
@@ -277,7 +282,9 @@ def _as_taken(logits: jax.Array, targets: jax.Array, values: jax.Array) -> jax.A
 def _as_taken_forward(
     logits: jax.Array, targets: jax.Array, values: jax.Array
 ) -> tuple[jax.Array, Any]:
-    return values, (targets, jnp.zeros((0, logits.shape[-1]), logits.dtype))
+    # Not `values` themselves: a second derivative would miss that they depend on the logits.
+    out = _as_taken(logits, targets, values)
+    return out, (targets, jnp.zeros((0, logits.shape[-1]), logits.dtype))
 
 
 def _as_taken_backward(residuals: Any, gradient: jax.Array) -> tuple[jax.Array, None, jax.Array]:

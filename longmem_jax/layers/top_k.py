@@ -183,7 +183,15 @@ def top_k(
 
     Returns:
       [..., k] as `scores`, largest first, and int32 [..., k].
+
+    Raises:
+      ValueError: there are fewer than k numbers in a row.
     """
+    if k > scores.shape[-1]:
+        raise ValueError(
+            f'top_k: k = {k} of {scores.shape[-1]} numbers; k must be at most the length of the last '
+            'axis'
+        )
     scores = jax.lax.stop_gradient(scores)
     if scores.dtype != jnp.float32 or k > MOST:
         return _by_groups(scores, k, filled)

@@ -33,11 +33,14 @@ def _by_column(table: jax.Array, weights: jax.Array, at: jax.Array) -> jax.Array
                 jax.lax.dynamic_slice_in_dim(array, number * step + read, 1, axis=1)
                 for array in (weights, at)
             )
-            sums = sums + weight * table.at[row[:, 0]].get(mode='promise_in_bounds')
+            rows = table.at[row[:, 0]].get(mode='promise_in_bounds')
+            sums = sums + weight.astype(wide) * rows.astype(wide)
         return sums
 
-    start = jnp.zeros((at.shape[0], table.shape[1]), table.dtype)
-    return jax.lax.fori_loop(0, at.shape[1] // step, add, start)
+    # As products of matrices do: a running sum in bfloat16 would lose most of its digits.
+    wide = jnp.promote_types(table.dtype, jnp.float32)
+    start = jnp.zeros((at.shape[0], table.shape[1]), wide)
+    return jax.lax.fori_loop(0, at.shape[1] // step, add, start).astype(table.dtype)
 
 
 def _cut(chunk: int, *arrays: jax.Array) -> list[jax.Array]:
@@ -77,16 +80,19 @@ def _gradients(
 
     def add(total: jax.Array, inputs: Any) -> tuple[jax.Array, None]:
         weights, at, cotangent = inputs
-        rows = weights[..., None] * cotangent[:, None]
+        rows = weights.astype(wide)[..., None] * cotangent.astype(wide)[:, None]
         return total.at[at].add(rows, mode='promise_in_bounds'), None
 
-    tokens, total = len(at), jnp.zeros_like(table)
+    # A row that many tokens read would stop growing in bfloat16.
+    wide = jnp.promote_types(table.dtype, jnp.float32)
+    tokens, total = len(at), jnp.zeros(table.shape, wide)
     if chunk >= tokens:
-        return add(total, (weights, at, cotangent))[0], of_weights((at, cotangent))
+        total, _ = add(total, (weights, at, cotangent))
+        return total.astype(table.dtype), of_weights((at, cotangent))
     weights, at, cotangent = _cut(chunk, weights, at, cotangent)
     total, _ = jax.lax.scan(add, total, (weights, at, cotangent))
     by_weight = jax.lax.map(of_weights, (at, cotangent))
-    return total, by_weight.reshape(-1, by_weight.shape[-1])[:tokens]
+    return total.astype(table.dtype), by_weight.reshape(-1, by_weight.shape[-1])[:tokens]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -102,7 +108,7 @@ def weighted_rows(table: jax.Array, weights: jax.Array, at: jax.Array, chunk: in
       chunk: tokens whose rows are copied out of the table at once; 0 = all. CPUs copy few.
 
     Returns:
-      [tokens, width].
+      [tokens, width] in the dtype of the table; sums are float32 at least.
     """
     return jax.lax.platform_dependent(
         table,

@@ -9,7 +9,6 @@ from types import ModuleType
 from longmem_jax.contract import Entry
 from longmem_jax.layers import feed_forward
 from longmem_jax.memory import (
-    adaptive_span,
     full,
     infini,
     local,
@@ -18,6 +17,7 @@ from longmem_jax.memory import (
     sliding,
     transformer_xl,
 )
+from longmem_jax.memory.adaptive_span import layer as adaptive_span
 from longmem_jax.memory.compressive import layer as compressive
 from longmem_jax.memory.expire_span import layer as expire_span
 from longmem_jax.memory.infinity_former import layer as infinity_former

@@ -250,6 +250,14 @@ def test_rows_that_see_nothing_are_zero_with_finite_gradients(block):
     assert np.isfinite(gradient).all() and np.abs(out[0, 0, 0]).max() > 0
 
 
+@pytest.mark.parametrize('block', [0, 2])
+def test_queries_after_all_keys_may_see_nothing(block):
+    """Query 0 sees the last key, within its window; the others see none."""
+    queries, keys = jnp.ones((1, 1, 3, 4)), jnp.ones((1, 1, 5, 4))
+    out = attend(queries, keys, keys, Rules(offset=6, window=3), block_size=block)
+    np.testing.assert_allclose(out[0, 0, :, 0], [1.0, 0.0, 0.0], atol=1e-6)
+
+
 @pytest.mark.parametrize('block', [0, 4])
 def test_dropout_keeps_the_mean_and_follows_the_key(block):
     data = arrays()

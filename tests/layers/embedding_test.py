@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.layers.embedding import Embedding
+from longmem_jax.layers.embedding import Embedding, _as_taken
 from longmem_jax.models.parameters import initial_parameters, unbox
 from tests.toys import LENGTH, with_config
 
@@ -86,3 +86,14 @@ def test_targets_cost_what_all_logits_say(dtype, close, width, tied):
     params['params']['out_bias_0'] = 0 * bias
     equal = layer.apply(params, nothing, jnp.arange(40)[None], method='nll')[2]
     np.testing.assert_array_equal(equal[0], np.arange(40) == 0)
+
+
+def test_second_derivatives_come_through_the_targets():
+    logits, targets = jnp.asarray([[[1.0, 2.0, 3.0]]]), jnp.asarray([[1]])
+
+    def square(logits):
+        value = jax.lax.stop_gradient(logits[..., 1])
+        return jnp.square(_as_taken(logits, targets, value)).sum()
+
+    second = jax.grad(lambda logits: jax.grad(square)(logits).sum())(logits)
+    np.testing.assert_array_equal(second, [[[0.0, 2.0, 0.0]]])

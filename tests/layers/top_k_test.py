@@ -75,3 +75,9 @@ def test_inside_of_a_map_and_a_loop():
     wanted = jax.lax.top_k(scores, 4)[1]
     np.testing.assert_array_equal(jax.vmap(lambda row: top_k(row, 4))(scores)[1], wanted)
     np.testing.assert_array_equal(jax.lax.map(lambda row: top_k(row, 4), scores)[1], wanted)
+
+
+@pytest.mark.parametrize('number, k', [(3, 4), (63, 64), (70, 71)])
+def test_more_than_there_are_is_refused(number, k):
+    with pytest.raises(ValueError, match=f'k = {k} of {number} numbers'):
+        top_k(jnp.zeros((2, number)), k)

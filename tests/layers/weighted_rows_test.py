@@ -50,3 +50,23 @@ def test_chunks_of_accelerators(chunk):
     found = module._gradients(table, weights, at, cotangent, chunk)
     np.testing.assert_allclose(found[0], of_table, atol=1e-5)
     np.testing.assert_allclose(found[1], of_weights, atol=1e-5)
+
+
+def test_many_rows_of_half_precision_are_added_in_float32():
+    table, weights, at = drawn(16, 128, rows=200, width=32)
+    half = table.astype(jnp.bfloat16), weights.astype(jnp.bfloat16)
+    wanted = plain(*(array.astype(jnp.float32) for array in half), at)
+    found = jax.jit(lambda *given: weighted_rows(*given, 0))(*half, at)
+    assert found.dtype == jnp.bfloat16
+    # The result is rounded once; 128 rounded sums would be off by several times as much.
+    np.testing.assert_allclose(np.float32(found), wanted, rtol=2**-8, atol=1e-3)
+
+
+@pytest.mark.parametrize('chunk', [100, 1000], ids=['chunks', 'at once'])
+def test_the_gradient_of_a_row_that_many_tokens_read(chunk):
+    """1,000 times 1; a sum in bfloat16 ends at 256."""
+    table, weights = jnp.ones((2, 3), jnp.bfloat16), jnp.ones((1000, 1), jnp.bfloat16)
+    at, cotangent = jnp.zeros((1000, 1), jnp.int32), jnp.ones((1000, 3), jnp.bfloat16)
+    of_table, of_weights = module._gradients(table, weights, at, cotangent, chunk)
+    assert of_table.dtype == of_weights.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(np.float32(of_table), [[1000] * 3, [0] * 3])

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.memory import adaptive_span
+from longmem_jax.memory.adaptive_span import layer
+from longmem_jax.memory.adaptive_span.spans import reach, span_mask
 from longmem_jax.memory.registry import LAYERS
 from tests.toys import LENGTH, random_segments, run, toy, with_config
 
@@ -47,25 +48,23 @@ def test_trimmed_is_whole(shares):
 def test_mask_and_reach_are_those_of_a_loop():
     share, span, ramp = np.asarray([0.0, 0.35, 1.0], np.float32), 20, 6
     distance = np.arange(1, span + 1)
-    soft = adaptive_span.span_mask(
-        jnp.asarray(share), jnp.asarray(distance)[None, None], span, ramp
-    )
+    soft = span_mask(jnp.asarray(share), jnp.asarray(distance)[None, None], span, ramp)
     for head in range(3):
         wanted = [min(max((share[head] * span + 1 - d) / ramp + 1, 0), 1) for d in distance]
         np.testing.assert_allclose(soft[0, head, 0], wanted, atol=1e-6)
-        reach = int(adaptive_span.reach(jnp.asarray(share[head : head + 1]), span, ramp))
+        widest = int(reach(jnp.asarray(share[head : head + 1]), span, ramp))
         seen = [d for d, mask in zip(distance, wanted, strict=True) if mask > 0]
-        assert max(seen) <= reach <= max(seen) + 1
+        assert max(seen) <= widest <= max(seen) + 1
 
 
 def test_a_trimmed_memory_forgets_what_is_out_of_reach(monkeypatch):
-    monkeypatch.setattr(adaptive_span, 'MARGIN', 1)
+    monkeypatch.setattr(layer, 'MARGIN', 1)
     params, segments = with_shares(0.1, 0.1), random_segments(segments=5)
     model = changed(trim_memory=True)
     logits, states = run(model, params, segments)
-    reach = int(adaptive_span.reach(jnp.asarray([0.1]), 8, 3))
-    assert int(states[0].attention.count[-1, 0]) == reach + 1 < 8
-    assert not np.any(states[0].attention.hidden[-1, :, : 8 - reach - 1])
+    widest = int(reach(jnp.asarray([0.1]), 8, 3))
+    assert int(states[0].attention.count[-1, 0]) == widest + 1 < 8
+    assert not np.any(states[0].attention.hidden[-1, :, : 8 - widest - 1])
     np.testing.assert_allclose(logits, run(changed(), params, segments)[0], atol=1e-5)
 
 

@@ -16,33 +16,21 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import STARTS, Entry, Graft, ModelSettings, Recipe, Scale
-from longmem_jax.faults import at_least, between, one_of
+from longmem_jax.contract import Entry, Graft, ModelSettings
 from longmem_jax.layers import fused_spans, near_positions
 from longmem_jax.layers.attention_products import dot, mix, weights_of
 from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.switching import memory_projector, read_memory, sizes_below, switch
-from longmem_jax.layers.weight_dropout import factor_by_column
-from longmem_jax.layers.window import push
+from longmem_jax.memory.adaptive_span.reading import read_segment, scores_of_segment
+from longmem_jax.memory.adaptive_span.settings import check, recipe
+from longmem_jax.memory.adaptive_span.spans import reach, span_mask, visible
+from longmem_jax.memory.adaptive_span.view import held, read
+from longmem_jax.memory.adaptive_span.writing import AdaptiveSpanState, remember
 from longmem_jax.segment import Aux, Segment, mean_count
-from longmem_jax.views import Held, Read, Seen, View, held_window
+from longmem_jax.views import View
 
-PER = ('head', 'layer', 'none')
 MARGIN = 64  # tokens kept beyond the span when memory is trimmed, for spans that grow
-
-
-@flax.struct.dataclass
-class AdaptiveSpanState:
-    """The window of hidden vectors of one layer.
-
-    Attributes:
-      hidden: [batch, max_span, d_model], in the compute dtype; the last `count` are filled.
-      count: int32 [batch].
-    """
-
-    hidden: jax.Array
-    count: jax.Array
 
 
 @flax.struct.dataclass
@@ -59,198 +47,6 @@ class AdaptiveSpanCache:
     values: jax.Array
     hidden: jax.Array
     count: jax.Array
-
-
-def span_mask(share: jax.Array, distance: jax.Array, max_span: int, ramp: int) -> jax.Array:
-    """Soft mask over distances: 1 up to the span, then falling to 0 over `ramp` tokens.
-
-    Args:
-      share: float [heads | 1], spans as shares of `max_span`.
-      distance: int32 [batch | 1, queries, keys].
-      max_span, ramp: fields of `AdaptiveSpan`.
-
-    Returns:
-      float [batch | 1, heads | 1, queries, keys].
-    """
-    return _on_ramp(_remaining(share, distance, max_span), ramp)
-
-
-def _remaining(share: jax.Array, distance: jax.Array, max_span: int) -> jax.Array:
-    """Tokens of the span left at each distance; shapes as in `span_mask`."""
-    return share[None, :, None, None] * max_span + 1 - distance[:, None].astype(share.dtype)
-
-
-def _on_ramp(remaining: jax.Array, ramp: int) -> jax.Array:
-    """Weights by the tokens of the span left."""
-    return jnp.clip(remaining / ramp + 1, 0, 1)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def span_weights(share: jax.Array, distance: jax.Array, max_span: int, ramp: int) -> jax.Array:
-    """`span_mask`, with a derivative that is summed by products. Reverse mode only.
-
-    Args:
-      share, max_span, ramp: as there.
-      distance: int32 [batch, queries, keys].
-
-    Returns:
-      [batch, heads | 1, queries, keys].
-    """
-    return span_mask(share, distance, max_span, ramp)
-
-
-def _span_forward(
-    share: jax.Array, distance: jax.Array, max_span: int, ramp: int
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return span_mask(share, distance, max_span, ramp), (share, distance)
-
-
-def _span_backward(
-    max_span: int, ramp: int, residuals: tuple[jax.Array, jax.Array], gradient: jax.Array
-) -> tuple[jax.Array, None]:
-    _, pull = jax.vjp(lambda left: _on_ramp(left, ramp), _remaining(*residuals, max_span))
-    (to_remaining,) = pull(gradient)
-    # Sums as matrix products: fused with the preceding operations they would be several times slower.
-    ones = jnp.ones((gradient.shape[-1], 8), gradient.dtype)
-    sums = jnp.einsum('bhqk,kr->bhqr', to_remaining, ones)[..., 0].sum(axis=(0, 2))
-    return sums * max_span, None
-
-
-span_weights.defvjp(_span_forward, _span_backward)
-
-
-def reach(share: jax.Array, max_span: int, ramp: int) -> jax.Array:
-    """Largest distance, int32 scalar, at which `span_mask` of any head is above 0."""
-    widest = jnp.ceil(share.max() * max_span + ramp).astype(jnp.int32)
-    return jnp.clip(widest, 1, max_span)
-
-
-def visible(distance: jax.Array, first: jax.Array, max_span: int) -> jax.Array:
-    """Which keys may be seen at all: filled ones, 1 to `max_span` before the query.
-
-    Args:
-      distance: int32 [batch | 1, queries, keys], from each query back to each key.
-      first: int32 [batch], the first filled key.
-      max_span: the largest distance.
-
-    Returns:
-      bool [batch, 1, queries, keys].
-    """
-    index = jnp.arange(distance.shape[2], dtype=jnp.int32)[None, None]
-    seen = (distance >= 1) & (distance <= max_span)
-    return (seen & (index >= first[:, None, None]))[:, None]
-
-
-def read_segment(
-    size: int,
-    params: dict[str, Any],
-    rows: dict[str, Any],
-    *,
-    project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
-    max_span: int,
-    ramp: int,
-    dropout_rate: float,
-    dropout_chunk: int,
-    kernels: str = 'plain',
-) -> jax.Array:
-    """What a segment reads from the memory and itself: a pure function for `read_memory`.
-
-    Args:
-      size: number of vectors of the memory that are read, the last ones.
-      params: `projector`, variables of `project`; `table`, near positions; `share`, spans as shares
-        of `max_span`, float [heads | 1], or None if all heads see `max_span`.
-      rows: of the segment `queries` (scaled), `keys`, `values` [batch, heads, length, head_dim];
-        `memory` [batch, max_span, d_model], of which the last `count` (int32 [batch]) are filled;
-        `dropout` random keys [batch], if any.
-      project: see `memory_projector`.
-      max_span, ramp: fields of `AdaptiveSpan`.
-      dropout_rate, dropout_chunk: see `factor_by_column`.
-      kernels: see `ModelSettings`.
-
-    Returns:
-      [batch, heads, length, head_dim].
-    """
-    if kernels == 'fused':
-        _, keys, values = project(params['projector'], rows['memory'][:, max_span - size :])
-        return fused_spans.attend_window(
-            rows['queries'],
-            jnp.concatenate([keys, rows['keys']], axis=2),
-            jnp.concatenate([values, rows['values']], axis=2),
-            params['table'][:size],
-            count=rows['count'],
-            max_span=max_span,
-            span=None if params['share'] is None else params['share'] * max_span,
-            ramp=ramp,
-            dropout=dropout_rate,
-            lane_keys=rows.get('dropout'),
-        )
-    scores, values, seen, soft = _scores(size, params, rows, project, max_span, ramp)
-    dropout = None
-    if dropout_rate:
-        dropout = factor_by_column(
-            dropout_rate, rows['dropout'], scores, size, dropout_chunk, newest_first=True
-        )
-    return mix(scores, values, seen, soft, dropout)
-
-
-def _scores(
-    size: int,
-    params: dict[str, Any],
-    rows: dict[str, Any],
-    project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
-    max_span: int,
-    ramp: int,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    """Scores, values of all heads, what may be seen, and the soft mask: arguments of `mix`."""
-    queries, share = rows['queries'], params['share']
-    length = queries.shape[2]
-    _, keys, values = project(params['projector'], rows['memory'][:, max_span - size :])
-    keys = repeat_heads(jnp.concatenate([keys, rows['keys']], axis=2), queries.shape[1])
-    values = repeat_heads(jnp.concatenate([values, rows['values']], axis=2), queries.shape[1])
-    scores = dot(queries, keys)
-    scores = scores + near_positions.whole_segment(queries, params['table'][:size], size)
-    index = jnp.arange(length, dtype=jnp.int32)[None, :, None]
-    distance = size + index - jnp.arange(size + length, dtype=jnp.int32)[None, None]
-    seen = visible(distance, jnp.maximum(size - rows['count'], 0), max_span)
-    soft = None
-    if share is not None:
-        # One per lane: sums of its derivative over lanes would be slow.
-        by_lane = jnp.broadcast_to(distance, (scores.shape[0], *distance.shape[1:]))
-        soft = span_weights(share.astype(scores.dtype), by_lane, max_span, ramp)
-    return scores, values, seen, soft
-
-
-def remember(
-    state: AdaptiveSpanState,
-    hidden: jax.Array,
-    num_valid: jax.Array,
-    limit: jax.Array | None = None,
-) -> AdaptiveSpanState:
-    """Writes a segment: the last `max_span` of memory and segment, or the last `limit` of them.
-
-    Args:
-      state: memory before the segment.
-      hidden: [batch, length, d_model], inputs of the layer.
-      num_valid: int32 [batch], number of tokens; they come first.
-      limit: int32 scalar, number of vectors kept at most; None = `max_span`.
-    """
-    hidden = jax.lax.stop_gradient(hidden)
-    window, count = push(state.hidden, state.count, hidden, num_valid)
-    if limit is None:
-        return AdaptiveSpanState(window, count)
-    capacity = window.shape[1]
-    count = jnp.minimum(count, limit)
-    stays = jnp.arange(capacity, dtype=jnp.int32)[None] >= capacity - count[:, None]
-    return AdaptiveSpanState(jnp.where(stays[..., None], window, jnp.zeros_like(window)), count)
-
-
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """Checks that sizes are positive and that `initial_share` is from 0 to 1."""
-    return [
-        *at_least(fields, 1, 'max_span', 'ramp', 'num_sizes'),
-        *one_of(fields, per=PER, start=STARTS),
-        *between(fields, 0, 1, 'initial_share'),
-    ]
 
 
 class AdaptiveSpan(nn.Module):
@@ -340,7 +136,7 @@ class AdaptiveSpan(nn.Module):
         """Weights of the memory and the segment, [batch, heads, length, max_span + length]."""
         inputs, params, project = self._reading(self.normalize(x))
         rows = inputs | dict(memory=state.hidden, count=state.count)
-        scores, _, seen, soft = _scores(
+        scores, _, seen, soft = scores_of_segment(
             self.max_span, params, rows, project, self.max_span, self.ramp
         )
         return weights_of(scores, seen, soft)
@@ -444,25 +240,6 @@ class AdaptiveSpan(nn.Module):
     ) -> AdaptiveSpanState:
         """Writes the first `count` tokens of the open segment."""
         return remember(state, cache.hidden, count, self._limit())
-
-
-def recipe(scale: Scale) -> Recipe:
-    """Spans up to `scale.reach`, initially half of it; a ramp of a quarter of a segment."""
-    fields = dict(max_span=scale.reach, ramp=max(scale.segment // 4, 1), initial_share=0.5)
-    return Recipe({'adaptive_span': fields}, loss_weights={'adaptive_span': 1e-6})
-
-
-def held(layer: Any, state: AdaptiveSpanState) -> dict[str, Held]:
-    """The window, each vector with the mean over the heads of the mask for the next query."""
-    window = held_window(state.count, layer.max_span)
-    return {'window': window.replace(weights=window.weights * layer.in_span(window.ages[0])[None])}
-
-
-def read(seen: Seen) -> dict[str, Read]:
-    """The attention to memory and segment; a token never reads itself."""
-    weights = seen.layer.weights(seen.x, seen.state).astype(jnp.float32)
-    places = jnp.arange(weights.shape[-1], dtype=jnp.int32) - seen.layer.max_span
-    return {'attention': Read(weights, places[None, None, None])}
 
 
 ENTRY = Entry(
