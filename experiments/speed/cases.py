@@ -121,6 +121,7 @@ CASES = {
         'expire': Case(
             'Expire-Span, longest 1,024, about 256 kept',
             config='memory=expire_span',
+            changes={'model.expire_span.initial_share': 0.1},
             peer=_expiring(1024, 128, 0.1),
         ),
         'expire_all': Case(
