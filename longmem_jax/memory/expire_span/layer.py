@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 
@@ -32,6 +31,7 @@ from longmem_jax.layers.switching import (
     switch,
 )
 from longmem_jax.memory.expire_span import fused_reading
+from longmem_jax.memory.expire_span.cache import ExpireSpanCache
 from longmem_jax.memory.expire_span.reading import read_segment, weights_of_segment
 from longmem_jax.memory.expire_span.settings import (
     check,
@@ -53,31 +53,6 @@ from longmem_jax.memory.expire_span.spans import (
 from longmem_jax.memory.expire_span.view import held, read, series
 from longmem_jax.segment import Aux, Segment, count_round, mean_count
 from longmem_jax.views import View
-
-
-@flax.struct.dataclass
-class ExpireSpanCache:
-    """What an open segment reads, and will write when it closes.
-
-    Attributes:
-      old_keys, old_values: [batch, kv_heads, capacity - position_length, head_dim].
-      old_spans: float32 [batch, capacity - position_length].
-      keys, values: [batch, kv_heads, position_length + segment_length, head_dim].
-      spans: float32 [batch, position_length + segment_length].
-      hidden: [batch, segment_length, d_model], inputs of this layer so far.
-      distance, count, window_count: as in the state.
-    """
-
-    old_keys: jax.Array
-    old_values: jax.Array
-    old_spans: jax.Array
-    keys: jax.Array
-    values: jax.Array
-    spans: jax.Array
-    hidden: jax.Array
-    distance: jax.Array
-    count: jax.Array
-    window_count: jax.Array
 
 
 def draw_shortening(key: jax.Array | None) -> jax.Array:
