@@ -60,4 +60,4 @@ def test_books_have_one_size():
 def test_an_unknown_memory_is_named(capsys):
     with pytest.raises(SystemExit):
         scaling.main(['--memories=infinni'])
-    assert '--memories=infinni: allowed are transformer_xl, infini' in capsys.readouterr().err
+    assert "memory = 'infinni': did you mean 'infini'?" in capsys.readouterr().err
