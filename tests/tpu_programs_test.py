@@ -52,4 +52,4 @@ def test_two_layers_have_every_kind_of_attention():
 
 def test_the_recorded_table_can_be_read():
     labels = {label.rpartition(' (')[0] for label in tpu_programs.read_table(tpu_programs.TABLE)}
-    assert labels <= set(tpu_programs.CONFIGS)
+    assert labels <= set(tpu_programs.ROWS)

@@ -17,9 +17,10 @@ from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, ModelSettings
 from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.layers.attention import Look, is_inspected, record
 from longmem_jax.layers.attention_rules import NEVER
+from longmem_jax.layers.fused_search import attend_nearest
 from longmem_jax.layers.nearest import SEARCHES, nearest
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.ring import DTYPES, Rows, no_rows, write
+from longmem_jax.layers.ring import DTYPES, Rows, is_split, no_rows, write
 from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
@@ -140,11 +141,28 @@ class Memorizing(nn.Module):
         rows = no_rows(batch_size, settings.kv_heads, self.memory_size, settings.head_dim, dtype)
         return MemorizingState(self.attention.initial(batch_size), rows)
 
-    def retrieve(self, queries: jax.Array, rows: Rows) -> jax.Array:
-        """What scaled queries read from the memory: [batch, heads, n, head_dim]."""
+    def _is_fused(self, rows: Rows) -> bool:
+        """Whether whole segments are read by the fused kernel: the exact search of rows in one place."""
+        return (
+            self.settings.kernels == 'fused'
+            and (self.search, self.unwritten) == ('exact', 'masked')
+            and rows.rows_key_scale is None
+            and not is_split(rows)
+            and not is_inspected(self)
+        )
+
+    def retrieve(self, queries: jax.Array, rows: Rows, whole: bool) -> jax.Array:
+        """What scaled queries read from the memory: [batch, heads, n, head_dim].
+
+        `whole`: they are those of a segment that is read as a whole.
+        """
         # Heads that share keys and values become additional queries of their key head.
         shape = queries.shape
         queries = queries.reshape(shape[0], self.settings.kv_heads, -1, shape[3])
+        if whole and self._is_fused(rows):
+            queries = queries * jnp.asarray(self.attention.score_scale, queries.dtype)
+            held = rows.rows_keys, rows.rows_values, rows.count
+            return attend_nearest(queries, *held, self.top_k).reshape(shape)
         # Scales are positive, so they do not change the order.
         keys, values, found, entries = nearest(
             rows, queries, self.top_k, self.search, self.recall_target, self.block_size
@@ -192,7 +210,7 @@ class Memorizing(nn.Module):
         """Reads both memories, then writes both; x, y are [batch, length, d_model]."""
         state = jax.lax.stop_gradient(state)
         queries, keys, values, local = self.attention.whole(self.normalize(x), state.recent, train)
-        y = self._mix(local, self.retrieve(queries, state.rows), state.rows.count)
+        y = self._mix(local, self.retrieve(queries, state.rows, True), state.rows.count)
         filled = jnp.minimum(state.rows.count, self.memory_size)
         gate = jax.nn.sigmoid(self.gate)
         metrics = {'memory_size': mean_count(filled), 'gate': gate.mean()}
@@ -211,7 +229,7 @@ class Memorizing(nn.Module):
             self.normalize(x), cache.attention, cache.state.recent.count, index
         )
         rows = cache.state.rows
-        y = self._mix(local, self.retrieve(queries, rows), rows.count)
+        y = self._mix(local, self.retrieve(queries, rows, False), rows.count)
         return y, cache.replace(attention=attention)
 
     def close_segment(
