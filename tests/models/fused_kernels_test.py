@@ -12,13 +12,13 @@ from longmem_jax.config.recipes import section
 from longmem_jax.devices.sharding import lanes_sharding, make_mesh, parameter_shardings
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
-from longmem_jax.layers import fused_attention
+from longmem_jax.layers import fused_attention, fused_search
 from longmem_jax.memory.registry import ATTENTION
 from longmem_jax.models.parameters import initial_parameters
 from longmem_jax.segment import read_segments
 from longmem_jax.standalone import make_layer
 from longmem_jax.training.identity import model_of
-from tests.toys import OWN_CODE, parameters, random_segments, with_config
+from tests.toys import OWN_CODE, VOCAB, parameters, random_segments, with_config
 
 FAST = ('transformer_xl',)
 NAMES = [
@@ -36,6 +36,8 @@ def small_blocks(monkeypatch):
     """The memory of the toys has more than one block."""
     monkeypatch.setattr(fused_attention, 'BLOCK_QUERIES', 8)
     monkeypatch.setattr(fused_attention, 'BLOCK_KEYS', 8)
+    monkeypatch.setattr(fused_search, 'BLOCK_QUERIES', 8)
+    monkeypatch.setattr(fused_search, 'BLOCK_ROWS', 8)
 
 
 def uneven(params):
@@ -49,8 +51,16 @@ def uneven(params):
 
 
 def segments_with_oddities(batch=2):
-    """Segments of two documents in lane 0, and with padding in lane 1."""
+    """Segments of two documents in lane 0, and with padding in lane 1.
+
+    No token comes twice in a lane, so that no two keys have the same score: the fused search reads all
+    rows with the score of the k-th one.
+    """
     segments = random_segments(batch=batch)
+    lanes = [np.random.default_rng(lane).permutation(VOCAB) for lane in range(batch)]
+    number, _, length = segments.tokens.shape
+    tokens = np.stack(lanes)[:, : number * length].reshape(batch, number, length)
+    segments = segments.replace(tokens=jnp.asarray(tokens.swapaxes(0, 1), jnp.int32))
     valid = np.ones(segments.valid.shape, bool)
     valid[1, 1, 3:] = False
     start = np.array(segments.start)
