@@ -3,8 +3,10 @@
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from experiments.memorizing import nearest_recall
 from longmem_jax.layers import fused_search
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 2, 13, 8  # no multiples of blocks
@@ -62,3 +64,53 @@ def test_reads_the_nearest_rows(k):
         found = with_derivatives(lambda *a: fused_search.attend_nearest(*a, k), *arguments)
     wanted = with_derivatives(lambda *a: all_at_once(*a, k), *arguments)
     chex.assert_trees_all_close(found, wanted, atol=2e-5)
+
+
+def test_half_precision_rounds_only_its_inputs():
+    queries, keys, values, count = vectors()
+    queries, keys, values = (held.astype(jnp.bfloat16) for held in (queries, keys, values))
+    exact = (held.astype(jnp.float32) for held in (queries, keys, values))
+    wanted = with_derivatives(lambda *a: all_at_once(*a, 5), *exact, count)
+    found = with_derivatives(
+        lambda *a: fused_search.attend_nearest(*a, 5), queries, keys, values, count
+    )
+    assert {leaf.dtype for leaf in found} == {jnp.dtype(jnp.bfloat16)}
+    chex.assert_trees_all_close(wanted, jax.tree.map(jnp.float32, found), atol=0.05)
+
+
+def test_a_crowded_bin_lets_one_row_more_in():
+    """Four of the five nearest in one bin of three: the limit is that of the sixth."""
+    bins, k = fused_search.BLOCK_ROWS, 5
+    number = 4 * bins
+    scores = np.full((1, number), -1.0, np.float32)
+    scores[0, [3 + i * bins for i in range(4)]] = 0.9, 0.8, 0.7, 0.6  # row 3 of every block
+    scores[0, [5, 6]] = 0.5, 0.4
+    queries, values = np.eye(1, number, dtype=np.float32), np.eye(number, dtype=np.float32)
+    keys = np.pad(scores.T, [(0, 0), (0, number - 1)])
+    found = fused_search.attend_nearest(
+        *(jnp.asarray(held)[None, None] for held in (queries, keys, values)),
+        jnp.asarray([number]),
+        k,
+    )
+    read = set(np.flatnonzero(np.asarray(found)[0, 0, 0]))
+    assert read == {3 + i * bins for i in range(4)} | {5, 6}
+    # The emulation, with which the recall of the documentation is measured, has the same rows.
+    assert set(np.flatnonzero(nearest_recall.found_fused(scores, k)[0])) == read
+
+
+def test_every_device_searches_for_its_own_lanes_and_heads():
+    arguments = vectors()
+
+    def function(*arguments):
+        return fused_search.attend_nearest(*arguments, 5)
+
+    alone = with_derivatives(function, *arguments)
+    mesh = jax.make_mesh(
+        (2, 1, 2, 2),
+        ('data', 'fsdp', 'tensor', 'memory'),
+        axis_types=(jax.sharding.AxisType.Auto,) * 4,
+    )
+    with jax.set_mesh(mesh):
+        split = with_derivatives(function, *arguments)
+    assert split[0].sharding.spec[:2] == ('data', 'tensor')
+    chex.assert_trees_all_close(alone, jax.device_get(split), atol=2e-5)

@@ -97,6 +97,22 @@ def test_learns_the_same(name, small_blocks):
     chex.assert_trees_all_close(expected, found, atol=2e-5, rtol=2e-4)
 
 
+def test_other_searches_stay_as_they_are():
+    """Only the exact search of rows of a float type is in the kernel."""
+    segments = random_segments()
+
+    def program(**fields):
+        own = dict(ATTENTION['memorizing'].small(), **fields)
+        model = with_config('memorizing', layers=1, kernels='fused', memorizing=own)
+        params = jax.eval_shape(lambda: parameters(model, 1))
+        return str(jax.make_jaxpr(lambda params: learned(model, params, segments))(params))
+
+    assert 'fused_search_forward' in program()
+    for fields in (dict(search='approximate'), dict(unwritten='zeros'), dict(cache_dtype='int8')):
+        found = program(**fields)
+        assert 'fused_attention_forward' in found and 'fused_search' not in found, fields
+
+
 @pytest.mark.slow
 def test_every_device_chooses_its_sizes(small_blocks):
     """A kernel inside of a choice of sizes, which every device makes for its own lanes."""
