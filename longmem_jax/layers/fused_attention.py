@@ -3,8 +3,6 @@
 The same numbers as `attention.attend` and `attention_products.mix` up to rounding. Scores by distance
 (Transformer-XL's table, T5's and ALiBi's biases), windows and the soft masks of learned spans are
 computed block by block, and blocks that no query sees are skipped. `fused_rules` passes it `Rules`.
-
-On other machines Pallas's interpreter runs the kernels, for tests: correct, and far too slow to train.
 """
 
 import dataclasses

@@ -1,4 +1,8 @@
-"""Where kernels run: on every device of a mesh for its own lanes and heads, interpreted but on TPUs."""
+"""Where kernels run: on TPUs, on every device of a mesh for its own lanes and heads.
+
+Programs for other devices are refused. Tests set `INTERPRETED`, so that Pallas's interpreter runs the
+kernels there: correct, and far too slow to train.
+"""
 
 import dataclasses
 import functools
@@ -10,6 +14,13 @@ import jax
 from jax.sharding import PartitionSpec as P
 
 from longmem_jax.devices.sharding import RULES
+from longmem_jax.layers.only_on_tpus import only_on_tpus
+
+INTERPRETED = False  # whether devices other than TPUs run the kernels, by Pallas's interpreter
+REFUSAL = (
+    "kernels = 'fused': is for TPUs, and this program is for the platform {platform}; set "
+    "kernels='plain', whose numbers are the same up to rounding."
+)
 
 
 def on_devices(
@@ -63,9 +74,9 @@ def _dividing(mesh: Any, axes: list[str], logical: str, size: int) -> tuple[str,
 
 
 def compiled(function: Callable[..., Any], plan: Any, *arrays: Any) -> Any:
-    """`function(plan, *arrays)`, compiled for TPUs; elsewhere with `plan.interpret`."""
-    return jax.lax.platform_dependent(
-        *arrays,
-        tpu=functools.partial(function, plan),
-        default=functools.partial(function, dataclasses.replace(plan, interpret=True)),
-    )
+    """`function(plan, *arrays)`, compiled for TPUs; see `INTERPRETED` for other devices."""
+    on_tpus = functools.partial(function, plan)
+    if not INTERPRETED:
+        return only_on_tpus(on_tpus, *arrays, message=REFUSAL)
+    interpreted = functools.partial(function, dataclasses.replace(plan, interpret=True))
+    return jax.lax.platform_dependent(*arrays, tpu=on_tpus, default=interpreted)

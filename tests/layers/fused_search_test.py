@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from experiments.memorizing import nearest_recall
-from longmem_jax.layers import fused_search
+from longmem_jax.layers import fused_devices, fused_search
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 2, 13, 8  # no multiples of blocks
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    """Several blocks of queries and of rows, the last ones not full."""
+    """Several blocks of queries and of rows, the last ones not full; the interpreter runs them."""
+    monkeypatch.setattr(fused_devices, 'INTERPRETED', True)
     monkeypatch.setattr(fused_search, 'BLOCK_QUERIES', 8)
     monkeypatch.setattr(fused_search, 'BLOCK_ROWS', 16)
 
