@@ -78,7 +78,7 @@ def check(settings, arrays):
         state = fresh if state is None else select_lanes(start, fresh, state)
         attention = layer.attention
         queries, _, _, local = attention.whole(layer.normalize(x), state.recent, False)
-        retrieved = layer.retrieve(queries, state.rows, False)
+        retrieved = layer.retrieve(queries, state.rows)
         segment = Segment(jnp.zeros(x.shape[:2], jnp.int32), jnp.ones(x.shape[:2], bool), start)
         y, state, _ = layer(x, state, segment, train=False)
         x = x + y

@@ -152,7 +152,7 @@ class Memorizing(nn.Module):
             and not is_inspected(self)
         )
 
-    def retrieve(self, queries: jax.Array, rows: Rows, whole: bool) -> jax.Array:
+    def retrieve(self, queries: jax.Array, rows: Rows, whole: bool = False) -> jax.Array:
         """What scaled queries read from the memory: [batch, heads, n, head_dim].
 
         `whole`: they are those of a segment that is read as a whole.
@@ -230,7 +230,7 @@ class Memorizing(nn.Module):
             self.normalize(x), cache.attention, cache.state.recent.count, index
         )
         rows = cache.state.rows
-        y = self._mix(local, self.retrieve(queries, rows, False), rows.count)
+        y = self._mix(local, self.retrieve(queries, rows), rows.count)
         return y, cache.replace(attention=attention)
 
     def close_segment(
