@@ -26,6 +26,7 @@ from longmem_jax.layers.fused_forward import VMEM_LIMIT
 
 BLOCK_QUERIES, BLOCK_ROWS = 512, 512
 LEVELS = 3
+MOST = 256  # the largest k: more would crowd the bins
 HIGHEST = 2**31 - 1
 
 
@@ -55,7 +56,7 @@ def attend_nearest(
         the rows have none.
       keys, values: [batch, heads, rows, head_dim].
       count: int32 [batch], the filled rows, the first ones; others may hold anything.
-      k: at most `LEVELS` times the rows of a block.
+      k: at most `MOST`.
 
     Returns:
       [batch, heads, queries, head_dim] in the dtype of `queries`.

@@ -150,6 +150,9 @@ def test_faults_say_who_has_it():
         a_config(transformer_xl=section('transformer_xl', position='alibi_beyond')), 1
     )
     assert "transformer_xl.position = 'alibi_beyond'" in fault
+    many = section('memorizing', memory_size=512, block_size=512, top_k=257)
+    fault, *_ = checks.find_faults(a_config(attention=('memorizing',) * 2, memorizing=many), 1)
+    assert 'memorizing.top_k = 257 is more than 256' in fault
     fault, *_ = checks.find_faults(a_config(dtype='float64'), 1)
     assert 'has no float64' in fault
     fault, *_ = checks.find_faults(a_config(kernels='fussed'), 1)

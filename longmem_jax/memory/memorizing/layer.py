@@ -17,7 +17,7 @@ from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, ModelSettings
 from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.layers.attention import Look, is_inspected, record
 from longmem_jax.layers.attention_rules import NEVER
-from longmem_jax.layers.fused_search import attend_nearest
+from longmem_jax.layers.fused_search import MOST, attend_nearest
 from longmem_jax.layers.nearest import SEARCHES, nearest
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.ring import DTYPES, Rows, is_split, no_rows, write
@@ -74,6 +74,13 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
             'entries searched at once'
         )
     return faults + between(fields, 0, 1, 'recall_target', ends='(]')
+
+
+def fused(fields: Any) -> str:
+    """What keeps a layer from fused kernels, see `contract.Entry.fused`."""
+    if fields['search'] == 'exact' and fields['top_k'] > MOST:
+        return f'top_k = {fields["top_k"]} is more than {MOST}, the largest of its exact search'
+    return normalized_attention.fused(fields)
 
 
 class Memorizing(nn.Module):
@@ -290,7 +297,7 @@ def read(seen: Seen) -> dict[str, Read]:
 ENTRY = Entry(
     name='memorizing',
     layer=Memorizing,
-    fused=normalized_attention.fused,
+    fused=fused,
     view=View(held, read),
     check=check,
     lengths={'memory_length': '', 'memory_size': '+ entries '},
