@@ -1,12 +1,14 @@
 """What paper-size training steps need on a TPU slice, read from their compiled programs; no TPU.
 
 python -m experiments.tpu_programs [--topology=v5e:4x4] [NAME ...] [--all_layers] [--record]
+python -m experiments.tpu_programs --recorded
 
 Every row of `ROWS` is compiled with two layers, one of each kind of attention that it has, and all
 other sizes as they are: some minutes each. `--all_layers` keeps the layers of the config. The table
 is printed with the recorded one (`tpu_programs.json`). The command fails where a step does not fit,
 where a bfloat16 model multiplies float32 numbers at the speed of bfloat16, or where bytes, temporaries
-or collectives grow by more than 5 %. `--record` writes the table. Needs the extra `[tpu-aot]`.
+or collectives grow by more than 5 %. `--record` writes the table; `--recorded` prints it and compiles
+nothing. Needs the extra `[tpu-aot]`.
 """
 
 import argparse
@@ -228,7 +230,11 @@ def main() -> None:
     parser.add_argument('--all_layers', action='store_true')
     parser.add_argument('--record', action='store_true')
     parser.add_argument('--table', type=Path, default=TABLE, help=f'default: {TABLE.name}')
+    parser.add_argument('--recorded', action='store_true')
     options = parser.parse_args()
+    if options.recorded:
+        print(shown(read_table(options.table)))
+        return
     if unknown := set(options.names) - set(ROWS):
         parser.error(f'{"; ".join(sorted(unknown))}: allowed are {"; ".join(ROWS)}')
     wrong = []
