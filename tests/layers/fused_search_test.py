@@ -1,12 +1,14 @@
 """The fused attention to nearest rows against all scores at once, by Pallas's interpreter."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.memorizing import nearest_recall
+from experiments.memorizing import nearest_recall, search_programs
 from longmem_jax.layers import fused_devices, fused_search
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 2, 13, 8  # no multiples of blocks
@@ -115,3 +117,14 @@ def test_every_device_searches_for_its_own_lanes_and_heads():
         split = with_derivatives(function, *arguments)
     assert split[0].sharding.spec[:2] == ('data', 'tensor')
     chex.assert_trees_all_close(alone, jax.device_get(split), atol=2e-5)
+
+
+def test_searches_whose_programs_are_compared_read_the_same(monkeypatch):
+    monkeypatch.setattr(fused_search, 'BLOCK_ROWS', 128)  # a bin for every row
+    arguments = vectors()
+    exact, *others = (
+        with_derivatives(functools.partial(search_programs.read, name), *arguments)
+        for name in search_programs.SEARCHES
+    )
+    for found in others:
+        chex.assert_trees_all_close(found, exact, atol=2e-5)
