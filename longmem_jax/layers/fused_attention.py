@@ -3,35 +3,23 @@
 The same numbers as `attention.attend` and `attention_products.mix` up to rounding. Scores by distance
 (Transformer-XL's table, T5's and ALiBi's biases), windows and the soft masks of learned spans are
 computed block by block, and blocks that no query sees are skipped. `fused_rules` passes it `Rules`.
-
-Programs for other devices are refused. Tests set `INTERPRETED`, so that Pallas's interpreter runs the
-kernels there: correct, and far too slow to train.
 """
 
 import dataclasses
 import functools
-import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
-from longmem_jax.devices.sharding import RULES
 from longmem_jax.layers.fused_backward import backward
 from longmem_jax.layers.fused_blocks import LANES, NEVER_SINCE, Inputs, Plan
+from longmem_jax.layers.fused_devices import compiled, on_devices
 from longmem_jax.layers.fused_forward import forward
-from longmem_jax.layers.only_on_tpus import only_on_tpus
 
 # Largest blocks: products of this size keep the matrix unit busy, and their scores fit. On TPUs both
 # are multiples of 128.
 BLOCK_QUERIES, BLOCK_KEYS = 256, 512
-INTERPRETED = False  # whether devices other than TPUs run the kernels, by Pallas's interpreter
-REFUSAL = (
-    "kernels = 'fused': is for TPUs, and this program is for the platform {platform}; set "
-    "kernels='plain', whose numbers are the same up to rounding."
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +131,16 @@ def attend_fused(
         fetch=_fetched(plan, columns, remaining),
         seeds=seeds if dropout else None,
     )
-    return _on_devices(plan, inputs)[:, :, :num_queries]
+    along = {name: ('lanes', 'heads') for name in Inputs._fields}
+    along |= {'table': ('heads',), 'bias': ('heads',), 'columns': ('lanes',)}
+    out = on_devices(
+        lambda **arrays: _local(plan, Inputs(**arrays)),
+        inputs._asdict(),
+        along,
+        inputs.queries.shape[0],
+        inputs.keys.shape[1],
+    )
+    return out[:, :, :num_queries]
 
 
 def _by_falling_distance(table: jax.Array, plan: Plan, zero_beyond: bool) -> jax.Array:
@@ -175,43 +172,6 @@ def _fetched(plan: Plan, columns: jax.Array, remaining: jax.Array | None) -> jax
     return jnp.where(last < 0, jnp.argmax(some, axis=3, keepdims=True).astype(jnp.int32), last)
 
 
-def _on_devices(plan: Plan, inputs: Inputs) -> jax.Array:
-    """The attention, on every device for its own lanes and heads: kernels are not split otherwise."""
-    mesh = jax.sharding.get_abstract_mesh()
-    axes = [axis for axis in mesh.axis_names if axis not in set(getattr(mesh, 'manual_axes', ()))]
-    if math.prod(mesh.shape[axis] for axis in axes) == 1 and len(axes) == len(mesh.axis_names):
-        return _local(plan, inputs)
-    lanes = _dividing(mesh, axes, 'lanes', inputs.queries.shape[0])
-    heads = _dividing(mesh, axes, 'heads', inputs.keys.shape[1])
-    along = {
-        'queries': (lanes, heads), 'keys': (lanes, heads), 'values': (lanes, heads),
-        'positions': (lanes, heads), 'table': (heads,), 'bias': (heads,),
-        'remaining': (lanes, heads), 'columns': (lanes,), 'fetch': (lanes, heads),
-        'seeds': (lanes, heads),
-    }  # fmt: skip
-
-    def spec(name: str, array: jax.Array) -> P:
-        # An axis of one row is the same for all lanes or heads.
-        return P(*(names if array.shape[i] > 1 else None for i, names in enumerate(along[name])))
-
-    specs = Inputs(
-        *(None if array is None else spec(name, array) for name, array in inputs._asdict().items())
-    )
-    return jax.shard_map(
-        functools.partial(_local, plan),
-        in_specs=(specs,),
-        out_specs=P(lanes, heads),
-        axis_names=set(axes),
-        check_vma=False,
-    )(inputs)
-
-
-def _dividing(mesh: Any, axes: list[str], logical: str, size: int) -> tuple[str, ...] | None:
-    """Those of `axes` that `logical` is split over; None if they do not divide `size`."""
-    names = tuple(axis for axis in RULES[logical] if axis in axes)
-    return names if names and size % math.prod(mesh.shape[name] for name in names) == 0 else None
-
-
 def _local(plan: Plan, inputs: Inputs) -> jax.Array:
     """The attention of the lanes and heads of one device."""
     plan = dataclasses.replace(
@@ -232,23 +192,14 @@ def _attend(plan: Plan, inputs: Inputs) -> jax.Array:
     return _attend_forward(plan, inputs)[0]
 
 
-def _compiled(function: Callable[..., Any], plan: Plan, *arrays: Any) -> Any:
-    """`function(plan, *arrays)`, compiled for TPUs; see `INTERPRETED` for other devices."""
-    on_tpus = functools.partial(function, plan)
-    if not INTERPRETED:
-        return only_on_tpus(on_tpus, *arrays, message=REFUSAL)
-    interpreted = functools.partial(function, dataclasses.replace(plan, interpret=True))
-    return jax.lax.platform_dependent(*arrays, tpu=on_tpus, default=interpreted)
-
-
 def _attend_forward(plan: Plan, inputs: Inputs) -> tuple[jax.Array, Any]:
-    out, sums = _compiled(forward, plan, inputs)
+    out, sums = compiled(forward, plan, inputs)
     return out, (inputs, out, sums)
 
 
 def _attend_backward(plan: Plan, residuals: Any, gradient: jax.Array) -> tuple[Inputs]:
     inputs, out, sums = residuals
-    found = _compiled(backward, plan, inputs, out, sums, gradient)
+    found = compiled(backward, plan, inputs, out, sums, gradient)
     if plan.group > 1:
         for name in ('keys', 'values'):
             batch, heads, *rest = found[name].shape
