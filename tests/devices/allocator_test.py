@@ -86,7 +86,7 @@ def test_a_kernel_that_says_nothing_changes_nothing(tmp_path):
     assert addresses < 16 << 10
 
 
-# As `longmem` starts: the program imports all that it needs; then a new thread asks for a block of 64 MB.
+# As `longmem` starts: it imports all that it needs; then a new thread asks for a block of 64 MB.
 COMMAND = """
 import sys
 sys.argv = [sys.argv[1]]
