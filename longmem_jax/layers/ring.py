@@ -103,6 +103,12 @@ def _axes(batch: int, size: int) -> tuple[tuple[str, ...], int]:
     return (lanes if batch % count == 0 else ()), shards
 
 
+def is_split(ring: Rows) -> bool:
+    """Whether the rows of a lane are on several devices."""
+    batch, _, size, _ = ring.rows_keys.shape
+    return _axes(batch, size)[1] > 1
+
+
 def on_devices(
     function: Callable[[Rows, Any, Any], Any],
     ring: Rows,
