@@ -24,7 +24,8 @@ _kept = False  # whether `keep_pages` was called
 def keep_pages() -> None:
     """Lets the process keep freed memory, on huge pages if it can, if the C library is glibc.
 
-    Must be called before JAX starts its threads, since a thread keeps the arena it was given.
+    Commands call it when `longmem_jax` is imported: before any library starts a thread, since a thread
+    keeps the arena that it was given, and later threads share all arenas that there are.
     """
     global _kept
     libc = _glibc()
