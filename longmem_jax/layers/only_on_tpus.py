@@ -38,7 +38,8 @@ def only_on_tpus(function: Callable[..., Any], *arrays: Any, message: str) -> An
 
 
 def _refuse_to_lower(context: mlir.LoweringRuleContext, _: Any, *, message: str) -> Any:
-    raise UsageError(message.format(platform=context.module_context.platforms[0]))
+    others = [name for name in context.module_context.platforms if name != 'tpu']
+    raise UsageError(message.format(platform=' and '.join(others)))
 
 
 def _refuse_to_run(number: jax.Array, *, message: str) -> Any:
