@@ -98,17 +98,19 @@ def _mix_forward(
     if soft is not None:
         seen = seen & (soft > 0)
     scores = jnp.where(seen, scores, jnp.asarray(NEVER, scores.dtype))
-    # CPUs run the maximum and the exponentials as one if nothing else reads the maximum. So whether a
-    # query sees a key is told by the mask; the exponentials of one that sees none are 1.
-    exponentials = jnp.exp(scores - scores.max(axis=-1, keepdims=True))
+    highest = scores.max(axis=-1, keepdims=True)
     if soft is None:
-        weights, total = exponentials, exponentials.sum(axis=-1, keepdims=True)
+        # CPUs run the maximum and the exponentials as one if nothing else reads the maximum. So whether
+        # a query sees a key is told by the mask; the exponentials of one that sees none are 1.
+        weights = exponentials = jnp.exp(scores - highest)
+        total = weights.sum(axis=-1, keepdims=True)
         some = seen.any(axis=-1, keepdims=True)
     else:
-        weights = exponentials * jnp.where(seen, soft, jnp.zeros_like(soft))
+        exponentials = jnp.exp(scores - jnp.maximum(highest, NEVER / 2))
+        weights = exponentials * soft
         total = weights.sum(axis=-1, keepdims=True)
-        some = total > 0
         total = total + EPSILON * exponentials.sum(axis=-1, keepdims=True)
+        some = total > 0
     inverse = jnp.where(some, 1.0 / jnp.where(some, total, 1.0), jnp.zeros_like(total))
     # Normalised after the product, where there is less to divide.
     out = _product('bhqk,bhkd->bhqd', _times(weights, dropout), values) * inverse
@@ -116,7 +118,7 @@ def _mix_forward(
     return out, (
         exponentials.astype(values.dtype),
         inverse,
-        out,
+        out if soft is None else None,
         values,
         soft,
         dropout,
@@ -126,15 +128,19 @@ def _mix_forward(
 def _mix_backward(residuals: Any, gradient: jax.Array) -> tuple[jax.Array | None, ...]:
     exponentials, inverse, out, values, soft, dropout = residuals
     value_dtype, score_dtype = values.dtype, inverse.dtype
-    gradient = gradient.astype(score_dtype) * inverse
-    # The mean of the weights' gradients, by products as small as the result.
-    mean_gradient = (gradient * out.astype(score_dtype)).sum(axis=-1, keepdims=True)
-    gradient = gradient.astype(value_dtype)
+    scaled = gradient.astype(score_dtype) * inverse
+    gradient = scaled.astype(value_dtype)
     exponentials = exponentials.astype(score_dtype)
     weights = _times(exponentials, soft)
     dropped = _times(weights, dropout).astype(value_dtype)
     to_values = _product('bhqd,bhqk->bhdk', gradient, dropped)
     to_weights = _times(_product('bhqd,bhkd->bhqk', gradient, values), dropout)
+    # The mean of the weights' gradients, from the result where it is kept. Memories with soft masks are
+    # mostly run again for the backward pass, without the product that makes their result.
+    if soft is None:
+        mean_gradient = (scaled * out.astype(score_dtype)).sum(axis=-1, keepdims=True)
+    else:
+        mean_gradient = (weights * to_weights).sum(axis=-1, keepdims=True) * inverse
     to_exponentials = exponentials * (to_weights - mean_gradient)
     to_soft = None
     if soft is not None:
