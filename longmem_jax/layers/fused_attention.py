@@ -4,7 +4,8 @@ The same numbers as `attention.attend` and `attention_products.mix` up to roundi
 (Transformer-XL's table, T5's and ALiBi's biases), windows and the soft masks of learned spans are
 computed block by block, and blocks that no query sees are skipped. `fused_rules` passes it `Rules`.
 
-On other machines Pallas's interpreter runs the kernels, for tests: correct, and far too slow to train.
+Programs for other devices are refused. Tests set `INTERPRETED`, so that Pallas's interpreter runs the
+kernels there: correct, and far too slow to train.
 """
 
 import dataclasses
@@ -21,10 +22,16 @@ from longmem_jax.devices.sharding import RULES
 from longmem_jax.layers.fused_backward import backward
 from longmem_jax.layers.fused_blocks import LANES, NEVER_SINCE, Inputs, Plan
 from longmem_jax.layers.fused_forward import forward
+from longmem_jax.layers.only_on_tpus import only_on_tpus
 
 # Largest blocks: products of this size keep the matrix unit busy, and their scores fit. On TPUs both
 # are multiples of 128.
 BLOCK_QUERIES, BLOCK_KEYS = 256, 512
+INTERPRETED = False  # whether devices other than TPUs run the kernels, by Pallas's interpreter
+REFUSAL = (
+    "kernels = 'fused': is for TPUs, and this program is for the platform {platform}; set "
+    "kernels='plain', whose numbers are the same up to rounding."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,12 +233,12 @@ def _attend(plan: Plan, inputs: Inputs) -> jax.Array:
 
 
 def _compiled(function: Callable[..., Any], plan: Plan, *arrays: Any) -> Any:
-    """`function(plan, *arrays)`, compiled for TPUs; interpreted elsewhere."""
-    return jax.lax.platform_dependent(
-        *arrays,
-        tpu=functools.partial(function, plan),
-        default=functools.partial(function, dataclasses.replace(plan, interpret=True)),
-    )
+    """`function(plan, *arrays)`, compiled for TPUs; see `INTERPRETED` for other devices."""
+    on_tpus = functools.partial(function, plan)
+    if not INTERPRETED:
+        return only_on_tpus(on_tpus, *arrays, message=REFUSAL)
+    interpreted = functools.partial(function, dataclasses.replace(plan, interpret=True))
+    return jax.lax.platform_dependent(*arrays, tpu=on_tpus, default=interpreted)
 
 
 def _attend_forward(plan: Plan, inputs: Inputs) -> tuple[jax.Array, Any]:

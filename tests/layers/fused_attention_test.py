@@ -25,7 +25,8 @@ SLOW = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    """Several blocks of queries and of keys, the last ones not full."""
+    """Several blocks of queries and of keys, the last ones not full; the interpreter runs them."""
+    monkeypatch.setattr(fused_attention, 'INTERPRETED', True)
     monkeypatch.setattr(fused_attention, 'BLOCK_QUERIES', 8)
     monkeypatch.setattr(fused_attention, 'BLOCK_KEYS', 16)
 

@@ -33,9 +33,10 @@ NAMES = [
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """The memory of the toys has more than one block."""
+    """The memory of the toys has more than one block; the interpreter runs the kernels."""
     monkeypatch.setattr(fused_attention, 'BLOCK_QUERIES', 8)
     monkeypatch.setattr(fused_attention, 'BLOCK_KEYS', 8)
+    monkeypatch.setattr(fused_attention, 'INTERPRETED', True)
 
 
 def uneven(params):
@@ -137,6 +138,29 @@ def test_other_devices_are_refused_before_anything_compiles():
     for name in ('model', 'evaluation_model'):
         with pytest.raises(UsageError, match='is for TPUs.* cpu; set --config.model.kernels=plain'):
             getattr(experiment, name)
+
+
+REFUSED = r"kernels = 'fused': is for TPUs, and .* the platform cpu; set kernels='plain'"
+
+
+@pytest.mark.parametrize('compiled', [False, True])
+def test_a_layer_is_refused_on_other_devices(compiled):
+    """Where a program is lowered: a layer cannot know sooner what it will run on."""
+    layer = make_layer('local', d_model=4, num_heads=1, segment_length=2, kernels='fused')
+    arguments = jax.random.key(0), jnp.zeros((1, 2, 4)), layer.start(1)
+    abstract = jax.eval_shape(layer.init, *arguments)  # shapes need no device
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), abstract)
+    apply = jax.jit(layer.apply) if compiled else layer.apply
+    with pytest.raises(UsageError, match=REFUSED):
+        apply(params, *arguments[1:])
+    with pytest.raises(UsageError, match=REFUSED):
+        jax.grad(lambda params: apply(params, *arguments[1:])[0].sum())(params)
+
+
+def test_a_model_is_refused_on_other_devices():
+    model = with_config('transformer_xl', layers=1, kernels='fused')
+    with pytest.raises(UsageError, match=REFUSED):
+        learned(model, parameters(model, 1), random_segments(batch=2))
 
 
 def test_a_checkpoint_can_be_read_with_other_kernels():
