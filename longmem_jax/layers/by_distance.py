@@ -75,11 +75,10 @@ _slide.defvjp(_slide_forward, _slide_backward)
 def _slide_back(moved: jax.Array, first: int) -> jax.Array:
     """The transpose of `_slide`: [..., n, columns] as [..., n, columns + 1], zeros at both ends."""
     *lead, n, columns = moved.shape
-    flat = jnp.zeros((*lead, n * (columns + 1)), moved.dtype)
-    # An update of zeros is one copy; a pad would compute every index.
-    flat = jax.lax.dynamic_update_slice(
-        flat, moved.reshape(*lead, n * columns), (0,) * len(lead) + (first,)
-    )
+    flat = moved.reshape(*lead, n * columns)
+    before, after = (jnp.zeros((*lead, size), moved.dtype) for size in (first, n - first))
+    # A copy of all rows; a pad, or an update of zeros, would compute every index.
+    flat = jnp.concatenate([before, flat, after], axis=-1)
     return flat.reshape(*lead, n, columns + 1)
 
 
