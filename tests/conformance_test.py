@@ -640,7 +640,7 @@ def test_dropout_draws_anew_in_every_segment(base_entry):
 @pytest.mark.slow
 def test_the_whole_prompt_is_read(base_entry):
     """Changing the first tokens of a long prompt changes what follows, if there is a memory."""
-    model, params = toy(base_entry)
+    model, params = toys.toy(base_entry)  # two windows together reach the first tokens
     state = fresh_state(model, params, 1)
     if not jax.tree.leaves(state):
         pytest.skip(f'{base_entry} remembers nothing')
