@@ -1,16 +1,19 @@
 """What paper-size training steps need on a TPU slice, read from their compiled programs; no TPU.
 
-python -m experiments.tpu_programs [--topology=v5e:4x4] [NAME ...] [--record]
+python -m experiments.tpu_programs [--topology=v5e:4x4] [NAME ...] [--all_layers] [--record]
+python -m experiments.tpu_programs --recorded
 
-Every configuration is compiled with two layers, one of each kind of attention that it has, and all
-other sizes as they are: some minutes each. The table is printed beside the recorded one
-(`tpu_programs.json`). The command fails where a step does not fit, where a bfloat16 model multiplies
-float32 numbers at the speed of bfloat16, or where bytes, temporaries or collectives grow by more than
-5 %. `--record` writes the table. Needs the extra `[tpu-aot]`.
+Every row of `ROWS` is compiled with two layers, one of each kind of attention that it has, and all
+other sizes as they are: some minutes each. `--all_layers` keeps the layers of the config. The table
+is printed with the recorded one (`tpu_programs.json`). The command fails where a step does not fit,
+where a bfloat16 model multiplies float32 numbers at the speed of bfloat16, or where bytes, temporaries
+or collectives grow by more than 5 %. `--record` writes the table; `--recorded` prints it and compiles
+nothing. Needs the extra `[tpu-aot]`.
 """
 
 import argparse
 import dataclasses
+import functools
 import importlib
 import json
 import math
@@ -22,12 +25,40 @@ from typing import Any
 from experiments import markdown
 
 TABLE = Path(__file__).with_suffix('.json')
-CONFIGS = {
-    'pg19': 'pg19',
-    'infini_pg19': 'infini_pg19',
-    'memorizing_pg19': 'memorizing_pg19',
-    'memorizing_pg19, 65k': 'memorizing_pg19:size=65536',
-    'expire_span_enwik8': 'expire_span_enwik8',
+FUSED = {'kernels': 'fused'}
+APPROXIMATE = {'memorizing.search': 'approximate'}
+# By chip: bfloat16 operations per second, and bytes per second, of its data sheet.
+PEAKS = {'v5e': (197e12, 819e9), 'v5p': (459e12, 2765e9)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A configuration that is compiled.
+
+    Attributes:
+      config: file of `configs`, with its argument after a colon.
+      settings: by name in `config.model`, what differs from it.
+    """
+
+    config: str
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+# To compile sooner. XLA counts the largest size, which is that of the config.
+TWO_SIZES = {'expire_span.num_sizes': 2}
+ROWS = {
+    'pg19': Row('pg19'),
+    'pg19, fused': Row('pg19', FUSED),
+    'infini_pg19': Row('infini_pg19'),
+    'infini_pg19, fused': Row('infini_pg19', FUSED),
+    'memorizing_pg19': Row('memorizing_pg19'),
+    'memorizing_pg19, fused': Row('memorizing_pg19', FUSED),
+    'memorizing_pg19, 65k': Row('memorizing_pg19:size=65536'),
+    'memorizing_pg19, 65k, fused': Row('memorizing_pg19:size=65536', FUSED),
+    'memorizing_pg19, approximate': Row('memorizing_pg19', APPROXIMATE),
+    'memorizing_pg19, 65k, approximate': Row('memorizing_pg19:size=65536', APPROXIMATE),
+    'expire_span_enwik8, 2 sizes': Row('expire_span_enwik8', TWO_SIZES),
+    'expire_span_enwik8, 2 sizes, fused': Row('expire_span_enwik8', TWO_SIZES | FUSED),
 }
 MORE = 1.05  # than recorded is a fault
 COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute')
@@ -43,7 +74,7 @@ class Needs:
     Attributes:
       arguments, temporaries: GiB.
       capacity: GiB of a chip.
-      flops: operations, of the largest branches.
+      flops: operations for one segment of the update, of the largest branches.
       gigabytes: read and written, by XLA's own count.
       collectives: megabytes that chips exchange, results added up; loop bodies once.
       wide_products: float32 products, by the name of the operation, without those that ask for it.
@@ -101,19 +132,29 @@ def two_layers(config: Any) -> Any:
     return config
 
 
-def measure(name: str, topology: str) -> Needs:
-    """Compiles a configuration of `CONFIGS` with two layers."""
+def configured(name: str, all_layers: bool = False) -> Any:
+    """The configuration of a row of `ROWS`, with two layers or with all of them."""
+    row = ROWS[name]
+    module, _, variants = row.config.partition(':')
+    config = importlib.import_module(f'configs.{module}').get_config(variants)
+    for field, value in row.settings.items():
+        section, _, last = f'model.{field}'.rpartition('.')
+        functools.reduce(getattr, section.split('.'), config)[last] = value
+    return config if all_layers else two_layers(config)
+
+
+def measure(name: str, topology: str, all_layers: bool = False) -> Needs:
+    """Compiles a row of `ROWS`."""
     from longmem_jax.commands.compile import compile_step
 
-    module, _, variants = CONFIGS[name].partition(':')
-    config = two_layers(importlib.import_module(f'configs.{module}').get_config(variants))
+    config = configured(name, all_layers)
     compiled, fit = compile_step(config, topology)
     program, cost = compiled.as_text(), compiled.cost_analysis() or {}
     return Needs(
         arguments=round(fit.arguments / 2**30, 3),
         temporaries=round(fit.temporaries / 2**30, 3),
         capacity=round(fit.capacity / 2**30, 2),
-        flops=fit.flops,
+        flops=fit.flops / config.train.segments_per_step,
         gigabytes=round(float(cost.get('bytes accessed', 0)) / 1e9, 1),
         collectives=round(collectives_of(program) / 1e6, 1),
         wide_products=wide_products_of(program) if config.model.dtype == 'bfloat16' else (),
@@ -143,20 +184,40 @@ def read_table(path: Path) -> dict[str, Needs]:
     }
 
 
+def label_of(name: str, topology: str, all_layers: bool = False) -> str:
+    """The name of a row in the recorded table."""
+    return f'{name}{", all layers" if all_layers else ""} ({topology})'
+
+
+def least_times(label: str, needs: Needs) -> tuple[str, str]:
+    """Milliseconds of compute and of memory at the peaks of the chip; '' for unknown chips."""
+    peaks = PEAKS.get(label.rpartition('(')[2].partition(':')[0])
+    if peaks is None:
+        return '', ''
+    return f'{1e3 * needs.flops / peaks[0]:.1f}', f'{1e12 * needs.gigabytes / peaks[1]:.1f}'
+
+
 def shown(tables: dict[str, Needs]) -> str:
     """A Markdown table."""
     names = ('arguments', 'temporaries', 'gigabytes', 'collectives')
     rows = [
-        [label, *(f'{getattr(needs, name):g}' for name in names), f'{needs.flops:.3g}']
+        [
+            label,
+            *(f'{getattr(needs, name):g}' for name in names),
+            f'{needs.flops:.3g}',
+            *least_times(label, needs),
+        ]
         for label, needs in tables.items()
     ]
     heads = [
-        '2 layers',
+        'step',
         'arguments, GiB',
         'temporaries, GiB',
         'moved, GB',
         'exchanged, MB',
         'FLOPs',
+        'compute, ms',
+        'memory, ms',
     ]
     return markdown.table(heads, rows)
 
@@ -164,23 +225,32 @@ def shown(tables: dict[str, Needs]) -> str:
 def main() -> None:
     """Prints and compares the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
-    parser.add_argument('names', nargs='*', metavar='NAME', help=', '.join(CONFIGS))
+    parser.add_argument('names', nargs='*', metavar='NAME', help='; '.join(ROWS))
     parser.add_argument('--topology', default='v5e:4x4')
+    parser.add_argument('--all_layers', action='store_true')
     parser.add_argument('--record', action='store_true')
+    parser.add_argument('--table', type=Path, default=TABLE, help=f'default: {TABLE.name}')
+    parser.add_argument('--recorded', action='store_true')
     options = parser.parse_args()
-    if unknown := set(options.names) - set(CONFIGS):
-        parser.error(f'{", ".join(sorted(unknown))}: allowed are {", ".join(CONFIGS)}')
-    recorded, measured, wrong = read_table(TABLE), {}, []
-    for name in options.names or CONFIGS:
-        label = f'{name} ({options.topology})'
-        measured[label] = measure(name, options.topology)
+    if options.recorded:
+        print(shown(read_table(options.table)))
+        return
+    if unknown := set(options.names) - set(ROWS):
+        parser.error(f'{"; ".join(sorted(unknown))}: allowed are {"; ".join(ROWS)}')
+    wrong = []
+    for name in options.names or ROWS:
+        label = label_of(name, options.topology, options.all_layers)
+        needs = measure(name, options.topology, options.all_layers)
+        recorded = read_table(options.table)
         before = recorded.get(label)
-        wrong += [f'{label}: {fault}' for fault in faults(measured[label], before)]
-        rows = {f'{label}, recorded': before} if before else {}
-        print(shown(rows | {label: measured[label]}), flush=True)
-    if options.record:
-        kept = {name: dataclasses.asdict(needs) for name, needs in (recorded | measured).items()}
-        TABLE.write_text(json.dumps(kept, indent=1) + '\n')
+        wrong += [f'{label}: {fault}' for fault in faults(needs, before)]
+        rows = {f'recorded: {label}': before} if before else {}
+        print(shown(rows | {label: needs}), flush=True)
+        if options.record:
+            kept = {each: dataclasses.asdict(row) for each, row in recorded.items()}
+            options.table.write_text(
+                json.dumps(kept | {label: dataclasses.asdict(needs)}, indent=1) + '\n'
+            )
     if wrong:
         sys.exit('\n'.join(wrong))
 

@@ -1,6 +1,12 @@
 """What is read from compiled programs, and what is worse than recorded."""
 
 import dataclasses
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
 
 from configs import memorizing_pg19, pg19
 from experiments import tpu_programs
@@ -50,6 +56,43 @@ def test_two_layers_have_every_kind_of_attention():
     assert tpu_programs.two_layers(pg19.get_config()).model.attention == ('transformer_xl',) * 2
 
 
-def test_the_recorded_table_can_be_read():
+def test_the_recorded_table_is_that_of_the_rows():
     labels = {label.rpartition(' (')[0] for label in tpu_programs.read_table(tpu_programs.TABLE)}
-    assert labels <= set(tpu_programs.CONFIGS)
+    names = {label.removesuffix(', all layers') for label in labels}
+    assert names <= set(tpu_programs.ROWS), 'rows that nothing compiles: remove them from the table'
+
+
+def test_rows_are_configured():
+    for name in tpu_programs.ROWS:
+        config = tpu_programs.configured(name)
+        assert config.model.num_layers == 2
+        assert config.model.kernels == ('fused' if 'fused' in name else 'plain')
+    assert tpu_programs.configured('pg19', all_layers=True).model.num_layers == 12
+    assert tpu_programs.configured('memorizing_pg19, approximate').model.memorizing.search == (
+        'approximate'
+    )
+    assert tpu_programs.configured('expire_span_enwik8, 2 sizes').model.expire_span.num_sizes == 2
+
+
+def test_least_times_are_those_of_the_chip():
+    needs = dataclasses.replace(NEEDS, flops=197e9, gigabytes=0.819)
+    assert tpu_programs.least_times('a (v5e:4x4)', needs) == ('1.0', '1.0')
+    assert tpu_programs.least_times('a (v4:2x2x1)', needs) == ('', '')
+
+
+# Other rows, separated by semicolons, or 'all'. A row takes minutes.
+PROGRAMS = os.environ.get('LONGMEM_TPU_PROGRAMS', 'pg19, fused')
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec('libtpu') is None, reason='needs the extra [tpu-aot]')
+@pytest.mark.parametrize(
+    'name', list(tpu_programs.ROWS) if PROGRAMS == 'all' else PROGRAMS.split(';')
+)
+def test_a_step_needs_no_more_than_recorded(name):
+    # A process of its own: libtpu ends one whose XLA_FLAGS it does not know.
+    variables = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
+    command = [sys.executable, '-m', 'experiments.tpu_programs', name.strip()]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert 'recorded' in done.stdout, 'nothing to compare with'

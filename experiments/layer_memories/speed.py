@@ -1,10 +1,10 @@
-"""Speed of linear attention and of product-key memories, one layer each, as Markdown tables.
+"""Speed of linear attention, and of Adam on the values of product keys, as Markdown tables.
 
 python -m experiments.layer_memories.speed
 
 Linear attention: batch 4, 2,048 tokens, 4 heads of 64, forward and backward, by chunk size, next to
-softmax attention. Product keys: width 256, 4 heads, k 32, 4 x 128 tokens, forward and backward; and Adam
-on the table of values, with a dense gradient or only on the rows read.
+softmax attention. Adam on tables of width 256, with a dense gradient or only on the rows that 4 heads
+with k = 32 read. (`experiments.speed.compare` times whole layers of product keys.)
 """
 
 import functools
@@ -16,13 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.devices import allocator
 from longmem_jax.layers import associative, feature_maps, linear_kernel
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.attention_rules import Rules
-from longmem_jax.memory.product_key import ProductKeyMemory
-from longmem_jax.segment import Segment
 
 REPEATS = 9
 
@@ -67,41 +64,6 @@ def linear_attention() -> None:
         gradient = jax.grad(lambda *a, b=block: softmax(*a, b), (0, 1, 2))
         name = f'softmax, blocks of {block}' if block else 'softmax, all keys at once'
         print(f'| {name} | {timed(gradient, queries, rows, values)} |', flush=True)
-
-
-def product_keys() -> None:
-    """Three sizes of the table of values."""
-    model_settings = ModelSettings(
-        d_model=256, num_heads=4, head_dim=64, d_feed_forward=1024, num_layers=1,
-        segment_length=128, dropout=0.0, attention_dropout=0.0, init_std=0.02,
-        dtype=jnp.dtype('float32'),
-    )  # fmt: skip
-    x = jax.random.normal(jax.random.key(0), (4, 128, 256))
-    segment = Segment(
-        jnp.zeros((4, 128), jnp.int32), jnp.ones((4, 128), bool), jnp.zeros((4,), bool)
-    )
-    print('| slots | forward and backward, ms: median (least) |\n|---|---|')
-    for number in (128, 256, 512):
-        layer = ProductKeyMemory(
-            settings=model_settings, normalize=identity, shared=None, num_keys=number,
-            num_heads=4, top_k=32,
-            query_dim=256, query_hidden=(), query_norm='batch', normalize_query=False,
-            temperature=1.0, keys='product', chunk=0,
-        )  # fmt: skip
-        params = jax.tree.map(
-            jnp.asarray, layer.init(jax.random.key(1), x, None, segment, train=True)['params']
-        )
-        params = jax.tree.map(
-            lambda leaf: leaf.value if hasattr(leaf, 'value') else leaf,
-            params,
-            is_leaf=lambda leaf: hasattr(leaf, 'value'),
-        )
-
-        def loss(params, x, layer=layer):
-            y, _, _ = layer.apply({'params': params}, x, None, segment, train=True)
-            return jnp.square(y).sum()
-
-        print(f'| {number} x {number} | {timed(jax.grad(loss, (0, 1)), params, x)} |', flush=True)
 
 
 Tables = Sequence[jax.Array]  # values and both moments of Adam
@@ -165,7 +127,6 @@ def main() -> None:
     """Runs the command."""
     allocator.keep_pages()
     linear_attention()
-    product_keys()
     value_updates()
 
 

@@ -23,9 +23,10 @@ from experiments.speed.cases import CASES
 from experiments.speed.worker import OURS
 
 ROOT = Path(__file__).parents[2]
-# glibc keeps the pages of large arrays on both sides; our commands set the same.
+# glibc keeps the pages of large arrays, huge ones where the kernel gives them to those who ask, on both
+# sides; our commands set the same.
 PAGES = dict(MALLOC_MMAP_THRESHOLD_=str(1 << 30), MALLOC_TRIM_THRESHOLD_=str((1 << 31) - 1),
-             MALLOC_ARENA_MAX='1')  # fmt: skip
+             MALLOC_ARENA_MAX='1', GLIBC_TUNABLES='glibc.malloc.hugetlb=1')  # fmt: skip
 
 
 class Side:

@@ -1,5 +1,6 @@
 """Our side: one forward and backward pass without optimizer, as a function to be timed."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,24 @@ from longmem_jax.training.step import read_batch
 STREAM = 8  # segments of random tokens that are read in turn
 
 
-def model(case: Case, sizes: Sizes) -> Callable[[], float]:
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A step to be timed; calling it waits for all results and returns the loss.
+
+    Attributes:
+      call: does so.
+      lower: the same program, lowered.
+    """
+
+    call: Callable[[], float]
+    lower: Callable[[], jax.stages.Lowered]
+
+    def __call__(self) -> float:
+        """See `call`."""
+        return self.call()
+
+
+def model(case: Case, sizes: Sizes) -> Step:
     """Steps of a language model, each with the next segment and the memories of the one before."""
     config = benchmark.get_config(case.config)
     size(config, sizes.layers, sizes.width, sizes.heads, sizes.feed_forward)
@@ -53,10 +71,10 @@ def model(case: Case, sizes: Sizes) -> Callable[[], float]:
         jax.block_until_ready((loss, memory, gradients))
         return float(loss)
 
-    return call
+    return Step(call, lambda: step.lower(params, memory, batches[0]))
 
 
-def layer(case: Case, sizes: Sizes) -> Callable[[], float]:
+def layer(case: Case, sizes: Sizes) -> Step:
     """Steps of one product-key layer; gradients of its parameters and of its input."""
     shape = (sizes.lanes, sizes.segment, sizes.width)
     settings = ModelSettings(
@@ -92,9 +110,9 @@ def layer(case: Case, sizes: Sizes) -> Callable[[], float]:
         value, _ = jax.block_until_ready(step(params, x))
         return float(value)
 
-    return call
+    return Step(call, lambda: step.lower(params, x))
 
 
-def build(case: Case, sizes: Sizes) -> Callable[[], float]:
-    """The step of a case: runs forward and backward, waits for all results, returns the loss."""
+def build(case: Case, sizes: Sizes) -> Step:
+    """The step of a case: runs forward and backward."""
     return layer(case, sizes) if case.config is None else model(case, sizes)

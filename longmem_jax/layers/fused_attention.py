@@ -3,23 +3,18 @@
 The same numbers as `attention.attend` and `attention_products.mix` up to rounding. Scores by distance
 (Transformer-XL's table, T5's and ALiBi's biases), windows and the soft masks of learned spans are
 computed block by block, and blocks that no query sees are skipped. `fused_rules` passes it `Rules`.
-
-On other machines Pallas's interpreter runs the kernels, for tests: correct, and far too slow to train.
 """
 
 import dataclasses
 import functools
-import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
-from longmem_jax.devices.sharding import RULES
 from longmem_jax.layers.fused_backward import backward
 from longmem_jax.layers.fused_blocks import LANES, NEVER_SINCE, Inputs, Plan
+from longmem_jax.layers.fused_devices import compiled, on_devices
 from longmem_jax.layers.fused_forward import forward
 
 # Largest blocks: products of this size keep the matrix unit busy, and their scores fit. On TPUs both
@@ -136,7 +131,16 @@ def attend_fused(
         fetch=_fetched(plan, columns, remaining),
         seeds=seeds if dropout else None,
     )
-    return _on_devices(plan, inputs)[:, :, :num_queries]
+    along = {name: ('lanes', 'heads') for name in Inputs._fields}
+    along |= {'table': ('heads',), 'bias': ('heads',), 'columns': ('lanes',)}
+    out = on_devices(
+        lambda **arrays: _local(plan, Inputs(**arrays)),
+        inputs._asdict(),
+        along,
+        inputs.queries.shape[0],
+        inputs.keys.shape[1],
+    )
+    return out[:, :, :num_queries]
 
 
 def _by_falling_distance(table: jax.Array, plan: Plan, zero_beyond: bool) -> jax.Array:
@@ -168,43 +172,6 @@ def _fetched(plan: Plan, columns: jax.Array, remaining: jax.Array | None) -> jax
     return jnp.where(last < 0, jnp.argmax(some, axis=3, keepdims=True).astype(jnp.int32), last)
 
 
-def _on_devices(plan: Plan, inputs: Inputs) -> jax.Array:
-    """The attention, on every device for its own lanes and heads: kernels are not split otherwise."""
-    mesh = jax.sharding.get_abstract_mesh()
-    axes = [axis for axis in mesh.axis_names if axis not in set(getattr(mesh, 'manual_axes', ()))]
-    if math.prod(mesh.shape[axis] for axis in axes) == 1 and len(axes) == len(mesh.axis_names):
-        return _local(plan, inputs)
-    lanes = _dividing(mesh, axes, 'lanes', inputs.queries.shape[0])
-    heads = _dividing(mesh, axes, 'heads', inputs.keys.shape[1])
-    along = {
-        'queries': (lanes, heads), 'keys': (lanes, heads), 'values': (lanes, heads),
-        'positions': (lanes, heads), 'table': (heads,), 'bias': (heads,),
-        'remaining': (lanes, heads), 'columns': (lanes,), 'fetch': (lanes, heads),
-        'seeds': (lanes, heads),
-    }  # fmt: skip
-
-    def spec(name: str, array: jax.Array) -> P:
-        # An axis of one row is the same for all lanes or heads.
-        return P(*(names if array.shape[i] > 1 else None for i, names in enumerate(along[name])))
-
-    specs = Inputs(
-        *(None if array is None else spec(name, array) for name, array in inputs._asdict().items())
-    )
-    return jax.shard_map(
-        functools.partial(_local, plan),
-        in_specs=(specs,),
-        out_specs=P(lanes, heads),
-        axis_names=set(axes),
-        check_vma=False,
-    )(inputs)
-
-
-def _dividing(mesh: Any, axes: list[str], logical: str, size: int) -> tuple[str, ...] | None:
-    """Those of `axes` that `logical` is split over; None if they do not divide `size`."""
-    names = tuple(axis for axis in RULES[logical] if axis in axes)
-    return names if names and size % math.prod(mesh.shape[name] for name in names) == 0 else None
-
-
 def _local(plan: Plan, inputs: Inputs) -> jax.Array:
     """The attention of the lanes and heads of one device."""
     plan = dataclasses.replace(
@@ -225,23 +192,14 @@ def _attend(plan: Plan, inputs: Inputs) -> jax.Array:
     return _attend_forward(plan, inputs)[0]
 
 
-def _compiled(function: Callable[..., Any], plan: Plan, *arrays: Any) -> Any:
-    """`function(plan, *arrays)`, compiled for TPUs; interpreted elsewhere."""
-    return jax.lax.platform_dependent(
-        *arrays,
-        tpu=functools.partial(function, plan),
-        default=functools.partial(function, dataclasses.replace(plan, interpret=True)),
-    )
-
-
 def _attend_forward(plan: Plan, inputs: Inputs) -> tuple[jax.Array, Any]:
-    out, sums = _compiled(forward, plan, inputs)
+    out, sums = compiled(forward, plan, inputs)
     return out, (inputs, out, sums)
 
 
 def _attend_backward(plan: Plan, residuals: Any, gradient: jax.Array) -> tuple[Inputs]:
     inputs, out, sums = residuals
-    found = _compiled(backward, plan, inputs, out, sums, gradient)
+    found = compiled(backward, plan, inputs, out, sums, gradient)
     if plan.group > 1:
         for name in ('keys', 'values'):
             batch, heads, *rest = found[name].shape

@@ -1,4 +1,4 @@
-"""Compiles the fused attention for a TPU slice: `python -m tests.layers.fused_compiling v5e:2x2`."""
+"""Compiles the fused attention and search for TPUs: `python -m tests.layers.fused_compiling v5e:2x2`."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.commands.compile import find_topology
-from longmem_jax.layers import fused_attention, fused_blocks
+from longmem_jax.layers import fused_attention, fused_blocks, fused_search
 
 BATCH, HEADS, KEY_HEADS, LENGTH, MEMORY, WIDTH = 4, 8, 4, 900, 1900, 64  # no multiples of blocks
 
@@ -31,30 +31,44 @@ def value(queries, keys, table, bias, remaining, seeds):
     return out.astype(jnp.float32).sum()
 
 
+def searched(queries, keys, values, count):
+    """A sum of what is read of the nearest rows."""
+    return fused_search.attend_nearest(queries, keys, values, count, 32).astype(jnp.float32).sum()
+
+
 def main(topology):
-    """Prints the kernels of the program, its temporaries and the size of all scores, in bytes."""
+    """Prints the kernels of the programs, their temporaries and the size of all scores, in bytes."""
     device = jax.sharding.SingleDeviceSharding(find_topology(topology).devices[0])
 
     def shape(*sizes, dtype=jnp.bfloat16):
         return jax.ShapeDtypeStruct(sizes, dtype, sharding=device)
 
-    compiled = (
-        jax.jit(jax.grad(value, (0, 1, 2, 3, 4)))
-        .lower(
-            shape(BATCH, HEADS, LENGTH, WIDTH),
-            shape(BATCH, KEY_HEADS, LENGTH + MEMORY, WIDTH),
-            shape(HEADS, LENGTH + MEMORY, WIDTH),
-            shape(HEADS, 500, dtype=jnp.float32),
-            shape(BATCH, 1, LENGTH + MEMORY, dtype=jnp.float32),
-            shape(BATCH, HEADS, dtype=jnp.int32),
+    lanes = shape(BATCH, dtype=jnp.int32)
+    queries = shape(BATCH, HEADS, LENGTH, WIDTH)
+    attention = (
+        queries,
+        shape(BATCH, KEY_HEADS, LENGTH + MEMORY, WIDTH),
+        shape(HEADS, LENGTH + MEMORY, WIDTH),
+        shape(HEADS, 500, dtype=jnp.float32),
+        shape(BATCH, 1, LENGTH + MEMORY, dtype=jnp.float32),
+        shape(BATCH, HEADS, dtype=jnp.int32),
+    )
+    rows = shape(BATCH, HEADS, MEMORY, WIDTH)
+    wide = shape(BATCH, HEADS, MEMORY, WIDTH, dtype=jnp.float32)
+    pairs = BATCH * HEADS * LENGTH
+    found = {}
+    for name, function, arguments, keys in (
+        ('attention', jax.grad(value, (0, 1, 2, 3, 4)), attention, LENGTH + MEMORY),
+        ('search', jax.grad(searched), (queries, rows, rows, lanes), MEMORY),
+        ('search of float32', jax.grad(searched), (queries, wide, wide, lanes), MEMORY),
+    ):
+        compiled = jax.jit(function).lower(*arguments).compile()
+        kernels = re.findall(r'fused_(?:attention|search)_(?:for|back)ward', compiled.as_text())
+        found[name] = dict(
+            kernels=sorted(set(kernels)),
+            temporaries=compiled.memory_analysis().temp_size_in_bytes,
+            scores=4 * pairs * keys,
         )
-        .compile()
-    )
-    found = dict(
-        kernels=sorted(set(re.findall(r'fused_attention_(?:for|back)ward', compiled.as_text()))),
-        temporaries=compiled.memory_analysis().temp_size_in_bytes,
-        scores=4 * BATCH * HEADS * LENGTH * (LENGTH + MEMORY),
-    )
     print(json.dumps(found))
 
 

@@ -12,13 +12,13 @@ from longmem_jax.config.recipes import section
 from longmem_jax.devices.sharding import lanes_sharding, make_mesh, parameter_shardings
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
-from longmem_jax.layers import fused_attention
+from longmem_jax.layers import fused_attention, fused_devices, fused_search
 from longmem_jax.memory.registry import ATTENTION
 from longmem_jax.models.parameters import initial_parameters
 from longmem_jax.segment import read_segments
 from longmem_jax.standalone import make_layer
 from longmem_jax.training.identity import model_of
-from tests.toys import OWN_CODE, parameters, random_segments, with_config
+from tests.toys import OWN_CODE, VOCAB, parameters, random_segments, with_config
 
 FAST = ('transformer_xl',)
 NAMES = [
@@ -33,9 +33,12 @@ NAMES = [
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """The memory of the toys has more than one block."""
+    """The memory of the toys has more than one block; the interpreter runs the kernels."""
     monkeypatch.setattr(fused_attention, 'BLOCK_QUERIES', 8)
     monkeypatch.setattr(fused_attention, 'BLOCK_KEYS', 8)
+    monkeypatch.setattr(fused_search, 'BLOCK_QUERIES', 8)
+    monkeypatch.setattr(fused_search, 'BLOCK_ROWS', 8)
+    monkeypatch.setattr(fused_devices, 'INTERPRETED', True)
 
 
 def uneven(params):
@@ -49,8 +52,16 @@ def uneven(params):
 
 
 def segments_with_oddities(batch=2):
-    """Segments of two documents in lane 0, and with padding in lane 1."""
+    """Segments of two documents in lane 0, and with padding in lane 1.
+
+    No token comes twice in a lane, so that no two keys have the same score: the fused search reads all
+    rows with the score of the k-th one.
+    """
     segments = random_segments(batch=batch)
+    lanes = [np.random.default_rng(lane).permutation(VOCAB) for lane in range(batch)]
+    number, _, length = segments.tokens.shape
+    tokens = np.stack(lanes)[:, : number * length].reshape(batch, number, length)
+    segments = segments.replace(tokens=jnp.asarray(tokens.swapaxes(0, 1), jnp.int32))
     valid = np.ones(segments.valid.shape, bool)
     valid[1, 1, 3:] = False
     start = np.array(segments.start)
@@ -85,6 +96,22 @@ def test_learns_the_same(name, small_blocks):
     expected, found = (learned(model, params, segments) for model in (plain, fused))
     assert any(np.abs(leaf).max() > 1e-4 for leaf in jax.tree.leaves(expected[1]))
     chex.assert_trees_all_close(expected, found, atol=2e-5, rtol=2e-4)
+
+
+def test_other_searches_stay_as_they_are():
+    """Only the exact search of rows of a float type is in the kernel."""
+    segments = random_segments()
+
+    def program(**fields):
+        own = dict(ATTENTION['memorizing'].small(), **fields)
+        model = with_config('memorizing', layers=1, kernels='fused', memorizing=own)
+        params = jax.eval_shape(lambda: parameters(model, 1))
+        return str(jax.make_jaxpr(lambda params: learned(model, params, segments))(params))
+
+    assert 'fused_search_forward' in program()
+    for fields in (dict(search='approximate'), dict(unwritten='zeros'), dict(cache_dtype='int8')):
+        found = program(**fields)
+        assert 'fused_attention_forward' in found and 'fused_search' not in found, fields
 
 
 @pytest.mark.slow
@@ -123,6 +150,9 @@ def test_faults_say_who_has_it():
         a_config(transformer_xl=section('transformer_xl', position='alibi_beyond')), 1
     )
     assert "transformer_xl.position = 'alibi_beyond'" in fault
+    many = section('memorizing', memory_size=512, block_size=512, top_k=257)
+    fault, *_ = checks.find_faults(a_config(attention=('memorizing',) * 2, memorizing=many), 1)
+    assert 'memorizing.top_k = 257 is more than 256' in fault
     fault, *_ = checks.find_faults(a_config(dtype='float64'), 1)
     assert 'has no float64' in fault
     fault, *_ = checks.find_faults(a_config(kernels='fussed'), 1)
@@ -137,6 +167,29 @@ def test_other_devices_are_refused_before_anything_compiles():
     for name in ('model', 'evaluation_model'):
         with pytest.raises(UsageError, match='is for TPUs.* cpu; set --config.model.kernels=plain'):
             getattr(experiment, name)
+
+
+REFUSED = r"kernels = 'fused': is for TPUs, and .* the platform cpu; set kernels='plain'"
+
+
+@pytest.mark.parametrize('compiled', [False, True])
+def test_a_layer_is_refused_on_other_devices(compiled):
+    """Where a program is lowered: a layer cannot know sooner what it will run on."""
+    layer = make_layer('local', d_model=4, num_heads=1, segment_length=2, kernels='fused')
+    arguments = jax.random.key(0), jnp.zeros((1, 2, 4)), layer.start(1)
+    abstract = jax.eval_shape(layer.init, *arguments)  # shapes need no device
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), abstract)
+    apply = jax.jit(layer.apply) if compiled else layer.apply
+    with pytest.raises(UsageError, match=REFUSED):
+        apply(params, *arguments[1:])
+    with pytest.raises(UsageError, match=REFUSED):
+        jax.grad(lambda params: apply(params, *arguments[1:])[0].sum())(params)
+
+
+def test_a_model_is_refused_on_other_devices():
+    model = with_config('transformer_xl', layers=1, kernels='fused')
+    with pytest.raises(UsageError, match=REFUSED):
+        learned(model, parameters(model, 1), random_segments(batch=2))
 
 
 def test_a_checkpoint_can_be_read_with_other_kernels():

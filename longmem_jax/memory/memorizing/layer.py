@@ -17,9 +17,10 @@ from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, ModelSettings
 from longmem_jax.faults import at_least, between, one_of
 from longmem_jax.layers.attention import Look, is_inspected, record
 from longmem_jax.layers.attention_rules import NEVER
+from longmem_jax.layers.fused_search import MOST, attend_nearest
 from longmem_jax.layers.nearest import SEARCHES, nearest
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.ring import DTYPES, Rows, no_rows, write
+from longmem_jax.layers.ring import DTYPES, Rows, is_split, no_rows, once_read, write
 from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
@@ -75,6 +76,13 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     return faults + between(fields, 0, 1, 'recall_target', ends='(]')
 
 
+def fused(fields: Any) -> str:
+    """What keeps a layer from fused kernels, see `contract.Entry.fused`."""
+    if fields['search'] == 'exact' and fields['top_k'] > MOST:
+        return f'top_k = {fields["top_k"]} is more than {MOST}, the largest of its exact search'
+    return normalized_attention.fused(fields)
+
+
 class Memorizing(nn.Module):
     """Local attention with recent keys, plus the nearest of `memory_size` older ones.
 
@@ -83,7 +91,8 @@ class Memorizing(nn.Module):
         attention, see `NormalizedAttention`; the memory has no positions.
       memory_size: keys and values kept per lane (batch row) and head, first in, first out.
       top_k: entries that a query reads.
-      search: 'exact', 'approximate' or 'bucketed'; see `nearest.nearest`.
+      search: 'exact', 'approximate' or 'bucketed'; see `nearest.nearest`. With `kernels = 'fused'`,
+        whole segments find the exact ones in `fused_search`, which rarely reads a row or two more.
       recall_target: target recall of search='approximate'.
       block_size: entries searched at once.
       cache_dtype: dtype of the entries: 'float32', 'bfloat16', or 'int8' with a scale each.
@@ -140,11 +149,28 @@ class Memorizing(nn.Module):
         rows = no_rows(batch_size, settings.kv_heads, self.memory_size, settings.head_dim, dtype)
         return MemorizingState(self.attention.initial(batch_size), rows)
 
-    def retrieve(self, queries: jax.Array, rows: Rows) -> jax.Array:
-        """What scaled queries read from the memory: [batch, heads, n, head_dim]."""
+    def _is_fused(self, rows: Rows) -> bool:
+        """Whether whole segments are read by the fused kernel: the exact search of rows in one place."""
+        return (
+            self.settings.kernels == 'fused'
+            and (self.search, self.unwritten) == ('exact', 'masked')
+            and rows.rows_key_scale is None
+            and not is_split(rows)
+            and not is_inspected(self)
+        )
+
+    def retrieve(self, queries: jax.Array, rows: Rows, whole: bool = False) -> jax.Array:
+        """What scaled queries read from the memory: [batch, heads, n, head_dim].
+
+        `whole`: they are those of a segment that is read as a whole.
+        """
         # Heads that share keys and values become additional queries of their key head.
         shape = queries.shape
         queries = queries.reshape(shape[0], self.settings.kv_heads, -1, shape[3])
+        if whole and self._is_fused(rows):
+            queries = queries * jnp.asarray(self.attention.score_scale, queries.dtype)
+            held = rows.rows_keys, rows.rows_values, rows.count
+            return attend_nearest(queries, *held, self.top_k).reshape(shape)
         # Scales are positive, so they do not change the order.
         keys, values, found, entries = nearest(
             rows, queries, self.top_k, self.search, self.recall_target, self.block_size
@@ -192,10 +218,12 @@ class Memorizing(nn.Module):
         """Reads both memories, then writes both; x, y are [batch, length, d_model]."""
         state = jax.lax.stop_gradient(state)
         queries, keys, values, local = self.attention.whole(self.normalize(x), state.recent, train)
-        y = self._mix(local, self.retrieve(queries, state.rows), state.rows.count)
+        retrieved = self.retrieve(queries, state.rows, True)
+        y = self._mix(local, retrieved, state.rows.count)
         filled = jnp.minimum(state.rows.count, self.memory_size)
         gate = jax.nn.sigmoid(self.gate)
         metrics = {'memory_size': mean_count(filled), 'gate': gate.mean()}
+        state = state.replace(rows=once_read(state.rows, retrieved))
         new = self._remember(state, keys, values, segment.num_valid)
         return y, new, Aux(losses={}, metrics=metrics, per_head={'gate': gate})
 
@@ -271,7 +299,7 @@ def read(seen: Seen) -> dict[str, Read]:
 ENTRY = Entry(
     name='memorizing',
     layer=Memorizing,
-    fused=normalized_attention.fused,
+    fused=fused,
     view=View(held, read),
     check=check,
     lengths={'memory_length': '', 'memory_size': '+ entries '},

@@ -1,0 +1,182 @@
+"""Where the time of our step goes, by kind of operation, as a Markdown table.
+
+python -m experiments.speed.operations --peer=transformer_xl [--case=1024] [--most=20]
+
+The cases are those of `compare.py`. The steps are traced by `jax.profiler`, and every operation of the
+compiled program is counted as one kind (`programs.py`). An operation that several cores share counts
+once. `GF/s` is the rate of all products. `loops, branches` is the time in them outside of their
+operations, `idle` that outside of all operations.
+"""
+
+import argparse
+import bisect
+import collections
+import dataclasses
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import jax
+from jax.profiler import ProfileData, ProfileOptions
+
+from experiments.markdown import table
+from experiments.speed import ours
+from experiments.speed.cases import CASES, FULL, TOY
+from experiments.speed.programs import KINDS, PRODUCTS, Program
+from longmem_jax.devices import allocator
+
+Interval = tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """Milliseconds per step.
+
+    Attributes:
+      wall: of a whole step, while it is traced.
+      kinds: by kind of operation; with concurrent operations their sum is larger than the wall.
+      control, idle: see the top of this file.
+      flops: of the products of a step.
+      operations: by name: milliseconds of all its runs in a step.
+    """
+
+    wall: float
+    kinds: dict[str, float]
+    control: float
+    idle: float
+    flops: float
+    operations: dict[str, float]
+
+    @property
+    def rate(self) -> float:
+        """GF/s of the products, 0 without any."""
+        return self.flops / 1e6 / self.kinds[PRODUCTS] if self.kinds[PRODUCTS] else 0.0
+
+
+def covered(intervals: Iterable[Interval]) -> float:
+    """The length of a union of intervals."""
+    total, end = 0.0, float('-inf')
+    for first, last in sorted(intervals):
+        total += max(0.0, last - max(first, end))
+        end = max(end, last)
+    return total
+
+
+def runs_of(program: Program, folder: str) -> dict[str, list[Interval]]:
+    """When every operation of a program ran, in milliseconds, from a trace."""
+    (file,) = Path(folder).rglob('*.xplane.pb')
+    runs = collections.defaultdict(list)
+    for plane in ProfileData.from_file(str(file)).planes:
+        for line in plane.lines:
+            for event in line.events:
+                stats = dict(event.stats)
+                if stats.get('hlo_module') == program.name and event.name in program.operations:
+                    began = event.start_ns / 1e6
+                    runs[event.name].append((began, began + event.duration_ns / 1e6))
+    return runs
+
+
+def outside(holder: Interval, others: Sequence[Interval]) -> float:
+    """The part of an interval in which none of those runs that begin in it; `others` are sorted."""
+    first, last = holder
+    begin = bisect.bisect_left(others, holder)
+    inside = itertools.takewhile(lambda other: other[0] < last, others[begin:])
+    return last - first - covered((a, min(b, last)) for a, b in inside if (a, b) != holder)
+
+
+def times_of(program: Program, runs: dict[str, list[Interval]], wall: float, steps: int) -> Times:
+    """Of `steps` steps that took `wall` milliseconds; an operation counts with its median."""
+    kinds, operations, flops, control = dict.fromkeys(KINDS, 0.0), {}, 0.0, 0.0
+    everything = sorted(itertools.chain.from_iterable(runs.values()))
+    for name, intervals in runs.items():
+        kind = program.kind(name)
+        if program.holds(name):
+            taken = sum(outside(interval, everything) for interval in intervals) / steps
+        else:
+            each = statistics.median(last - first for first, last in intervals)
+            taken = each * len(intervals) / steps
+            flops += program.flops(name) * len(intervals) / steps
+        operations[name] = taken
+        if kind:
+            kinds[kind] += taken
+        else:
+            control += taken
+    idle = max(0.0, (wall - covered(everything)) / steps)
+    return Times(wall / steps, kinds, control, idle, flops, operations)
+
+
+def measure(step: ours.Step, fill: int, steps: int) -> tuple[Program, Times]:
+    """Traces `steps` steps after `fill` others."""
+    program = Program(step.lower().compile().as_text())
+    for _ in range(fill):
+        step()
+    options = ProfileOptions()
+    options.python_tracer_level = 0
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder, profiler_options=options):
+            began = time.perf_counter()
+            for _ in range(steps):
+                step()
+            wall = 1e3 * (time.perf_counter() - began)
+        runs = runs_of(program, folder)
+    if not runs:
+        raise SystemExit(f'No operation of {program.name} in the trace: is a device busy tracing?')
+    return program, times_of(program, runs, wall, steps)
+
+
+def as_table(found: dict[str, Times]) -> str:
+    """Milliseconds per step of some cases, a line each."""
+    heads = ['case', 'step, ms', *KINDS, 'loops, branches', 'idle', 'GF', 'GF/s']
+    lines = []
+    for name, times in found.items():
+        numbers = [times.wall, *times.kinds.values(), times.control, times.idle, times.flops / 1e9]
+        lines.append([name, *(f'{number:.1f}' for number in numbers), f'{times.rate:.0f}'])
+    return table(heads, lines)
+
+
+def largest(program: Program, times: Times, most: int) -> str:
+    """The operations that take longest."""
+    heads = ['ms', 'GF/s', 'kind', 'operation', 'result', 'of']
+    lines = []
+    for name, taken in sorted(times.operations.items(), key=lambda item: -item[1])[:most]:
+        operation, flops = program.operations[name], program.flops(name)
+        rate = f'{flops / 1e6 / taken:.0f}' if flops else ''
+        of = operation.source.rsplit('/', 3)[1:]
+        lines.append(
+            [f'{taken:.2f}', rate, program.kind(name), name, operation.shape, '/'.join(of)]
+        )
+    return table(heads, lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[str, Times]:
+    """Runs the command; returns the times by case."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('--peer', required=True, choices=sorted(CASES))
+    parser.add_argument('--case', action='append', help='one of the peer; default: all in turn')
+    parser.add_argument('--steps', type=int, default=12, help='that are traced')
+    parser.add_argument('--most', type=int, default=0, help='also print so many operations')
+    parser.add_argument('--toy', action='store_true', help='a tiny model, to see that it runs')
+    options = parser.parse_args(arguments)
+    cases = CASES[options.peer]
+    for name in options.case or ():
+        if name not in cases:
+            parser.error(f'--case={name}: --peer={options.peer} has {", ".join(cases)}')
+    allocator.keep_pages()
+    found = {}
+    for name in options.case or cases:
+        step = ours.build(cases[name], TOY if options.toy else FULL)
+        fill = 2 if options.toy else cases[name].fill
+        program, found[f'{options.peer} {name}'] = measure(step, fill, options.steps)
+        if options.most:
+            print(largest(program, found[f'{options.peer} {name}'], options.most), end='\n\n')
+    print(as_table(found))
+    return found
+
+
+if __name__ == '__main__':
+    main()
