@@ -102,7 +102,9 @@ def is_command(arguments: list[str]) -> bool:
     if sys.argv[:1] == ['-m'] and '-m' in arguments:
         module = arguments[arguments.index('-m') + 1 :][:1]
         return bool(module) and module[0].startswith('longmem_jax.')
-    return os.path.basename(sys.argv[0] if sys.argv else '') == 'longmem'
+    # Processes that Python spawns for a command have its `sys.argv`, and are no commands.
+    program = sys.argv[0] if sys.argv else ''
+    return os.path.basename(program) == 'longmem' and program in arguments
 
 
 def unlisten() -> None:
