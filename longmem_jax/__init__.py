@@ -13,8 +13,12 @@ import sys
 from typing import Any
 
 from longmem_jax import stopping
+from longmem_jax.devices import allocator
 
-stopping.listen_as_command(sys.orig_argv)
+if stopping.is_command(sys.orig_argv):
+    # Before what takes seconds to import, and before any thread.
+    allocator.keep_pages()
+    stopping.listen(command=True)
 
 
 def _names() -> list[str]:

@@ -30,7 +30,7 @@ from longmem_jax.commands import (
 from longmem_jax.commands.start_from import of_host
 from longmem_jax.commands.train import train
 from longmem_jax.config import checks
-from longmem_jax.devices import allocator, processes, sharding
+from longmem_jax.devices import processes, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.text import read_prompt
@@ -274,7 +274,6 @@ def _run() -> None:
     if config is None:
         where = f'{_WORKDIR.value}: no config.json of a run is there. ' if _WORKDIR.value else ''
         raise UsageError(f'{where}{entry.MISSING}')
-    allocator.keep_pages()
     if mode == 'compile':
         compile.compile_for(config, _TOPOLOGY.value)
         return

@@ -93,16 +93,18 @@ def listen(*, command: bool = False) -> bool:
     return True
 
 
-def listen_as_command(arguments: list[str]) -> None:
-    """Listens if this process is `python -m longmem_jax...`, before it imports what takes seconds.
+def is_command(arguments: list[str]) -> bool:
+    """Whether this process is `python -m longmem_jax...` or `longmem`, which is to be asked early.
 
     Args:
       arguments: `sys.orig_argv`.
     """
     if sys.argv[:1] == ['-m'] and '-m' in arguments:
         module = arguments[arguments.index('-m') + 1 :][:1]
-        if module and module[0].startswith('longmem_jax.'):
-            listen(command=True)
+        return bool(module) and module[0].startswith('longmem_jax.')
+    # Processes that Python spawns for a command have its `sys.argv`, and are no commands.
+    program = sys.argv[0] if sys.argv else ''
+    return os.path.basename(program) == 'longmem' and program in arguments
 
 
 def unlisten() -> None:

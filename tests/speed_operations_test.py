@@ -98,3 +98,9 @@ def test_an_unknown_case_is_named(capsys):
     with pytest.raises(SystemExit):
         operations.main(['--peer=infini', '--case=fixed'])
     assert '--peer=infini has delta' in capsys.readouterr().err
+
+
+def test_a_step_is_needed(capsys):
+    with pytest.raises(SystemExit):
+        operations.main(['--peer=infini', '--toy', '--steps=0'])
+    assert '--steps=0, --most=0: at least 1 and 0' in capsys.readouterr().err

@@ -61,3 +61,21 @@ def test_an_unknown_memory_is_named(capsys):
     with pytest.raises(SystemExit):
         scaling.main(['--memories=infinni'])
     assert "memory = 'infinni': did you mean 'infini'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'fault'),
+    [
+        (['--rounds=0'], '--rounds=0: at least one'),
+        (['--json'], '--json: needs --part'),
+        (['--json', '--part=host', '--output=a.json'], '--json: prints'),
+        (['--output=no/such/folder/a.json'], 'its folder does not exist'),
+    ],
+    ids=['rounds', 'part', 'json', 'folder'],
+)
+def test_faults_are_named_before_anything_is_timed(arguments, fault, capsys, monkeypatch):
+    monkeypatch.setattr(scaling, 'run_part', None)
+    monkeypatch.setattr(scaling, 'PARTS', dict.fromkeys(scaling.PARTS))
+    with pytest.raises(SystemExit):
+        scaling.main(arguments)
+    assert fault in capsys.readouterr().err

@@ -164,3 +164,24 @@ def test_a_signal_that_a_callback_swallows_comes_again():
         gc.callbacks.remove(callback)
         stopping.unlisten()
     assert caught.value.code == 143
+
+
+MODULE, SCRIPT = 'longmem_jax.main', '/bin/longmem'
+
+
+@pytest.mark.parametrize(
+    ('argv', 'original', 'expected'),
+    [
+        (['-m'], ['python', '-m', MODULE], True),
+        (['-m'], ['python', '-m', 'pytest', MODULE], False),
+        ([SCRIPT, '--mode=tokenize'], ['python', SCRIPT, '--mode=tokenize'], True),
+        ([SCRIPT, '--mode=tokenize'], ['python', '-c', 'from multiprocessing.spawn ...'], False),
+        (['/bin/program'], ['python', '/bin/program', 'longmem'], False),
+        ([], ['python'], False),
+    ],
+    ids=['module', 'of pytest', 'script', 'spawned by the script', 'program', 'embedded'],
+)
+def test_only_commands_are_commands(monkeypatch, argv, original, expected):
+    """A process that a command spawns, such as those of `--mode=tokenize`, has its `sys.argv`."""
+    monkeypatch.setattr(sys, 'argv', argv)
+    assert stopping.is_command(original) == expected

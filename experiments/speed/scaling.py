@@ -241,6 +241,14 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Table]:
     parser.add_argument('--json', action='store_true', help='print JSON, for one part')
     parser.add_argument('--output', type=Path, help='a JSON file')
     options = parser.parse_args(arguments)
+    if options.rounds < 1:
+        parser.error(f'--rounds={options.rounds}: at least one')
+    if options.json and not options.part:
+        parser.error('--json: needs --part; for all parts use --output=FILE.json')
+    if options.json and options.output:
+        parser.error('--json: prints, and writes no --output')
+    if options.output and not options.output.absolute().parent.is_dir():
+        parser.error(f'--output={options.output}: its folder does not exist')
     memories = options.memories.split(',')
     try:
         for memory in memories:

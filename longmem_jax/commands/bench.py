@@ -22,7 +22,7 @@ from absl import flags
 from longmem_jax.commands import entry
 from longmem_jax.config import checks
 from longmem_jax.data.lanes import Batch, Cursor
-from longmem_jax.devices import allocator, sharding
+from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment, lower_step, step_flops, to_devices
 from longmem_jax.generation.stream import open_stream, read_token
@@ -177,7 +177,6 @@ def bench(config: Any, repeats: int, fill: int = 2) -> dict[str, Any]:
     Raises:
       UsageError: faults of the configuration.
     """
-    allocator.keep_pages()
     checks.require_runnable(config, jax.device_count())
     mesh = sharding.make_mesh(config.mesh.to_dict())
     experiment = Experiment(config, None, mesh)

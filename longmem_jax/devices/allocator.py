@@ -13,22 +13,30 @@ from pathlib import Path
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -3, -4, -8
 MADV_HUGEPAGE = 14
 MOST_MAPPED = 65536  # glibc's own M_MMAP_MAX
+MOST_OLD = 32 << 20  # the largest M_MMAP_THRESHOLD before glibc 2.35
 HUGE = 2 << 20  # bytes of a huge page; larger ones, as on some ARM systems, would waste memory
 LARGEST = 64 << 30  # bytes of addresses that are set aside
 PAGES = Path('/sys/kernel/mm/transparent_hugepage')
+OVERCOMMIT = Path('/proc/sys/vm/overcommit_memory')  # 2: all addresses count as memory
+_kept = False  # whether `keep_pages` was called
 
 
 def keep_pages() -> None:
     """Lets the process keep freed memory, on huge pages if it can, if the C library is glibc.
 
-    Must be called before JAX starts its threads, since a thread keeps the arena it was given.
+    Commands call it when `longmem_jax` is imported: before any library starts a thread, since a thread
+    keeps the arena that it was given, and later threads share all arenas that there are.
     """
+    global _kept
     libc = _glibc()
     if libc is None:
         return
+    _kept = True
     # One arena only: the others cannot hold blocks above 64 MB and would map them again every time.
-    for option, value in ((M_MMAP_THRESHOLD, 1 << 30), (M_TRIM_THRESHOLD, -1), (M_ARENA_MAX, 1)):
-        libc.mallopt(option, value)
+    if not libc.mallopt(M_MMAP_THRESHOLD, 1 << 30):  # 128 kB from now on, if it is not set
+        libc.mallopt(M_MMAP_THRESHOLD, MOST_OLD)
+    libc.mallopt(M_TRIM_THRESHOLD, -1)
+    libc.mallopt(M_ARENA_MAX, 1)
     _use_huge_pages(libc)
 
 
@@ -38,8 +46,10 @@ def give_back() -> None:
     if libc is None:
         return
     libc.malloc_trim(0)
-    # Without the end of the heap; what is added there from now on would be small pages.
-    _use_huge_pages(libc)
+    # Without the end of the heap; what is added there from now on would be small pages. A program that
+    # only uses this library keeps glibc's settings: any change would fix M_MMAP_THRESHOLD at 128 kB.
+    if _kept:
+        _use_huge_pages(libc)
 
 
 def _glibc() -> ctypes.CDLL | None:
@@ -59,7 +69,8 @@ def _use_huge_pages(libc: ctypes.CDLL) -> None:
     """Makes the heap larger by addresses without pages, and asks for huge ones there.
 
     glibc does so by itself if GLIBC_TUNABLES=glibc.malloc.hugetlb=1 was set when the process started.
-    Nothing happens where memory is too short for it, or the kernel gives huge pages to nobody or to all.
+    Nothing happens where memory or addresses are limited, or the kernel gives huge pages to nobody or
+    to all.
     """
     size = _bytes_to_set_aside()
     if not size:
@@ -76,11 +87,24 @@ def _use_huge_pages(libc: ctypes.CDLL) -> None:
 
 
 def _bytes_to_set_aside() -> int:
-    """Half of the memory of the machine; 0 where huge pages of 2 MB are not to be asked for."""
+    """Half of the memory of the machine; 0 where huge pages of 2 MB are not to be asked for.
+
+    Also 0 where addresses are limited or count as memory, or are written to when they are given.
+    """
+    if 'MALLOC_PERTURB_' in os.environ or 'perturb' in os.environ.get('GLIBC_TUNABLES', ''):
+        return 0
+    import resource  # only Unix has it
+
+    limits = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+    if any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits):
+        return 0
     try:
+        never_too_many = OVERCOMMIT.read_text().strip() == '2'
         asked_for = '[madvise]' in (PAGES / 'enabled').read_text()
         size = int((PAGES / 'hpage_pmd_size').read_text())
         memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
     except (OSError, ValueError):
         return 0
-    return min(memory // 2, LARGEST) // HUGE * HUGE if asked_for and size == HUGE else 0
+    if never_too_many or not asked_for or size != HUGE:
+        return 0
+    return min(memory // 2, LARGEST) // HUGE * HUGE

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from longmem_jax.errors import UsageError
 from longmem_jax.layers import fused_rules, weight_dropout
+from longmem_jax.layers.attention_products import mix
 from longmem_jax.layers.attention_rules import NEVER, Rules
 from longmem_jax.layers.weight_dropout import WeightDropout
 
@@ -115,18 +116,23 @@ def attend(
     if block_size and block_size < num_keys:
         return _attend_blocks(queries, keys, values, rules, dropout, block_size)
     scaled, rules = rules.prepared(queries, num_keys)
-    weights, seen = _weights(scaled, keys, rules)
+    scores, seen = rules.scores(scaled, keys, 0, num_keys)
+    group = heads // kv_heads
+    kept = None if dropout is None else _grouped(dropout.kept(scores.shape), group)
+    out = mix(_grouped(scores, group), values, _grouped(seen, group), None, kept)
     if dropout is not None:
-        weights = dropout.apply(weights)
-    out = _mix(weights.astype(values.dtype), values, values.dtype)
-    beyond = isinstance(rules.offset, int) and rules.offset + queries.shape[2] > num_keys
-    if rules.mask is not None or not rules.causal or beyond:
-        has_visible_key = seen.any(axis=-1)
-    elif rules.first is not None:  # a causal query sees at least itself, if its position is filled
-        has_visible_key = (rules.positions(queries.shape[2]) >= rules.first[:, None])[:, None]
-    else:
-        return out
-    return jnp.where(has_visible_key[..., None], out, jnp.zeros_like(out))
+        out = out / (1.0 - dropout.rate)  # less to divide than the weights
+    return out.reshape(*queries.shape[:3], values.shape[3])
+
+
+def _grouped(array: jax.Array, group: int) -> jax.Array:
+    """[batch, heads | 1, queries, keys] as [batch, kv_heads | 1, group * queries, keys]."""
+    if group == 1:
+        return array
+    batch, heads, num_queries, num_keys = array.shape
+    shape = (batch, max(heads // group, 1), group, num_queries, num_keys)
+    array = jnp.broadcast_to(array.reshape(*shape[:2], -1, *shape[3:]), shape)
+    return array.reshape(*shape[:2], group * num_queries, num_keys)
 
 
 def _weights(scaled: jax.Array, keys: jax.Array, rules: Rules) -> tuple[jax.Array, jax.Array]:

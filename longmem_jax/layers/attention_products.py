@@ -68,14 +68,14 @@ def mix(
     """Values weighted by a softmax times a soft mask, renormalised.
 
     With w = softmax(scores that are seen and have soft > 0), the weights are w * soft / (sum(w * soft)
-    + 1e-8). Queries that see nothing give zeros.
+    + 1e-8), without soft mask just w. Queries that see nothing give zeros.
 
     Args:
       scores: [batch, heads, queries, keys], float32 at least and finite.
       values: [batch, heads, keys, head_dim].
       seen: bool, broadcastable to scores.
       soft: in [0, 1], in the dtype of the scores, broadcastable to them; None = 1.
-      dropout: factor on the weights, 0 or 1 / (1 - rate), shaped like scores; None = none.
+      dropout: factor on the weights, shaped like scores: 0 or 1 / (1 - rate), or bool; None = none.
 
     Returns:
       [batch, heads, queries, head_dim] in the dtype of `values`.
@@ -98,16 +98,27 @@ def _mix_forward(
     if soft is not None:
         seen = seen & (soft > 0)
     scores = jnp.where(seen, scores, jnp.asarray(NEVER, scores.dtype))
-    highest = jnp.maximum(scores.max(axis=-1, keepdims=True), NEVER / 2)
-    exponentials = jnp.exp(scores - highest)
-    weights = _times(exponentials, soft)
-    total = weights.sum(axis=-1, keepdims=True) + EPSILON * exponentials.sum(axis=-1, keepdims=True)
-    inverse = jnp.where(total > 0, 1.0 / jnp.where(total > 0, total, 1.0), jnp.zeros_like(total))
+    highest = scores.max(axis=-1, keepdims=True)
+    if soft is None:
+        # CPUs run the maximum and the exponentials as one if nothing else reads the maximum. So whether
+        # a query sees a key is told by the mask; the exponentials of one that sees none are 1.
+        weights = exponentials = jnp.exp(scores - highest)
+        total = weights.sum(axis=-1, keepdims=True)
+        some = seen.any(axis=-1, keepdims=True)
+    else:
+        exponentials = jnp.exp(scores - jnp.maximum(highest, NEVER / 2))
+        weights = exponentials * soft
+        total = weights.sum(axis=-1, keepdims=True)
+        total = total + EPSILON * exponentials.sum(axis=-1, keepdims=True)
+        some = total > 0
+    inverse = jnp.where(some, 1.0 / jnp.where(some, total, 1.0), jnp.zeros_like(total))
     # Normalised after the product, where there is less to divide.
     out = _product('bhqk,bhkd->bhqd', _times(weights, dropout), values) * inverse
-    return out.astype(values.dtype), (
+    out = out.astype(values.dtype)
+    return out, (
         exponentials.astype(values.dtype),
         inverse,
+        out if soft is None else None,
         values,
         soft,
         dropout,
@@ -115,15 +126,21 @@ def _mix_forward(
 
 
 def _mix_backward(residuals: Any, gradient: jax.Array) -> tuple[jax.Array | None, ...]:
-    exponentials, inverse, values, soft, dropout = residuals
+    exponentials, inverse, out, values, soft, dropout = residuals
     value_dtype, score_dtype = values.dtype, inverse.dtype
-    gradient = (gradient.astype(score_dtype) * inverse).astype(value_dtype)
+    scaled = gradient.astype(score_dtype) * inverse
+    gradient = scaled.astype(value_dtype)
     exponentials = exponentials.astype(score_dtype)
     weights = _times(exponentials, soft)
     dropped = _times(weights, dropout).astype(value_dtype)
     to_values = _product('bhqd,bhqk->bhdk', gradient, dropped)
     to_weights = _times(_product('bhqd,bhkd->bhqk', gradient, values), dropout)
-    mean_gradient = (weights * to_weights).sum(axis=-1, keepdims=True) * inverse
+    # The mean of the weights' gradients, from the result where it is kept. Memories with soft masks are
+    # mostly run again for the backward pass, without the product that makes their result.
+    if soft is None:
+        mean_gradient = (scaled * out.astype(score_dtype)).sum(axis=-1, keepdims=True)
+    else:
+        mean_gradient = (weights * to_weights).sum(axis=-1, keepdims=True) * inverse
     to_exponentials = exponentials * (to_weights - mean_gradient)
     to_soft = None
     if soft is not None:

@@ -75,11 +75,10 @@ _slide.defvjp(_slide_forward, _slide_backward)
 def _slide_back(moved: jax.Array, first: int) -> jax.Array:
     """The transpose of `_slide`: [..., n, columns] as [..., n, columns + 1], zeros at both ends."""
     *lead, n, columns = moved.shape
-    flat = jnp.zeros((*lead, n * (columns + 1)), moved.dtype)
-    # An update of zeros is one copy; a pad would compute every index.
-    flat = jax.lax.dynamic_update_slice(
-        flat, moved.reshape(*lead, n * columns), (0,) * len(lead) + (first,)
-    )
+    flat = moved.reshape(*lead, n * columns)
+    before, after = (jnp.zeros((*lead, size), moved.dtype) for size in (first, n - first))
+    # A copy of all rows; a pad, or an update of zeros, would compute every index.
+    flat = jnp.concatenate([before, flat, after], axis=-1)
     return flat.reshape(*lead, n, columns + 1)
 
 
@@ -187,11 +186,10 @@ def _bias_forward(rows: jax.Array, batch: int, n: int) -> tuple[jax.Array, None]
 
 
 def _bias_backward(batch: int, n: int, _: None, gradient: jax.Array) -> tuple[jax.Array]:
-    # Over the queries first, by products, then over lanes: what is added over lanes (and devices)
-    # is small, and no large array is summed over its first axis, which is slow on CPUs.
-    ones = jnp.ones((8, n), gradient.dtype)
-    sums = jnp.einsum('rq,bhqk->bhrk', ones, _slide_back(gradient, n - 1))[:, :, 0]
-    return (sums.sum(axis=0)[:, :-1],)
+    # Over the queries first, then over lanes: what is added over lanes (and devices) is small, and no
+    # large array is summed over its first axis, which is slow on CPUs. As a product with ones the
+    # whole array would be transposed.
+    return (_slide_back(gradient, n - 1).sum(axis=2).sum(axis=0)[:, :-1],)
 
 
 moved_bias.defvjp(_bias_forward, _bias_backward)

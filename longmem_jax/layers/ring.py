@@ -249,6 +249,32 @@ def write(ring: Rows, keys: jax.Array, values: jax.Array, num_valid: jax.Array) 
     return on_devices(write_shard, ring, (keys, values, num_valid), True, by_itself=True)
 
 
+def once_read(ring: Rows, result: jax.Array) -> Rows:
+    """The ring, to be written only when `result`, which was read from it, is computed.
+
+    On CPUs XLA would copy all rows otherwise: nothing else says that they are read first.
+
+    Args:
+      ring: the entries.
+      result: floating point [batch, ...].
+    """
+
+    def wait(count: jax.Array, result: jax.Array) -> jax.Array:
+        kind = jnp.dtype(f'int{8 * result.dtype.itemsize}')
+        bits = jax.lax.bitcast_convert_type(result.reshape(len(count), -1)[:, 0], kind)
+        # Always 0; XLA does not know, so it must wait for the result.
+        nothing = jnp.minimum(bits & jnp.iinfo(kind).max, 0)
+        return count + nothing.astype(count.dtype)
+
+    count = jax.lax.platform_dependent(
+        ring.count,
+        jax.lax.stop_gradient(result),
+        cpu=wait,
+        default=lambda count, result: count,
+    )
+    return ring.replace(count=count)
+
+
 def _choose(taken: jax.Array, new: Rows, old: Rows) -> Rows:
     """Rows of `new` where `taken` (bool [batch, n]), else of `old`."""
     news = _arrays(new)

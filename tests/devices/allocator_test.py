@@ -1,5 +1,6 @@
 """Settings of the C allocator, each in a process of its own: they cannot be undone."""
 
+import os
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ from longmem_jax.devices import allocator
 # Before and after: kB of resident memory and of addresses. Then a block of 64 MB is written, and the
 # flags of its addresses follow.
 PROGRAM = """
-import ctypes, sys
+import ctypes, resource, sys
 from pathlib import Path
 from longmem_jax.devices import allocator
 
@@ -29,6 +30,9 @@ def flags(address):
             return line.split()[1:]
 
 allocator.PAGES = Path(sys.argv[1])
+allocator.OVERCOMMIT = allocator.PAGES / 'overcommit_memory'
+if int(sys.argv[3]):
+    resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[3]),) * 2)
 before = status('VmRSS'), status('VmSize')
 allocator.keep_pages()
 for _ in range(int(sys.argv[2])):
@@ -42,17 +46,22 @@ print(after[0] - before[0], after[1] - before[1], *flags(block + (32 << 20)))
 """
 
 
-def pages(folder, enabled, size=2 << 20):
-    """A folder as the kernel's, in which it says what it does about huge pages."""
+def pages(folder, enabled, size=2 << 20, overcommit=0):
+    """A folder as the kernel's, in which it says what it does about huge pages and addresses."""
+    (folder / 'overcommit_memory').write_text(f'{overcommit}\n')
     (folder / 'enabled').write_text(enabled)
     (folder / 'hpage_pmd_size').write_text(f'{size}\n')
     return folder
 
 
-def run(folder, times):
-    """Resident kB and kB of addresses that the settings add; flags of a block that follows."""
-    command = [sys.executable, '-c', PROGRAM, str(folder), str(times)]
-    resident, addresses, *flags = subprocess.check_output(command, text=True).split()
+def run(folder, times, limit=0, **variables):
+    """Resident kB and kB of addresses that the settings add; flags of a block that follows.
+
+    `limit`: bytes of addresses; 0 = any number.
+    """
+    command = [sys.executable, '-c', PROGRAM, str(folder), str(times), str(limit)]
+    out = subprocess.check_output(command, text=True, env=os.environ | variables)
+    resident, addresses, *flags = out.split()
     return int(resident), int(addresses), flags
 
 
@@ -84,3 +93,93 @@ def test_a_kernel_that_says_nothing_changes_nothing(tmp_path):
     _, addresses, flags = run(tmp_path, 1)
     assert 'hg' not in flags
     assert addresses < 16 << 10
+
+
+MANY = 1 << 46  # bytes of addresses: a limit, and far above what is set aside
+
+
+@pytest.mark.parametrize(
+    ('kernel', 'process'),
+    [
+        (dict(overcommit=2), {}),
+        ({}, dict(limit=MANY)),
+        ({}, dict(MALLOC_PERTURB_='85')),
+        ({}, dict(GLIBC_TUNABLES='glibc.malloc.perturb=85')),
+    ],
+    ids=['addresses count', 'limit', 'written by a variable', 'written by a tunable'],
+)
+def test_nothing_is_set_aside_where_addresses_are_dear(tmp_path, kernel, process):
+    folder = pages(tmp_path, 'always [madvise] never', **kernel)
+    resident, addresses, flags = run(folder, 1, **process)
+    assert addresses < 16 << 10 and resident < 16 << 10, (
+        '_bytes_to_set_aside must be 0: these addresses are missing elsewhere, or are written to'
+    )
+
+
+# Pages that the third of equal blocks of 20 MB needs; by itself glibc uses those of the second.
+AS_LIBRARY = """
+import ctypes, resource
+from longmem_jax.devices import allocator
+allocator.give_back()
+libc = ctypes.CDLL('libc.so.6')
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+for _ in range(3):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = libc.malloc(20 << 20)
+    ctypes.memset(block, 1, 20 << 20)
+    libc.free(block)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_a_program_that_uses_the_library_keeps_its_settings():
+    faults = subprocess.check_output([sys.executable, '-c', AS_LIBRARY], text=True)
+    assert int(faults) < 1000, 'give_back must set nothing where keep_pages was not called'
+
+
+def test_an_older_c_library_gets_the_most_that_it_takes(monkeypatch):
+    settings = {}
+
+    class Old:
+        def mallopt(self, option, value):
+            if option == allocator.M_MMAP_THRESHOLD and value > 32 << 20:
+                return 0
+            settings[option] = value
+            return 1
+
+    monkeypatch.setattr(allocator, '_glibc', Old)
+    monkeypatch.setattr(allocator, '_bytes_to_set_aside', lambda: 0)
+    monkeypatch.setattr(allocator, '_kept', False)
+    allocator.keep_pages()
+    assert settings[allocator.M_MMAP_THRESHOLD] == 32 << 20, 'else it is 128 kB from now on'
+
+
+# As `longmem` starts: it imports all that it needs; then a new thread asks for a block of 64 MB.
+COMMAND = """
+import sys
+sys.argv = [sys.argv[1]]
+import longmem_jax.main
+import ctypes, threading
+from pathlib import Path
+
+def allocate():
+    libc = ctypes.CDLL('libc.so.6')
+    libc.malloc.restype = ctypes.c_void_p
+    blocks.append(libc.malloc(64 << 20))
+
+blocks = []
+thread = threading.Thread(target=allocate)
+thread.start()
+thread.join()
+heap = [line for line in Path('/proc/self/maps').read_text().splitlines() if '[heap]' in line]
+ranges = [[int(part, 16) for part in line.split()[0].split('-')] for line in heap]
+print(any(first <= blocks[0] < end for first, end in ranges))
+"""
+
+
+@pytest.mark.parametrize(('name', 'kept'), [('bin/longmem', 'True'), ('program', 'False')])
+def test_threads_of_a_command_share_the_heap_that_keeps_its_pages(name, kept):
+    command = [sys.executable, '-c', COMMAND, name]
+    assert subprocess.check_output(command, text=True).strip() == kept, (
+        'keep_pages must be called before any thread has started, and by commands only'
+    )

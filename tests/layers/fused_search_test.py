@@ -26,9 +26,9 @@ def normal(seed, *shape):
     return jax.random.normal(jax.random.key(seed), shape)
 
 
-def vectors(size=70):
+def vectors(size=70, part=23):
     """Queries, keys and values; lane 0 is filled, lane 1 in part; beyond that nothing is a number."""
-    count = jnp.asarray([size, size // 3], jnp.int32)
+    count = jnp.asarray([size, part], jnp.int32)
     filled = (jnp.arange(size) < count[:, None])[:, None, :, None]
     queries = normal(0, BATCH, HEADS, LENGTH, WIDTH)
     rows = [normal(seed, BATCH, HEADS, size, WIDTH) for seed in (1, 2)]
@@ -57,10 +57,10 @@ def with_derivatives(function, queries, *rows):
     return out, found
 
 
-@pytest.mark.parametrize('k', [1, 5, 30], ids='k={}'.format)
-def test_reads_the_nearest_rows(k):
+@pytest.mark.parametrize(('k', 'part'), [(1, 0), (5, 1), (30, 23)])
+def test_reads_the_nearest_rows(k, part):
     """Of k = 30 and 23 filled rows, all are read. Small k, so that bins hold what they must."""
-    arguments = vectors()
+    arguments = vectors(part=part)
     levels = {30: 5}.get(k, fused_search.LEVELS)  # as many as a bin of 70 rows in 16 bins has
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused_search, 'LEVELS', levels)

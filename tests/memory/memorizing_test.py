@@ -1,5 +1,7 @@
 """The nearest entries, the ring buffer, and models whose memory size changes."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +13,8 @@ from longmem_jax.devices.sharding import make_mesh, memory_shardings
 from longmem_jax.layers import nearest
 from longmem_jax.layers.ring import no_rows, write
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.models.stack import make_settings
-from tests.toys import model_config, random_segments, run, toy, with_config
+from tests.toys import model_config, parameters, random_segments, run, toy, with_config
 
 
 def rows(seed, shape):
@@ -46,12 +47,15 @@ def test_rows_not_written_are_not_found():
     assert not np.asarray(found[1])[~np.asarray(found[2])].any()
 
 
+written_to = jax.jit(write)
+
+
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(3, 8))
 def test_the_ring_keeps_the_last_rows(numbers, size):
     ring, written = no_rows(1, 1, size, 1, 'float32'), []
     for number in numbers:
         new = np.arange(len(written), len(written) + 9, dtype=np.float32)
-        ring = write(
+        ring = written_to(
             ring, *(jnp.asarray(new).reshape(1, 1, 9, 1),) * 2, jnp.asarray([number], jnp.int32)
         )
         written += new[:number].tolist()
@@ -120,11 +124,32 @@ def test_the_layer_searches_as_it_is_told():
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
+def test_a_step_copies_no_memory():
+    """Rows are read, then written where they are; copies of 8,192 rows took a tenth of a step."""
+    model = with_config('memorizing', layers=1, memorizing=dict(
+        toy('memorizing')[0].config.memorizing.to_dict(), memory_size=56, block_size=56))  # fmt: skip
+    params = jax.eval_shape(lambda: parameters(model))
+    state = jax.eval_shape(
+        lambda params: model.apply({'params': params}, 3, method='initial_state'), params
+    )
+    segment = jax.tree.map(lambda leaf: leaf[0], random_segments(batch=3))
+
+    def loss(params, state):
+        logits, state, _ = model.apply({'params': params}, segment, state, train=True)
+        return (logits**2).sum(), state
+
+    step = jax.jit(jax.value_and_grad(loss, has_aux=True), donate_argnums=1)
+    program = step.lower(params, state).compile().as_text()
+    assert program.count('f32[3,2,56,8]') > 2, 'the test looks for rows of another shape'
+    copies = re.findall(r'= f32\[3,2,56,8\]\S* copy\(', program)
+    assert not copies, f'{len(copies)} copies of all rows: is the ring written before it is read?'
+
+
 def test_a_closed_gate_reads_nothing_from_the_memory():
     model, _ = toy('memorizing', layers=1)
     own, segments = model.config.memorizing.to_dict(), random_segments()
     closed = with_config('memorizing', layers=1, memorizing=own | dict(gate_init=-30.0))
-    params = unbox(jax.jit(lambda: initial_parameters(closed, jax.random.key(1)))())
+    params = parameters(closed, 1)
     attention = dict(params['block_0']['attention'])
     np.testing.assert_array_equal(attention.pop('gate'), -30.0)
     shared = {k: v for k, v in own.items() if k in LAYERS['normalized_xl'].fields()}

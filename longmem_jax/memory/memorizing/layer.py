@@ -20,7 +20,7 @@ from longmem_jax.layers.attention_rules import NEVER
 from longmem_jax.layers.fused_search import MOST, attend_nearest
 from longmem_jax.layers.nearest import SEARCHES, nearest
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.ring import DTYPES, Rows, is_split, no_rows, write
+from longmem_jax.layers.ring import DTYPES, Rows, is_split, no_rows, once_read, write
 from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
@@ -218,10 +218,12 @@ class Memorizing(nn.Module):
         """Reads both memories, then writes both; x, y are [batch, length, d_model]."""
         state = jax.lax.stop_gradient(state)
         queries, keys, values, local = self.attention.whole(self.normalize(x), state.recent, train)
-        y = self._mix(local, self.retrieve(queries, state.rows, True), state.rows.count)
+        retrieved = self.retrieve(queries, state.rows, True)
+        y = self._mix(local, retrieved, state.rows.count)
         filled = jnp.minimum(state.rows.count, self.memory_size)
         gate = jax.nn.sigmoid(self.gate)
         metrics = {'memory_size': mean_count(filled), 'gate': gate.mean()}
+        state = state.replace(rows=once_read(state.rows, retrieved))
         new = self._remember(state, keys, values, segment.num_valid)
         return y, new, Aux(losses={}, metrics=metrics, per_head={'gate': gate})
 
