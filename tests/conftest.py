@@ -31,7 +31,7 @@ jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 # both are a good part of the time of tracing.
 jax.config.update('jax_traceback_in_locations_limit', 0)
 gc.set_threshold(100_000, 20, 100)
-KEPT = 400  # programs, of about a megabyte each
+KEPT = 12_000  # pieces of memory that a process maps: about two gigabytes of programs
 
 # No deadlines: a slow machine is not an error. The same examples in every run.
 hypothesis.settings.register_profile('fixed', deadline=None, derandomize=True, max_examples=40)
@@ -80,6 +80,14 @@ def _count(event, duration, **_):
         _programs.append(event)
 
 
+def _mapped():
+    try:
+        with open('/proc/self/maps') as file:
+            return sum(1 for _ in file)
+    except OSError:  # not Linux
+        return 30 * len(_programs)
+
+
 _programs = []
 jax.monitoring.register_event_duration_secs_listener(_count)
 
@@ -91,7 +99,7 @@ def _release():
     Small ones are those of single operations, which the next files need again.
     """
     yield
-    if len(_programs) > KEPT:
+    if _mapped() > KEPT:
         _programs.clear()
         jax.clear_caches()
         gc.collect()

@@ -58,21 +58,25 @@ def with_config(name, layers=2, **changes):
     return make_model(model_config(name, layers, **changes), LENGTH)
 
 
-def parameters(model, seed=0):
-    """Initial parameters, drawn array by array, so that models share programs for equal shapes.
+def drawn(make):
+    """What `make()` returns, array by array, so that models share programs for equal shapes.
 
-    One program that draws all takes thrice as long to compile. `initial_parameters` also reads a
-    segment, whose operations are left out here.
+    One program that draws all takes thrice as long to compile. Operations whose results `make` does
+    not return are left out: `initial_parameters` also reads a segment.
     """
-    key = jax.random.key(seed)
-    made, boxed = jax.make_jaxpr(lambda: initial_parameters(model, key), return_shape=True)()
+    made, shapes = jax.make_jaxpr(make, return_shape=True)()
     wanted, used = {id(variable) for variable in made.jaxpr.outvars}, []
     for operation in reversed(made.jaxpr.eqns):
         if wanted & {id(variable) for variable in operation.outvars}:
             used.append(operation)
             wanted |= {id(variable) for variable in operation.invars}
     arrays = jax.core.eval_jaxpr(made.jaxpr.replace(eqns=used[::-1]), made.consts)
-    return unbox(jax.tree.unflatten(jax.tree.structure(boxed), arrays))
+    return jax.tree.unflatten(jax.tree.structure(shapes), arrays)
+
+
+def parameters(model, seed=0):
+    """Initial parameters."""
+    return unbox(drawn(lambda: initial_parameters(model, jax.random.key(seed))))
 
 
 @functools.cache

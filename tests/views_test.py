@@ -15,11 +15,14 @@ from longmem_jax.generation.reader import fresh_state
 from longmem_jax.microscope.reading import views_of
 from longmem_jax.models.inspect import glimpses
 from longmem_jax.views import NOWHERE
-from tests.toys import BATCH, LENGTH, SEGMENTS, VOCAB, apply, every_layer, random_segments, toy
+from tests import toys
+from tests.toys import BATCH, LENGTH, SEGMENTS, VOCAB, apply, every_layer, random_segments
 
 NAMES = [
     pytest.param(name, marks=pytest.mark.slow) if ':' in name else name for name in every_layer()
 ]
+# One layer; pages of several are those of `microscope/inspect_test.py`.
+toy = functools.partial(toys.toy, layers=1)
 # Whose first layer reads vectors of single tokens, or of neighbours, so that one can be changed alone.
 OF_TOKENS = (
     'local', 'full', 'transformer_xl', 'normalized_xl', 'memorizing', 'adaptive_span', 'expire_span',

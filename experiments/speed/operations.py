@@ -159,7 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Times]:
     parser.add_argument('--peer', required=True, choices=sorted(CASES))
     parser.add_argument('--case', action='append', help='one of the peer; default: all in turn')
     parser.add_argument('--steps', type=int, default=12, help='that are traced')
-    parser.add_argument('--most', type=int, default=0, help='also print so many operations')
+    parser.add_argument(
+        '--most', type=int, default=0, help='also print this many of the largest operations'
+    )
     parser.add_argument('--toy', action='store_true', help='a tiny model, to see that it runs')
     options = parser.parse_args(arguments)
     if options.steps < 1 or options.most < 0:

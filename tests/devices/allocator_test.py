@@ -95,37 +95,6 @@ def test_a_kernel_that_says_nothing_changes_nothing(tmp_path):
     assert addresses < 16 << 10
 
 
-# As `longmem` starts: it imports all that it needs; then a new thread asks for a block of 64 MB.
-COMMAND = """
-import sys
-sys.argv = [sys.argv[1]]
-import longmem_jax.main
-import ctypes, threading
-from pathlib import Path
-
-def allocate():
-    libc = ctypes.CDLL('libc.so.6')
-    libc.malloc.restype = ctypes.c_void_p
-    blocks.append(libc.malloc(64 << 20))
-
-blocks = []
-thread = threading.Thread(target=allocate)
-thread.start()
-thread.join()
-heap = [line for line in Path('/proc/self/maps').read_text().splitlines() if '[heap]' in line]
-ranges = [[int(part, 16) for part in line.split()[0].split('-')] for line in heap]
-print(any(first <= blocks[0] < end for first, end in ranges))
-"""
-
-
-@pytest.mark.parametrize(('name', 'kept'), [('bin/longmem', 'True'), ('program', 'False')])
-def test_threads_of_a_command_share_the_heap_that_keeps_its_pages(name, kept):
-    command = [sys.executable, '-c', COMMAND, name]
-    assert subprocess.check_output(command, text=True).strip() == kept, (
-        'keep_pages must be called before any thread has started, and by commands only'
-    )
-
-
 MANY = 1 << 46  # bytes of addresses: a limit, and far above what is set aside
 
 
@@ -183,3 +152,34 @@ def test_an_older_c_library_gets_the_most_that_it_takes(monkeypatch):
     monkeypatch.setattr(allocator, '_kept', False)
     allocator.keep_pages()
     assert settings[allocator.M_MMAP_THRESHOLD] == 32 << 20, 'else it is 128 kB from now on'
+
+
+# As `longmem` starts: it imports all that it needs; then a new thread asks for a block of 64 MB.
+COMMAND = """
+import sys
+sys.argv = [sys.argv[1]]
+import longmem_jax.main
+import ctypes, threading
+from pathlib import Path
+
+def allocate():
+    libc = ctypes.CDLL('libc.so.6')
+    libc.malloc.restype = ctypes.c_void_p
+    blocks.append(libc.malloc(64 << 20))
+
+blocks = []
+thread = threading.Thread(target=allocate)
+thread.start()
+thread.join()
+heap = [line for line in Path('/proc/self/maps').read_text().splitlines() if '[heap]' in line]
+ranges = [[int(part, 16) for part in line.split()[0].split('-')] for line in heap]
+print(any(first <= blocks[0] < end for first, end in ranges))
+"""
+
+
+@pytest.mark.parametrize(('name', 'kept'), [('bin/longmem', 'True'), ('program', 'False')])
+def test_threads_of_a_command_share_the_heap_that_keeps_its_pages(name, kept):
+    command = [sys.executable, '-c', COMMAND, name]
+    assert subprocess.check_output(command, text=True).strip() == kept, (
+        'keep_pages must be called before any thread has started, and by commands only'
+    )

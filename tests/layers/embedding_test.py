@@ -7,13 +7,13 @@ import pytest
 
 from longmem_jax.layers.embedding import Embedding, _as_taken
 from longmem_jax.models.parameters import initial_parameters, unbox
-from tests.toys import LENGTH, with_config
+from tests.toys import LENGTH, parameters, with_config
 
 
 @pytest.mark.parametrize('position', ['learned', 'sinusoidal'])
 def test_positions_go_on_beyond_a_segment_up_to_the_table(position):
     model = with_config('local', layers=1, position=position, num_positions=3 * LENGTH)
-    params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
+    params = parameters(model, 1)
     tokens = jnp.zeros((1, 4 * LENGTH), jnp.int32)
 
     @jax.jit

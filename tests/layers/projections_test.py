@@ -12,6 +12,7 @@ from longmem_jax.layers.projections import repeat_heads
 from longmem_jax.memory.registry import ATTENTION
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.training.optimizer import parameter_path
+from tests import toys
 from tests.toys import BATCH, LENGTH, OWN_CODE, random_segments, run, with_config
 
 # Layers in which scores are linear in the queries, so that a factor may stand in either; the others
@@ -24,7 +25,7 @@ GROUPED = [*sorted({*OWN} - {'memsizer', 'memory_tokens'}), 'memory_transformer'
 
 
 def parameters(model):
-    return unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
+    return toys.parameters(model, 1)
 
 
 def changed(params, change):

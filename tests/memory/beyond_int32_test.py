@@ -13,10 +13,9 @@ import pytest
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.layers.associative import Pairs
 from longmem_jax.models.kinds import make_model
-from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Segment, count_on
 from tests.assertions import assert_finite
-from tests.toys import BATCH, LENGTH, VOCAB, every_layer, model_config
+from tests.toys import BATCH, LENGTH, VOCAB, every_layer, model_config, parameters
 
 EDGE = 2**31 - 1
 SEGMENTS = 13  # read at once
@@ -41,8 +40,7 @@ def program(name, dtype='float32'):
     else:
         config = model_config(name, 1, dtype=dtype)
     model = make_model(config, LENGTH)
-    random_parameters = functools.partial(initial_parameters, model, jax.random.key(1))
-    params = unbox(jax.jit(random_parameters)())
+    params = parameters(model, 1)
 
     @jax.jit
     def read(params, state, tokens):

@@ -11,8 +11,7 @@ from longmem_jax.memory.compressive.by_age import at_shifts, of_segment, shift_r
 from longmem_jax.memory.compressive.compression import most_used
 from longmem_jax.memory.compressive.evicting import CompressiveState, evict
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.models.parameters import initial_parameters, unbox
-from tests.toys import BATCH, LENGTH, random_segments, run, toy, with_config
+from tests.toys import BATCH, LENGTH, parameters, random_segments, run, toy, with_config
 
 
 @given(st.integers(2, 4), st.integers(1, 4), st.lists(st.integers(0, 5), min_size=1, max_size=9))
@@ -118,7 +117,7 @@ def test_only_the_compression_learns_from_reconstruction(kind):
     if kind == 'attention':
         _, params = toy('compressive')
     else:
-        params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
+        params = parameters(model, 1)
     segments = random_segments()
     read = jax.jit(jax.value_and_grad(lambda params: losses(model, params, segments)))
     loss, gradient = read(params)

@@ -9,9 +9,8 @@ import pytest
 
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import make_model
-from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Segment
-from tests.toys import OWN_CODE, VOCAB, model_config, run
+from tests.toys import OWN_CODE, VOCAB, model_config, parameters, run
 
 LENGTH = 12
 MEMORY_METHODS = ('initial_state', 'open_segment', 'extend', 'close_segment', '_read')
@@ -34,7 +33,7 @@ def read(config, params, tokens, length):
 def start(config):
     tokens = np.random.default_rng(0).integers(0, VOCAB, (1, LENGTH))
     model = make_model(config, 4)
-    params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(0)))())
+    params = parameters(model, 0)
     return params, jnp.asarray(tokens, jnp.int32)
 
 

@@ -32,14 +32,14 @@ class Run:
 
     Attributes:
       memory: NAME of `:memory=NAME`.
-      steps: of 16 lanes x 4 segments, at most.
+      steps: of 16 lanes x 4 segments, at most: about half as many again as learning takes.
       changes: fields of the config, `{'model.infini.gate_init': -20.0}`.
       distances: shortest and longest, in tokens.
       layers: of the model.
     """
 
     memory: str
-    steps: int = 100
+    steps: int = 60
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)
     distances: tuple[int, int] = (SEGMENT, 2 * SEGMENT)
     layers: int = 1
@@ -63,28 +63,28 @@ FEW = {'model.product_key.num_keys': 8, 'model.product_key.top_k': 2}
 MEMFORMER = {'optimizer.learning_rate': 5e-3, 'model.memformer.num_summaries': 1}
 LEARNS = {
     'transformer_xl': Run('transformer_xl'),
-    'adaptive_span': Run('adaptive_span'),
-    'compressive': Run('compressive', 150, SHORT | SLOWLY, FAR),
-    'compressive_sliding': Run('compressive_sliding', 200, SHORT | SLOWLY, FAR, layers=2),
+    'adaptive_span': Run('adaptive_span', 63),
+    'compressive': Run('compressive', 126, SHORT | SLOWLY, FAR),
+    'compressive_sliding': Run('compressive_sliding', 144, SHORT | SLOWLY, FAR, layers=2),
     'expire_span': Run('expire_span', changes={'model.expire_span.num_sizes': 1}, distances=FAR),
     # Two segments are in a fresh continuous memory, whatever it forgets.
-    'infinity_former': Run('infinity_former', 160, distances=(3 * SEGMENT, 4 * SEGMENT)),
+    'infinity_former': Run('infinity_former', 108, distances=(3 * SEGMENT, 4 * SEGMENT)),
     'infini': Run('infini'),
     'normalized_xl': Run('normalized_xl', changes={'model.normalized_xl.memory_length': 24}),
-    'memorizing': Run('memorizing', 140, distances=FAR),
+    'memorizing': Run('memorizing', 132, distances=FAR),
     'linear': Run('linear'),
     'rfa': Run('rfa'),
     't2r': Run('t2r'),
-    'memsizer': Run('memsizer'),
+    'memsizer': Run('memsizer', 84),
     # The tokens are fresh in every segment; what is remembered is in the cache of their recipe.
     'memory_tokens': Run('memory_tokens'),
     # A whole segment before that of the question is read by the encoder without a slot.
-    'memformer': Run('memformer', 200, MEMFORMER, distances=(2 * SEGMENT, 2 * SEGMENT + 1)),
+    'memformer': Run('memformer', 140, MEMFORMER, distances=(2 * SEGMENT, 2 * SEGMENT + 1)),
     # What is remembered is in its cache, as in Transformer-XL; what its table knows, see the next row.
-    'product_key': Run('product_key', changes=FEW),
+    'product_key': Run('product_key', 75, FEW),
     # Slots are a table: facts of 40 documents that come again; dense layers learn as many.
-    'product_key_short': Run('product_key_short', 100, FACTS, distances=(SEGMENT, SEGMENT + 1)),
-    'recurrent': Run('recurrent', 140, SLOWLY | {'model.memory_tokens.num_tokens': 2}),
+    'product_key_short': Run('product_key_short', 66, FACTS, distances=(SEGMENT, SEGMENT + 1)),
+    'recurrent': Run('recurrent', 126, SLOWLY | {'model.memory_tokens.num_tokens': 2}),
 }
 # Above 5 s.
 SLOW = ('adaptive_span', 'compressive_sliding', 'infinity_former', 'memorizing', 'memformer')

@@ -13,7 +13,6 @@ from longmem_jax.devices.sharding import make_mesh, memory_shardings
 from longmem_jax.layers import nearest
 from longmem_jax.layers.ring import no_rows, write
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.models.stack import make_settings
 from tests.toys import model_config, parameters, random_segments, run, toy, with_config
 
@@ -48,12 +47,15 @@ def test_rows_not_written_are_not_found():
     assert not np.asarray(found[1])[~np.asarray(found[2])].any()
 
 
+written_to = jax.jit(write)
+
+
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(3, 8))
 def test_the_ring_keeps_the_last_rows(numbers, size):
     ring, written = no_rows(1, 1, size, 1, 'float32'), []
     for number in numbers:
         new = np.arange(len(written), len(written) + 9, dtype=np.float32)
-        ring = write(
+        ring = written_to(
             ring, *(jnp.asarray(new).reshape(1, 1, 9, 1),) * 2, jnp.asarray([number], jnp.int32)
         )
         written += new[:number].tolist()
@@ -147,7 +149,7 @@ def test_a_closed_gate_reads_nothing_from_the_memory():
     model, _ = toy('memorizing', layers=1)
     own, segments = model.config.memorizing.to_dict(), random_segments()
     closed = with_config('memorizing', layers=1, memorizing=own | dict(gate_init=-30.0))
-    params = unbox(jax.jit(lambda: initial_parameters(closed, jax.random.key(1)))())
+    params = parameters(closed, 1)
     attention = dict(params['block_0']['attention'])
     np.testing.assert_array_equal(attention.pop('gate'), -30.0)
     shared = {k: v for k, v in own.items() if k in LAYERS['normalized_xl'].fields()}

@@ -49,9 +49,9 @@ def test_frozen_keys_keep_their_first_values():
     optimizer = make_optimizer(get_config('frozen').optimizer, 10, params)
     gradient = jax.tree.map(jnp.ones_like, params)
     # After the warm-up's first step of zero.
-    state = optimizer.init(params)
+    state, update = jax.jit(optimizer.init)(params), jax.jit(optimizer.update)
     for _ in range(3):
-        updates, state = optimizer.update(gradient, state, params)
+        updates, state = update(gradient, state, params)
     moved = jax.tree.map(lambda update: float(jnp.abs(update).max()), updates)
     moved = moved['block_0']['attention']['maps']
     assert max(jax.tree.leaves(moved['query'])) == 0

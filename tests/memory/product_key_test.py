@@ -15,13 +15,15 @@ from longmem_jax.memory import product_key
 from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 from tests.toys import apply, random_segments, toy
 
+find = jax.jit(product_key.find, static_argnums=(2, 3))
+
 
 @given(st.integers(0, 9), st.integers(1, 5), st.booleans())
 def test_the_best_pairs_are_found(seed, k, normalized):
     random = np.random.default_rng(seed)
     queries = jnp.asarray(random.normal(size=(7, 2, 8)), jnp.float32)
     keys = jnp.asarray(random.normal(size=(2, 2, 6, 4)), jnp.float32)
-    scores, slots = product_key.find(queries, keys, k, normalized)
+    scores, slots = find(queries, keys, k, normalized)
     halves = np.split(np.asarray(queries), 2, axis=-1)
     if normalized:
         halves = [half / np.linalg.norm(half, axis=-1, keepdims=True) for half in halves]

@@ -13,6 +13,7 @@ from longmem_jax.config.base import base
 from longmem_jax.errors import UsageError
 from longmem_jax.layers import low_rank
 from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.segment import read_segments
 from longmem_jax.training.optimizer import freeze, make_optimizer, parameter_path
 from tests import toys
 
@@ -38,7 +39,7 @@ def lora(rank=2, alpha=6.0, targets=EVERYWHERE):
 def adapted(name, layers=1, **fields):
     """The toy of a layer with low-rank parts, its parameters at the start, and after a change."""
     model = toys.with_config(name, layers, lora=lora(**fields))
-    params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
+    params = toys.parameters(model, 1)
 
     def change(path, leaf):
         moved = leaf + 0.1 * jax.random.normal(jax.random.key(2), leaf.shape)
@@ -55,15 +56,15 @@ def leaves(params):
 @functools.partial(jax.jit, static_argnums=0)
 def loss(model, params, segments):
     """Of two segments, so that what is remembered has a part in it."""
-    state = model.apply({'params': params}, toys.BATCH, method='initial_state')
-    total = 0.0
-    for number in range(2):
-        segment = jax.tree.map(lambda leaf, number=number: leaf[number], segments)
+
+    def read(state, segment, key):
         (nll, _, _), state, _ = model.apply(
             {'params': params}, segment, segment.tokens, state, train=False, method='nll'
         )
-        total = total + nll.sum()
-    return total
+        return state, nll.sum()
+
+    state = model.apply({'params': params}, toys.BATCH, method='initial_state')
+    return read_segments(read, state, segments, jax.random.key(0))[1].sum()
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_the_rest_is_frozen_and_has_no_moments():
     settings.groups = (('/lora/', 1.0, True), ('', 0.0, False))
     settings.learning_rate = 0.1
     optimizer = make_optimizer(settings, 10, params)
-    state = optimizer.init(params)
+    state = jax.jit(optimizer.init)(params)
     kept, own = low_rank.separate(params)
     held = sum(leaf.size for leaf in jax.tree.leaves(state))
     assert held < 2 * sum(leaf.size for leaf in jax.tree.leaves(own)) + 10
@@ -145,7 +146,7 @@ def test_the_rest_is_frozen_and_has_no_moments():
     gradient = jax.jit(jax.grad(lambda p: loss(model, freeze(settings.groups, p), segments)))(
         params
     )
-    updates, _ = optimizer.update(gradient, state, params)
+    updates, _ = jax.jit(optimizer.update)(gradient, state, params)
     for path, update in leaves(updates).items():
         moves = '/lora/' in path and not path.endswith('/scale')
         assert bool(np.abs(update).max() > 0) == moves, path
@@ -155,9 +156,8 @@ def test_the_rest_is_frozen_and_has_no_moments():
 
 def test_faults():
     with pytest.raises(UsageError, match=r"targets = 'nowhere': found in no path.*projections/key"):
-        initial_parameters(
-            toys.with_config('local', 1, lora=lora(targets='nowhere')), jax.random.key(0)
-        )
+        model = toys.with_config('local', 1, lora=lora(targets='nowhere'))
+        jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
     for fields, message in (
         (dict(rank=-1), 'config.model.lora.rank = -1'),
         (dict(targets='('), 'config.model.lora.targets = .*regular expression'),

@@ -7,15 +7,16 @@ import pytest
 
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
-from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.models.parameters import unbox
 from longmem_jax.pretrained import hosts
 from longmem_jax.pretrained.model_fields import model_of
+from tests import toys
 from tests.toys import apply, random_segments, run, toy, with_config
 
 
 def parameters(**changes):
     model = with_config('local', **changes)
-    return model, unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
+    return model, toys.parameters(model, 1)
 
 
 def test_the_layers_of_a_parallel_block_read_the_same_input():

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from longmem_jax.models.kinds import KINDS, make_model
-from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.models.parameters import unbox
 from longmem_jax.pretrained import hosts
 from longmem_jax.pretrained.model_fields import model_of
 from longmem_jax.segment import NOTHING, Segment, of_second
+from tests import toys
 
 GOLDEN = Path(__file__).parents[1] / 'goldens' / 'bert'
 SHAPE = dict(
@@ -38,7 +39,7 @@ def made(length=8, **fields):
 
 
 def parameters(model):
-    return jax.jit(lambda: unbox(initial_parameters(model, jax.random.key(0))))()
+    return toys.parameters(model)
 
 
 def apply(model, params, *inputs, **options):

@@ -9,10 +9,10 @@ from flax.traverse_util import flatten_dict
 from longmem_jax.config.recipes import section
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.stream import open_stream, read_token
-from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.models.parameters import initial_parameters
 from longmem_jax.segment import Segment
 from longmem_jax.training.optimizer import parameter_path
-from tests.toys import BATCH, LENGTH, VOCAB, apply, random_segments, run, with_config
+from tests.toys import BATCH, LENGTH, VOCAB, apply, parameters, random_segments, run, with_config
 
 
 def xl(memory_length, **changes):
@@ -60,7 +60,7 @@ OPTIONS = {
 
 def made(name):
     model = with_config('transformer_xl', **OPTIONS[name])
-    params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
+    params = parameters(model, 1)
 
     def opened(path, leaf):
         """Biases of a host's memory hide it at first, and with it any fault in how it is read."""
@@ -70,6 +70,12 @@ def made(name):
     return model, jax.tree.map_with_path(opened, params)
 
 
+def streamed(model, params):
+    """A new stream, and a compiled function that reads tokens [batch] of it."""
+    opened = jax.jit(lambda: open_stream(model, params, fresh_state(model, params, BATCH), BATCH))()
+    return opened, jax.jit(lambda tokens, stream: read_token(model, params, tokens, stream))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('name', OPTIONS)
 def test_token_by_token_is_parallel(name):
@@ -77,8 +83,7 @@ def test_token_by_token_is_parallel(name):
     segments = random_segments(segments=3)
     logits, _ = run(model, params, segments)
     assert np.isfinite(logits).all()
-    stream = open_stream(model, params, fresh_state(model, params, BATCH), BATCH)
-    step = jax.jit(lambda tokens, stream: read_token(model, params, tokens, stream))
+    stream, step = streamed(model, params)
     for number in range(3):
         for place in range(LENGTH):
             one, stream = step(segments.tokens[number, :, place], stream)
@@ -89,14 +94,15 @@ def test_token_by_token_is_parallel(name):
 def test_a_token_shift_suits_every_model(name):
     """It continues from segment to segment, restarts with documents, skips padding, and streams."""
     model = with_config(name, token_shift='half')
-    params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
+    params = parameters(model, 1)
     segments = random_segments(segments=2)
     segments = segments.replace(start=jnp.asarray([[True, True], [False, True]]))
     logits, _ = run(model, params, segments)
     first = jax.tree.map(lambda leaf: leaf[:1], segments)
     second = jax.tree.map(lambda leaf: leaf[1:], segments)
-    alone, _ = run(model, params, second)
-    np.testing.assert_allclose(logits[1, 1], alone[0, 1], atol=2e-6, err_msg='start: no reset')
+    # The second one with an empty memory; a program for two segments is there already.
+    turned, _ = run(model, params, jax.tree.map(lambda leaf: np.roll(leaf, 1, axis=0), segments))
+    np.testing.assert_allclose(logits[1, 1], turned[0, 1], atol=2e-6, err_msg='start: no reset')
     # Padding before the last tokens of a segment changes nothing after it.
     moved = second.tokens.at[:, 0, 1:].set(second.tokens[:, 0, :-1])
     valid = second.valid.at[:, 0, 0].set(False)
@@ -104,8 +110,7 @@ def test_a_token_shift_suits_every_model(name):
         tokens=moved, valid=valid))  # fmt: skip
     shifted, _ = run(model, params, padded)
     np.testing.assert_allclose(shifted[1, 0, 1:], logits[1, 0, :-1], atol=3e-5)
-    stream = open_stream(model, params, fresh_state(model, params, BATCH), BATCH)
-    step = jax.jit(lambda tokens, stream: read_token(model, params, tokens, stream))
+    stream, step = streamed(model, params)
     for place in range(2 * LENGTH):
         number, at = divmod(place, LENGTH)
         one, stream = step(segments.tokens[number, :, at], stream)
@@ -123,7 +128,7 @@ def test_positions_of_a_longer_table_can_restart():
     """As in a pretrained decoder with a memory: the table ends, texts do not."""
     options = dict(position='learned', num_positions=12, positions_restart=True)
     model = with_config('local', local=dict(position='none'), **options)
-    params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
+    params = parameters(model, 1)
     assert params['embedding']['places'].shape[0] == 12
     segments = random_segments(segments=2)
     segments = segments.replace(tokens=segments.tokens.at[1].set(segments.tokens[0]))

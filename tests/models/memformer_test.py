@@ -108,8 +108,8 @@ def test_a_slot_begins_by_keeping_most_of_itself():
         memory = unit(jax.random.normal(jax.random.key(0), (2, 9, width)), 0.0)
         tokens = jax.random.normal(jax.random.key(1), (2, segment, width))
         valid = jnp.ones((2, segment), bool)
-        variables = writer.init(jax.random.key(2), memory, tokens, valid)
-        new, weights = writer.apply(variables, memory, tokens, valid)
+        variables = jax.jit(writer.init)(jax.random.key(2), memory, tokens, valid)
+        new, weights = jax.jit(writer.apply)(variables, memory, tokens, valid)
         assert 0.45 < float(weights[..., 0].mean()) < 0.8
         assert (unit(new, 0.0) * memory).sum(-1).min() > 0.7
 

@@ -10,8 +10,8 @@ from longmem_jax.config.base import base, stack
 from longmem_jax.config.model_checks import model_faults
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import make_model
-from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import NOTHING, Segment
+from tests import toys
 from tests.toys import apply
 
 pytestmark = pytest.mark.slow  # seven whole models
@@ -62,7 +62,7 @@ def make(name):
 
 
 def parameters(model):
-    return unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(2)))())
+    return toys.parameters(model, 2)
 
 
 def pairs(seed=0):
@@ -105,14 +105,15 @@ def test_the_target_is_said_token_by_token(trained):
     segment = pairs()
     logits = read(segment)
     variables = {'params': params}
-    cache = model.apply(variables, segment.tokens[:, :SOURCE], method='open_target')
+    opened = jax.jit(lambda source: model.apply(variables, source, method='open_target'))
+    cache = opened(segment.tokens[:, :SOURCE])
     step = jax.jit(lambda *given: model.apply(variables, *given, method='extend'))
     for place in range(TARGET):
         token = segment.tokens[:, SOURCE + place, None]
         one, cache = step(token, cache, jnp.full((BATCH,), place, jnp.int32))
         alive = np.asarray(segment.valid[:, SOURCE + place])
         np.testing.assert_allclose(
-            one[alive, 0], logits[alive, SOURCE + place], atol=2e-5, err_msg=str(place)
+            one[alive, 0], logits[alive, SOURCE + place], atol=5e-5, err_msg=str(place)
         )
 
 
@@ -127,9 +128,7 @@ def test_empty_places_of_the_source_change_nothing(trained):
         [segment.tokens[:, :SOURCE], empty, segment.tokens[:, SOURCE:]], axis=1
     )
     valid = jnp.concatenate([segment.valid[:, :2], segment.valid], axis=1)
-    padded, _, _ = longer.apply(
-        {'params': params}, Segment(tokens, valid, segment.start), (), train=False
-    )
+    padded, _, _ = apply(longer, params, Segment(tokens, valid, segment.start), ())
     np.testing.assert_allclose(
         padded[:, SOURCE + 2 :][segment.valid[:, SOURCE:]],
         read(segment)[:, SOURCE:][segment.valid[:, SOURCE:]],

@@ -11,7 +11,7 @@ import pytest
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
 from longmem_jax.pretrained import grafting, hosts
-from longmem_jax.segment import Segment
+from longmem_jax.segment import Segment, read_segments
 from tests.pretrained.hosts_test import folder_of
 
 LENGTH = 4
@@ -32,20 +32,22 @@ def tokens_of(host):
     return jnp.asarray(np.random.default_rng(0).integers(0, size, (2, 2, LENGTH)), jnp.int32)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def read_all(module, params, tokens):
+    """Logits [2, batch, LENGTH, vocab] of two segments of a document."""
+
+    def read(state, segment, key):
+        logits, state, _ = module.apply({'params': params}, segment, state, train=False)
+        return state, logits
+
+    start = jnp.asarray([[True, True], [False, False]])
+    segments = Segment(tokens, jnp.ones(tokens.shape, bool), start)
+    state = module.apply({'params': params}, 2, method='initial_state')
+    return read_segments(read, state, segments, jax.random.key(0))[1]
+
+
 def logits(module, params, tokens):
-    """Of two segments of a document, [2, batch, LENGTH, vocab]."""
-
-    @jax.jit
-    def read(params):
-        state, found = module.apply({'params': params}, 2, method='initial_state'), []
-        for number in range(2):
-            start = jnp.full((2,), number == 0)
-            segment = Segment(tokens[number], jnp.ones((2, LENGTH), bool), start)
-            out, state, _ = module.apply({'params': params}, segment, state, train=False)
-            found.append(out)
-        return jnp.stack(found)
-
-    return np.asarray(read(params))
+    return np.asarray(read_all(module, params, tokens))
 
 
 @functools.cache

@@ -5,10 +5,9 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.models.kinds import make_model
-from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.reinforcement.acting import first_lanes
 from longmem_jax.reinforcement.environments.interface import Box, Moved, endless
-from tests.toys import LENGTH, model_config
+from tests.toys import LENGTH, model_config, parameters
 
 KEYS = 3
 LANES, SEGMENTS = 4, 3
@@ -64,7 +63,7 @@ def agent_config(name='transformer_xl', layers=2, previous=False, **changes):
 def agent(name='transformer_xl', layers=2, previous=False, **changes):
     """(model, parameters) of an agent whose policy is far from uniform."""
     model = make_model(agent_config(name, layers, previous, **changes), LENGTH)
-    params = unbox(jax.jit(lambda: initial_parameters(model, jax.random.key(1)))())
+    params = parameters(model, 1)
     params['policy']['kernel'] = 100 * params['policy']['kernel']
     return model, params
 

@@ -42,7 +42,7 @@ def trained(texts, tmp_path_factory):  # noqa: F811
     config = small_config(texts)
     config.retrieval.update(
         datastore=str(tmp_path_factory.mktemp('store')), k=6, tune_tokens=200, shard_tokens=1500,
-        dtype='float32', block_size=64, report_tokens=3,
+        dtype='float32', block_size=1000, report_tokens=3,
     )  # fmt: skip
     config.retrieval.spalm.update(k=3, num_steps=6, frozen=True)
     workdir = tmp_path_factory.mktemp('run')
@@ -410,16 +410,20 @@ def test_windows_give_every_key_a_context(trained, tmp_path):
     own = orders[0][text['documents'][0][orders[0]] == 0]
     tokens = experiment.corpus('train')[0].tokens
     step = length - context
+    model = experiment.evaluation_model
+    look = jax.jit(
+        lambda params, inputs: reading.look(model, params, fresh_state(model, params, 1), inputs)
+    )
     for place in (0, length - 1, length, length + step - 1, length + 4 * step):
         window = max(-(-(place + 1 - length) // step), 0)  # the first window that has the token
         read = np.concatenate([[experiment.tokenizer.begin], tokens]).astype(np.int32)
         read = read[window * step :][:length]
-        model, one = experiment.evaluation_model, np.ones((1, length), bool)
+        one = np.ones((1, length), bool)
         inputs = Batch(
             tokens=read[None], targets=read[None], valid=one, scored=one, start=one[:, 0],
             num_bytes=None,
         )  # fmt: skip
-        _, (keys, _, _) = reading.look(model, params, fresh_state(model, params, 1), inputs)
+        _, (keys, _, _) = look(params, inputs)
         np.testing.assert_allclose(
             text['keys'][0][own[place]], keys[0, place - window * step], atol=1e-5
         )

@@ -4,9 +4,6 @@ import itertools
 import json
 import shutil
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,35 +18,9 @@ from longmem_jax.retrieval.spalm_keys import open_keys
 from longmem_jax.retrieval.spalm_lists import Lists, firsts_of, look_up
 from longmem_jax.retrieval.spalm_task import SpalmTask
 from tests.commands.train_test import texts  # noqa: F401  (a fixture)
-from tests.processes import environment
 from tests.retrieval.retrieval_test import opened, trained  # noqa: F401  (a fixture)
 
-ROOT = Path(__file__).parents[2]
 NUM_STEPS = 13
-
-# Trains the gate in every folder given; in the first, a process of its own kills itself at a step.
-PROGRAM = """
-import json, os, signal, sys
-from pathlib import Path
-import jax, ml_collections
-from longmem_jax.devices import sharding
-from longmem_jax.experiment import Experiment
-from longmem_jax.reporting.progress import Progress
-from longmem_jax.retrieval import evaluate, reading, spalm, spalm_lists
-
-config = ml_collections.ConfigDict(json.loads(sys.argv[1]))
-update = Progress.update
-
-def update_and_die(progress, step, text):
-    update(progress, step, text)
-    if step == int(sys.argv[2]):
-        os.kill(os.getpid(), getattr(signal, sys.argv[3]))
-
-Progress.update = update_and_die
-for folder in sys.argv[4:]:
-    mesh = sharding.make_mesh(config.mesh.to_dict(), jax.devices()[:1])
-    spalm.train(Experiment(config, Path(folder), mesh))
-"""
 
 
 def settings(config, frozen):
@@ -59,14 +30,14 @@ def settings(config, frozen):
     return config
 
 
-def run(config, step, name, *folders, cache):
-    """Trains in a separate process; returns its exit code and output."""
-    process = subprocess.run(
-        [sys.executable, '-c', PROGRAM, config.to_json(), str(step), name, *map(str, folders)],
-        cwd=ROOT, env=environment(cache=cache), text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    return process.returncode, process.stdout
+def run(start, config, step, name, *folders):
+    """Trains in a process of its own; returns its exit code and output."""
+    process = start(
+        [config.to_json(), str(step), name, *map(str, folders)],
+        module='tests.retrieval.spalm_program',
+    )
+    out, _ = process.communicate()
+    return process.returncode, out
 
 
 def own_rows(experiment, lists, split):
@@ -255,17 +226,12 @@ def test_the_small_size_scales_what_the_paper_does_not():
     assert scales == {'': False, 'tiny': True}
 
 
-@pytest.fixture(scope='module')
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp('cache')
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('frozen, kill_at, name', [(True, 10, 'SIGKILL')])
 def test_killed_and_started_again_ends_bit_for_bit(
     trained,  # noqa: F811
+    start,
     tmp_path,
-    cache,
     frozen,
     kill_at,
     name,
@@ -276,11 +242,11 @@ def test_killed_and_started_again_ends_bit_for_bit(
     cut, whole = tmp_path / 'cut', tmp_path / 'whole'
     for folder in (cut, whole):
         shutil.copytree(workdir, folder)
-    code, out = run(config, kill_at, name, cut, cache=cache)
+    code, out = run(start, config, kill_at, name, cut)
     assert code == (-signal.SIGKILL if name == 'SIGKILL' else 0), out
     assert ('SIGTERM: saved at step' in out) == (name == 'SIGTERM')
     assert not (cut / 'spalm' / 'parameters.safetensors').exists()
-    code, out = run(config, -1, name, cut, whole, cache=cache)
+    code, out = run(start, config, -1, name, cut, whole)
     assert code == 0 and 'Resuming at step' in out, out
     assert out.count(f'SPALM after {NUM_STEPS} steps') == 2
     found, wanted = (

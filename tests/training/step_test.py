@@ -53,7 +53,7 @@ def gradients(config):
     )  # fmt: skip
     read, _ = next(source)
     assert not read.scored[:-1].any() and read.scored[-1].any()
-    state = made.make_state()
+    state = jax.jit(made.make_state)()
 
     def loss(params):
         key = jax.random.key(0)
@@ -108,7 +108,7 @@ def test_a_bad_step_leaves_the_memory_as_it_was():
     config.model.memorizing.update(memory_size=90, block_size=90, top_k=2, memory_length=8)
     made = Experiment(config, None, one_device())
     step = jax.jit(train_step.make_train_step(made.model, made.optimizer, made.schedule, config))
-    state = made.make_state()
+    state = jax.jit(made.make_state)()
     for _ in range(3):
         state, metrics = step(state, batch(0), state.cursor)
         broken = jax.tree.map(lambda leaf: leaf * np.nan, state.params)
@@ -128,7 +128,7 @@ def test_a_step_draws_with_the_generator_of_the_config(prng):
     config.model.dropout = 0.5
     made = Experiment(config, None, one_device())
     traced = jax.jit(train_step.make_train_step(made.model, made.optimizer, made.schedule, config))
-    state, given = made.make_state(), batch(0)
+    state, given = jax.jit(made.make_state)(), batch(0)
     program = str(traced.trace(state, given, state.cursor).jaxpr)
     assert ('random_bits[' in program) and ('rbg' in program) == (prng == 'rbg')
     losses = {
