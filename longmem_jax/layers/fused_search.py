@@ -8,6 +8,9 @@ A bin is every `block_rows`-th row, and keeps `LEVELS` scores. Where more than t
 share a bin, the limit is lower: the query reads all of the k nearest, and a row more. For k = 32 of many
 rows in 512 bins that happens to one query in about 4,000 by chance. Rows of exactly the limit are all
 read, too.
+
+Rows at a distance of a multiple of `block_rows` share a bin. Text that repeats itself at such distances
+has more in one: if all nearest of 65,536 rows do, a query reads 157 rows, not 32; of 8,192 rows 45.
 """
 
 import dataclasses

@@ -101,6 +101,14 @@ def test_a_crowded_bin_lets_one_row_more_in():
     assert set(np.flatnonzero(nearest_recall.found_fused(scores, k)[0])) == read
 
 
+def test_periodic_rows_are_all_read(monkeypatch):
+    """The documented number: every 512th of 8,192 rows is near, 3 of these 16 count for the limit."""
+    monkeypatch.setattr(fused_search, 'BLOCK_ROWS', 512)
+    scores = np.random.default_rng(0).normal(size=(4, 8192)).astype(np.float32)
+    scores[:, 7::512] += 10
+    assert set(nearest_recall.found_fused(scores, 32).sum(axis=1)) == {16 + 32 - 3}
+
+
 def test_every_device_searches_for_its_own_lanes_and_heads():
     arguments = vectors()
 

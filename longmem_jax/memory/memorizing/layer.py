@@ -92,7 +92,8 @@ class Memorizing(nn.Module):
       memory_size: keys and values kept per lane (batch row) and head, first in, first out.
       top_k: entries that a query reads.
       search: 'exact', 'approximate' or 'bucketed'; see `nearest.nearest`. With `kernels = 'fused'`,
-        whole segments find the exact ones in `fused_search`, which rarely reads a row or two more.
+        whole segments find the exact ones in `fused_search`, which reads some rows more if many
+        of the nearest are at multiples of 512 rows, or have equal scores.
       recall_target: target recall of search='approximate'.
       block_size: entries searched at once.
       cache_dtype: dtype of the entries: 'float32', 'bfloat16', or 'int8' with a scale each.
