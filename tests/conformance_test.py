@@ -253,7 +253,6 @@ def twice(segments):
     return jax.tree.map(lambda leaf: np.concatenate([leaf, leaf], axis=1), jax.device_get(segments))
 
 
-@pytest.mark.slow
 def test_scan_is_loop(base_entry):
     """A scan that recomputes segments in the backward pass, and a Python loop: values and gradients.
 

@@ -86,8 +86,6 @@ LEARNS = {
     'product_key_short': Run('product_key_short', 66, FACTS, distances=(SEGMENT, SEGMENT + 1)),
     'recurrent': Run('recurrent', 126, SLOWLY | {'model.memory_tokens.num_tokens': 2}),
 }
-# Above 5 s.
-SLOW = ('adaptive_span', 'compressive_sliding', 'infinity_former', 'memorizing', 'memformer')
 
 BROKEN = {
     'no memory': Run('local'),
@@ -162,9 +160,7 @@ def test_every_memory_has_a_row():
     assert {run.memory for run in BROKEN.values()} == memories | {'local'}
 
 
-@pytest.mark.parametrize(
-    'name', [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in LEARNS]
-)
+@pytest.mark.parametrize('name', LEARNS)
 def test_learns_what_only_a_memory_can_know(name):
     assert checks.find_faults(config_of(LEARNS[name]), 1) == []
     assert right(LEARNS[name]) > LEARNED
