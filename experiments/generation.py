@@ -21,7 +21,7 @@ from absl import flags
 from longmem_jax.commands import entry
 from longmem_jax.commands.bench import state_bytes
 from longmem_jax.config import checks
-from longmem_jax.devices import allocator, sharding
+from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import Reader, fresh_state
@@ -76,7 +76,6 @@ def _main(config: Any) -> None:
         raise UsageError(
             "config.model.kind = 'seq2seq': seq2seq models do not support generation from a context."
         )
-    allocator.keep_pages()
     checks.require_runnable(config, jax.device_count())
     mesh = sharding.make_mesh(config.mesh.to_dict())
     workdir = prepare_workdir(_WORKDIR.value) if _WORKDIR.value else None

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.devices import allocator
 from longmem_jax.layers import associative, feature_maps, linear_kernel
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.attention_rules import Rules
@@ -125,7 +124,6 @@ def value_updates() -> None:
 
 def main() -> None:
     """Runs the command."""
-    allocator.keep_pages()
     linear_attention()
     value_updates()
 

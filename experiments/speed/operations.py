@@ -26,7 +26,6 @@ from experiments.markdown import table
 from experiments.speed import ours
 from experiments.speed.cases import CASES, FULL, TOY
 from experiments.speed.programs import KINDS, PRODUCTS, Program
-from longmem_jax.devices import allocator
 
 Interval = tuple[float, float]
 
@@ -170,7 +169,6 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Times]:
     for name in options.case or ():
         if name not in cases:
             parser.error(f'--case={name}: --peer={options.peer} has {", ".join(cases)}')
-    allocator.keep_pages()
     found = {}
     for name in options.case or cases:
         step = ours.build(cases[name], TOY if options.toy else FULL)

@@ -31,7 +31,7 @@ from experiments.speed.worker import timed
 from longmem_jax.commands.bench import random_batch
 from longmem_jax.config.base import size
 from longmem_jax.configs import benchmark, comparison
-from longmem_jax.devices import allocator, sharding
+from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
@@ -258,7 +258,6 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Table]:
     if options.part:
         if options.part == 'devices':  # nothing has used a device yet
             jax.config.update('jax_num_cpu_devices', 2)
-        allocator.keep_pages()
         found = {options.part: PARTS[options.part](memories, options.rounds, options.toy)}
     else:
         found = {part: run_part(part, options) for part in PARTS}

@@ -22,9 +22,6 @@ def make_step(options: argparse.Namespace, sizes: Sizes) -> tuple[Callable[[], f
     """The step of one side, and its software in words."""
     case = CASES[options.peer][options.case]
     if options.side == OURS:
-        from longmem_jax.devices import allocator
-
-        allocator.keep_pages()
         import jax
 
         from experiments.speed import ours

@@ -183,3 +183,13 @@ def test_threads_of_a_command_share_the_heap_that_keeps_its_pages(name, kept):
     assert subprocess.check_output(command, text=True).strip() == kept, (
         'keep_pages must be called before any thread has started, and by commands only'
     )
+
+
+@pytest.mark.parametrize(('name', 'kept'), [('-m', 'True'), ('program', 'False')])
+def test_experiments_keep_their_pages_if_they_are_commands(name, kept):
+    program = f'import sys; sys.argv = [{name!r}]; import experiments; '
+    program += "print('jax' in sys.modules, experiments.allocator._kept)"
+    found = subprocess.check_output([sys.executable, '-c', program], text=True).split()
+    assert found == ['False', kept], (
+        'experiments/__init__.py must come before JAX, for commands only'
+    )
