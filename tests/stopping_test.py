@@ -33,6 +33,12 @@ sys.meta_path.insert(0, Finder())
 """
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """On a loaded machine a test may take longer than a command may; it would end the worker."""
+    monkeypatch.setattr(stopping, 'GRACE', 600)
+
+
 @pytest.fixture
 def listening():
     """Handlers as in a command."""
