@@ -13,7 +13,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from longmem_jax.layers import fused_blocks as blocks
-from longmem_jax.layers.fused_blocks import EPSILON, NEVER, Inputs, Plan
+from longmem_jax.layers import fused_softmax as softmax
+from longmem_jax.layers.fused_blocks import EPSILON, Inputs, Plan
 
 VMEM_LIMIT = (
     64 * 2**20
@@ -108,13 +109,10 @@ def _kernel(*refs: Any, plan: Plan, names: list[str], dropped: bool) -> None:
     refs = dict(
         zip([*names, 'out', 'sums', 'scores', 'highest', 'total', 'mixed'], refs, strict=True)
     )
-    highest, total, mixed = refs['highest'], refs['total'], refs['mixed']
 
     @pl.when(key_block == 0)
     def _() -> None:
-        highest[...] = jnp.full(highest.shape, NEVER, jnp.float32)
-        total[...] = jnp.zeros(total.shape, jnp.float32)
-        mixed[...] = jnp.zeros(mixed.shape, jnp.float32)
+        softmax.begin(refs)
 
     @pl.when(plan.is_read(fetch, lane, head, query_block, key_block))
     def _() -> None:
@@ -125,34 +123,20 @@ def _kernel(*refs: Any, plan: Plan, names: list[str], dropped: bool) -> None:
         if plan.ramp:
             soft, _ = blocks.soft_mask(refs['remaining'][...], queries, plan.ramp)
             seen = seen & (soft > 0)
-        masked = jnp.where(seen, refs['scores'][...], NEVER)
-        before = highest[:, :1]
-        higher = jnp.maximum(before, masked.max(axis=1, keepdims=True))
-        decay = jnp.exp(before - higher)
-        weights = jnp.where(seen, jnp.exp(masked - higher), 0.0)
+        weights, decay = softmax.weigh(refs, refs['scores'][...], seen)
         added = weights.sum(axis=1, keepdims=True)
         if plan.ramp:
             # Sum of the softly masked weights, with that of the others as in `mix`.
             weights = weights * soft
             added = weights.sum(axis=1, keepdims=True) + EPSILON * added
-        total[...] = jnp.broadcast_to(total[:, :1] * decay + added, total.shape)
-        highest[...] = jnp.broadcast_to(higher, highest.shape)
         if dropped:
             seed = seeds[lane * plan.num_heads + head]
             weights = weights * blocks.dropout_factor(plan.dropout, seed, queries, columns[2:3])
-        values = refs['values'][...]
-        mixed[...] = mixed[...] * decay + blocks.product(
-            weights.astype(values.dtype), values, (1, 0)
-        )
+        softmax.add(refs, decay, added, weights, refs['values'][...])
 
     @pl.when(key_block == plan.blocks[1] - 1)
     def _() -> None:
-        sums = total[:, :1]
-        nothing = sums == 0
-        sums = jnp.where(nothing, 1.0, sums)
-        out = jnp.where(nothing, 0.0, mixed[...] / sums)
-        refs['out'][...] = out.astype(refs['out'].dtype)
-        refs['sums'][...] = blocks.as_row(jnp.where(nothing, 0.0, highest[:, :1] + jnp.log(sums)))
+        softmax.end(refs)
 
 
 def _order(head: Any, lane: Any, query_block: Any, key_block: Any) -> tuple[Any, ...]:

@@ -23,6 +23,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from longmem_jax.layers import fused_blocks as blocks
+from longmem_jax.layers import fused_softmax as softmax
+from longmem_jax.layers.float_order import as_floats, as_integers
 from longmem_jax.layers.fused_blocks import LANES, NEVER
 from longmem_jax.layers.fused_devices import compiled, on_devices
 from longmem_jax.layers.fused_forward import VMEM_LIMIT
@@ -30,7 +32,6 @@ from longmem_jax.layers.fused_forward import VMEM_LIMIT
 BLOCK_QUERIES, BLOCK_ROWS = 512, 512
 LEVELS = 3
 MOST = 256  # the largest k: more would crowd the bins
-HIGHEST = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,17 +124,6 @@ def _filled(refs: dict[str, Any], plan: Plan, block: Any, count: Any) -> tuple[A
     return scores, keys, functools.partial(rows, 'values')
 
 
-def _integers(numbers: jax.Array) -> jax.Array:
-    """int32 in the order of float32 numbers; undone by `_floats`."""
-    bits = jax.lax.bitcast_convert_type(numbers, jnp.int32)
-    return jnp.where(bits < 0, bits ^ HIGHEST, bits)
-
-
-def _floats(integers: jax.Array) -> jax.Array:
-    bits = jnp.where(integers < 0, integers ^ HIGHEST, integers)
-    return jax.lax.bitcast_convert_type(bits, jnp.float32)
-
-
 def _limit(best: Any, k: int) -> jax.Array:
     """A number that k of the scores of each row reach, by halving: float32 [queries, 1].
 
@@ -142,7 +132,7 @@ def _limit(best: Any, k: int) -> jax.Array:
       k: of equal scores at the limit, more than k reach it.
     """
     largest = best[0].max(axis=1, keepdims=True)
-    low = _integers(jnp.full(largest.shape, NEVER, jnp.float32))
+    low = as_integers(jnp.full(largest.shape, NEVER, jnp.float32))
 
     def is_open(limits: tuple[jax.Array, jax.Array]) -> jax.Array:
         low, high = limits
@@ -151,7 +141,7 @@ def _limit(best: Any, k: int) -> jax.Array:
     def halve(limits: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = limits
         middle = (low & high) + ((low ^ high) >> 1)  # the mean, which does not overflow
-        number = _floats(middle)
+        number = as_floats(middle)
         reach = jnp.zeros(number.shape, jnp.float32)
         for level in range(LEVELS):
             reach += jnp.where(best[level] >= number, 1.0, 0.0).sum(axis=1, keepdims=True)
@@ -159,8 +149,8 @@ def _limit(best: Any, k: int) -> jax.Array:
         high = jnp.where(enough, jnp.where(reach == k, middle + 1, high), middle)
         return jnp.where(enough, middle, low), high
 
-    low, _ = jax.lax.while_loop(is_open, halve, (low, _integers(largest) + 1))
-    return _floats(low)
+    low, _ = jax.lax.while_loop(is_open, halve, (low, as_integers(largest) + 1))
+    return as_floats(low)
 
 
 def _forward_kernel(counts: Any, *refs: Any, plan: Plan) -> None:
@@ -168,14 +158,12 @@ def _forward_kernel(counts: Any, *refs: Any, plan: Plan) -> None:
     refs = dict(zip([*names, 'best', 'limit', 'highest', 'total', 'mixed'], refs, strict=True))
     count, reads, block = counts[pl.program_id(1)], pl.program_id(3) == 1, pl.program_id(4)
     is_filled, is_last = block * plan.block_rows < count, block == pl.num_programs(4) - 1
-    best, highest, total, mixed = (refs[n] for n in ('best', 'highest', 'total', 'mixed'))
+    best = refs['best']
 
     @pl.when(~reads & (block == 0))
     def _() -> None:
         best[...] = jnp.full(best.shape, NEVER, jnp.float32)
-        highest[...] = jnp.full(highest.shape, NEVER, jnp.float32)
-        total[...] = jnp.zeros(total.shape, jnp.float32)
-        mixed[...] = jnp.zeros(mixed.shape, jnp.float32)
+        softmax.begin(refs)
 
     @pl.when(~reads & is_filled)
     def _() -> None:
@@ -194,24 +182,12 @@ def _forward_kernel(counts: Any, *refs: Any, plan: Plan) -> None:
     def _() -> None:
         scores, _, values = _filled(refs, plan, block, count)
         seen = (scores >= refs['limit'][:, :1]) & (scores > NEVER)
-        before = highest[:, :1]
-        higher = jnp.maximum(before, jnp.where(seen, scores, NEVER).max(axis=1, keepdims=True))
-        decay = jnp.exp(before - higher)
-        weights = jnp.where(seen, jnp.exp(scores - higher), 0.0)
-        added = weights.sum(axis=1, keepdims=True)
-        total[...] = jnp.broadcast_to(total[:, :1] * decay + added, total.shape)
-        highest[...] = jnp.broadcast_to(higher, highest.shape)
-        rows = values()
-        mixed[...] = mixed[...] * decay + blocks.product(weights.astype(rows.dtype), rows, (1, 0))
+        weights, decay = softmax.weigh(refs, scores, seen)
+        softmax.add(refs, decay, weights.sum(axis=1, keepdims=True), weights, values())
 
     @pl.when(reads & is_last)
     def _() -> None:
-        sums = total[:, :1]
-        nothing = sums == 0
-        sums = jnp.where(nothing, 1.0, sums)
-        out = jnp.where(nothing, 0.0, mixed[...] / sums)
-        refs['out'][...] = out.astype(refs['out'].dtype)
-        refs['sums'][...] = blocks.as_row(jnp.where(nothing, 0.0, highest[:, :1] + jnp.log(sums)))
+        softmax.end(refs)
         refs['limits'][...] = blocks.as_row(refs['limit'][:, :1])
 
 

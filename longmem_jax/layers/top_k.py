@@ -15,22 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.layers.attention_rules import NEVER
+from longmem_jax.layers.float_order import HIGHEST, as_floats, as_integers
 
 WIDTH = 128  # numbers that are all compared with each other
 MOST = WIDTH // 2  # the largest k that comparisons are used for
 CHUNK = 16  # comparisons in one pass over all rows
-LOWEST, HIGHEST = -(2**31), 2**31 - 1
-
-
-def _integers(numbers: jax.Array) -> jax.Array:
-    """int32 in the order of float32 numbers; undone by `_floats`."""
-    bits = jax.lax.bitcast_convert_type(numbers, jnp.int32)
-    return jnp.where(bits < 0, bits ^ HIGHEST, bits)
-
-
-def _floats(integers: jax.Array) -> jax.Array:
-    bits = jnp.where(integers < 0, integers ^ HIGHEST, integers)
-    return jax.lax.bitcast_convert_type(bits, jnp.float32)
+LOWEST = -(2**31)
 
 
 def _places(integers: jax.Array) -> jax.Array:
@@ -110,7 +100,7 @@ def _group(number: int, k: int) -> int:
 
 
 def _compare(scores: jax.Array, filled: jax.Array | None, k: int) -> tuple[jax.Array, jax.Array]:
-    """`top_k` by comparisons, as integers: of float32 [..., n], or int32 that are `_integers`."""
+    """`top_k` by comparisons, as integers: of float32 [..., n], or int32 of `as_integers`."""
     number = scores.shape[-1]
 
     def integers(part: jax.Array, index: jax.Array) -> jax.Array:
@@ -121,7 +111,7 @@ def _compare(scores: jax.Array, filled: jax.Array | None, k: int) -> tuple[jax.A
             limit = filled.reshape(*filled.shape, *(1,) * (part.ndim - filled.ndim))
             index = index.reshape(*(1,) * (part.ndim - index.ndim), *index.shape)
             part = jnp.where(index < limit, part, jnp.float32(NEVER))
-        return _integers(part)
+        return as_integers(part)
 
     if number <= WIDTH:
         row = integers(scores, jnp.arange(number, dtype=jnp.int32))
@@ -150,7 +140,7 @@ def _by_comparison(
     scores: jax.Array, k: int, filled: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
     best, at = _compare(scores, filled, k)
-    return _floats(best), at
+    return as_floats(best), at
 
 
 def _by_groups(scores: jax.Array, k: int, filled: jax.Array | None) -> tuple[jax.Array, jax.Array]:

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from longmem_jax.errors import UsageError
-from longmem_jax.layers import attention, fused_attention, fused_blocks, fused_devices, fused_rules
+from longmem_jax.layers import attention, fused_attention, fused_blocks, fused_rules
 from longmem_jax.layers.attention_products import mix
 from longmem_jax.layers.attention_rules import RelativeTable, Rules
 from longmem_jax.layers.weight_dropout import WeightDropout
+from tests.layers.interpreted import interpret, normal
 
 BATCH, HEADS, WIDTH = 2, 2, 8
 LENGTH, MEMORY = 21, 30  # no multiples of blocks
@@ -26,13 +27,7 @@ SLOW = pytest.mark.slow
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Several blocks of queries and of keys, the last ones not full; the interpreter runs them."""
-    monkeypatch.setattr(fused_devices, 'INTERPRETED', True)
-    monkeypatch.setattr(fused_attention, 'BLOCK_QUERIES', 8)
-    monkeypatch.setattr(fused_attention, 'BLOCK_KEYS', 16)
-
-
-def normal(seed, *shape):
-    return jax.random.normal(jax.random.key(seed), shape)
+    interpret(monkeypatch, fused_attention, BLOCK_QUERIES=8, BLOCK_KEYS=16)
 
 
 def vectors(kv_heads=HEADS, keys=LENGTH + MEMORY):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from experiments.memorizing import nearest_recall, search_programs
-from longmem_jax.layers import fused_devices, fused_search
+from longmem_jax.layers import fused_search
+from tests.layers.interpreted import interpret, normal
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 2, 13, 8  # no multiples of blocks
 
@@ -17,13 +18,7 @@ BATCH, HEADS, LENGTH, WIDTH = 2, 2, 13, 8  # no multiples of blocks
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Several blocks of queries and of rows, the last ones not full; the interpreter runs them."""
-    monkeypatch.setattr(fused_devices, 'INTERPRETED', True)
-    monkeypatch.setattr(fused_search, 'BLOCK_QUERIES', 8)
-    monkeypatch.setattr(fused_search, 'BLOCK_ROWS', 16)
-
-
-def normal(seed, *shape):
-    return jax.random.normal(jax.random.key(seed), shape)
+    interpret(monkeypatch, fused_search, BLOCK_QUERIES=8, BLOCK_ROWS=16)
 
 
 def vectors(size=70, part=23):

@@ -12,12 +12,13 @@ from longmem_jax.config.recipes import section
 from longmem_jax.devices.sharding import lanes_sharding, make_mesh, parameter_shardings
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
-from longmem_jax.layers import fused_attention, fused_devices, fused_search
+from longmem_jax.layers import fused_attention, fused_search
 from longmem_jax.memory.registry import ATTENTION
 from longmem_jax.models.parameters import initial_parameters
 from longmem_jax.segment import read_segments
 from longmem_jax.standalone import make_layer
 from longmem_jax.training.identity import model_of
+from tests.layers.interpreted import interpret
 from tests.toys import OWN_CODE, VOCAB, parameters, random_segments, with_config
 
 FAST = ('transformer_xl',)
@@ -34,11 +35,8 @@ NAMES = [
 @pytest.fixture
 def small_blocks(monkeypatch):
     """The memory of the toys has more than one block; the interpreter runs the kernels."""
-    monkeypatch.setattr(fused_attention, 'BLOCK_QUERIES', 8)
-    monkeypatch.setattr(fused_attention, 'BLOCK_KEYS', 8)
-    monkeypatch.setattr(fused_search, 'BLOCK_QUERIES', 8)
-    monkeypatch.setattr(fused_search, 'BLOCK_ROWS', 8)
-    monkeypatch.setattr(fused_devices, 'INTERPRETED', True)
+    interpret(monkeypatch, fused_attention, BLOCK_QUERIES=8, BLOCK_KEYS=8)
+    interpret(monkeypatch, fused_search, BLOCK_QUERIES=8, BLOCK_ROWS=8)
 
 
 def uneven(params):
