@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.speed import compare
+from experiments.speed import compare, products
 from experiments.speed.cases import CASES
 
 PEER = """
@@ -84,3 +84,17 @@ def test_a_side_that_fails_ends_the_run(tmp_path):
     options = ['--peer=product_keys', '--case=128', '--toy', '--rounds=1', '--fill=0']
     with pytest.raises(SystemExit, match='the peer product_keys ended with exit code 1'):
         compare.main([*options, f'--checkout={tmp_path}', '--module=broken_peer'])
+
+
+def test_products_alone(capsys):
+    assert products.gigaflops('scores') == pytest.approx(2e-9 * 16 * 128 * 64 * 1152)
+    with pytest.raises(SystemExit):
+        products.main(['--rounds=0'])
+    assert 'give at least 1' in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_products_are_timed_without_pytorch(capsys):
+    products.main(['--rounds=1'])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 + len(products.PRODUCTS) and 'torch' not in lines[0]
