@@ -9,7 +9,7 @@ import jax
 
 from longmem_jax.contract import Entry, ModelSettings, NoState
 from longmem_jax.faults import one_of
-from longmem_jax.layers import initializers
+from longmem_jax.layers import initializers, rows_product
 from longmem_jax.segment import Aux, Segment, no_aux
 
 # name -> (activation, gated): a gated layer multiplies the activation by a second projection.
@@ -50,6 +50,7 @@ class Dense(nn.Module):
                 width,
                 use_bias=self.bias,
                 dtype=self.settings.dtype,
+                dot_general=rows_product.dot_general,
                 kernel_init=axes(init, kernel_axes),
                 bias_init=axes(nn.initializers.zeros, kernel_axes[1:]),
             )

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
 from longmem_jax.layers.norms import Norm
+from longmem_jax.layers.rows_product import rows_times
 
 
 class HeadsIn(nn.Module):
@@ -46,7 +47,7 @@ class HeadsIn(nn.Module):
         init = nn.with_logical_partitioning(self.kernel_init, ('embed', self.axis, 'head_dim'))
         kernel = self.param('kernel', init, (width, self.num_heads, self.head_dim))
         flat = kernel.astype(self.dtype).reshape(width, -1)
-        projected = jnp.matmul(x.astype(self.dtype), flat, precision=self.precision)
+        projected = rows_times(x.astype(self.dtype), flat, precision=self.precision)
         projected = projected.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
         if self.bias:
             zeros = nn.with_logical_partitioning(nn.initializers.zeros, (self.axis, 'head_dim'))
@@ -80,7 +81,7 @@ class HeadsOut(nn.Module):
         kernel = self.param('kernel', init, (heads, head_dim, self.d_model))
         flat = kernel.astype(self.dtype).reshape(-1, self.d_model)
         by_position = jnp.swapaxes(x.astype(self.dtype), 1, 2)
-        y = by_position.reshape(*by_position.shape[:2], -1) @ flat
+        y = rows_times(by_position.reshape(*by_position.shape[:2], -1), flat)
         if self.bias:
             zeros = nn.with_logical_partitioning(nn.initializers.zeros, ('embed',))
             y = y + self.param('bias', zeros, (self.d_model,)).astype(self.dtype)[None, None]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, one_of
-from longmem_jax.layers import associative, initializers, linear_kernel
+from longmem_jax.layers import associative, initializers, linear_kernel, rows_product
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn
 from longmem_jax.layers.token_shift import EARLIER, TokenShift
@@ -109,7 +109,7 @@ class SlotProjections(nn.Module):
             kernel_init=initializer(settings, self.query_scale),
             bias=self.bias,
         )
-        dense = dict(dtype=settings.dtype, use_bias=self.bias)
+        dense = dict(dtype=settings.dtype, use_bias=self.bias, dot_general=rows_product.dot_general)
         self.left = nn.Dense(self.num_slots, kernel_init=axes(init, ('embed', None)), **dense)
         self.right = nn.Dense(settings.d_model, kernel_init=axes(init, (None, 'embed')), **dense)
         self.left_norm, self.right_norm = Norm('layernorm'), Norm('layernorm')

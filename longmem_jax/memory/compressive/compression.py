@@ -12,6 +12,7 @@ from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
 from longmem_jax.layers.attention import attend
 from longmem_jax.layers.attention_rules import Rules
+from longmem_jax.layers.rows_product import rows_times
 
 COMPRESSIONS = ('convolution', 'mean', 'max', 'most_used')
 RECONSTRUCTIONS = ('none', 'attention', 'autoencoding')
@@ -85,13 +86,13 @@ class Compressor(nn.Module):
             return grouped.max(axis=2)
         flat = grouped.reshape(batch, -1, self.rate * width)
         kernel = self.kernel.astype(vectors.dtype).reshape(-1, width)
-        return flat @ kernel + self.bias.astype(vectors.dtype).reshape(1, 1, -1)
+        return rows_times(flat, kernel) + self.bias.astype(vectors.dtype).reshape(1, 1, -1)
 
     def decode(self, compressed: jax.Array) -> jax.Array:
         """Reconstructs [batch, groups * rate, d_model] from the compressed [batch, groups, d_model]."""
         batch, groups, width = compressed.shape
         kernel = self.decoder.astype(compressed.dtype).reshape(width, -1)
-        return (compressed @ kernel).reshape(batch, groups * self.rate, width)
+        return rows_times(compressed, kernel).reshape(batch, groups * self.rate, width)
 
 
 def attention_reconstruction(
