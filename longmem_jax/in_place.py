@@ -24,8 +24,13 @@ class InPlace(Protocol):
     def reset(self, lanes: jax.Array) -> Any:
         """The initial state, as far as it can be read, in `lanes` (bool [batch])."""
 
-    def keep(self, tokens: int) -> Any:
-        """What `restore` needs after up to `tokens` tokens per lane were written, resets included."""
+    def keep(self, tokens: int) -> tuple[Any, Any]:
+        """Prepares to undo the writing of up to `tokens` tokens per lane, resets included.
+
+        Returns:
+          The same part, to be read and written from now on: its counts wait for what was kept, so
+          that nothing is overwritten before it is read. And what `restore` needs.
+        """
 
     def restore(self, undo: jax.Array, kept: Any) -> Any:
         """What `keep` was called for, as far as it can be read, if `undo` (bool scalar)."""
@@ -64,10 +69,10 @@ def keep_state(state: State, tokens: int) -> tuple[State, Any]:
       The state that the step must read, so that nothing is overwritten before it is kept; and what
       `restore_state` needs.
     """
-    kept = jax.tree.map(
-        lambda part: part.keep(tokens) if _in_place(part) else part, state, is_leaf=_in_place
-    )
-    return jax.lax.optimization_barrier((state, kept))
+    parts, structure = jax.tree.flatten(state, is_leaf=_in_place)
+    pairs = [part.keep(tokens) if _in_place(part) else (part, part) for part in parts]
+    read = structure.unflatten(part for part, _ in pairs)
+    return jax.lax.optimization_barrier((read, structure.unflatten(kept for _, kept in pairs)))
 
 
 def restore_state(finite: jax.Array, state: State, kept: Any) -> State:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from longmem_jax.devices.sharding import RULES, memory_rows
+from longmem_jax.layers.order import once_computed
 
 DTYPES = ('float32', 'bfloat16', 'int8')
 ROWS = ('rows_keys', 'rows_values', 'rows_key_scale', 'rows_value_scale')
@@ -44,9 +45,12 @@ class Rows:
         """Empty in `lanes` (bool [batch]); no row is touched."""
         return self.replace(count=jnp.where(lanes, 0, self.count))
 
-    def keep(self, tokens: int) -> 'Kept':
-        """What `restore` needs to undo the writing of up to `tokens` entries, resets included."""
-        return Kept(_windows(self, tokens), self.count)
+    def keep(self, tokens: int) -> tuple['Rows', 'Kept']:
+        """The ring to be written, and what undoes up to `tokens` entries, see `InPlace.keep`."""
+        windows, ring = _windows(self, tokens), self
+        for window in windows:
+            ring = once_read(ring, window.rows_keys)
+        return ring, Kept(windows, self.count)
 
     def restore(self, undo: jax.Array, kept: 'Kept') -> 'Rows':
         """The ring that was given to `keep`, if `undo` (bool scalar), else this one."""
@@ -250,29 +254,8 @@ def write(ring: Rows, keys: jax.Array, values: jax.Array, num_valid: jax.Array) 
 
 
 def once_read(ring: Rows, result: jax.Array) -> Rows:
-    """The ring, to be written only when `result`, which was read from it, is computed.
-
-    On CPUs XLA would copy all rows otherwise: nothing else says that they are read first.
-
-    Args:
-      ring: the entries.
-      result: floating point [batch, ...].
-    """
-
-    def wait(count: jax.Array, result: jax.Array) -> jax.Array:
-        kind = jnp.dtype(f'int{8 * result.dtype.itemsize}')
-        bits = jax.lax.bitcast_convert_type(result.reshape(len(count), -1)[:, 0], kind)
-        # Always 0; XLA does not know, so it must wait for the result.
-        nothing = jnp.minimum(bits & jnp.iinfo(kind).max, 0)
-        return count + nothing.astype(count.dtype)
-
-    count = jax.lax.platform_dependent(
-        ring.count,
-        jax.lax.stop_gradient(result),
-        cpu=wait,
-        default=lambda count, result: count,
-    )
-    return ring.replace(count=count)
+    """The ring, to be written only when `result` ([batch, ...]), which was read from it, is computed."""
+    return ring.replace(count=once_computed(result, ring.count))
 
 
 def _choose(taken: jax.Array, new: Rows, old: Rows) -> Rows:

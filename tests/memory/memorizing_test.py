@@ -1,7 +1,5 @@
 """The nearest entries, the ring buffer, and models whose memory size changes."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,27 +120,6 @@ def test_the_layer_searches_as_it_is_told():
         assert settings['k'] == own['top_k'] and settings['aggregate_to_topk']
     wanted, found = (run(model, params, segments)[0] for model in (exact, near))
     np.testing.assert_allclose(found, wanted, atol=1e-5)
-
-
-def test_a_step_copies_no_memory():
-    """Rows are read, then written where they are; copies of 8,192 rows took a tenth of a step."""
-    model = with_config('memorizing', layers=1, memorizing=dict(
-        toy('memorizing')[0].config.memorizing.to_dict(), memory_size=56, block_size=56))  # fmt: skip
-    params = jax.eval_shape(lambda: parameters(model))
-    state = jax.eval_shape(
-        lambda params: model.apply({'params': params}, 3, method='initial_state'), params
-    )
-    segment = jax.tree.map(lambda leaf: leaf[0], random_segments(batch=3))
-
-    def loss(params, state):
-        logits, state, _ = model.apply({'params': params}, segment, state, train=True)
-        return (logits**2).sum(), state
-
-    step = jax.jit(jax.value_and_grad(loss, has_aux=True), donate_argnums=1)
-    program = step.lower(params, state).compile().as_text()
-    assert program.count('f32[3,2,56,8]') > 2, 'the test looks for rows of another shape'
-    copies = re.findall(r'= f32\[3,2,56,8\]\S* copy\(', program)
-    assert not copies, f'{len(copies)} copies of all rows: is the ring written before it is read?'
 
 
 def test_a_closed_gate_reads_nothing_from_the_memory():
