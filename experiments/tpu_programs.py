@@ -64,6 +64,8 @@ MORE = 1.05  # than recorded is a fault
 COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute')
 BYTES = {'pred': 1, 's8': 1, 'u8': 1, 'bf16': 2, 's16': 2, 'u16': 2, 'f16': 2, 'f64': 8, 's64': 8}
 _ASSIGNED = re.compile(r'^\s*(?:ROOT )?(%[\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*)$')
+_COMPUTATION = re.compile(r'^(?:ENTRY )?(%[\w.-]+) \(')
+_BODY = re.compile(r'body=(%[\w.-]+)')
 _ARRAY = re.compile(r'(\w+)\[([\d,]*)\]')
 
 
@@ -76,7 +78,8 @@ class Needs:
       capacity: GiB of a chip.
       flops: operations for one segment of the update, of the largest branches.
       gigabytes: read and written, by XLA's own count.
-      collectives: megabytes that chips exchange, results added up; loop bodies once.
+      collectives: megabytes that chips exchange in a step, results added up; what is in the body of a
+        loop once for every segment.
       wide_products: float32 products, by the name of the operation, without those that ask for it.
     """
 
@@ -97,12 +100,16 @@ def size_of(shape: str) -> int:
     )
 
 
-def collectives_of(program: str) -> int:
-    """Bytes of the results of all collective operations in HLO."""
-    found = filter(None, map(_ASSIGNED.match, program.splitlines()))
-    return sum(
-        size_of(match[2]) for match in found if match[3].removesuffix('-start') in COLLECTIVES
-    )
+def collectives_of(program: str, turns: int) -> int:
+    """Bytes of the results of all collective operations in HLO, those in loops `turns` times."""
+    bodies, computation, total = set(_BODY.findall(program)), '', 0
+    for line in program.splitlines():
+        if begins := _COMPUTATION.match(line):
+            computation = begins[1]
+        match = _ASSIGNED.match(line)
+        if match and match[3].removesuffix('-start') in COLLECTIVES:
+            total += size_of(match[2]) * (turns if computation in bodies else 1)
+    return total
 
 
 def wide_products_of(program: str) -> tuple[str, ...]:
@@ -156,7 +163,7 @@ def measure(name: str, topology: str, all_layers: bool = False) -> Needs:
         capacity=round(fit.capacity / 2**30, 2),
         flops=fit.flops / config.train.segments_per_step,
         gigabytes=round(float(cost.get('bytes accessed', 0)) / 1e9, 1),
-        collectives=round(collectives_of(program) / 1e6, 1),
+        collectives=round(collectives_of(program, config.train.segments_per_step) / 1e6, 1),
         wide_products=wide_products_of(program) if config.model.dtype == 'bfloat16' else (),
     )
 

@@ -24,6 +24,12 @@ PROGRAM = """
   %r = bf16[10,3]{1,0:T(8,128)(2,1)S(1)} all-reduce(%q), replica_groups={}, to_apply=%add
   %s = (f32[2]{0}, /*index=1*/s32[]{:T(128)}) all-reduce-start(%q, %p), to_apply=%add
   %t = (f32[2]{0}, s32[]) all-reduce-done(%s)
+%turn.1 (p: f32[5]) -> f32[5] {
+  ROOT %u = f32[5]{0} all-reduce(%p), to_apply=%add
+}
+ENTRY %main (v: f32[5]) -> f32[5] {
+  %w = f32[5]{0} while(%v), condition=%more, body=%turn.1
+}
 """
 NEEDS = Needs(
     arguments=1.0, temporaries=2.0, capacity=16.0, flops=1e12, gigabytes=30.0, collectives=100.0,
@@ -32,7 +38,7 @@ NEEDS = Needs(
 
 
 def test_collectives_and_products_of_a_program():
-    assert tpu_programs.collectives_of(PROGRAM) == 60 + 8 + 4
+    assert tpu_programs.collectives_of(PROGRAM, turns=3) == 60 + 8 + 4 + 3 * 20, 'loops: per turn'
     assert tpu_programs.wide_products_of(PROGRAM) == ('x/dot',)
 
 
@@ -94,5 +100,6 @@ def test_a_step_needs_no_more_than_recorded(name):
     variables = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
     command = [sys.executable, '-m', 'experiments.tpu_programs', name.strip()]
     done = subprocess.run(command, env=variables, capture_output=True, text=True)
+    print(done.stdout)  # shown by -s
     assert done.returncode == 0, done.stderr[-3000:]
     assert 'recorded' in done.stdout, 'nothing to compare with'

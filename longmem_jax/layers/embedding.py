@@ -10,13 +10,14 @@ positions are as long as the tokens they are added to.
 """
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers import initializers, positions
+from longmem_jax.layers import device_copies, initializers, positions
 from longmem_jax.layers.rows_product import rows_times
 
 ABSOLUTE = ('none', 'sinusoidal', 'learned')
@@ -80,8 +81,12 @@ class Embedding(nn.Module):
             if projected
             else []
         )
+        # The table of plain tied vectors, whose gradient has two parts.
+        self.copies = None
         if self.tie_weights:
             self.out_tables = self.tables
+            if not self.cutoffs:
+                self.copies = device_copies.copies(self.tables[0])
         else:
             self.out_tables = [table(f'out_table_{i}', *size, out) for i, size in enumerate(tables)]
         self.out_biases = [
@@ -133,7 +138,7 @@ class Embedding(nn.Module):
           [batch, n, d_model] in the compute dtype.
         """
         if len(self.tables) == 1:
-            x = self.tables[0][tokens].astype(self.dtype)
+            x = self._of_table(lambda table, tokens: table[tokens].astype(self.dtype), tokens)
             if self.projections:
                 x = x @ self.projections[0].astype(self.dtype)
         else:
@@ -158,6 +163,14 @@ class Embedding(nn.Module):
             x = x + table[jnp.minimum(position, self.num_positions - 1)].astype(x.dtype)
         return x
 
+    def _of_table(
+        self, function: Callable[[jax.Array, jax.Array], jax.Array], rows: jax.Array
+    ) -> jax.Array:
+        """`function(table, rows)` of the first table, with its copies if it has any."""
+        if self.copies is None:
+            return function(self.tables[0], rows)
+        return device_copies.apply(function, self.copies, rows)
+
     def _cluster_logits(self, hidden: jax.Array, i: int) -> jax.Array:
         """Logits of cluster i, [..., entries], at least float32; the head's end with the clusters."""
         edges = self._edges()
@@ -173,7 +186,12 @@ class Embedding(nn.Module):
         if self.out_projections:
             hidden = rows_times(hidden, self.out_projections[i].astype(hidden.dtype), axis=1)
         logit_dtype = jnp.promote_types(hidden.dtype, jnp.float32)
-        logits = rows_times(hidden, vectors.astype(hidden.dtype), axis=1, dtype=logit_dtype)
+
+        def products(vectors: jax.Array, hidden: jax.Array) -> jax.Array:
+            return rows_times(hidden, vectors.astype(hidden.dtype), axis=1, dtype=logit_dtype)
+
+        shared = self.copies is not None
+        logits = self._of_table(products, hidden) if shared else products(vectors, hidden)
         return logits + bias.astype(logit_dtype).reshape((1,) * (hidden.ndim - 1) + (-1,))
 
     def _target_logits(self, hidden: jax.Array, targets: jax.Array, logits: jax.Array) -> jax.Array:

@@ -1,10 +1,14 @@
-"""Absolute positions beyond a segment, and what targets cost."""
+"""Absolute positions beyond a segment, what targets cost, and tied vectors on several devices."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
+from longmem_jax.devices.sharding import lanes_sharding, make_mesh, replicated
 from longmem_jax.layers.embedding import Embedding, _as_taken
 from longmem_jax.models.parameters import initial_parameters, unbox
 from tests.toys import LENGTH, parameters, with_config
@@ -97,3 +101,45 @@ def test_second_derivatives_come_through_the_targets():
 
     second = jax.grad(lambda logits: jax.grad(square)(logits).sum())(logits)
     np.testing.assert_array_equal(second, [[[0.0, 2.0, 0.0]]])
+
+
+def tied_loss(params, tokens):
+    """Costs of tokens by the vectors that embedded them, of a layer with a table of 48 x 16."""
+    layer = Embedding(
+        vocab_size=48, d_model=16, d_embed=16, cutoffs=(), div_val=1, tie_weights=True,
+        tie_projections=(False,), output_bias=True, scale=False, position='none', num_positions=1,
+        std=1.0, scheme='normal', init_std=1.0, dtype=jnp.dtype('float32'),
+    )  # fmt: skip
+
+    def cost(module, tokens):
+        hidden = module.encode(tokens, jnp.zeros((len(tokens),), jnp.int32))
+        return module.nll(jnp.tanh(hidden), tokens)[0].mean()
+
+    if params is None:
+        return unbox(layer.init(jax.random.key(0), tokens, method=cost))['params']
+    return layer.apply({'params': params}, tokens, method=cost)
+
+
+@pytest.mark.parametrize('lanes', [8, 6])
+@pytest.mark.parametrize('sizes', [dict(data=4), dict(data=2, fsdp=2), dict(data=2, tensor=2)])
+def test_the_gradient_of_tied_vectors_is_exchanged_once(sizes, lanes):
+    """Their two uses are added up on every device; lanes that do not divide have the same numbers."""
+    mesh = make_mesh(sizes, jax.devices()[:4])
+    tokens = np.random.default_rng(0).integers(0, 48, (lanes, 10)).astype(np.int32)
+    params = tied_loss(None, tokens)
+    slope = jax.value_and_grad(tied_loss)
+    divide = lanes % (sizes['data'] * sizes.get('fsdp', 1)) == 0
+    by_vocab = jax.tree.map(lambda _: NamedSharding(mesh, P('tensor')), params)
+    with jax.set_mesh(mesh):
+        given = by_vocab, lanes_sharding(mesh) if divide else replicated(mesh)
+        step = jax.jit(slope, in_shardings=given, out_shardings=(replicated(mesh), by_vocab))
+        program = step.lower(params, tokens).compile()
+        found = program(*jax.device_put((params, tokens), given))
+    chex.assert_trees_all_close(found, slope(params, tokens), atol=1e-6)
+    table = f'f32[{48 // sizes.get("tensor", 1)},16]'
+    exchanged = sum(
+        line.partition(' all-reduce')[0].count(table)
+        for line in program.as_text().splitlines()
+        if ' all-reduce(' in line or ' all-reduce-start(' in line
+    )
+    assert exchanged == divide, f'{exchanged} all-reduces of {table}: see layers/device_copies.py'
