@@ -139,6 +139,9 @@ def _mix_backward(residuals: Any, gradient: jax.Array) -> tuple[jax.Array | None
     # mostly run again for the backward pass, without the product that makes their result.
     if soft is None:
         mean_gradient = (scaled * out.astype(score_dtype)).sum(axis=-1, keepdims=True)
+        # Where a query sees nothing, this is 0 already. Without the choice, XLA for CPUs makes one slow
+        # loop of the sum, the product, and what is computed of both.
+        mean_gradient = jnp.where(inverse > 0, mean_gradient, jnp.zeros_like(mean_gradient))
     else:
         mean_gradient = (weights * to_weights).sum(axis=-1, keepdims=True) * inverse
     to_exponentials = exponentials * (to_weights - mean_gradient)
