@@ -63,9 +63,9 @@ ROWS = {
 MORE = 1.05  # than recorded is a fault
 COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute')
 BYTES = {'pred': 1, 's8': 1, 'u8': 1, 'bf16': 2, 's16': 2, 'u16': 2, 'f16': 2, 'f64': 8, 's64': 8}
-_ASSIGNED = re.compile(r'^\s*(?:ROOT )?(%[\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*)$')
-_COMPUTATION = re.compile(r'^(?:ENTRY )?(%[\w.-]+) \(')
-_BODY = re.compile(r'body=(%[\w.-]+)')
+ASSIGNED = re.compile(r'^\s*(?:ROOT )?(%[\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*)$')
+COMPUTATION = re.compile(r'^(?:ENTRY )?(%[\w.-]+) \(')
+BODY = re.compile(r'body=(%[\w.-]+)')
 _ARRAY = re.compile(r'(\w+)\[([\d,]*)\]')
 
 
@@ -102,11 +102,11 @@ def size_of(shape: str) -> int:
 
 def collectives_of(program: str, turns: int) -> int:
     """Bytes of the results of all collective operations in HLO, those in loops `turns` times."""
-    bodies, computation, total = set(_BODY.findall(program)), '', 0
+    bodies, computation, total = set(BODY.findall(program)), '', 0
     for line in program.splitlines():
-        if begins := _COMPUTATION.match(line):
+        if begins := COMPUTATION.match(line):
             computation = begins[1]
-        match = _ASSIGNED.match(line)
+        match = ASSIGNED.match(line)
         if match and match[3].removesuffix('-start') in COLLECTIVES:
             total += size_of(match[2]) * (turns if computation in bodies else 1)
     return total
@@ -116,7 +116,7 @@ def wide_products_of(program: str) -> tuple[str, ...]:
     """Products of two float32 arrays that do not ask for more than the default precision."""
     shapes, wide = {}, set()
     for line in program.splitlines():
-        match = _ASSIGNED.match(line)
+        match = ASSIGNED.match(line)
         if not match:
             continue
         name, shapes[match[1]], operation, rest = match[1], match[2], match[3], match[4]
@@ -150,13 +150,17 @@ def configured(name: str, all_layers: bool = False) -> Any:
     return config if all_layers else two_layers(config)
 
 
-def measure(name: str, topology: str, all_layers: bool = False) -> Needs:
-    """Compiles a row of `ROWS`."""
+def measure(
+    name: str, topology: str, all_layers: bool = False, program_file: Path | None = None
+) -> Needs:
+    """Compiles a row of `ROWS`, and writes the program to a file if one is given."""
     from longmem_jax.commands.compile import compile_step
 
     config = configured(name, all_layers)
     compiled, fit = compile_step(config, topology)
     program, cost = compiled.as_text(), compiled.cost_analysis() or {}
+    if program_file:
+        program_file.write_text(program)
     return Needs(
         arguments=round(fit.arguments / 2**30, 3),
         temporaries=round(fit.temporaries / 2**30, 3),
@@ -238,16 +242,19 @@ def main() -> None:
     parser.add_argument('--record', action='store_true')
     parser.add_argument('--table', type=Path, default=TABLE, help=f'default: {TABLE.name}')
     parser.add_argument('--recorded', action='store_true')
+    parser.add_argument('--program', type=Path, help='file for the program of a row, as text')
     options = parser.parse_args()
     if options.recorded:
         print(shown(read_table(options.table)))
         return
     if unknown := set(options.names) - set(ROWS):
         parser.error(f'{"; ".join(sorted(unknown))}: allowed are {"; ".join(ROWS)}')
+    if options.program and len(options.names) != 1:
+        parser.error('--program: one file is for one row, give the name of one')
     wrong = []
     for name in options.names or ROWS:
         label = label_of(name, options.topology, options.all_layers)
-        needs = measure(name, options.topology, options.all_layers)
+        needs = measure(name, options.topology, options.all_layers, options.program)
         recorded = read_table(options.table)
         before = recorded.get(label)
         wrong += [f'{label}: {fault}' for fault in faults(needs, before)]

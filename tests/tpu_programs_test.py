@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from configs import memorizing_pg19, pg19
-from experiments import tpu_programs
+from experiments import program_bytes, tpu_programs
 from experiments.tpu_programs import Needs
 
 PROGRAM = """
@@ -40,6 +40,34 @@ NEEDS = Needs(
 def test_collectives_and_products_of_a_program():
     assert tpu_programs.collectives_of(PROGRAM, turns=3) == 60 + 8 + 4 + 3 * 20, 'loops: per turn'
     assert tpu_programs.wide_products_of(PROGRAM) == ('x/dot',)
+
+
+MOVES = """
+%inner (a: f32[9]) -> f32[9] {
+  %a = f32[9]{0} negate(%p)
+}
+%turn.1 (p: f32[5]) -> f32[5] {
+  ROOT %u = f32[5]{0} fusion(%p), calls=%inner, metadata={op_name="block_0/attention/fused_forward/call"}
+}
+ENTRY %main (v: f32[5]) -> f32[5] {
+  %v = f32[5]{0:T(128)} parameter(0)
+  %f = bf16[6]{0:T(128)(2,1)S(1)} fusion(%v), calls=%inner, metadata={op_name="block_0/feed_forward/dot"}
+  %b = f32[5]{0} bitcast(%v)
+  %c = (f32[5]{0:T(128)S(1)}, f32[5]{0:T(128)}, u32[]{:S(2)}) copy-start(%b)
+  %d = f32[5]{0:T(128)S(1)} copy-done(%c)
+  %s = ((f32[5]{0:T(128)}), f32[2]{0:T(128)S(1)}, s32[]{:S(2)}) slice-start(%v), slice={[0:2]}
+  %w = f32[5]{0} while(%v), condition=%more, body=%turn.1
+}
+"""
+
+
+def test_bytes_of_a_program_are_those_of_the_memory_of_the_chip():
+    """Not of the fast memory, nor of what is inside of an operation; of a loop's body once."""
+    assert program_bytes.moved(MOVES) == {
+        'copies to and from fast memory': (20 + 2 * 4 + 4) / 1e9,  # and a counter
+        'attention, kernels': 20 / 1e9,
+        'feed-forward layers': 20 / 1e9,
+    }
 
 
 def test_what_is_worse_than_recorded_is_a_fault():

@@ -41,6 +41,7 @@ class Embedding(nn.Module):
       scheme, init_std: scheme of the output vectors at the start if they are not tied, and its
         standard deviation; see `initializers.by_scheme`.
       dtype: dtype of activations; logits and losses are at least float32.
+      softmax: whether there are logits at all; encoders have none.
     """
 
     vocab_size: int
@@ -58,6 +59,7 @@ class Embedding(nn.Module):
     scheme: str
     init_std: float
     dtype: jnp.dtype
+    softmax: bool = True
 
     def setup(self):
         axes = nn.with_logical_partitioning
@@ -85,7 +87,7 @@ class Embedding(nn.Module):
         self.copies = None
         if self.tie_weights:
             self.out_tables = self.tables
-            if not self.cutoffs:
+            if self.softmax and not self.cutoffs:
                 self.copies = device_copies.copies(self.tables[0])
         else:
             self.out_tables = [table(f'out_table_{i}', *size, out) for i, size in enumerate(tables)]

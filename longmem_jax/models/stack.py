@@ -219,8 +219,11 @@ def make_stack(config: Any, num_tokens: int, *, added: int = 0, cross: Any = Non
     )
 
 
-def make_embedding(config: Any, num_positions: int) -> Embedding:
-    """The embedding of a model, with a table of `num_positions` absolute positions if it has any."""
+def make_embedding(config: Any, num_positions: int, softmax: bool = True) -> Embedding:
+    """The embedding of a model, with a table of `num_positions` absolute positions if it has any.
+
+    `softmax`: whether the model uses it for logits, too.
+    """
     return Embedding(
         vocab_size=config.vocab_size,
         d_model=config.d_model,
@@ -237,6 +240,7 @@ def make_embedding(config: Any, num_positions: int) -> Embedding:
         scheme=config.init,
         init_std=init_std(config),
         dtype=jnp.dtype(config.dtype),
+        softmax=softmax,
         name='embedding',
     )
 

@@ -56,7 +56,7 @@ class TextEncoder(nn.Module):
     def setup(self):
         config, axes = self.config, nn.with_logical_partitioning
         settings = make_settings(config, config.num_positions)
-        self.embedding = make_embedding(config, config.num_positions)
+        self.embedding = make_embedding(config, config.num_positions, softmax=False)
         normal = axes(nn.initializers.normal(init_std(config)), (None, 'embed'))
         shape = (config.text_encoder.token_types, config.d_model)
         self.types = self.param('types', normal, shape)

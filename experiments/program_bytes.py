@@ -1,0 +1,81 @@
+"""What a compiled TPU program moves through the memory of the chip, by part of the model; no TPU.
+
+python -m experiments.tpu_programs 'pg19, fused' --all_layers --program=FILE
+python -m experiments.program_bytes FILE
+
+Counted are operands and results of the operations of the program and of the bodies of its loops, each
+once, without those that stay in the fast memory of the chip. XLA's own count (`bytes accessed`) has
+the latter, too, and every block that a kernel reads again. So this is the least that is moved.
+"""
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+from experiments import markdown
+from experiments.tpu_programs import ASSIGNED, BODY, COMPUTATION, size_of
+
+FAST = re.compile(r'\w+\[[\d,]*\]\{[^}]*S\([1-9]\)[^}]*\}')  # arrays in the fast memory
+# These move nothing, or end what another operation began.
+NOTHING = (
+    'get-tuple-element', 'bitcast', 'tuple', 'parameter', 'constant', 'after-all', 'while',
+    'conditional', 'iota', 'partition-id',
+)  # fmt: skip
+PARTS = (  # the first that the name of an operation contains
+    ('fused_', 'attention, kernels'),
+    ('/attention', 'attention, all else'),
+    ('/feed_forward', 'feed-forward layers'),
+    ('embedding', 'embedding and softmax'),
+    ('/block_', 'all else of a block'),
+)
+
+
+def part_of(name: str) -> str:
+    """The part of a model that an operation belongs to, by its name in the program."""
+    return next((part for word, part in PARTS if word in name), 'optimizer and all else')
+
+
+def moved(program: str) -> dict[str, float]:
+    """Gigabytes by part, the largest first.
+
+    Args:
+      program: HLO after all optimizations, as text.
+    """
+    bodies, inside = set(BODY.findall(program)), False
+    shapes: dict[str, str] = {}
+    parts: Counter[str] = Counter()
+    for line in program.splitlines():
+        if begins := COMPUTATION.match(line):
+            inside = line.startswith('ENTRY') or begins[1] in bodies
+        match = ASSIGNED.match(line)
+        if not match:
+            continue
+        name, operation, rest = match[1], match[3], match[4]
+        shapes[name] = FAST.sub('', match[2])
+        ends = operation.endswith('-done') or 'ConcatBitcast' in line
+        if not inside or ends or operation in NOTHING:
+            continue
+        named = re.search(r'op_name="([^"]*)"', line)
+        operands = re.findall(r'%[\w.-]+', rest.partition('), ')[0])
+        if operation == 'copy-start':  # its results are both copies
+            total = size_of(shapes[name])
+        elif operation == 'slice-start':  # its results are the whole array, the slice, a counter
+            total = size_of(match[2]) - size_of(shapes.get(operands[0], ''))
+        else:
+            total = size_of(shapes[name]) + sum(size_of(shapes.get(each, '')) for each in operands)
+        parts[part_of(named[1]) if named else 'copies to and from fast memory'] += total
+    return {part: total / 1e9 for part, total in parts.most_common() if total}
+
+
+def main() -> None:
+    """Prints the table of a program in a file."""
+    if len(sys.argv) != 2:
+        sys.exit('usage: python -m experiments.program_bytes FILE')
+    parts = moved(Path(sys.argv[1]).read_text())
+    parts['all'] = sum(parts.values())
+    print(markdown.table(['part', 'moved, GB'], [[part, f'{n:.2f}'] for part, n in parts.items()]))
+
+
+if __name__ == '__main__':
+    main()
