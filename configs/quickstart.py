@@ -1,7 +1,8 @@
 """A byte-level Transformer-XL on the source of Python's standard library: no data, no network.
 
 python -m longmem_jax.main --config=configs/quickstart.py --workdir=/tmp/longmem
-Segments are short (32 bytes), so most of the useful context is in the memory.
+Segments are short (32 bytes), so most of the useful context is in the memory. `:long` trains a wider
+model on 1.9 times as many bytes.
 """
 
 from longmem_jax.config.base import base, size
@@ -12,24 +13,38 @@ from longmem_jax.config.variants import variant
 def get_config(arg=''):
     config = base()
 
-    size(config, layers=4, width=144, heads=4, feed_forward=576)
+    size(config, layers=4, width=128, heads=4, feed_forward=512)
     memories = dict(transformer_xl=given(memory_length=128))
+    # Not in the paper. A model that sees the token before from the first step on soon learns to copy,
+    # so the memory gains more in the same time.
+    config.model.token_shift = 'half'
 
     config.data.source = 'stdlib'
-    config.optimizer.learning_rate = 2.5e-3
-    config.optimizer.warmup_steps = 60
+    config.optimizer.learning_rate = 4e-3
+    config.optimizer.b2 = 0.99
+    config.optimizer.warmup_steps = 50
     config.optimizer.clip_norm = 1.0
-    config.train.num_steps = 750
+    config.train.num_steps = 800
     config.train.num_lanes = 16
     config.train.segment_length = 32
-    config.train.segments_per_step = 2
     config.train.log_every = 25
-    config.train.evaluate_every = 250
+    config.train.evaluate_every = 200
     config.evaluate.num_lanes = 8
     config.evaluate.max_segments = 64
     config.evaluate.max_test_segments = 200
     config.generate.sample_length = 300
     config.checkpoint.every = 100
+
+    def long(config):
+        """As the paper's model: no shift; wider, on 1.9 times as many bytes."""
+        size(config, layers=4, width=144, heads=4, feed_forward=576)
+        config.model.token_shift = 'none'
+        config.optimizer.learning_rate = 2.5e-3
+        config.optimizer.b2 = 0.999
+        config.optimizer.warmup_steps = 60
+        config.train.num_steps = 750
+        config.train.segments_per_step = 2
+        config.train.evaluate_every = 250
 
     def tiny(config):
         """Seconds instead of minutes: checks that everything runs, but learns little."""
@@ -44,4 +59,4 @@ def get_config(arg=''):
         config.evaluate.max_test_segments = 16
         config.generate.sample_length = 32
 
-    return variant(config, arg, memory='transformer_xl', memories=memories, tiny=tiny)
+    return variant(config, arg, memory='transformer_xl', memories=memories, long=long, tiny=tiny)

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from longmem_jax import stopping
@@ -26,7 +27,7 @@ from longmem_jax.evaluation.result import (
 )
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.models.language_model import LanguageModel
-from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.models.parameters import abstract_parameters, unbox
 from longmem_jax.segment import read_segments, select_lanes
 from longmem_jax.training.step import score_segment
 
@@ -45,7 +46,7 @@ def passes(config: Any, split: str) -> dict[str, bool]:
 
 
 class Evaluator:
-    """Evaluates parameters on a corpus; compiles once per kind of evaluation.
+    """Evaluates parameters on a corpus, with the memory and with it reset by one compiled program.
 
     Attributes:
       model: language model for evaluation (its memory may be longer than in training).
@@ -58,11 +59,10 @@ class Evaluator:
         self.model, self.mesh, self.config = model, mesh, config
         everywhere = replicated(mesh)
 
-        def one_lane():
-            params = unbox(initial_parameters(model, jax.random.key(0)))
+        def one_lane(params):
             return model.apply({'params': params}, 1, method='initial_state')
 
-        memory = memory_shardings(mesh, jax.eval_shape(one_lane))
+        memory = memory_shardings(mesh, jax.eval_shape(one_lane, unbox(abstract_parameters(model))))
         self._initial = jax.jit(
             lambda params, num_lanes: model.apply(
                 {'params': params}, num_lanes, method='initial_state'
@@ -72,7 +72,6 @@ class Evaluator:
         )
         self._program = jax.jit(
             functools.partial(_score, model),
-            static_argnames='reset',
             out_shardings=(memory, lanes_sharding(mesh), everywhere),
             donate_argnames='memory',
         )
@@ -146,7 +145,7 @@ class Evaluator:
         if initial is None:
             initial = self.initial_state(params, config.num_lanes)
         memory = jax.tree.map(lambda leaf: leaf.copy(), initial)
-        wrong = jnp.zeros((config.num_lanes,), jnp.int32, device=lanes_sharding(self.mesh))
+        wrong = from_processes(self.mesh, np.zeros((len(lanes),), np.int32), 0)
         total = dict.fromkeys(SUMS, 0.0)
         segments, complete = 0, True
         # A divisor, so that a batch ends with the last of them.
@@ -215,9 +214,9 @@ def _score(
     errors: jax.Array,
     batch: Batch,
     *,
-    reset: bool,
+    reset: jax.Array,
 ) -> tuple[Any, jax.Array, dict[str, jax.Array]]:
-    """Reads a batch; documents start from `initial`.
+    """Reads a batch; documents start from `initial`, with `reset` (bool scalar) all segments do.
 
     Returns:
       The memories, the wrong tokens of answers that have not ended, and the sums over the batch.

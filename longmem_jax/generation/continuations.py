@@ -61,6 +61,7 @@ def continue_texts(
             stream,
             jax.random.fold_in(key, start),
             CHUNK,
+            CHUNK,
             vocab_size,
             sampling,
         )

@@ -45,7 +45,7 @@ def _open(
     return jax.lax.fori_loop(0, count, body, (logits, stream))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 5, 6, 7), donate_argnums=3)
+@functools.partial(jax.jit, static_argnums=(0, 5, 7, 8), donate_argnums=3)
 def continue_stream(
     model: LanguageModel,
     params: Any,
@@ -53,24 +53,38 @@ def continue_stream(
     stream: Stream,
     key: jax.Array,
     length: int,
+    count: int,
     vocab_size: int,
     sampling: tuple[float, int, float],
 ) -> tuple[jax.Array, jax.Array, Stream]:
-    """Draws and reads `length` tokens below `vocab_size`; `sampling`: temperature, top_k, top_p.
+    """Draws and reads the next tokens, all below `vocab_size`.
+
+    Args:
+      model, params: a language model and its parameters.
+      logits: float32 [batch, vocab] of the next token.
+      stream: the texts so far; donated.
+      key: random key of these tokens.
+      length: room for tokens; a program is compiled for each, and takes any `count`.
+      count: how many are drawn, at most `length`.
+      vocab_size: that of the tokenizer.
+      sampling: temperature, top_k, top_p.
 
     Returns:
-      The tokens, int32 [batch, length], the last logits, and the stream.
+      The tokens, int32 [batch, length] with zeros after the first `count`, the last logits, and the
+      stream.
     """
+    keys = jax.random.split(key, length)
 
-    def body(carry, key):
-        logits, stream = carry
+    def body(i: jax.Array, carry: tuple[jax.Array, Stream, jax.Array]) -> Any:
+        logits, stream, tokens = carry
         # A model may have more ids than its tokenizer: they mean nothing.
-        token = sample(logits[:, :vocab_size], key, *sampling)
+        token = sample(logits[:, :vocab_size], keys[i], *sampling)
         logits, stream = read_token(model, params, token, stream)
-        return (logits.astype(jnp.float32), stream), token
+        return logits.astype(jnp.float32), stream, tokens.at[:, i].set(token)
 
-    (logits, stream), tokens = jax.lax.scan(body, (logits, stream), jax.random.split(key, length))
-    return tokens.T, logits, stream
+    tokens = jnp.zeros((logits.shape[0], length), jnp.int32)
+    logits, stream, tokens = jax.lax.fori_loop(0, count, body, (logits, stream, tokens))
+    return tokens, logits, stream
 
 
 @functools.partial(jax.jit, static_argnums=(0, 4, 5, 6, 7, 8))
@@ -190,11 +204,12 @@ class Reader:
                 self.logits,
                 self._stream,
                 jax.random.fold_in(key, start),
+                chunk,
                 size,
                 vocab_size,
                 sampling,
             )
-            tokens = np.asarray(tokens)
+            tokens = np.asarray(tokens)[:, :size]
             self._advance(tokens)
             yield tokens
             stopping.poll()

@@ -1,5 +1,6 @@
 """Initial parameters of a model of any kind."""
 
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -34,6 +35,12 @@ def initial_parameters(model: nn.Module, key: jax.Array) -> Any:
         return module.nll(segment, segment.tokens, state, train=False)
 
     return _float32(model.init(key, segment, method=read)['params'])
+
+
+@functools.lru_cache(maxsize=8)
+def abstract_parameters(model: nn.Module) -> Any:
+    """The shapes of `initial_parameters`, boxed; a model is traced once, since that takes long."""
+    return jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
 
 
 def _float32(params: Any) -> Any:

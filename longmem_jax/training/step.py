@@ -21,7 +21,7 @@ from longmem_jax.devices.sharding import (
 )
 from longmem_jax.in_place import keep_state, restore_state
 from longmem_jax.models.language_model import LanguageModel
-from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.models.parameters import abstract_parameters, initial_parameters, unbox
 from longmem_jax.segment import Aux, Segment, mean_over_segments, read_segments
 from longmem_jax.training.optimizer import freeze, parameter_path, updates_made
 
@@ -80,8 +80,7 @@ def make_initial_state(
 
 def state_shardings(mesh: Mesh, model: LanguageModel, abstract: TrainState) -> TrainState:
     """The sharding of every leaf of the train state: parameters by axes, memories by lanes."""
-    boxed = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
-    params = parameter_shardings(mesh, boxed)
+    params = parameter_shardings(mesh, abstract_parameters(model))
     lanes, everywhere = lanes_sharding(mesh), replicated(mesh)
     return TrainState(
         step=everywhere,

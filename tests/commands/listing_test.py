@@ -41,7 +41,7 @@ def test_configs_are_listed_with_their_variants():
     listed = {name: (about, names) for name, about, names in listing.configs(CONFIGS)}
     assert set(listed) == {file.stem for file in CONFIGS.glob('[a-z]*.py')}
     assert all(about and names for about, names in listed.values())
-    assert listed['quickstart'][1] == ('tiny', 'memory=NAME')
+    assert listed['quickstart'][1] == ('long', 'tiny', 'memory=NAME')
     assert 'size=VALUE' in listed['memorizing_pg19'][1]
     assert variants.accepted(lambda: None) == ()
 

@@ -511,6 +511,7 @@ def test_memory_reset_is_every_segment_by_itself(finished, texts):
     )[0]
     np.testing.assert_allclose(reset.nll, without.nll, rtol=1e-5)
     assert abs(kept.nll - reset.nll) > 1e-5 * kept.nll
+    assert evaluator._program._cache_size() == 1, 'compiled once for each; `reset` must be an array'
 
 
 @pytest.mark.slow

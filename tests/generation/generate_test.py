@@ -15,7 +15,7 @@ from longmem_jax.data.tokenizers import Bytes, Words
 from longmem_jax.errors import UsageError
 from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation import reader
-from longmem_jax.generation.reader import Reader, fresh_state
+from longmem_jax.generation.reader import Reader, continue_stream, fresh_state
 from longmem_jax.generation.sampling import filter_logits, sample
 from longmem_jax.generation.text import TextStream, sample_text
 from longmem_jax.models.kinds import KINDS
@@ -98,8 +98,11 @@ def test_written_tokens_are_read_too():
     reader = Reader(model, params, fresh_state(model, params, 1), NONE)
     reader.read(prompt)
     options = dict(vocab_size=VOCAB, temperature=1.0, top_k=0, top_p=1.0, seed=4)
+    programs = continue_stream._cache_size()
     parts = list(reader.write(23, chunk=8, **options))
     assert [part.shape[1] for part in parts] == [8, 8, 7]
+    compiled = continue_stream._cache_size() - programs
+    assert compiled == 1, f'{compiled} programs: a shorter last chunk must need none of its own'
     again = Reader(model, params, fresh_state(model, params, 1), NONE)
     again.read(np.concatenate([prompt, *parts], axis=1))
     np.testing.assert_allclose(reader.logits, again.logits, atol=2e-5)
