@@ -60,10 +60,12 @@ def apply(
     if arrays.spread is None or len(rows) % len(arrays.spread):
         return function(arrays.array, rows)
     split = P(arrays.axes)
-    return jax.shard_map(
+    on_devices = jax.shard_map(
         lambda copy, rows: function(copy[0], rows),
         in_specs=(split, split),
         out_specs=split,
         axis_names=set(arrays.axes),
         check_vma=False,
-    )(arrays.spread, rows)
+    )
+    # By itself, JAX refuses to run it outside of a compiled program.
+    return jax.jit(on_devices)(arrays.spread, rows)

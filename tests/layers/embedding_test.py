@@ -143,3 +143,14 @@ def test_the_gradient_of_tied_vectors_is_exchanged_once(sizes, lanes):
         if ' all-reduce(' in line or ' all-reduce-start(' in line
     )
     assert exchanged == divide, f'{exchanged} all-reduces of {table}: see layers/device_copies.py'
+
+
+def test_tied_vectors_need_no_compiled_program():
+    """A model can be initialised, applied and differentiated step by step on several devices."""
+    tokens = np.arange(16, dtype=np.int32).reshape(4, 4)
+    params = tied_loss(None, tokens)
+    wanted = jax.value_and_grad(tied_loss)(params, tokens)
+    with jax.set_mesh(make_mesh(dict(data=2, tensor=2), jax.devices()[:4])):
+        tied_loss(None, tokens)
+        found = jax.value_and_grad(tied_loss)(params, tokens)
+    chex.assert_trees_all_close(found, wanted, atol=1e-6)
