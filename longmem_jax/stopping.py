@@ -22,7 +22,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 TWICE = 1.0
 # A library may swallow what a handler raises, or be in a long call: then the thread ends a command.
 GRACE = 5.0
-AGAIN = 0.02  # seconds until a signal that was swallowed comes again; less than `TWICE`
+AGAIN = 0.02  # seconds until a signal that was swallowed comes again
 
 
 class Stopped(SystemExit):
@@ -40,7 +40,7 @@ class _State:
     Attributes:
       heard: number of the first signal; 0 = none.
       agreed: the same, as all processes know it.
-      since: when it was heard, seconds of the monotonic clock.
+      again: number of signals that this process sends itself and the thread has not received yet.
       deferred: depth of `deferred` blocks.
       pid: process whose handlers are installed; 0 = none.
       command: whether the process is a command, which may be ended.
@@ -53,7 +53,7 @@ class _State:
 
     heard: int = 0
     agreed: int = 0
-    since: float = 0.0
+    again: int = 0
     deferred: int = 0
     pid: int = 0
     command: bool = False
@@ -82,7 +82,7 @@ def listen(*, command: bool = False) -> bool:
     if threading.current_thread() is not threading.main_thread() or _state.pid == os.getpid():
         return False
     _state.pid, _state.command = os.getpid(), command
-    _state.heard = _state.agreed = _state.code = 0
+    _state.heard = _state.agreed = _state.again = _state.code = 0
     read, write = os.pipe()
     os.set_blocking(write, False)
     _state.pipe = write, signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -191,8 +191,14 @@ def _swallowed(about: Any) -> None:
     if not isinstance(about.exc_value, Stopped):
         _state.unraisable(about)
         return
-    again = threading.main_thread().ident, about.exc_value.code - 128
-    threading.Timer(AGAIN, signal.pthread_kill, again).start()
+    threading.Timer(AGAIN, _send_again, [about.exc_value.code - 128]).start()
+
+
+def _send_again(signum: int) -> None:
+    """Sends the main thread a signal that was swallowed; not a second one, however late it is."""
+    if _state.pid == os.getpid():
+        _state.again += 1
+        signal.pthread_kill(threading.main_thread().ident, signum)
 
 
 def _note(signum: int) -> None:
@@ -200,7 +206,7 @@ def _note(signum: int) -> None:
     with _lock:
         if _state.heard:
             return
-        _state.heard, _state.since = signum, time.monotonic()
+        _state.heard = signum
     text = (
         f'\n{name(signum)}: stopping after this step, segment or compilation; '
         'a second signal stops at once.\n'
@@ -212,10 +218,15 @@ def _note(signum: int) -> None:
 
 def _watch(pipe: int) -> None:
     """The thread: hears signals while the main thread cannot."""
+    since = None  # when the first one was read here, however long ago the handler has heard it
     while signum := next(iter(os.read(pipe, 1)), 0):
         if signum not in SIGNALS:
             continue
-        if _state.heard and time.monotonic() - _state.since > TWICE:
+        if since is None:
+            since = time.monotonic()
+        elif _state.again:
+            _state.again -= 1
+        elif time.monotonic() - since > TWICE:
             os._exit(128 + signum)
         _note(signum)
         if _state.command and not _state.deferred and not select.select([pipe], [], [], GRACE)[0]:

@@ -38,6 +38,13 @@ hypothesis.settings.register_profile('fixed', deadline=None, derandomize=True, m
 hypothesis.settings.load_profile('fixed')
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    """After a crash no worker takes its place: it would run the same test again, and wait forever."""
+    if getattr(config.option, 'maxworkerrestart', 0) is None:
+        config.option.maxworkerrestart = '0'
+
+
 def work_unit(nodeid):
     """The tests that one worker runs in sequence, because they share programs or fixtures."""
     file, _, test = nodeid.partition('::')

@@ -9,7 +9,10 @@ from experiments.speed import compare, products
 from experiments.speed.cases import CASES
 
 PEER = """
+import os
 from pathlib import Path
+
+Path(__file__).with_name('pages').write_text(os.environ.get('GLIBC_TUNABLES', 'own'))
 
 def build(settings, sizes):
     calls = Path(__file__).with_name('calls')
@@ -69,8 +72,9 @@ def test_our_side_runs_next_to_a_peer(tmp_path, capsys):
     (tmp_path / 'made_up_peer.py').write_text(PEER)
     output = tmp_path / 'results' / 'speed.json'
     options = ['--peer=product_keys', '--case=128', '--toy', '--rounds=2', '--fill=1', '--pause=0']
-    peer = [f'--checkout={tmp_path}', '--module=made_up_peer']
+    peer = [f'--checkout={tmp_path}', '--module=made_up_peer', '--pages=own']
     (result,) = compare.main([*options, *peer, f'--output={output}'])
+    assert (tmp_path / 'pages').read_text() == 'own' and result['pages'] == 'own'
     assert (tmp_path / 'calls').read_text() == '128 16\n' * 3
     assert [step['loss'] for step in result['peer']['steps']] == [1.5] * 2
     assert len({step['loss'] for step in result['ours']['steps']}) == 1

@@ -23,10 +23,11 @@ from experiments.speed.cases import CASES
 from experiments.speed.worker import OURS
 
 ROOT = Path(__file__).parents[2]
-# glibc keeps the pages of large arrays, huge ones where the kernel gives them to those who ask, on both
-# sides; our commands set the same.
-PAGES = dict(MALLOC_MMAP_THRESHOLD_=str(1 << 30), MALLOC_TRIM_THRESHOLD_=str((1 << 31) - 1),
-             MALLOC_ARENA_MAX='1', GLIBC_TUNABLES='glibc.malloc.hugetlb=1')  # fmt: skip
+KEPT = dict(MALLOC_MMAP_THRESHOLD_=str(1 << 30), MALLOC_TRIM_THRESHOLD_=str((1 << 31) - 1),
+            MALLOC_ARENA_MAX='1')  # fmt: skip
+# Settings of glibc: its own; pages of large arrays are kept for the next step; and are huge where the
+# kernel gives huge ones to those who ask. Our commands set the last ones.
+PAGES = {'own': {}, 'kept': KEPT, 'huge': KEPT | dict(GLIBC_TUNABLES='glibc.malloc.hugetlb=1')}
 
 
 class Side:
@@ -38,8 +39,8 @@ class Side:
       software: what it runs.
     """
 
-    def __init__(self, name: str, python: str, arguments: Sequence[str]):
-        """Starts the process with `python -m experiments.speed.worker` and these arguments."""
+    def __init__(self, name: str, python: str, arguments: Sequence[str], pages: str = 'huge'):
+        """Starts the process with `python -m experiments.speed.worker`, these arguments and `PAGES`."""
         self.name, self.steps, self.software = name, [], ''
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get('PYTHONPATH', '')]))
         self._process = subprocess.Popen(
@@ -47,7 +48,7 @@ class Side:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | PAGES | dict(PYTHONPATH=path),
+            env=os.environ | PAGES[pages] | dict(PYTHONPATH=path),
         )
 
     def _answer(self) -> dict[str, Any]:
@@ -139,14 +140,15 @@ def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
     if options.checkout:
         module = options.module or f'experiments.speed.peers.{options.peer}'
         theirs = [*common, f'--side={module}', f'--checkout={options.checkout}']
-        sides.insert(0, Side(f'the peer {options.peer}', options.python, theirs))
+        peer = Side(f'the peer {options.peer}', options.python, theirs, options.pages)
+        sides.insert(0, peer)
     try:
         take_turns(sides, options.rounds, options.pause)
     finally:
         for side in sides:
             side.close()
     result = {'name': f'{options.peer} {name}', 'label': case.label, 'began': began}
-    result |= {'load': [load, os.getloadavg()[0]], 'fill': fill}
+    result |= {'load': [load, os.getloadavg()[0]], 'fill': fill, 'pages': options.pages}
     for key, side in zip(('ours', 'peer'), reversed(sides), strict=False):
         result[key] = summary(side.steps) | {'software': side.software, 'steps': side.steps}
     if options.checkout:
@@ -166,6 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument('--case', action='append', help='one of the peer; default: all in turn')
     parser.add_argument('--checkout', default='', help="a clone of the peer's repository")
     parser.add_argument('--python', default=sys.executable, help="runs the peer's side")
+    parser.add_argument('--pages', default='huge', choices=PAGES, help="of the peer's allocator")
     parser.add_argument('--module', default='', help="the peer's side; default: its file in peers")
     parser.add_argument('--rounds', type=int, default=16)
     parser.add_argument('--fill', type=int, help='untimed steps; default: what the case needs')
