@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.layers import initializers, positions
-from longmem_jax.layers.rows_product import rows_times
 
 ABSOLUTE = ('none', 'sinusoidal', 'learned')
 
@@ -171,9 +170,14 @@ class Embedding(nn.Module):
             vectors = jnp.concatenate([vectors, self.cluster_table])
             bias = jnp.concatenate([bias, self.cluster_bias])
         if self.out_projections:
-            hidden = rows_times(hidden, self.out_projections[i].astype(hidden.dtype), axis=1)
+            hidden = hidden @ self.out_projections[i].astype(hidden.dtype).T
         logit_dtype = jnp.promote_types(hidden.dtype, jnp.float32)
-        logits = rows_times(hidden, vectors.astype(hidden.dtype), axis=1, dtype=logit_dtype)
+        logits = jax.lax.dot_general(
+            hidden,
+            vectors.astype(hidden.dtype),
+            (((hidden.ndim - 1,), (1,)), ((), ())),
+            preferred_element_type=logit_dtype,
+        )
         return logits + bias.astype(logit_dtype).reshape((1,) * (hidden.ndim - 1) + (-1,))
 
     def _target_logits(self, hidden: jax.Array, targets: jax.Array, logits: jax.Array) -> jax.Array:
@@ -191,7 +195,7 @@ class Embedding(nn.Module):
         if hidden.dtype != jnp.bfloat16:
             return jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
         if self.out_projections:
-            hidden = rows_times(hidden, self.out_projections[0].astype(hidden.dtype), axis=1)
+            hidden = hidden @ self.out_projections[0].astype(hidden.dtype).T
         products = (_rounded(hidden) * _rounded(self.out_tables[0][targets])).sum(axis=-1)
         values = products + self.out_biases[0][targets].astype(logits.dtype)
         return _as_taken(logits, targets, jax.lax.stop_gradient(values))
