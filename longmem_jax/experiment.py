@@ -283,7 +283,20 @@ def step_flops(compiled: Any, segments_per_step: int) -> float:
 
 def has_branches(lowered: jax.stages.Lowered) -> bool:
     """Whether a step chooses on the device what it computes, so that `step_flops` is a bound."""
-    return 'stablehlo.case' in lowered.as_text()
+    return _chooses(lowered.compiler_ir('stablehlo').operation)
+
+
+def _chooses(operation: Any) -> bool:
+    """Whether an operation of a program, or one inside it, has branches that compute something.
+
+    What depends on the platform is a `case` too, of constant numbers or with one branch.
+    """
+    bodies = [list(block.operations) for region in operation.regions for block in region]
+    computed = {inner.operation.name for body in bodies for inner in body}
+    computed -= {'stablehlo.constant', 'stablehlo.return'}
+    if operation.name == 'stablehlo.case' and len(bodies) > 1 and computed:
+        return True
+    return any(_chooses(inner.operation) for body in bodies for inner in body)
 
 
 def to_devices(

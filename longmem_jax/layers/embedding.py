@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.layers import device_copies, initializers, positions
-from longmem_jax.layers.rows_product import rows_times
 
 ABSOLUTE = ('none', 'sinusoidal', 'learned')
 
@@ -186,11 +185,16 @@ class Embedding(nn.Module):
             vectors = jnp.concatenate([vectors, self.cluster_table])
             bias = jnp.concatenate([bias, self.cluster_bias])
         if self.out_projections:
-            hidden = rows_times(hidden, self.out_projections[i].astype(hidden.dtype), axis=1)
+            hidden = hidden @ self.out_projections[i].astype(hidden.dtype).T
         logit_dtype = jnp.promote_types(hidden.dtype, jnp.float32)
 
         def products(vectors: jax.Array, hidden: jax.Array) -> jax.Array:
-            return rows_times(hidden, vectors.astype(hidden.dtype), axis=1, dtype=logit_dtype)
+            return jax.lax.dot_general(
+                hidden,
+                vectors.astype(hidden.dtype),
+                (((hidden.ndim - 1,), (1,)), ((), ())),
+                preferred_element_type=logit_dtype,
+            )
 
         shared = self.copies is not None
         logits = self._of_table(products, hidden) if shared else products(vectors, hidden)
@@ -211,7 +215,7 @@ class Embedding(nn.Module):
         if hidden.dtype != jnp.bfloat16:
             return jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
         if self.out_projections:
-            hidden = rows_times(hidden, self.out_projections[0].astype(hidden.dtype), axis=1)
+            hidden = hidden @ self.out_projections[0].astype(hidden.dtype).T
         products = (_rounded(hidden) * _rounded(self.out_tables[0][targets])).sum(axis=-1)
         values = products + self.out_biases[0][targets].astype(logits.dtype)
         return _as_taken(logits, targets, jax.lax.stop_gradient(values))

@@ -47,7 +47,7 @@ class HeadsIn(nn.Module):
         init = nn.with_logical_partitioning(self.kernel_init, ('embed', self.axis, 'head_dim'))
         kernel = self.param('kernel', init, (width, self.num_heads, self.head_dim))
         flat = kernel.astype(self.dtype).reshape(width, -1)
-        projected = rows_times(x.astype(self.dtype), flat, precision=self.precision)
+        projected = rows_times(x.astype(self.dtype), flat, self.precision)
         projected = projected.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
         if self.bias:
             zeros = nn.with_logical_partitioning(nn.initializers.zeros, (self.axis, 'head_dim'))

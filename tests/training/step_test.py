@@ -182,3 +182,5 @@ def test_a_step_is_lowered_for_its_mesh():
 def test_a_choice_on_the_device_makes_the_count_of_operations_a_bound():
     choice = jax.jit(lambda x: jax.lax.cond(x > 0, jnp.sin, jnp.cos, x))
     assert has_branches(choice.lower(1.0)) and not has_branches(jax.jit(jnp.sin).lower(1.0))
+    platform = jax.jit(lambda x: jax.lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos))
+    assert not has_branches(platform.lower(1.0)), 'a platform is not chosen on the device'
