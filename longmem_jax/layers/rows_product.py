@@ -54,13 +54,25 @@ def _backward(precision: Any, residuals: Any, gradient: jax.Array) -> tuple[jax.
         axes = tuple(range(last))
         return _contracted(gradient, rows, axes, axes, precision).T
 
+    of_matrix = jax.lax.platform_dependent(rows, gradient, cpu=of_one_axis, default=of_all_axes)
     return (
-        _contracted(gradient, matrix, (last,), (1,), precision),
-        jax.lax.platform_dependent(rows, gradient, cpu=of_one_axis, default=of_all_axes),
+        _as_varied(_contracted(gradient, matrix, (last,), (1,), precision), rows),
+        _as_varied(of_matrix, matrix),
     )
 
 
+def _as_varied(gradient: jax.Array, array: jax.Array) -> jax.Array:
+    """The gradient of `array`, summed over the axes of a `jax.shard_map` on which the array is equal."""
+    axes = tuple(sorted(_varying(gradient) - _varying(array)))
+    return jax.lax.psum(gradient, axes) if axes else gradient
+
+
 rows_times.defvjp(_forward, _backward)
+
+
+def _varying(array: jax.Array) -> frozenset[str]:
+    """The axes of a `jax.shard_map` on which an array differs, if JAX checks that."""
+    return frozenset(jax.typeof(array).manual_axis_type.varying)
 
 
 def dot_general(

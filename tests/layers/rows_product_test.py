@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+from jax.sharding import AxisType, PartitionSpec
 
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 from longmem_jax.layers.rows_product import dot_general, rows_times
@@ -56,3 +57,22 @@ def test_gradients_of_matrices_sum_over_one_axis_on_cpus(name, platform, axes):
         f'{name}: products for {platform} sum over {summed} axes, at most {axes} expected.\n'
         f'Multiply with layers.rows_product.rows_times.'
     )
+
+
+def test_a_function_per_device_sums_the_gradient_of_a_shared_matrix():
+    """Also where JAX checks which values differ between devices, as `jax.shard_map` does by default."""
+    rows, matrix = np.arange(24.0, dtype='float32').reshape(2, 3, 4), np.ones((4, 5), 'float32')
+    every, split = PartitionSpec(), PartitionSpec('lanes')
+
+    def total(rows, matrix):
+        return (rows_times(rows, matrix) ** 2).sum()
+
+    on_devices = jax.shard_map(
+        lambda *given: jax.lax.psum(total(*given), 'lanes'),
+        mesh=jax.make_mesh((2,), ('lanes',), (AxisType.Auto,), devices=jax.devices()[:2]),
+        in_specs=(split, every),
+        out_specs=every,
+    )
+    found = jax.jit(jax.grad(on_devices, (0, 1)))(rows, matrix)
+    for one, other in zip(found, jax.grad(total, (0, 1))(rows, matrix), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
