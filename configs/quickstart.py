@@ -15,9 +15,6 @@ def get_config(arg=''):
 
     size(config, layers=4, width=128, heads=4, feed_forward=512)
     memories = dict(transformer_xl=given(memory_length=128))
-    # Not in the paper. A model that sees the token before from the first step on soon learns to copy,
-    # so the memory gains more in the same time.
-    config.model.token_shift = 'half'
 
     config.data.source = 'stdlib'
     config.optimizer.learning_rate = 4e-3
@@ -36,9 +33,8 @@ def get_config(arg=''):
     config.checkpoint.every = 100
 
     def long(config):
-        """As the paper's model: no shift; wider, on 1.9 times as many bytes."""
+        """Lower losses, and a larger gain by the memory, in twice the time."""
         size(config, layers=4, width=144, heads=4, feed_forward=576)
-        config.model.token_shift = 'none'
         config.optimizer.learning_rate = 2.5e-3
         config.optimizer.b2 = 0.999
         config.optimizer.warmup_steps = 60
