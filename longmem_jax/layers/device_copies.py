@@ -35,7 +35,8 @@ class Copies:
 def copies(array: jax.Array) -> Copies:
     """Copies of an array for the devices of the current mesh that split a batch.
 
-    There are none if it has no such devices, or in a function that runs on every device by itself.
+    There are none if it has no such devices, or in a function that runs on every device by itself. With
+    `jax.vmap(..., spmd_axis_name=...)` of one of these axes JAX refuses the `shard_map` in `apply`.
     """
     mesh = jax.sharding.get_abstract_mesh()
     axes = tuple(axis for axis in RULES['lanes'] if mesh.shape.get(axis, 1) > 1)
