@@ -197,7 +197,8 @@ def _swallowed(about: Any) -> None:
 def _send_again(signum: int) -> None:
     """Sends the main thread a signal that was swallowed; not a second one, however late it is."""
     if _state.pid == os.getpid():
-        _state.again += 1
+        with _lock:
+            _state.again += 1
         signal.pthread_kill(threading.main_thread().ident, signum)
 
 
@@ -225,7 +226,8 @@ def _watch(pipe: int) -> None:
         if since is None:
             since = time.monotonic()
         elif _state.again:
-            _state.again -= 1
+            with _lock:
+                _state.again -= 1
         elif time.monotonic() - since > TWICE:
             os._exit(128 + signum)
         _note(signum)
