@@ -1,12 +1,13 @@
 """The comparison with peers: turns, the table, and a run of our side next to a made-up peer."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
-from experiments.speed import compare, products
-from experiments.speed.cases import CASES
+from experiments.speed import compare, ours, products
+from experiments.speed.cases import CASES, TOY
 
 PEER = """
 import os
@@ -54,6 +55,15 @@ def test_ratios_are_above_one_where_ours_is_faster():
     cells = [line.split(' | ') for line in compare.as_table([result, alone]).splitlines()]
     assert cells[2][2] == '20.0 (10.0)' and cells[2][6] == '4.00 (2.50)'
     assert cells[3][4:6] == ['5.0 (4.0)'] * 2 and len({len(line) for line in cells}) == 1
+
+
+@pytest.mark.parametrize('adam', [False, True])
+def test_cases_with_adam_learn_and_others_do_not(adam):
+    case = CASES['product_keys']['512_adam']
+    layer = case.layer | dict(num_keys=8, top_k=4)
+    step = ours.build(dataclasses.replace(case, layer=layer, adam=adam), TOY)
+    first, second = step(), step()
+    assert (second < first) if adam else (second == first)
 
 
 def test_every_peer_has_a_file():

@@ -37,6 +37,7 @@ class Case:
       changes: fields of our configuration, by their path.
       peer: what the peer's side needs to know; see its file in `peers`.
       layer: fields of our layer, where one layer is compared alone.
+      adam: True = the layer's parameters are updated by Adam, too.
     """
 
     label: str
@@ -45,18 +46,20 @@ class Case:
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)
     peer: dict[str, Any] = dataclasses.field(default_factory=dict)
     layer: dict[str, Any] = dataclasses.field(default_factory=dict)
+    adam: bool = False
 
 
-def _slots(num_keys: int, sparse: bool) -> Case:
+def _slots(num_keys: int, sparse: bool, adam: bool = False) -> Case:
     """Product keys as one layer; `sparse` is of the peer's gradient, ours is dense."""
     layer = dict(num_keys=num_keys, num_heads=4, top_k=32, query_dim=256)
     kind = 'sparse' if sparse else 'dense'
     return Case(
-        f'one layer, {num_keys} x {num_keys} slots, {kind} gradient of the peer',
+        f'one layer, {num_keys} x {num_keys} slots, {kind} gradient of the peer{", Adam" * adam}',
         config=None,
         fill=2,
         layer=layer,
-        peer=layer | dict(sparse=sparse),
+        peer=layer | dict(sparse=sparse, adam=adam),
+        adam=adam,
     )
 
 
@@ -155,6 +158,8 @@ CASES = {
         '256': _slots(256, False),
         '512': _slots(512, False),
         '512_sparse': _slots(512, True),
+        '512_adam': _slots(512, False, adam=True),
+        '512_sparse_adam': _slots(512, True, adam=True),
     },
     'memorizing': {
         '8192': Case(

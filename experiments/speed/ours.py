@@ -1,4 +1,4 @@
-"""Our side: one forward and backward pass without optimizer, as a function to be timed."""
+"""Our side of a case, to be timed: forward and backward, and Adam where the case has it."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from experiments.speed.cases import Case, Sizes
 from longmem_jax.commands.bench import random_batch
@@ -75,7 +76,7 @@ def model(case: Case, sizes: Sizes) -> Step:
 
 
 def layer(case: Case, sizes: Sizes) -> Step:
-    """Steps of one product-key layer; gradients of its parameters and of its input."""
+    """Steps of one product-key layer: all gradients, and Adam if the case says so."""
     shape = (sizes.lanes, sizes.segment, sizes.width)
     settings = ModelSettings(
         d_model=sizes.width,
@@ -104,13 +105,24 @@ def layer(case: Case, sizes: Sizes) -> Step:
         y, _, _ = slots.apply({'params': params}, x, None, segment, train=True)
         return (y * weights).sum()
 
-    step = jax.jit(jax.value_and_grad(loss, (0, 1)))
+    optimizer = optax.adam(1e-3) if case.adam else optax.identity()
+
+    def update(params: Any, moments: Any, x: jax.Array) -> Any:
+        value, (of_params, of_x) = jax.value_and_grad(loss, (0, 1))(params, x)
+        if not case.adam:
+            return value, (of_params, of_x), (params, moments)
+        changes, moments = optimizer.update(of_params, moments)
+        return value, of_x, (optax.apply_updates(params, changes), moments)
+
+    step = jax.jit(update, donate_argnums=(0, 1))
+    kept = (params, optimizer.init(params))
 
     def call() -> float:
-        value, _ = jax.block_until_ready(step(params, x))
+        nonlocal kept
+        value, _, kept = jax.block_until_ready(step(*kept, x))
         return float(value)
 
-    return Step(call, lambda: step.lower(params, x))
+    return Step(call, lambda: step.lower(*kept, x))
 
 
 def build(case: Case, sizes: Sizes) -> Step:

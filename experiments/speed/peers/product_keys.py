@@ -26,8 +26,21 @@ def _memory() -> Any:
     return importlib.import_module('xlm.model.memory.memory')
 
 
+def _adam(layer: Any, sparse: bool) -> list[Any]:
+    """Adam for all parameters; a sparse gradient, which is that of the values, has the sparse one."""
+    of_values = [layer.values.weight]
+    others = [parameter for parameter in layer.parameters() if parameter is not of_values[0]]
+    kind = torch.optim.SparseAdam if sparse else torch.optim.Adam
+    return [torch.optim.Adam(others, 1e-3), kind(of_values, 1e-3)]
+
+
 def build(settings: dict[str, Any], sizes: Any) -> Callable[[], float]:
-    """Forward and backward of one layer; `settings`: num_keys, num_heads, top_k, query_dim, sparse."""
+    """Forward and backward of one layer, and Adam if `settings` says so.
+
+    Args:
+      settings: num_keys, num_heads, top_k, query_dim, sparse, adam.
+      sizes: of both sides.
+    """
     memory = _memory()
     parser = argparse.ArgumentParser()
     memory.HashingMemory.register_args(parser)
@@ -41,12 +54,15 @@ def build(settings: dict[str, Any], sizes: Any) -> Callable[[], float]:
     torch.manual_seed(0)
     x, weights = (torch.randn(sizes.lanes, sizes.segment, sizes.width) for _ in range(2))
     x.requires_grad_()
+    optimizers = _adam(layer, settings['sparse']) if settings['adam'] else []
 
     def call() -> float:
         x.grad = None
         layer.zero_grad()
         loss = (layer(x) * weights).sum()
         loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
         return loss.item()
 
     return call
