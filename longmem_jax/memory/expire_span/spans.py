@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.layers.attention_products import float32_type
-from longmem_jax.layers.switching import switch
+from longmem_jax.layers.switching import bound, switch
 from longmem_jax.layers.window import push
 from longmem_jax.segment import count_round
 
@@ -55,6 +55,11 @@ def expire_spans(
         hidden.astype(dtype) / pre_div, kernel.astype(dtype), precision=jax.lax.Precision.HIGHEST
     )
     return max_span * jax.nn.sigmoid(logits + bias.astype(dtype))
+
+
+def cut(spans: jax.Array, limit: int) -> jax.Array:
+    """Spans, none longer than `limit`; 0 = no limit."""
+    return jnp.minimum(spans, limit) if limit else spans
 
 
 def ramp_mask(spans: jax.Array, distance: jax.Array, ramp: int) -> jax.Array:
@@ -255,6 +260,27 @@ def sizes_to_write(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return sizes[::-2][::-1]
 
 
+def _keep(size: int, operands: Any, _: tuple[()], *, ramp: int) -> tuple[jax.Array, ...]:
+    """Buffer and distances after a segment, and how many are live and dropped; see `write`."""
+    state, leaving, filled, leaving_distance, old_spans, spans, num_valid = operands
+    old = jnp.arange(size, dtype=jnp.int32)[None] < state.count[:, None]
+    vectors, distance, count, dropped = expire(
+        jnp.concatenate([state.buffer[:, :size], leaving], axis=1),
+        jnp.concatenate([state.distance[:, :size] + num_valid[:, None], leaving_distance], axis=1),
+        jnp.concatenate([old_spans[:, :size], spans[:, : leaving.shape[1]]], axis=1),
+        jnp.concatenate([old, filled], axis=1),
+        ramp,
+        state.buffer.shape[1],
+    )
+    corner = (0,) * state.buffer.ndim
+    return (
+        jax.lax.dynamic_update_slice(state.buffer, vectors, corner),
+        jax.lax.dynamic_update_slice(state.distance, distance, corner[:2]),
+        count,
+        dropped,
+    )
+
+
 def write(
     sizes: tuple[int, ...],
     ramp: int,
@@ -277,7 +303,7 @@ def write(
       spans: float [batch, position_length + length], spans of window and segment, likewise.
     """
     hidden = hidden.astype(state.window.dtype)
-    width, length, room = state.window.shape[1], hidden.shape[1], state.buffer.shape[1]
+    width, length = state.window.shape[1], hidden.shape[1]
     window, window_count = push(state.window, state.window_count, hidden, num_valid)
     position = jnp.arange(length, dtype=jnp.int32)[None]
     # The first `num_valid` positions of window and segment leave the window.
@@ -285,29 +311,8 @@ def write(
     filled = (position < num_valid[:, None]) & (position >= width - state.window_count[:, None])
     leaving_distance = width + num_valid[:, None] - position
 
-    def branch(size: int, operands: Any, _: tuple[()]) -> tuple[jax.Array, ...]:
-        state, leaving, filled, leaving_distance, old_spans, spans, num_valid = operands
-        old = jnp.arange(size, dtype=jnp.int32)[None] < state.count[:, None]
-        vectors, distance, count, dropped = expire(
-            jnp.concatenate([state.buffer[:, :size], leaving], axis=1),
-            jnp.concatenate(
-                [state.distance[:, :size] + num_valid[:, None], leaving_distance], axis=1
-            ),
-            jnp.concatenate([old_spans[:, :size], spans[:, :length]], axis=1),
-            jnp.concatenate([old, filled], axis=1),
-            ramp,
-            room,
-        )
-        corner = (0,) * state.buffer.ndim
-        return (
-            jax.lax.dynamic_update_slice(state.buffer, vectors, corner),
-            jax.lax.dynamic_update_slice(state.distance, distance, corner[:2]),
-            count,
-            dropped,
-        )
-
     buffer, distance, count, dropped = switch(
-        branch,
+        bound(_keep, ramp=ramp),
         sizes,
         state.count.max(),
         (state, leaving, filled, leaving_distance, old_spans, spans, num_valid),
