@@ -64,12 +64,18 @@ def bound(function: Callable[..., Any], **values: Any) -> Bound:
     return Bound(function, tuple(sorted(values.items())))
 
 
+def unchanged(differentiable: Any) -> Any:
+    """For `switch`: there is nothing to prepare."""
+    return differentiable
+
+
 def switch(
     read: Bound,
     sizes: tuple[int, ...],
     needed: jax.Array,
     non_differentiable: Any,
     differentiable: Any,
+    prepare: Callable[[Any], Any] = unchanged,
 ) -> Any:
     """`read(size, non_differentiable, differentiable)` with the smallest size that holds `needed`.
 
@@ -81,26 +87,61 @@ def switch(
       needed: int32 scalar.
       non_differentiable: pytree that no gradient flows to.
       differentiable: pytree of floats that gradients flow to.
+      prepare: makes of `differentiable` what `read` is given: what is the same for every size, so
+        that it is compiled once. Pure, as `bound` asks for; computed again in the backward pass, too.
 
     Returns:
       The result of `read`.
     """
     if len(sizes) == 1:
-        return read(sizes[0], non_differentiable, differentiable)
-    return _run(read, sizes, smallest(sizes, needed), non_differentiable, differentiable)
+        return read(sizes[0], non_differentiable, prepare(differentiable))
+    index = smallest(sizes, needed)
+    return _run(read, prepare, sizes, index, non_differentiable, differentiable)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _run(read: Bound, sizes: tuple[int, ...], index: jax.Array, *operands: Any) -> Any:
-    return _one_of(read, sizes, index, *operands)
+# The two functions below are programs of their own, which JAX keeps and reuses where the static
+# arguments are equal and the others have the same shapes: in the other layers of a model.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _run(
+    read: Bound,
+    prepare: Callable[[Any], Any],
+    sizes: tuple[int, ...],
+    index: jax.Array,
+    non_differentiable: Any,
+    differentiable: Any,
+) -> Any:
+    return _one_of(read, sizes, index, non_differentiable, prepare(differentiable))
 
 
-def _forward(read: Bound, sizes: tuple[int, ...], *operands: Any) -> tuple[Any, Any]:
-    return _one_of(read, sizes, *operands), operands
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _gradient(
+    read: Bound,
+    prepare: Callable[[Any], Any],
+    sizes: tuple[int, ...],
+    index: jax.Array,
+    non_differentiable: Any,
+    differentiable: Any,
+    gradient: Any,
+) -> Any:
+    prepared, pull_prepared = jax.vjp(prepare, differentiable)
+    pull = bound(_pull, read=read)
+    to_prepared = _one_of(pull, sizes, index, non_differentiable, prepared, gradient)
+    return pull_prepared(to_prepared)[0]
 
 
-def _backward(read: Bound, sizes: tuple[int, ...], operands: Any, gradient: Any) -> tuple[Any, ...]:
-    return None, None, _one_of(bound(_pull, read=read), sizes, *operands, gradient)
+def _forward(*arguments: Any) -> tuple[Any, Any]:
+    return _run(*arguments), arguments[3:]
+
+
+def _backward(
+    read: Bound,
+    prepare: Callable[[Any], Any],
+    sizes: tuple[int, ...],
+    residuals: Any,
+    gradient: Any,
+) -> tuple[Any, ...]:
+    return None, None, _gradient(read, prepare, sizes, *residuals, gradient)
 
 
 _run.defvjp(_forward, _backward)
@@ -115,8 +156,6 @@ def _pull(size: int, non_differentiable: Any, differentiable: Any, gradient: Any
     return jax.vjp(of_differentiable, differentiable)[1](gradient)[0]
 
 
-# A program of its own, which JAX keeps and reuses where the first two arguments are equal.
-@functools.partial(jax.jit, static_argnums=(0, 1))
 def _one_of(function: Bound, sizes: tuple[int, ...], index: jax.Array, *operands: Any) -> Any:
     """`function(size, *operands)` with the size number `index`."""
     branches = [functools.partial(function, size) for size in sizes]
@@ -157,6 +196,7 @@ def read_memory(
     params: Any,
     inputs: dict[str, Any],
     constants: dict[str, Any],
+    prepare: Callable[[Any], Any] = unchanged,
 ) -> Any:
     """Reads the used part of a memory, on every device for its own batch rows.
 
@@ -168,16 +208,16 @@ def read_memory(
       params: pytree of floats that all rows share; gradients flow to it.
       inputs: name to a pytree of floats, every leaf [batch, ...]; gradients flow to it.
       constants: name to a pytree, every leaf [batch, ...]; no gradient flows to it.
+      prepare: makes of `(params, inputs)` those that `read` is given; see `switch`.
 
     Returns:
       The result of `read` for the smallest size that holds what the device's rows need.
     """
-
     read_size = bound(_read_size, read=read)
 
     def on_device(params: Any, rows: Any) -> Any:
         needed, inputs, constants = rows
-        return switch(read_size, sizes, needed.max(), constants, (params, inputs))
+        return switch(read_size, sizes, needed.max(), constants, (params, inputs), prepare)
 
     return per_device(on_device, params, (needed, inputs, constants))
 

@@ -22,7 +22,10 @@ def read_segment(
     ramp: int,
     dropout_rate: float,
 ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, jax.Array]]:
-    """`reading.read_segment`, with the same arguments and results; dropout has other draws."""
+    """`reading.read_segment`, with the same results; dropout has other draws.
+
+    The arguments are the same, but `params` has the `table` of near positions, and `rows` has no `near`.
+    """
     state, length = rows['state'], rows['queries'].shape[2]
     width = state.window.shape[1]
     memory = jnp.concatenate([state.buffer[:, :size], state.window], axis=1)

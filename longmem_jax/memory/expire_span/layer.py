@@ -28,10 +28,11 @@ from longmem_jax.layers.switching import (
     read_memory,
     sizes_below,
     switch,
+    unchanged,
 )
 from longmem_jax.memory.expire_span import fused_reading
 from longmem_jax.memory.expire_span.cache import ExpireSpanCache, project_buffer, read_tokens
-from longmem_jax.memory.expire_span.reading import read_segment, weights_of_segment
+from longmem_jax.memory.expire_span.reading import read_segment, weights_of_segment, with_near
 from longmem_jax.memory.expire_span.settings import (
     check,
     check_training,
@@ -188,6 +189,7 @@ class ExpireSpan(nn.Module):
     def weights(self, x: jax.Array, state: ExpireSpanState, num_valid: jax.Array) -> jax.Array:
         """Weights of the buffer, the window and the segment, [batch, heads, length, keys]."""
         inputs, params, project = self._reading(self.normalize(x))
+        params, inputs = with_near((params, inputs), width=self.position_length)
         limit = jnp.full((x.shape[0],), self.limit or self.max_span, jnp.float32)
         rows = inputs | dict(state=state, num_valid=num_valid, limit=limit)
         sizes = dict(max_span=self.max_span, pre_div=self.pre_div, ramp=self.ramp)
@@ -211,10 +213,11 @@ class ExpireSpan(nn.Module):
         )
         if rate:
             constants['dropout'] = jax.random.split(self.make_rng('dropout'), batch)
-        read, blocks = fused_reading.read_segment, {}
+        read, blocks, prepare = fused_reading.read_segment, {}, unchanged
         if settings.kernels == 'plain':
             chunk = min(self.sizes[0], self.block_size or self.sizes[0])
             read, blocks = read_segment, dict(block_size=self.block_size, dropout_chunk=chunk)
+            prepare = bound(with_near, width=self.position_length)
         read = bound(
             read,
             project=project,
@@ -225,7 +228,7 @@ class ExpireSpan(nn.Module):
             **blocks,
         )
         out, loss, (buffer_spans, window_spans) = read_memory(
-            read, self.sizes, state.count, params, inputs, constants
+            read, self.sizes, state.count, params, inputs, constants, prepare
         )
         buffer_spans, window_spans = self._cut(buffer_spans), self._cut(window_spans)
         segment_spans = jax.lax.stop_gradient(inputs['spans'])
