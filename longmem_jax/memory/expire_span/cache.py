@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from longmem_jax.layers.attention_products import dot, mix
 from longmem_jax.layers.projections import repeat_heads
 from longmem_jax.layers.switching import Projector
-from longmem_jax.memory.expire_span.spans import cut, expire_spans, filled_columns, masks
+from longmem_jax.memory.expire_span.ramp import masks
+from longmem_jax.memory.expire_span.spans import cut, expire_spans, filled_columns
 
 
 @flax.struct.dataclass

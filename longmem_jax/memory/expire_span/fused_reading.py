@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from longmem_jax.layers import fused_spans
 from longmem_jax.layers.fused_blocks import NEVER_SINCE
-from longmem_jax.memory.expire_span.spans import expire_spans, filled_columns, ramp_loss_of_keys
+from longmem_jax.memory.expire_span.ramp import ramp_loss_of_keys
+from longmem_jax.memory.expire_span.spans import expire_spans, filled_columns
 
 
 def read_segment(

@@ -32,6 +32,7 @@ from longmem_jax.layers.switching import (
 )
 from longmem_jax.memory.expire_span import fused_reading
 from longmem_jax.memory.expire_span.cache import ExpireSpanCache, project_buffer, read_tokens
+from longmem_jax.memory.expire_span.ramp import ramp_mask
 from longmem_jax.memory.expire_span.reading import read_segment, weights_of_segment, with_near
 from longmem_jax.memory.expire_span.settings import (
     check,
@@ -45,7 +46,6 @@ from longmem_jax.memory.expire_span.spans import (
     cut,
     expire_spans,
     memory_size,
-    ramp_mask,
     sizes_to_write,
     write,
 )

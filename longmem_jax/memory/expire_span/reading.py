@@ -16,7 +16,8 @@ from longmem_jax.layers.attention_products import RunningMix, dot, empty_mix, mi
 from longmem_jax.layers.by_distance import add_at
 from longmem_jax.layers.projections import repeat_heads
 from longmem_jax.layers.weight_dropout import factor_by_column, memory_factor, rest_factor
-from longmem_jax.memory.expire_span.spans import expire_spans, filled_columns, masks
+from longmem_jax.memory.expire_span.ramp import masks
+from longmem_jax.memory.expire_span.spans import expire_spans, filled_columns
 
 
 def blocks_of(size: int, block_size: int, chunk: int) -> tuple[int, int]:
