@@ -1,5 +1,6 @@
 """Initial values of the linear maps of a model: one scheme for all kernels, `config.model.init`."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,34 @@ from jax.nn.initializers import Initializer, variance_scaling
 from longmem_jax.contract import INITS, ModelSettings
 
 
-def by_scheme(scheme: str, std: float, inputs: Sequence[int]) -> Initializer:
+@dataclasses.dataclass(frozen=True)
+class ByScheme:
+    """An initialiser, see `by_scheme`; equal ones are equal, and so are modules that have them.
+
+    Attributes:
+      scheme, std, inputs: as there.
+      factor: of all values.
+    """
+
+    scheme: str
+    std: float
+    inputs: tuple[int, ...]
+    factor: float = 1.0
+
+    def __call__(self, key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+        """Draws the values of a kernel."""
+        outputs = [i for i in range(len(shape)) if i not in self.inputs]
+        axes = dict(in_axis=self.inputs, out_axis=outputs)
+        initializer = {
+            'normal': jax.nn.initializers.normal(self.std),
+            'glorot_uniform': variance_scaling(1.0, 'fan_avg', 'uniform', **axes),
+            'torch': variance_scaling(1 / 3, 'fan_in', 'uniform', **axes),
+        }[self.scheme]
+        values = initializer(key, shape, dtype)
+        return values if self.factor == 1.0 else self.factor * values
+
+
+def by_scheme(scheme: str, std: float, inputs: Sequence[int], factor: float = 1.0) -> ByScheme:
     """The initialiser of a linear map.
 
     Args:
@@ -18,19 +46,10 @@ def by_scheme(scheme: str, std: float, inputs: Sequence[int]) -> Initializer:
         (Glorot and Bengio, 2010); 'torch', U(-a, a) with a = fan_in**-0.5, PyTorch's for linear maps.
       std: standard deviation of 'normal'; the other schemes follow from the shape.
       inputs: axes of the kernel that are summed over; all others are outputs.
+      factor: of all values.
     """
-
-    def initialize(key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
-        axes = dict(in_axis=inputs, out_axis=[i for i in range(len(shape)) if i not in inputs])
-        initializer = {
-            'normal': jax.nn.initializers.normal(std),
-            'glorot_uniform': variance_scaling(1.0, 'fan_avg', 'uniform', **axes),
-            'torch': variance_scaling(1 / 3, 'fan_in', 'uniform', **axes),
-        }[scheme]
-        return initializer(key, shape, dtype)
-
     assert scheme in INITS
-    return initialize
+    return ByScheme(scheme, std, tuple(inputs), factor)
 
 
 def kernel(settings: ModelSettings, inputs: int = 1, *, residual: bool = False) -> Initializer:
@@ -43,14 +62,11 @@ def kernel(settings: ModelSettings, inputs: int = 1, *, residual: bool = False) 
       residual: whether the result is added to the residual stream, so that
         `settings.scale_residual_init` divides the kernel by sqrt(2 num_layers).
     """
-    initializer = by_scheme(settings.init, settings.init_std, range(inputs))
-    if not (residual and settings.scale_residual_init):
-        return initializer
-    share = (2 * settings.num_layers) ** -0.5
-    return lambda key, shape, dtype=jnp.float32: share * initializer(key, shape, dtype)
+    shared = residual and settings.scale_residual_init
+    factor = (2 * settings.num_layers) ** -0.5 if shared else 1.0
+    return by_scheme(settings.init, settings.init_std, range(inputs), factor)
 
 
 def xavier_uniform(gain: float, inputs: int = 1) -> Initializer:
     """Glorot's uniform initialiser times `gain`, for maps that have one of their own; as `kernel`."""
-    uniform = by_scheme('glorot_uniform', 1.0, range(inputs))
-    return lambda key, shape, dtype=jnp.float32: gain * uniform(key, shape, dtype)
+    return by_scheme('glorot_uniform', 1.0, range(inputs), gain)

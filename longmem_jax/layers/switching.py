@@ -8,6 +8,8 @@ A memory passes `read_memory` a pure function of the size, the parameters and th
 `as_function` and `memory_projector` turn linen modules into such functions.
 """
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -38,12 +40,42 @@ def smallest(sizes: tuple[int, ...], needed: jax.Array) -> jax.Array:
     return jnp.minimum(index, len(sizes) - 1).astype(jnp.int32)
 
 
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """A function with values for some of its keyword arguments; see `bound`."""
+
+    function: Callable[..., Any]
+    values: tuple[tuple[str, Any], ...]
+
+    def __call__(self, *args: Any) -> Any:
+        """Calls the function with the values."""
+        return self.function(*args, **dict(self.values))
+
+
+def bound(function: Callable[..., Any], **values: Any) -> Bound:
+    """Like `functools.partial`, but two of the same function and equal values are equal.
+
+    So JAX traces a `switch` once for all layers that have the same settings and shapes.
+
+    Args:
+      function: pure, and defined at the top level of a file: it must hold no arrays.
+      **values: hashable.
+    """
+    return Bound(function, tuple(sorted(values.items())))
+
+
+def unchanged(differentiable: Any) -> Any:
+    """For `switch`: there is nothing to prepare."""
+    return differentiable
+
+
 def switch(
-    read: Callable[[int, Any, Any], Any],
+    read: Bound,
     sizes: tuple[int, ...],
     needed: jax.Array,
     non_differentiable: Any,
     differentiable: Any,
+    prepare: Callable[[Any], Any] = unchanged,
 ) -> Any:
     """`read(size, non_differentiable, differentiable)` with the smallest size that holds `needed`.
 
@@ -55,36 +87,79 @@ def switch(
       needed: int32 scalar.
       non_differentiable: pytree that no gradient flows to.
       differentiable: pytree of floats that gradients flow to.
+      prepare: makes of `differentiable` what `read` is given: what is the same for every size, so
+        that it is compiled once. Pure, as `bound` asks for; computed again in the backward pass, too.
 
     Returns:
       The result of `read`.
     """
     if len(sizes) == 1:
-        return read(sizes[0], non_differentiable, differentiable)
+        return read(sizes[0], non_differentiable, prepare(differentiable))
+    index = smallest(sizes, needed)
+    return _run(read, prepare, sizes, index, non_differentiable, differentiable)
 
-    def branches(function: Callable[..., Any]) -> list[Callable[..., Any]]:
-        # Bound as a default argument, so that each branch has its own size.
-        return [lambda *operands, size=size: function(size, *operands) for size in sizes]
 
-    def pull(size: int, non_differentiable: Any, differentiable: Any, gradient: Any) -> Any:
-        def of_differentiable(differentiable: Any) -> Any:
-            return read(size, non_differentiable, differentiable)
+# The two functions below are programs of their own, which JAX keeps and reuses where the static
+# arguments are equal and the others have the same shapes: in the other layers of a model.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _run(
+    read: Bound,
+    prepare: Callable[[Any], Any],
+    sizes: tuple[int, ...],
+    index: jax.Array,
+    non_differentiable: Any,
+    differentiable: Any,
+) -> Any:
+    return _one_of(read, sizes, index, non_differentiable, prepare(differentiable))
 
-        return jax.vjp(of_differentiable, differentiable)[1](gradient)[0]
 
-    @jax.custom_vjp
-    def run(index: jax.Array, non_differentiable: Any, differentiable: Any) -> Any:
-        return jax.lax.switch(index, branches(read), non_differentiable, differentiable)
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _gradient(
+    read: Bound,
+    prepare: Callable[[Any], Any],
+    sizes: tuple[int, ...],
+    index: jax.Array,
+    non_differentiable: Any,
+    differentiable: Any,
+    gradient: Any,
+) -> Any:
+    prepared, pull_prepared = jax.vjp(prepare, differentiable)
+    pull = bound(_pull, read=read)
+    to_prepared = _one_of(pull, sizes, index, non_differentiable, prepared, gradient)
+    return pull_prepared(to_prepared)[0]
 
-    def forward(index: jax.Array, *operands: Any) -> tuple[Any, tuple[Any, ...]]:
-        return run(index, *operands), (index, *operands)
 
-    def backward(residuals: tuple[Any, ...], gradient: Any) -> tuple[Any, ...]:
-        index, *operands = residuals
-        return None, None, jax.lax.switch(index, branches(pull), *operands, gradient)
+def _forward(*arguments: Any) -> tuple[Any, Any]:
+    return _run(*arguments), arguments[3:]
 
-    run.defvjp(forward, backward)
-    return run(smallest(sizes, needed), non_differentiable, differentiable)
+
+def _backward(
+    read: Bound,
+    prepare: Callable[[Any], Any],
+    sizes: tuple[int, ...],
+    residuals: Any,
+    gradient: Any,
+) -> tuple[Any, ...]:
+    return None, None, _gradient(read, prepare, sizes, *residuals, gradient)
+
+
+_run.defvjp(_forward, _backward)
+
+
+def _pull(size: int, non_differentiable: Any, differentiable: Any, gradient: Any, *, read: Bound):
+    """The gradient of `differentiable`, from that of the result of `read`."""
+
+    def of_differentiable(differentiable: Any) -> Any:
+        return read(size, non_differentiable, differentiable)
+
+    return jax.vjp(of_differentiable, differentiable)[1](gradient)[0]
+
+
+def _one_of(function: Bound, sizes: tuple[int, ...], index: jax.Array, *operands: Any) -> Any:
+    """`function(size, *operands)` with the size number `index`."""
+    branches = [functools.partial(function, size) for size in sizes]
+    return jax.lax.switch(index, branches, *operands)
 
 
 def per_device(function: Callable[[Any, Any], Any], params: Any, rows: Any) -> Any:
@@ -115,12 +190,13 @@ def per_device(function: Callable[[Any, Any], Any], params: Any, rows: Any) -> A
 
 
 def read_memory(
-    read: Callable[[int, Any, dict[str, Any]], Any],
+    read: Bound,
     sizes: tuple[int, ...],
     needed: jax.Array,
     params: Any,
     inputs: dict[str, Any],
     constants: dict[str, Any],
+    prepare: Callable[[Any], Any] = unchanged,
 ) -> Any:
     """Reads the used part of a memory, on every device for its own batch rows.
 
@@ -132,23 +208,39 @@ def read_memory(
       params: pytree of floats that all rows share; gradients flow to it.
       inputs: name to a pytree of floats, every leaf [batch, ...]; gradients flow to it.
       constants: name to a pytree, every leaf [batch, ...]; no gradient flows to it.
+      prepare: makes of `(params, inputs)` those that `read` is given; see `switch`.
 
     Returns:
       The result of `read` for the smallest size that holds what the device's rows need.
     """
-
-    def read_size(size: int, constants: dict[str, Any], differentiable: Any) -> Any:
-        params, inputs = differentiable
-        return read(size, params, constants | inputs)
+    read_size = bound(_read_size, read=read)
 
     def on_device(params: Any, rows: Any) -> Any:
         needed, inputs, constants = rows
-        return switch(read_size, sizes, needed.max(), constants, (params, inputs))
+        return switch(read_size, sizes, needed.max(), constants, (params, inputs), prepare)
 
     return per_device(on_device, params, (needed, inputs, constants))
 
 
-def as_function(module: Any) -> tuple[Callable[[Any, Any], Any], Any]:
+def _read_size(size: int, constants: dict[str, Any], differentiable: Any, *, read: Bound) -> Any:
+    params, inputs = differentiable
+    return read(size, params, constants | inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """An unbound linen module, or a plain function, as `f(variables, x)`; equal ones are equal."""
+
+    module: Any
+
+    def __call__(self, variables: Any, x: jax.Array) -> jax.Array:
+        """Applies it."""
+        if isinstance(self.module, nn.Module):
+            return self.module.apply(variables, x)
+        return self.module(x)
+
+
+def as_function(module: Any) -> tuple[Function, Any]:
     """A bound linen module (or plain function) as `f(variables, x)` and its variables.
 
     Linen modules must not be called inside `lax.switch`; pure functions may. The module must have
@@ -158,32 +250,40 @@ def as_function(module: Any) -> tuple[Callable[[Any, Any], Any], Any]:
         unbound, variables = module.unbind()
         # What runs later, such as a backward pass, is outside of `nn.intercept_methods`.
         params = low_rank.merged(variables.get('params', {}))
-        return unbound.apply, {**variables, 'params': params}
-    return (lambda variables, x: module(x)), {}
+        return Function(unbound), {**variables, 'params': params}
+    return Function(module), {}
 
 
-def memory_projector(
-    normalize: Any, key: Any, value: Any
-) -> tuple[Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]], Any]:
-    """Norm and projections of remembered vectors as one pure function.
+@dataclasses.dataclass(frozen=True)
+class Projector:
+    """Norm and projections of remembered vectors as one pure function; see `memory_projector`."""
+
+    normalize: Function
+    key: Function
+    value: Function
+
+    def __call__(self, variables: Any, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """The normalised vectors, their keys and their values.
+
+        Args:
+          variables: of the three functions.
+          hidden: [batch, n, d_model].
+
+        Returns:
+          [batch, n, d_model], and twice [batch, kv_heads, n, head_dim].
+        """
+        normalize, key, value = variables
+        normalized = self.normalize(normalize, hidden)
+        return normalized, self.key(key, normalized), self.value(value, normalized)
+
+
+def memory_projector(normalize: Any, key: Any, value: Any) -> tuple[Projector, Any]:
+    """Norm and projections of remembered vectors as one pure function, and its variables.
 
     Args:
       normalize, key, value: see `as_function`.
-
-    Returns:
-      `project(variables, hidden) -> normalized, keys, values`, with hidden and normalized
-      [batch, n, d_model], keys and values [batch, kv_heads, n, head_dim]; and its variables.
     """
     functions, variables = zip(
         *(as_function(module) for module in (normalize, key, value)), strict=True
     )
-
-    def project(variables: Any, hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        normalized = functions[0](variables[0], hidden)
-        key, value = (
-            function(own, normalized)
-            for function, own in zip(functions[1:], variables[1:], strict=True)
-        )
-        return normalized, key, value
-
-    return project, variables
+    return Projector(*functions), variables

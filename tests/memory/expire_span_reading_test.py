@@ -46,9 +46,9 @@ def operands():
         projector=(normal(CHANNELS, CHANNELS) / 4, normal(CHANNELS, CHANNELS) / 4),
         kernel=normal(CHANNELS) / 4,
         bias=jnp.asarray(0.3),
-        table=normal(WIDTH, head),
     )
     inputs = {name: normal(BATCH, HEADS, LENGTH, head) for name in ('queries', 'keys', 'values')}
+    inputs['near'] = normal(BATCH, HEADS, LENGTH, WIDTH + LENGTH)
     inputs['spans'] = jnp.asarray(random.uniform(0, 30, (BATCH, LENGTH)), jnp.float32)
     count = jnp.asarray([ROOM - 2, 6], jnp.int32)
     distance = np.tile(np.arange(ROOM + WIDTH, WIDTH, -1), (BATCH, 1))

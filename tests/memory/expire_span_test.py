@@ -14,6 +14,7 @@ from longmem_jax.devices.sharding import make_mesh
 from longmem_jax.layers.switching import sizes_below, smallest
 from longmem_jax.layers.weight_dropout import factor_by_column
 from longmem_jax.memory.expire_span import layer as expire_span
+from longmem_jax.memory.expire_span import ramp as ramps
 from longmem_jax.memory.expire_span import spans as expiring
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models import block as block_module
@@ -133,8 +134,8 @@ def test_mask_and_loss_are_those_of_a_loop():
     spans = random.uniform(0, 12, (2, 6)).astype(np.float32)
     distance = random.integers(0, 15, (2, length, 6))
     visible = random.random((2, length, 6)) < 0.7
-    soft = expiring.ramp_mask(jnp.asarray(spans)[:, None], jnp.asarray(distance), ramp)
-    loss = expiring.ramp_loss(
+    soft = ramps.ramp_mask(jnp.asarray(spans)[:, None], jnp.asarray(distance), ramp)
+    loss = ramps.ramp_loss(
         jnp.asarray(spans)[:, None], jnp.asarray(distance), soft, jnp.asarray(visible), ramp, length
     )
     for lane in range(2):
@@ -149,6 +150,33 @@ def test_mask_and_loss_are_those_of_a_loop():
         np.testing.assert_allclose(loss[lane], total, rtol=1e-5)
 
 
+def test_derivatives_of_masks_are_those_of_their_parts():
+    """Those that JAX derives, with keys that are not filled, padding, and spans that end on a token."""
+    random, ramp, length = np.random.default_rng(1), 4, 7
+    spans = jnp.asarray(random.integers(0, 100, (2, 40)) / 4, jnp.float32)
+    distance = jnp.asarray(random.integers(-length, 20, (2, 1, 40)), jnp.int32)
+    distance = distance + jnp.arange(length, dtype=jnp.int32)[None, :, None]
+    filled = jnp.asarray(random.random((2, 40)) < 0.8)
+    num_queries = jnp.asarray([length, 3], jnp.int32)
+    weights = jnp.asarray(random.normal(size=distance.shape), jnp.float32)
+
+    def by_rule(spans):
+        soft, loss = ramps.masks(distance, spans, filled, num_queries, ramp)
+        return (soft * weights).sum() + 3 * loss.sum()
+
+    def by_parts(spans):
+        visible = filled[:, None] & (distance >= 1)
+        soft = jnp.where(visible, ramps.ramp_mask(spans[:, None], distance, ramp), 0.0)
+        counted = visible & (jnp.arange(length)[None, :, None] < num_queries[:, None, None])
+        loss = ramps.ramp_loss(spans[:, None], distance, soft, counted, ramp, length)
+        return (soft * weights).sum() + 3 * loss.sum()
+
+    ends = (spans[:, None] == distance) & filled[:, None]
+    assert ends.sum() > 5, 'some masks must be at an end of the ramp'
+    np.testing.assert_allclose(by_rule(spans), by_parts(spans), rtol=1e-6)
+    np.testing.assert_allclose(jax.grad(by_rule)(spans), jax.grad(by_parts)(spans), atol=1e-6)
+
+
 def test_loss_in_closed_form_is_that_of_all_pairs():
     """Values and derivatives, with keys that are not filled and queries that are padding."""
     random, ramp, length = np.random.default_rng(0), 4, 7
@@ -160,10 +188,10 @@ def test_loss_in_closed_form_is_that_of_all_pairs():
     since = jnp.where(filled, 1 - distance, 2**30)
 
     def of_pairs(spans):
-        return expiring.masks(by_pair, spans, filled, num_queries, ramp)[1]
+        return ramps.masks(by_pair, spans, filled, num_queries, ramp)[1]
 
     def of_keys(spans):
-        return expiring.ramp_loss_of_keys(spans, distance, since, num_queries, ramp, length)
+        return ramps.ramp_loss_of_keys(spans, distance, since, num_queries, ramp, length)
 
     assert np.all(of_pairs(spans) < -0.1)
     np.testing.assert_allclose(of_keys(spans), of_pairs(spans), rtol=1e-5)

@@ -7,46 +7,29 @@ smallest that holds the widest span. With `per = 'none'` the span is fixed, whic
 Transformer-XL of the Expire-Span paper.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
-import flax.struct
 import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, Graft, ModelSettings
 from longmem_jax.layers import fused_spans, near_positions
-from longmem_jax.layers.attention_products import dot, mix, weights_of
-from longmem_jax.layers.projections import Projections, repeat_heads
+from longmem_jax.layers.attention_products import weights_of
+from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import write_at
-from longmem_jax.layers.switching import memory_projector, read_memory, sizes_below, switch
+from longmem_jax.layers.switching import bound, memory_projector, read_memory, sizes_below, switch
+from longmem_jax.memory.adaptive_span.cache import AdaptiveSpanCache, project_memory, read_tokens
 from longmem_jax.memory.adaptive_span.reading import read_segment, scores_of_segment
 from longmem_jax.memory.adaptive_span.settings import check, recipe
-from longmem_jax.memory.adaptive_span.spans import reach, span_mask, visible
+from longmem_jax.memory.adaptive_span.spans import reach, span_mask
 from longmem_jax.memory.adaptive_span.view import held, read
 from longmem_jax.memory.adaptive_span.writing import AdaptiveSpanState, remember
 from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View
 
 MARGIN = 64  # tokens kept beyond the span when memory is trimmed, for spans that grow
-
-
-@flax.struct.dataclass
-class AdaptiveSpanCache:
-    """What an open segment reads, and will write when it closes.
-
-    Attributes:
-      keys, values: [batch, kv_heads, max_span + segment_length, head_dim].
-      hidden: [batch, segment_length, d_model], inputs of this layer so far.
-      count: int32 [batch], as in the state.
-    """
-
-    keys: jax.Array
-    values: jax.Array
-    hidden: jax.Array
-    count: jax.Array
 
 
 class AdaptiveSpan(nn.Module):
@@ -160,7 +143,7 @@ class AdaptiveSpan(nn.Module):
         constants = dict(memory=jax.lax.stop_gradient(state.hidden), count=state.count)
         if rate:
             constants['dropout'] = jax.random.split(self.make_rng('dropout'), batch)
-        read = functools.partial(
+        read = bound(
             read_segment,
             project=project,
             max_span=self.max_span,
@@ -189,12 +172,7 @@ class AdaptiveSpan(nn.Module):
             self.normalize, self.projections.key, self.projections.value
         )
 
-        def read(size: int, operands: Any, _: tuple[()]) -> tuple[jax.Array, jax.Array]:
-            variables, hidden = operands
-            _, keys, values = project(variables, hidden[:, self.max_span - size :])
-            room = [(0, 0), (0, 0), (self.max_span - size, settings.segment_length), (0, 0)]
-            return jnp.pad(keys, room), jnp.pad(values, room)
-
+        read = bound(project_memory, project=project, length=settings.segment_length)
         keys, values = switch(read, self.sizes, self._reach(), (variables, state.hidden), ())
         hidden = jnp.zeros((batch_size, settings.segment_length, settings.d_model), settings.dtype)
         return AdaptiveSpanCache(keys, values, hidden, state.count)
@@ -215,23 +193,7 @@ class AdaptiveSpan(nn.Module):
         )
         position = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
         table, share = self.shared(), self._share()
-
-        def read(size: int, operands: Any, _: tuple[()]) -> jax.Array:
-            cache, queries, table, share, position = operands
-            keys, values = (
-                repeat_heads(cached[:, :, max_span - size :], settings.num_heads)
-                for cached in (cache.keys, cache.values)
-            )
-            index = jnp.arange(keys.shape[2], dtype=jnp.int32)[None, None]
-            distance = size + position[..., None] - index
-            scores = dot(queries, keys)
-            scores = scores + near_positions.at_distances(queries, table, distance)
-            seen = visible(distance, jnp.maximum(size - cache.count, 0), max_span)
-            soft = None
-            if share is not None:
-                soft = span_mask(share.astype(scores.dtype), distance, max_span, self.ramp)
-            return mix(scores, values, seen, soft, None)
-
+        read = bound(read_tokens, max_span=max_span, ramp=self.ramp)
         out = switch(read, self.sizes, self._reach(), (cache, queries, table, share, position), ())
         return self.projections.out(out), cache
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from longmem_jax.layers import fused_spans
 from longmem_jax.layers.fused_blocks import NEVER_SINCE
-from longmem_jax.memory.expire_span.spans import expire_spans, filled_columns, ramp_loss_of_keys
+from longmem_jax.memory.expire_span.ramp import ramp_loss_of_keys
+from longmem_jax.memory.expire_span.spans import expire_spans, filled_columns
 
 
 def read_segment(
@@ -22,7 +23,10 @@ def read_segment(
     ramp: int,
     dropout_rate: float,
 ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, jax.Array]]:
-    """`reading.read_segment`, with the same arguments and results; dropout has other draws."""
+    """`reading.read_segment`, with the same results; dropout has other draws.
+
+    The arguments are the same, but `params` has the `table` of near positions, and `rows` has no `near`.
+    """
     state, length = rows['state'], rows['queries'].shape[2]
     width = state.window.shape[1]
     memory = jnp.concatenate([state.buffer[:, :size], state.window], axis=1)

@@ -9,7 +9,6 @@ As in the authors' code, spans are recomputed in every segment from the kept vec
 weights, and a query never attends to itself.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -20,19 +19,21 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, Graft, ModelSettings
 from longmem_jax.layers import fused_spans, near_positions
-from longmem_jax.layers.attention_products import dot, mix
-from longmem_jax.layers.projections import Projections, repeat_heads
+from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.switching import (
+    bound,
     memory_projector,
     per_device,
     read_memory,
     sizes_below,
     switch,
+    unchanged,
 )
 from longmem_jax.memory.expire_span import fused_reading
-from longmem_jax.memory.expire_span.cache import ExpireSpanCache
-from longmem_jax.memory.expire_span.reading import read_segment, weights_of_segment
+from longmem_jax.memory.expire_span.cache import ExpireSpanCache, project_buffer, read_tokens
+from longmem_jax.memory.expire_span.ramp import ramp_mask
+from longmem_jax.memory.expire_span.reading import read_segment, weights_of_segment, with_near
 from longmem_jax.memory.expire_span.settings import (
     check,
     check_training,
@@ -42,11 +43,9 @@ from longmem_jax.memory.expire_span.settings import (
 )
 from longmem_jax.memory.expire_span.spans import (
     ExpireSpanState,
+    cut,
     expire_spans,
-    filled_columns,
-    masks,
     memory_size,
-    ramp_mask,
     sizes_to_write,
     write,
 )
@@ -131,7 +130,7 @@ class ExpireSpan(nn.Module):
 
     def _cut(self, spans: jax.Array) -> jax.Array:
         """Spans, none longer than `limit`."""
-        return jnp.minimum(spans, self.limit) if self.limit else spans
+        return cut(spans, self.limit)
 
     def spans(self, x: jax.Array) -> jax.Array:
         """Spans of the layer's inputs [batch, n, d_model] in tokens, float32 [batch, n]."""
@@ -190,6 +189,7 @@ class ExpireSpan(nn.Module):
     def weights(self, x: jax.Array, state: ExpireSpanState, num_valid: jax.Array) -> jax.Array:
         """Weights of the buffer, the window and the segment, [batch, heads, length, keys]."""
         inputs, params, project = self._reading(self.normalize(x))
+        params, inputs = with_near((params, inputs), width=self.position_length)
         limit = jnp.full((x.shape[0],), self.limit or self.max_span, jnp.float32)
         rows = inputs | dict(state=state, num_valid=num_valid, limit=limit)
         sizes = dict(max_span=self.max_span, pre_div=self.pre_div, ramp=self.ramp)
@@ -213,11 +213,12 @@ class ExpireSpan(nn.Module):
         )
         if rate:
             constants['dropout'] = jax.random.split(self.make_rng('dropout'), batch)
-        read, blocks = fused_reading.read_segment, {}
+        read, blocks, prepare = fused_reading.read_segment, {}, unchanged
         if settings.kernels == 'plain':
             chunk = min(self.sizes[0], self.block_size or self.sizes[0])
             read, blocks = read_segment, dict(block_size=self.block_size, dropout_chunk=chunk)
-        read = functools.partial(
+            prepare = bound(with_near, width=self.position_length)
+        read = bound(
             read,
             project=project,
             max_span=self.max_span,
@@ -227,7 +228,7 @@ class ExpireSpan(nn.Module):
             **blocks,
         )
         out, loss, (buffer_spans, window_spans) = read_memory(
-            read, self.sizes, state.count, params, inputs, constants
+            read, self.sizes, state.count, params, inputs, constants, prepare
         )
         buffer_spans, window_spans = self._cut(buffer_spans), self._cut(window_spans)
         segment_spans = jax.lax.stop_gradient(inputs['spans'])
@@ -266,20 +267,13 @@ class ExpireSpan(nn.Module):
         project, variables = memory_projector(
             self.normalize, self.projections.key, self.projections.value
         )
-        room = self.sizes[-1]
-
-        def read(size: int, operands: Any, _: tuple[()]) -> tuple[jax.Array, ...]:
-            variables, kernel, bias, buffer = operands
-            normal, keys, values = project(variables, buffer[:, :size])
-            padding = [(0, 0), (0, room - size)]
-            spans = expire_spans(normal, kernel, bias, self.max_span, self.pre_div)
-            spans = self._cut(spans)
-            return (
-                jnp.pad(keys, [(0, 0), *padding, (0, 0)]),
-                jnp.pad(values, [(0, 0), *padding, (0, 0)]),
-                jnp.pad(spans, padding),
-            )
-
+        read = bound(
+            project_buffer,
+            project=project,
+            max_span=self.max_span,
+            pre_div=self.pre_div,
+            limit=self.limit,
+        )
         old = switch(
             read,
             self.sizes,
@@ -319,27 +313,7 @@ class ExpireSpan(nn.Module):
         position = (index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None])[..., None]
         recent = width + position - jnp.arange(cache.keys.shape[2], dtype=jnp.int32)[None, None]
         near = near_positions.at_distances(queries, self.shared(), recent)
-        length = cache.keys.shape[2] - width
-        all_queries = jnp.full(index.shape, length, jnp.int32)
-
-        def read(size: int, operands: Any, _: tuple[()]) -> jax.Array:
-            cache, queries, near, recent, position = operands
-            keys, values = (
-                repeat_heads(jnp.concatenate([old[:, :, :size], new], axis=2), settings.num_heads)
-                for old, new in ((cache.old_keys, cache.keys), (cache.old_values, cache.values))
-            )
-            scores = dot(queries, keys)
-            scores = scores + jnp.pad(near, [(0, 0)] * 3 + [(size, 0)]).astype(scores.dtype)
-            soft, _ = masks(
-                jnp.concatenate([cache.distance[:, None, :size] + position, recent], axis=2),
-                jnp.concatenate([cache.old_spans[:, :size], cache.spans], axis=1),
-                filled_columns(size, cache.count, width, cache.window_count, length),
-                all_queries,
-                self.ramp,
-            )
-            soft = soft[:, None].astype(scores.dtype)
-            return mix(scores, values, soft > 0, soft, None)
-
+        read = bound(read_tokens, width=width, ramp=self.ramp)
         out = switch(
             read, self.sizes, cache.count.max(), (cache, queries, near, recent, position), ()
         )

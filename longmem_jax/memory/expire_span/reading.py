@@ -16,7 +16,8 @@ from longmem_jax.layers.attention_products import RunningMix, dot, empty_mix, mi
 from longmem_jax.layers.by_distance import add_at
 from longmem_jax.layers.projections import repeat_heads
 from longmem_jax.layers.weight_dropout import factor_by_column, memory_factor, rest_factor
-from longmem_jax.memory.expire_span.spans import expire_spans, filled_columns, masks
+from longmem_jax.memory.expire_span.ramp import masks
+from longmem_jax.memory.expire_span.spans import expire_spans, filled_columns
 
 
 def blocks_of(size: int, block_size: int, chunk: int) -> tuple[int, int]:
@@ -32,6 +33,23 @@ def blocks_of(size: int, block_size: int, chunk: int) -> tuple[int, int]:
     chunks = -(-size // chunk)
     number = -(-chunks // max(block_size // chunk, 1))
     return number, -(-chunks // number) * chunk
+
+
+def with_near(differentiable: tuple[Any, dict[str, Any]], *, width: int) -> tuple[Any, Any]:
+    """Parameters and inputs of `read_segment`, of those with a `table` of near positions.
+
+    Args:
+      differentiable: parameters, and inputs by name.
+      width: tokens of the window.
+
+    Returns:
+      The parameters without the table; the inputs, and as `near` the scores by distance of window and
+      segment, [batch, heads, length, width + length].
+    """
+    params, inputs = differentiable
+    others = {name: value for name, value in params.items() if name != 'table'}
+    near = near_positions.whole_segment(inputs['queries'], params['table'], width)
+    return others, inputs | {'near': near}
 
 
 def read_segment(
@@ -51,11 +69,11 @@ def read_segment(
 
     Args:
       size: number of entries of the buffer that are read, the first ones.
-      params: `projector`, variables of `project`; `kernel` and `bias` of the spans; `table`, near
-        positions.
+      params: `projector`, variables of `project`; `kernel` and `bias` of the spans.
       rows: of the segment `queries` (scaled), `keys`, `values` [batch, heads, length, head_dim],
-        `spans` float [batch, length] and `num_valid` int32 [batch]; `state`, the memories; `limit`
-        float32 [batch], upper limit of spans; `dropout` random keys [batch], if any.
+        `near`, see `with_near`, `spans` float [batch, length] and `num_valid` int32 [batch]; `state`,
+        the memories; `limit` float32 [batch], upper limit of spans; `dropout` random keys [batch], if
+        any.
       project: see `memory_projector`.
       max_span, pre_div, ramp, block_size: fields of `ExpireSpan`.
       dropout_rate, dropout_chunk: see `factor_by_column`.
@@ -176,8 +194,7 @@ def _at_once(
     keys, values, spans = project_memory(memory)
     keys = repeat_heads(jnp.concatenate([keys, rows['keys']], axis=2), queries.shape[1])
     values = repeat_heads(jnp.concatenate([values, rows['values']], axis=2), queries.shape[1])
-    near = near_positions.whole_segment(queries, params['table'], width)
-    scores = add_at(dot(queries, keys), near, size)
+    scores = add_at(dot(queries, keys), rows['near'], size)
     recent = width - jnp.arange(width + length, dtype=jnp.int32)[None]
     recent = jnp.broadcast_to(recent, (queries.shape[0], width + length))
     soft, loss = _masked(

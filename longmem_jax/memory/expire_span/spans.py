@@ -1,4 +1,4 @@
-"""Spans, masks and deletion of Expire-Span (Sukhbaatar et al., 2021), as functions on arrays."""
+"""Spans and deletion of Expire-Span (Sukhbaatar et al., 2021), as functions on arrays."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.layers.attention_products import float32_type
-from longmem_jax.layers.switching import switch
+from longmem_jax.layers.switching import bound, switch
 from longmem_jax.layers.window import push
 from longmem_jax.segment import count_round
 
@@ -57,74 +57,9 @@ def expire_spans(
     return max_span * jax.nn.sigmoid(logits + bias.astype(dtype))
 
 
-def ramp_mask(spans: jax.Array, distance: jax.Array, ramp: int) -> jax.Array:
-    """Soft mask m of Eq. 5: 1 while the span lasts, then falling to 0 over `ramp` tokens.
-
-    Args:
-      spans: float [batch, 1, keys].
-      distance: int32 [batch | 1, queries, keys].
-      ramp: R.
-
-    Returns:
-      float [batch, queries, keys].
-    """
-    remaining = spans - distance.astype(spans.dtype)
-    return jnp.clip(remaining / ramp + 1, 0, 1)
-
-
-def ramp_loss(
-    spans: jax.Array,
-    distance: jax.Array,
-    soft: jax.Array,
-    visible: jax.Array,
-    ramp: int,
-    length: int,
-) -> jax.Array:
-    """The L1 loss of Sec. 4.2, [batch]: over pairs on the ramp only, `r / (ramp * length)`.
-
-    Only its gradient is used (r is negative there): it shortens spans, by 1 / ramp for every query
-    during which a memory expires.
-
-    Args:
-      spans: float [batch, 1, keys].
-      distance: int32 [batch | 1, queries, keys].
-      soft: float [batch, queries, keys], the result of `ramp_mask`.
-      visible: bool [batch, queries, keys], pairs that count.
-      ramp: R of Eq. 5.
-      length: number of queries that the sum is divided by.
-    """
-    falling = visible & (soft > 0) & (soft < 1)
-    remaining = jnp.where(falling, spans - distance.astype(spans.dtype), jnp.zeros_like(soft))
-    return remaining.sum(axis=(1, 2)) / (ramp * length)
-
-
-def ramp_loss_of_keys(
-    spans: jax.Array,
-    distance: jax.Array,
-    since: jax.Array,
-    num_queries: jax.Array,
-    ramp: int,
-    length: int,
-) -> jax.Array:
-    """`ramp_loss` of queries one token apart, [batch]: a sum per key in closed form.
-
-    On the ramp of a key are the queries from the first after its span to the last before its end.
-
-    Args:
-      spans: float [batch, keys].
-      distance: int32 [batch, keys], to query 0.
-      since: int32 [batch, keys], the first query that may see a key.
-      num_queries: int32 [batch], queries that count.
-      ramp: R of Eq. 5.
-      length: number of queries that the sum is divided by.
-    """
-    remaining = spans - distance.astype(spans.dtype)  # at query 0
-    detached = jax.lax.stop_gradient(remaining)
-    first = jnp.maximum(jnp.floor(detached) + 1, jnp.maximum(since, 0).astype(spans.dtype))
-    end = jnp.minimum(jnp.ceil(detached + ramp), num_queries[:, None].astype(spans.dtype))
-    number = jnp.maximum(end - first, 0)
-    total = number * (remaining - (first + end - 1) / 2)
-    return total.sum(axis=1) / (ramp * length)
+def cut(spans: jax.Array, limit: int) -> jax.Array:
+    """Spans, none longer than `limit`; 0 = no limit."""
+    return jnp.minimum(spans, limit) if limit else spans
 
 
 def filled_columns(
@@ -146,34 +81,6 @@ def filled_columns(
     return jnp.where(
         column < size, column < count[:, None], column - size >= width - window_count[:, None]
     )
-
-
-def masks(
-    distance: jax.Array,
-    spans: jax.Array,
-    filled: jax.Array,
-    num_queries: jax.Array,
-    ramp: int,
-) -> tuple[jax.Array, jax.Array]:
-    """Soft mask (Eq. 5) and loss (Sec. 4.2) of a segment's queries over some keys.
-
-    Args:
-      distance: int32 [batch, queries, keys], from each query back to each key.
-      spans: float [batch, keys], spans of the keys.
-      filled: bool [batch, keys].
-      num_queries: int32 [batch], queries that are not padding; others contribute nothing to the loss.
-      ramp: R of Eq. 5.
-
-    Returns:
-      float [batch, queries, keys] in [0, 1], 0 where nothing is seen; and float [batch], the part of
-      the loss that these keys have.
-    """
-    visible = filled[:, None] & (distance >= 1)
-    soft = ramp_mask(spans[:, None], distance, ramp)
-    soft = jnp.where(visible, soft, jnp.zeros_like(soft))
-    length = distance.shape[1]
-    is_query = jnp.arange(length, dtype=jnp.int32)[None, :, None] < num_queries[:, None, None]
-    return soft, ramp_loss(spans[:, None], distance, soft, visible & is_query, ramp, length)
 
 
 def alive(spans: jax.Array, distance: jax.Array, filled: jax.Array, ramp: int) -> jax.Array:
@@ -255,6 +162,27 @@ def sizes_to_write(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return sizes[::-2][::-1]
 
 
+def _keep(size: int, operands: Any, _: tuple[()], *, ramp: int) -> tuple[jax.Array, ...]:
+    """Buffer and distances after a segment, and how many are live and dropped; see `write`."""
+    state, leaving, filled, leaving_distance, old_spans, spans, num_valid = operands
+    old = jnp.arange(size, dtype=jnp.int32)[None] < state.count[:, None]
+    vectors, distance, count, dropped = expire(
+        jnp.concatenate([state.buffer[:, :size], leaving], axis=1),
+        jnp.concatenate([state.distance[:, :size] + num_valid[:, None], leaving_distance], axis=1),
+        jnp.concatenate([old_spans[:, :size], spans[:, : leaving.shape[1]]], axis=1),
+        jnp.concatenate([old, filled], axis=1),
+        ramp,
+        state.buffer.shape[1],
+    )
+    corner = (0,) * state.buffer.ndim
+    return (
+        jax.lax.dynamic_update_slice(state.buffer, vectors, corner),
+        jax.lax.dynamic_update_slice(state.distance, distance, corner[:2]),
+        count,
+        dropped,
+    )
+
+
 def write(
     sizes: tuple[int, ...],
     ramp: int,
@@ -277,7 +205,7 @@ def write(
       spans: float [batch, position_length + length], spans of window and segment, likewise.
     """
     hidden = hidden.astype(state.window.dtype)
-    width, length, room = state.window.shape[1], hidden.shape[1], state.buffer.shape[1]
+    width, length = state.window.shape[1], hidden.shape[1]
     window, window_count = push(state.window, state.window_count, hidden, num_valid)
     position = jnp.arange(length, dtype=jnp.int32)[None]
     # The first `num_valid` positions of window and segment leave the window.
@@ -285,29 +213,8 @@ def write(
     filled = (position < num_valid[:, None]) & (position >= width - state.window_count[:, None])
     leaving_distance = width + num_valid[:, None] - position
 
-    def branch(size: int, operands: Any, _: tuple[()]) -> tuple[jax.Array, ...]:
-        state, leaving, filled, leaving_distance, old_spans, spans, num_valid = operands
-        old = jnp.arange(size, dtype=jnp.int32)[None] < state.count[:, None]
-        vectors, distance, count, dropped = expire(
-            jnp.concatenate([state.buffer[:, :size], leaving], axis=1),
-            jnp.concatenate(
-                [state.distance[:, :size] + num_valid[:, None], leaving_distance], axis=1
-            ),
-            jnp.concatenate([old_spans[:, :size], spans[:, :length]], axis=1),
-            jnp.concatenate([old, filled], axis=1),
-            ramp,
-            room,
-        )
-        corner = (0,) * state.buffer.ndim
-        return (
-            jax.lax.dynamic_update_slice(state.buffer, vectors, corner),
-            jax.lax.dynamic_update_slice(state.distance, distance, corner[:2]),
-            count,
-            dropped,
-        )
-
     buffer, distance, count, dropped = switch(
-        branch,
+        bound(_keep, ramp=ramp),
         sizes,
         state.count.max(),
         (state, leaving, filled, leaving_distance, old_spans, spans, num_valid),

@@ -4,7 +4,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from longmem_jax.memory.expire_span.spans import ExpireSpanState, filled_columns, ramp_mask
+from longmem_jax.memory.expire_span.ramp import ramp_mask
+from longmem_jax.memory.expire_span.spans import ExpireSpanState, filled_columns
 from longmem_jax.views import Held, Read, Seen, Series
 
 

@@ -1,0 +1,82 @@
+"""A choice of sizes: what is traced for it, and its derivatives."""
+
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.layers.switching import bound, switch
+from longmem_jax.memory.adaptive_span import layer as adaptive_span
+from longmem_jax.memory.expire_span import layer as expire_span
+from longmem_jax.memory.registry import LAYERS
+from longmem_jax.models.parameters import abstract_parameters, unbox
+from tests.toys import BATCH, random_segments, with_config
+
+SIZES = (2, 4, 8)
+
+
+def read_rows(size, constants, inputs, *, power):
+    """Something that depends on the size."""
+    return (inputs['rows'][:size] ** power * constants[:size]).sum(axis=0) + inputs['bias'].sum()
+
+
+def doubled(inputs):
+    return inputs | {'rows': 2 * inputs['rows']}
+
+
+@pytest.mark.parametrize('needed, size', [(0, 2), (2, 2), (3, 4), (9, 8)])
+@pytest.mark.parametrize('sizes', [SIZES, SIZES[-1:]])
+def test_value_and_gradient_are_those_of_the_size(sizes, needed, size):
+    random = np.random.default_rng(0)
+    inputs = {'rows': jnp.asarray(random.random((8, 3))), 'bias': jnp.asarray(random.random(5))}
+    constants, read = jnp.asarray(random.random((8, 3))), bound(read_rows, power=3)
+    size = size if len(sizes) > 1 else sizes[0]
+
+    def chosen(inputs):
+        return jnp.sin(switch(read, sizes, needed, constants, inputs, doubled)).sum()
+
+    def plain(inputs):
+        return jnp.sin(read_rows(size, constants, doubled(inputs), power=3)).sum()
+
+    needed = jnp.asarray(needed, jnp.int32)
+    (value, gradient), wanted = (
+        jax.value_and_grad(function)(inputs) for function in (chosen, plain)
+    )
+    np.testing.assert_allclose(value, wanted[0], rtol=1e-6)
+    for name in inputs:
+        np.testing.assert_allclose(gradient[name], wanted[1][name], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    'module', [adaptive_span, expire_span], ids=lambda module: module.ENTRY.name
+)
+def test_layers_of_the_same_settings_are_traced_once(module):
+    name = module.ENTRY.name
+    fields = LAYERS[name].small() | dict(max_span=40, num_sizes=3)
+    model = with_config(
+        name, **{name: fields | (dict(capacity=0) if name == 'expire_span' else {})}
+    )
+    params = unbox(abstract_parameters(model))
+    segment = jax.tree.map(lambda leaf: leaf[0], random_segments(segments=1))
+    real, traced = module.read_segment, []
+
+    def counted(size, *args, **kwargs):
+        traced.append(size)
+        return real(size, *args, **kwargs)
+
+    def value(params):
+        state = model.apply({'params': params}, BATCH, method='initial_state')
+        logits, _, _ = model.apply({'params': params}, segment, state, train=False)
+        return logits.sum()
+
+    with mock.patch.object(module, 'read_segment', counted):
+        jax.jit(value).trace(params)
+        assert 'block_1' in params and len(set(traced)) == 3
+        assert sorted(traced) == sorted(set(traced)), (
+            f'traced {traced}: once per size is enough for all layers. What the functions of a layer '
+            'are made of must be equal to that of another layer: see switching.bound'
+        )
+        jax.jit(jax.grad(value)).trace(params)
+    assert len(traced) == 2 * 3, f'traced {traced}: every size once, and once for its derivatives'
