@@ -1,9 +1,9 @@
 """What paper-size training steps need on a TPU slice, read from their compiled programs; no TPU.
 
-python -m experiments.tpu_programs [--topology=v5e:4x4] [NAME ...] [--all_layers] [--record]
+python -m experiments.tpu_programs [NAME ...] [--topology=v5p:2x2x2] [--all_layers] [--record]
 python -m experiments.tpu_programs --recorded
 
-Every row of `ROWS` is compiled with two layers, one of each kind of attention that it has, and all
+Every row of `ROWS` is compiled for its slice, with two layers, one of each kind that it has, and all
 other sizes as they are: some minutes each. `--all_layers` keeps the layers of the config. The table
 is printed with the recorded one (`tpu_programs.json`). The command fails where a step does not fit,
 where a bfloat16 model multiplies float32 numbers at the speed of bfloat16, or where bytes, temporaries
@@ -38,14 +38,20 @@ class Row:
     Attributes:
       config: file of `configs`, with its argument after a colon.
       settings: by name in `config.model`, what differs from it.
+      topology: slice, of as many chips as the lanes of the config divide over.
+      encoder: by name in `config.model`, the number of layers of an encoder, which are two as well.
     """
 
     config: str
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    topology: str = 'v5e:4x4'
+    encoder: str = ''
 
 
 # To compile sooner. XLA counts the largest size, which is that of the config.
 TWO_SIZES = {'expire_span.num_sizes': 2}
+EIGHT = 'v5e:2x4'
+ENCODER = 'seq2seq.num_encoder_layers'
 ROWS = {
     'pg19': Row('pg19'),
     'pg19, fused': Row('pg19', FUSED),
@@ -59,6 +65,23 @@ ROWS = {
     'memorizing_pg19, 65k, approximate': Row('memorizing_pg19:size=65536', APPROXIMATE),
     'expire_span_enwik8, 2 sizes': Row('expire_span_enwik8', TWO_SIZES),
     'expire_span_enwik8, 2 sizes, fused': Row('expire_span_enwik8', TWO_SIZES | FUSED),
+    'expire_span_enwik8, fused': Row('expire_span_enwik8', FUSED),
+    'expire_span_pg19, 2 sizes, fused': Row('expire_span_pg19', TWO_SIZES | FUSED),
+    'expire_span_wikitext103, 2 sizes, fused': Row('expire_span_wikitext103', TWO_SIZES | FUSED),
+    'adaptive_span_enwik8, fused': Row('adaptive_span_enwik8', FUSED),
+    'infinity_former_pg19, fused': Row('infinity_former_pg19', FUSED),
+    'infinity_former_wikitext103, fused': Row('infinity_former_wikitext103', FUSED, EIGHT),
+    'enwik8, fused': Row('enwik8', FUSED, EIGHT),
+    'wikitext103, fused': Row('wikitext103', FUSED),
+    'spalm_wikitext103, fused': Row('spalm_wikitext103', FUSED, EIGHT),
+    'knn_lm_wikitext103, fused': Row('knn_lm_wikitext103', FUSED, EIGHT),
+    'pkm_lm, fused': Row('pkm_lm', FUSED),
+    'memformer_wikitext103': Row('memformer_wikitext103', encoder='memformer.num_encoder_layers'),
+    'mem_transformer_wikitext103': Row('mem_transformer_wikitext103'),
+    'mem_transformer_wikitext103, recurrent': Row('mem_transformer_wikitext103:recurrent'),
+    'mem_transformer_wmt14': Row('mem_transformer_wmt14', encoder=ENCODER),
+    'memsizer_wikitext103': Row('memsizer_wikitext103', topology=EIGHT),
+    'memsizer_wmt16': Row('memsizer_wmt16', encoder=ENCODER),
 }
 MORE = 1.05  # than recorded is a fault
 COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute')
@@ -144,7 +167,8 @@ def configured(name: str, all_layers: bool = False) -> Any:
     row = ROWS[name]
     module, _, variants = row.config.partition(':')
     config = importlib.import_module(f'configs.{module}').get_config(variants)
-    for field, value in row.settings.items():
+    encoder = {row.encoder: 2} if row.encoder and not all_layers else {}
+    for field, value in {**row.settings, **encoder}.items():
         section, _, last = f'model.{field}'.rpartition('.')
         functools.reduce(getattr, section.split('.'), config)[last] = value
     return config if all_layers else two_layers(config)
@@ -237,7 +261,7 @@ def main() -> None:
     """Prints and compares the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
     parser.add_argument('names', nargs='*', metavar='NAME', help='; '.join(ROWS))
-    parser.add_argument('--topology', default='v5e:4x4')
+    parser.add_argument('--topology', default='', help='default: that of each row')
     parser.add_argument('--all_layers', action='store_true')
     parser.add_argument('--record', action='store_true')
     parser.add_argument('--table', type=Path, default=TABLE, help=f'default: {TABLE.name}')
@@ -253,8 +277,9 @@ def main() -> None:
         parser.error('--program: one file is for one row, give the name of one')
     wrong = []
     for name in options.names or ROWS:
-        label = label_of(name, options.topology, options.all_layers)
-        needs = measure(name, options.topology, options.all_layers, options.program)
+        topology = options.topology or ROWS[name].topology
+        label = label_of(name, topology, options.all_layers)
+        needs = measure(name, topology, options.all_layers, options.program)
         recorded = read_table(options.table)
         before = recorded.get(label)
         wrong += [f'{label}: {fault}' for fault in faults(needs, before)]
