@@ -21,7 +21,7 @@ from longmem_jax.layers import fused_spans, near_positions
 from longmem_jax.layers.attention_products import dot, mix, weights_of
 from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import write_at
-from longmem_jax.layers.switching import memory_projector, read_memory, sizes_below, switch
+from longmem_jax.layers.switching import memory_projector, read_memory, sizes_below, switch, taken
 from longmem_jax.memory.adaptive_span.reading import read_segment, scores_of_segment
 from longmem_jax.memory.adaptive_span.settings import check, recipe
 from longmem_jax.memory.adaptive_span.spans import reach, span_mask, visible
@@ -180,7 +180,8 @@ class AdaptiveSpan(nn.Module):
             metrics['span_max'] = jax.lax.stop_gradient(self.max_span * self.span_share.max())
         if self.per == 'head':
             per_head['span'] = jax.lax.stop_gradient(self.max_span * self.span_share)
-        return self.projections.out(out), new, Aux(losses, metrics, per_head)
+        aux = Aux(losses, metrics, per_head, sizes=taken(self.sizes, needed))
+        return self.projections.out(out), new, aux
 
     def open_segment(self, state: AdaptiveSpanState, batch_size: int) -> AdaptiveSpanCache:
         """Projects the vectors of the memory within reach, once for all tokens of the segment."""
