@@ -1,14 +1,15 @@
 """What paper-size training steps need on a TPU slice, read from their compiled programs; no TPU.
 
 python -m experiments.tpu_programs [NAME ...] [--topology=v5p:2x2x2] [--all_layers] [--record]
+python -m experiments.tpu_programs 'pg19, fused, all layers (v5e:4x4)'
 python -m experiments.tpu_programs --recorded
 
 Every row of `ROWS` is compiled for its slice, with two layers, one of each kind that it has, and all
 other sizes as they are: some minutes each. `--all_layers` keeps the layers of the config. The table
 is printed with the recorded one (`tpu_programs.json`). The command fails where a step does not fit,
 where a bfloat16 model multiplies float32 numbers at the speed of bfloat16, or where bytes, temporaries
-or collectives grow by more than 5 %. `--record` writes the table; `--recorded` prints it and compiles
-nothing. Needs the extra `[tpu-aot]`.
+or collectives grow by more than 5 %. `--record` writes the table; `--recorded` prints it, and which rows
+it lacks, and compiles nothing. Needs the extra `[tpu-aot]`.
 """
 
 import argparse
@@ -89,6 +90,7 @@ BYTES = {'pred': 1, 's8': 1, 'u8': 1, 'bf16': 2, 's16': 2, 'u16': 2, 'f16': 2, '
 ASSIGNED = re.compile(r'^\s*(?:ROOT )?(%[\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*)$')
 COMPUTATION = re.compile(r'^(?:ENTRY )?(%[\w.-]+) \(')
 BODY = re.compile(r'body=(%[\w.-]+)')
+LABEL = re.compile(r'(.*?)(, all layers)?(?: \((\S+)\))?')
 _ARRAY = re.compile(r'(\w+)\[([\d,]*)\]')
 
 
@@ -224,6 +226,23 @@ def label_of(name: str, topology: str, all_layers: bool = False) -> str:
     return f'{name}{", all layers" if all_layers else ""} ({topology})'
 
 
+def parsed(text: str) -> tuple[str, str, bool]:
+    """The row, the slice ('' = that of the row) and whether with all layers, of `label_of` or a row.
+
+    Raises:
+      ValueError: there is no such row.
+    """
+    name, all_layers, topology = LABEL.fullmatch(text.strip()).groups()
+    if name not in ROWS:
+        raise ValueError(f'{name}: no row of this name; allowed are {"; ".join(ROWS)}')
+    return name, topology or '', bool(all_layers)
+
+
+def not_recorded(table: dict[str, Needs]) -> list[str]:
+    """Rows that the table does not have for their slice, with two layers."""
+    return [name for name, row in ROWS.items() if label_of(name, row.topology) not in table]
+
+
 def least_times(label: str, needs: Needs) -> tuple[str, str]:
     """Milliseconds of compute and of memory at the peaks of the chip; '' for unknown chips."""
     peaks = PEAKS.get(label.rpartition('(')[2].partition(':')[0])
@@ -269,22 +288,30 @@ def main() -> None:
     parser.add_argument('--program', type=Path, help='file for the program of a row, as text')
     options = parser.parse_args()
     if options.recorded:
-        print(shown(read_table(options.table)))
+        table = read_table(options.table)
+        print(shown(table))
+        if missing := not_recorded(table):
+            print(f'Not recorded: {"; ".join(missing)}.')
         return
-    if unknown := set(options.names) - set(ROWS):
-        parser.error(f'{"; ".join(sorted(unknown))}: allowed are {"; ".join(ROWS)}')
+    try:
+        rows = [parsed(text) for text in options.names or ROWS]
+    except ValueError as error:
+        parser.error(str(error))
     if options.program and len(options.names) != 1:
         parser.error('--program: one file is for one row, give the name of one')
     wrong = []
-    for name in options.names or ROWS:
-        topology = options.topology or ROWS[name].topology
-        label = label_of(name, topology, options.all_layers)
-        needs = measure(name, topology, options.all_layers, options.program)
+    for name, given, all_layers in rows:
+        topology = given or options.topology or ROWS[name].topology
+        all_layers |= options.all_layers
+        label = label_of(name, topology, all_layers)
+        needs = measure(name, topology, all_layers, options.program)
         recorded = read_table(options.table)
         before = recorded.get(label)
         wrong += [f'{label}: {fault}' for fault in faults(needs, before)]
-        rows = {f'recorded: {label}': before} if before else {}
-        print(shown(rows | {label: needs}), flush=True)
+        compared = {f'recorded: {label}': before} if before else {}
+        print(shown(compared | {label: needs}), flush=True)
+        if not before and not options.record:
+            print(f'{label}: nothing to compare with; add --record to write it down.', flush=True)
         if options.record:
             kept = {each: dataclasses.asdict(row) for each, row in recorded.items()}
             options.table.write_text(
