@@ -104,7 +104,7 @@ class Needs:
       flops: operations for one segment of the update, of the largest branches.
       gigabytes: read and written, by XLA's own count.
       collectives: megabytes that chips exchange in a step, results added up; what is in the body of a
-        loop once for every segment.
+        loop once for every segment. None = the program could not be read, see `text_of`.
       wide_products: float32 products, by the name of the operation, without those that ask for it.
     """
 
@@ -113,7 +113,7 @@ class Needs:
     capacity: float
     flops: float
     gigabytes: float
-    collectives: float
+    collectives: float | None
     wide_products: tuple[str, ...]
 
 
@@ -176,6 +176,19 @@ def configured(name: str, all_layers: bool = False) -> Any:
     return config if all_layers else two_layers(config)
 
 
+def text_of(compiled: Any) -> str:
+    """The compiled program as text; '' where JAX cannot read it, as on v5p.
+
+    With jaxlib 0.10.2 and libtpu 0.0.52: 'async-update instruction should have 1 operands but sees 3'.
+    """
+    try:
+        return compiled.as_text()
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        print(f'The program cannot be read, so its collectives are unknown: {reason}', flush=True)
+        return ''
+
+
 def measure(
     name: str, topology: str, all_layers: bool = False, program_file: Path | None = None
 ) -> Needs:
@@ -184,7 +197,7 @@ def measure(
 
     config = configured(name, all_layers)
     compiled, fit = compile_step(config, topology)
-    program, cost = compiled.as_text(), compiled.cost_analysis() or {}
+    program, cost = text_of(compiled), compiled.cost_analysis() or {}
     if program_file:
         program_file.write_text(program)
     return Needs(
@@ -193,7 +206,9 @@ def measure(
         capacity=round(fit.capacity / 2**30, 2),
         flops=fit.flops / config.train.segments_per_step,
         gigabytes=round(float(cost.get('bytes accessed', 0)) / 1e9, 1),
-        collectives=round(collectives_of(program, config.train.segments_per_step) / 1e6, 1),
+        collectives=round(collectives_of(program, config.train.segments_per_step) / 1e6, 1)
+        if program
+        else None,
         wide_products=wide_products_of(program) if config.model.dtype == 'bfloat16' else (),
     )
 
@@ -207,7 +222,7 @@ def faults(needs: Needs, recorded: Needs | None) -> list[str]:
     found += [f'float32 product: {name}' for name in sorted(new)]
     for name in ('temporaries', 'gigabytes', 'collectives') if recorded else ():
         before, now = getattr(recorded, name), getattr(needs, name)
-        if now > MORE * before:
+        if None not in (before, now) and now > MORE * before:
             found.append(f'{name}: {now:g}, recorded are {before:g}')
     return found
 
@@ -251,13 +266,17 @@ def least_times(label: str, needs: Needs) -> tuple[str, str]:
     return f'{1e3 * needs.flops / peaks[0]:.1f}', f'{1e12 * needs.gigabytes / peaks[1]:.1f}'
 
 
+def _shown(number: float | None) -> str:
+    return 'unknown' if number is None else f'{number:g}'
+
+
 def shown(tables: dict[str, Needs]) -> str:
     """A Markdown table."""
     names = ('arguments', 'temporaries', 'gigabytes', 'collectives')
     rows = [
         [
             label,
-            *(f'{getattr(needs, name):g}' for name in names),
+            *(_shown(getattr(needs, name)) for name in names),
             f'{needs.flops:.3g}',
             *least_times(label, needs),
         ]

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -42,6 +43,17 @@ NEEDS = Needs(
 def test_collectives_and_products_of_a_program():
     assert tpu_programs.collectives_of(PROGRAM, turns=3) == 60 + 8 + 4 + 3 * 20, 'loops: per turn'
     assert tpu_programs.wide_products_of(PROGRAM) == ('x/dot',)
+
+
+def test_a_program_that_cannot_be_read_has_unknown_collectives(capsys):
+    def as_text():
+        raise RuntimeError('RET_CHECK failure')
+
+    assert tpu_programs.text_of(types.SimpleNamespace(as_text=as_text)) == ''
+    assert 'collectives are unknown: RET_CHECK failure' in capsys.readouterr().out
+    unknown = dataclasses.replace(NEEDS, collectives=None)
+    assert not tpu_programs.faults(unknown, NEEDS) and not tpu_programs.faults(NEEDS, unknown)
+    assert '| unknown |' in tpu_programs.shown({'a (v5p:2x2x2)': unknown})
 
 
 MOVES = """
