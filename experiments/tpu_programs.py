@@ -1,14 +1,15 @@
 """What paper-size training steps need on a TPU slice, read from their compiled programs; no TPU.
 
-python -m experiments.tpu_programs [--topology=v5e:4x4] [NAME ...] [--all_layers] [--record]
+python -m experiments.tpu_programs [NAME ...] [--topology=v5p:2x2x2] [--all_layers] [--record]
+python -m experiments.tpu_programs 'pg19, fused, all layers (v5e:4x4)'
 python -m experiments.tpu_programs --recorded
 
-Every row of `ROWS` is compiled with two layers, one of each kind of attention that it has, and all
+Every row of `ROWS` is compiled for its slice, with two layers, one of each kind that it has, and all
 other sizes as they are: some minutes each. `--all_layers` keeps the layers of the config. The table
 is printed with the recorded one (`tpu_programs.json`). The command fails where a step does not fit,
 where a bfloat16 model multiplies float32 numbers at the speed of bfloat16, or where bytes, temporaries
-or collectives grow by more than 5 %. `--record` writes the table; `--recorded` prints it and compiles
-nothing. Needs the extra `[tpu-aot]`.
+or collectives grow by more than 5 %. `--record` writes the table; `--recorded` prints it, and which rows
+it lacks, and compiles nothing. Needs the extra `[tpu-aot]`.
 """
 
 import argparse
@@ -38,14 +39,20 @@ class Row:
     Attributes:
       config: file of `configs`, with its argument after a colon.
       settings: by name in `config.model`, what differs from it.
+      topology: slice, of as many chips as the lanes of the config divide over.
+      encoder: by name in `config.model`, the number of layers of an encoder, which are two as well.
     """
 
     config: str
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    topology: str = 'v5e:4x4'
+    encoder: str = ''
 
 
 # To compile sooner. XLA counts the largest size, which is that of the config.
 TWO_SIZES = {'expire_span.num_sizes': 2}
+EIGHT = 'v5e:2x4'
+ENCODER = 'seq2seq.num_encoder_layers'
 ROWS = {
     'pg19': Row('pg19'),
     'pg19, fused': Row('pg19', FUSED),
@@ -59,6 +66,23 @@ ROWS = {
     'memorizing_pg19, 65k, approximate': Row('memorizing_pg19:size=65536', APPROXIMATE),
     'expire_span_enwik8, 2 sizes': Row('expire_span_enwik8', TWO_SIZES),
     'expire_span_enwik8, 2 sizes, fused': Row('expire_span_enwik8', TWO_SIZES | FUSED),
+    'expire_span_enwik8, fused': Row('expire_span_enwik8', FUSED),
+    'expire_span_pg19, 2 sizes, fused': Row('expire_span_pg19', TWO_SIZES | FUSED),
+    'expire_span_wikitext103, 2 sizes, fused': Row('expire_span_wikitext103', TWO_SIZES | FUSED),
+    'adaptive_span_enwik8, fused': Row('adaptive_span_enwik8', FUSED),
+    'infinity_former_pg19, fused': Row('infinity_former_pg19', FUSED),
+    'infinity_former_wikitext103, fused': Row('infinity_former_wikitext103', FUSED, EIGHT),
+    'enwik8, fused': Row('enwik8', FUSED, EIGHT),
+    'wikitext103, fused': Row('wikitext103', FUSED),
+    'spalm_wikitext103, fused': Row('spalm_wikitext103', FUSED, EIGHT),
+    'knn_lm_wikitext103, fused': Row('knn_lm_wikitext103', FUSED, EIGHT),
+    'pkm_lm, fused': Row('pkm_lm', FUSED),
+    'memformer_wikitext103': Row('memformer_wikitext103', encoder='memformer.num_encoder_layers'),
+    'mem_transformer_wikitext103': Row('mem_transformer_wikitext103'),
+    'mem_transformer_wikitext103, recurrent': Row('mem_transformer_wikitext103:recurrent'),
+    'mem_transformer_wmt14': Row('mem_transformer_wmt14', encoder=ENCODER),
+    'memsizer_wikitext103': Row('memsizer_wikitext103', topology=EIGHT),
+    'memsizer_wmt16': Row('memsizer_wmt16', encoder=ENCODER),
 }
 MORE = 1.05  # than recorded is a fault
 COLLECTIVES = ('all-reduce', 'all-gather', 'reduce-scatter', 'all-to-all', 'collective-permute')
@@ -66,6 +90,7 @@ BYTES = {'pred': 1, 's8': 1, 'u8': 1, 'bf16': 2, 's16': 2, 'u16': 2, 'f16': 2, '
 ASSIGNED = re.compile(r'^\s*(?:ROOT )?(%[\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*)$')
 COMPUTATION = re.compile(r'^(?:ENTRY )?(%[\w.-]+) \(')
 BODY = re.compile(r'body=(%[\w.-]+)')
+LABEL = re.compile(r'(.*?)(, all layers)?(?: \((\S+)\))?')
 _ARRAY = re.compile(r'(\w+)\[([\d,]*)\]')
 
 
@@ -79,7 +104,7 @@ class Needs:
       flops: operations for one segment of the update, of the largest branches.
       gigabytes: read and written, by XLA's own count.
       collectives: megabytes that chips exchange in a step, results added up; what is in the body of a
-        loop once for every segment.
+        loop once for every segment. None = the program could not be read, see `text_of`.
       wide_products: float32 products, by the name of the operation, without those that ask for it.
     """
 
@@ -88,7 +113,7 @@ class Needs:
     capacity: float
     flops: float
     gigabytes: float
-    collectives: float
+    collectives: float | None
     wide_products: tuple[str, ...]
 
 
@@ -144,10 +169,24 @@ def configured(name: str, all_layers: bool = False) -> Any:
     row = ROWS[name]
     module, _, variants = row.config.partition(':')
     config = importlib.import_module(f'configs.{module}').get_config(variants)
-    for field, value in row.settings.items():
+    encoder = {row.encoder: 2} if row.encoder and not all_layers else {}
+    for field, value in {**row.settings, **encoder}.items():
         section, _, last = f'model.{field}'.rpartition('.')
         functools.reduce(getattr, section.split('.'), config)[last] = value
     return config if all_layers else two_layers(config)
+
+
+def text_of(compiled: Any) -> str:
+    """The compiled program as text; '' where JAX cannot read it, as on v5p.
+
+    With jaxlib 0.10.2 and libtpu 0.0.52: 'async-update instruction should have 1 operands but sees 3'.
+    """
+    try:
+        return compiled.as_text()
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        print(f'The program cannot be read, so its collectives are unknown: {reason}', flush=True)
+        return ''
 
 
 def measure(
@@ -158,7 +197,7 @@ def measure(
 
     config = configured(name, all_layers)
     compiled, fit = compile_step(config, topology)
-    program, cost = compiled.as_text(), compiled.cost_analysis() or {}
+    program, cost = text_of(compiled), compiled.cost_analysis() or {}
     if program_file:
         program_file.write_text(program)
     return Needs(
@@ -167,7 +206,9 @@ def measure(
         capacity=round(fit.capacity / 2**30, 2),
         flops=fit.flops / config.train.segments_per_step,
         gigabytes=round(float(cost.get('bytes accessed', 0)) / 1e9, 1),
-        collectives=round(collectives_of(program, config.train.segments_per_step) / 1e6, 1),
+        collectives=round(collectives_of(program, config.train.segments_per_step) / 1e6, 1)
+        if program
+        else None,
         wide_products=wide_products_of(program) if config.model.dtype == 'bfloat16' else (),
     )
 
@@ -181,7 +222,7 @@ def faults(needs: Needs, recorded: Needs | None) -> list[str]:
     found += [f'float32 product: {name}' for name in sorted(new)]
     for name in ('temporaries', 'gigabytes', 'collectives') if recorded else ():
         before, now = getattr(recorded, name), getattr(needs, name)
-        if now > MORE * before:
+        if None not in (before, now) and now > MORE * before:
             found.append(f'{name}: {now:g}, recorded are {before:g}')
     return found
 
@@ -200,6 +241,23 @@ def label_of(name: str, topology: str, all_layers: bool = False) -> str:
     return f'{name}{", all layers" if all_layers else ""} ({topology})'
 
 
+def parsed(text: str) -> tuple[str, str, bool]:
+    """The row, the slice ('' = that of the row) and whether with all layers, of `label_of` or a row.
+
+    Raises:
+      ValueError: there is no such row.
+    """
+    name, all_layers, topology = LABEL.fullmatch(text.strip()).groups()
+    if name not in ROWS:
+        raise ValueError(f'{name}: no row of this name; allowed are {"; ".join(ROWS)}')
+    return name, topology or '', bool(all_layers)
+
+
+def not_recorded(table: dict[str, Needs]) -> list[str]:
+    """Rows that the table does not have for their slice, with two layers."""
+    return [name for name, row in ROWS.items() if label_of(name, row.topology) not in table]
+
+
 def least_times(label: str, needs: Needs) -> tuple[str, str]:
     """Milliseconds of compute and of memory at the peaks of the chip; '' for unknown chips."""
     peaks = PEAKS.get(label.rpartition('(')[2].partition(':')[0])
@@ -208,13 +266,17 @@ def least_times(label: str, needs: Needs) -> tuple[str, str]:
     return f'{1e3 * needs.flops / peaks[0]:.1f}', f'{1e12 * needs.gigabytes / peaks[1]:.1f}'
 
 
+def _shown(number: float | None) -> str:
+    return 'unknown' if number is None else f'{number:g}'
+
+
 def shown(tables: dict[str, Needs]) -> str:
     """A Markdown table."""
     names = ('arguments', 'temporaries', 'gigabytes', 'collectives')
     rows = [
         [
             label,
-            *(f'{getattr(needs, name):g}' for name in names),
+            *(_shown(getattr(needs, name)) for name in names),
             f'{needs.flops:.3g}',
             *least_times(label, needs),
         ]
@@ -237,7 +299,7 @@ def main() -> None:
     """Prints and compares the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
     parser.add_argument('names', nargs='*', metavar='NAME', help='; '.join(ROWS))
-    parser.add_argument('--topology', default='v5e:4x4')
+    parser.add_argument('--topology', default='', help='default: that of each row')
     parser.add_argument('--all_layers', action='store_true')
     parser.add_argument('--record', action='store_true')
     parser.add_argument('--table', type=Path, default=TABLE, help=f'default: {TABLE.name}')
@@ -245,21 +307,30 @@ def main() -> None:
     parser.add_argument('--program', type=Path, help='file for the program of a row, as text')
     options = parser.parse_args()
     if options.recorded:
-        print(shown(read_table(options.table)))
+        table = read_table(options.table)
+        print(shown(table))
+        if missing := not_recorded(table):
+            print(f'Not recorded: {"; ".join(missing)}.')
         return
-    if unknown := set(options.names) - set(ROWS):
-        parser.error(f'{"; ".join(sorted(unknown))}: allowed are {"; ".join(ROWS)}')
+    try:
+        rows = [parsed(text) for text in options.names or ROWS]
+    except ValueError as error:
+        parser.error(str(error))
     if options.program and len(options.names) != 1:
         parser.error('--program: one file is for one row, give the name of one')
     wrong = []
-    for name in options.names or ROWS:
-        label = label_of(name, options.topology, options.all_layers)
-        needs = measure(name, options.topology, options.all_layers, options.program)
+    for name, given, all_layers in rows:
+        topology = given or options.topology or ROWS[name].topology
+        all_layers |= options.all_layers
+        label = label_of(name, topology, all_layers)
+        needs = measure(name, topology, all_layers, options.program)
         recorded = read_table(options.table)
         before = recorded.get(label)
         wrong += [f'{label}: {fault}' for fault in faults(needs, before)]
-        rows = {f'recorded: {label}': before} if before else {}
-        print(shown(rows | {label: needs}), flush=True)
+        compared = {f'recorded: {label}': before} if before else {}
+        print(shown(compared | {label: needs}), flush=True)
+        if not before and not options.record:
+            print(f'{label}: nothing to compare with; add --record to write it down.', flush=True)
         if options.record:
             kept = {each: dataclasses.asdict(row) for each, row in recorded.items()}
             options.table.write_text(

@@ -19,16 +19,16 @@ from longmem_jax.data.oddities import oddities
 from longmem_jax.devices import processes, sharding
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
-from longmem_jax.experiment import Experiment, has_branches, lower_step, step_flops, to_devices
+from longmem_jax.experiment import Experiment, step_flops, to_devices, trace_step
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import escaped, sample_text
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import in_short, show, write_results
 from longmem_jax.reporting.writers import Writer, learning_curve
-from longmem_jax.training import runner
+from longmem_jax.training import branches, runner
 from longmem_jax.training.step import TrainState
-from longmem_jax.training.task import Plan, Step
+from longmem_jax.training.task import Metrics, Plan, Step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +63,21 @@ class Programs:
     @functools.cached_property
     def step(self) -> Step:
         """The training step for the shapes of the config."""
-        lowered = lower_step(self._experiment)
-        compiled = lowered.compile()
-        flops = step_flops(compiled, self._experiment.config.train.segments_per_step)
-        return Step(compiled, flops, at_most=has_branches(lowered))
+        settings, mesh = self._experiment.config.train, self._experiment.mesh
+        traced = trace_step(self._experiment)
+        with jax.set_mesh(mesh):
+            compiled = traced.lower().compile()
+        flops = step_flops(compiled, settings.segments_per_step)
+        found = list(branches.choices(traced.jaxpr.jaxpr, mesh.size))
+        known = branches.all_known(found, filter(branches.is_report, traced.out_info[1]))
+        # With `gradient_segments` a segment has two programs, so `flops` is too high in any case.
+        if settings.gradient_segments or not known:
+            return Step(compiled, flops, at_most=bool(found))
+
+        def not_run(metrics: Metrics) -> float:
+            return settings.segments_per_step * branches.not_run(found, metrics)
+
+        return Step(compiled, flops, not_run=not_run)
 
 
 def train(

@@ -1,4 +1,4 @@
-"""A parameter with several uses, as a copy for each device: its gradients are added up there first.
+"""Parameters with several uses, as a copy for each device: its gradients are added up there first.
 
 XLA sums the gradient of every use over the devices by itself, which for the table of tied token
 vectors exchanges it twice. The derivative of `copies`, in contrast, is one sum over the devices of
@@ -7,6 +7,7 @@ what each of them has added up.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import flax.struct
 import jax
@@ -18,22 +19,22 @@ from longmem_jax.devices.sharding import RULES
 
 @flax.struct.dataclass
 class Copies:
-    """An array, and the same once per device.
+    """Arrays, and the same once per device.
 
     Attributes:
-      array: any shape.
-      spread: [devices, ...], split over the devices, so that none holds more than the array; None
-        where nothing is split.
+      arrays: pytree, any shapes.
+      spread: the same tree, every leaf [devices, ...], split over the devices, so that none holds more
+        than the arrays; None where nothing is split.
       axes: of the mesh, those that split batches.
     """
 
-    array: jax.Array
-    spread: jax.Array | None
+    arrays: Any
+    spread: Any
     axes: tuple[str, ...] = flax.struct.field(pytree_node=False)
 
 
-def copies(array: jax.Array) -> Copies:
-    """Copies of an array for the devices of the current mesh that split a batch.
+def copies(arrays: Any) -> Copies:
+    """Copies of a pytree of arrays for the devices of the current mesh that split a batch.
 
     There are none if it has no such devices, or in a function that runs on every device by itself. With
     `jax.vmap(..., spmd_axis_name=...)` of one of these axes JAX refuses the `shard_map` in `apply`.
@@ -41,32 +42,36 @@ def copies(array: jax.Array) -> Copies:
     mesh = jax.sharding.get_abstract_mesh()
     axes = tuple(axis for axis in RULES['lanes'] if mesh.shape.get(axis, 1) > 1)
     if not axes or set(axes) & set(getattr(mesh, 'manual_axes', ())):
-        return Copies(array, None, ())
+        return Copies(arrays, None, ())
     count = math.prod(mesh.shape[axis] for axis in axes)
-    spread = jnp.broadcast_to(array, (count, *array.shape))
-    free = (P.UNCONSTRAINED,) * array.ndim
-    return Copies(array, jax.lax.with_sharding_constraint(spread, P(axes, *free)), axes)
+
+    def spread(array: jax.Array) -> jax.Array:
+        free = (P.UNCONSTRAINED,) * array.ndim
+        spread = jnp.broadcast_to(array, (count, *array.shape))
+        return jax.lax.with_sharding_constraint(spread, P(axes, *free))
+
+    return Copies(arrays, jax.tree.map(spread, arrays), axes)
 
 
 def apply(
-    function: Callable[[jax.Array, jax.Array], jax.Array], arrays: Copies, rows: jax.Array
+    function: Callable[[Any, jax.Array], jax.Array], copied: Copies, rows: jax.Array
 ) -> jax.Array:
-    """`function(array, rows)`, on every device with its copy and its rows.
+    """`function(arrays, rows)`, on every device with its copies and its rows.
 
     Args:
-      function: pure, from the array and [rows, ...] to [rows, ...].
-      arrays: what `copies` returns. Rows that do not divide over the devices have no use for it.
+      function: pure, from the arrays and [rows, ...] to [rows, ...].
+      copied: what `copies` returns. Rows that do not divide over the devices have no use for it.
       rows: [batch, ...].
     """
-    if arrays.spread is None or len(rows) % len(arrays.spread):
-        return function(arrays.array, rows)
-    split = P(arrays.axes)
+    if copied.spread is None or len(rows) % len(jax.tree.leaves(copied.spread)[0]):
+        return function(copied.arrays, rows)
+    split = P(copied.axes)
     on_devices = jax.shard_map(
-        lambda copy, rows: function(copy[0], rows),
+        lambda copy, rows: function(jax.tree.map(lambda leaf: leaf[0], copy), rows),
         in_specs=(split, split),
         out_specs=split,
-        axis_names=set(arrays.axes),
+        axis_names=set(copied.axes),
         check_vma=False,
     )
     # By itself, JAX refuses to run it outside of a compiled program.
-    return jax.jit(on_devices)(arrays.spread, rows)
+    return jax.jit(on_devices)(copied.spread, rows)

@@ -82,12 +82,8 @@ class Embedding(nn.Module):
             if projected
             else []
         )
-        # The table of plain tied vectors, whose gradient has two parts.
-        self.copies = None
         if self.tie_weights:
             self.out_tables = self.tables
-            if self.softmax and not self.cutoffs:
-                self.copies = device_copies.copies(self.tables[0])
         else:
             self.out_tables = [table(f'out_table_{i}', *size, out) for i, size in enumerate(tables)]
         self.out_biases = [
@@ -106,6 +102,11 @@ class Embedding(nn.Module):
             clusters = (len(sizes) - 1, self.d_embed)
             self.cluster_table = self.param('cluster_table', axes(zeros, (None, None)), clusters)
             self.cluster_bias = self.param('cluster_bias', axes(zeros, (None,)), clusters[:1])
+        # A table of tied vectors, whose gradient has as many parts as clusters, and one more.
+        self.copies = None
+        if self.tie_weights and self.softmax and len(tables) == 1:
+            ends = (self.cluster_table,) if len(sizes) > 1 else ()
+            self.copies = device_copies.copies((self.tables[0], *ends))
         if self.position == 'learned':
             init = normal(self.std * (self.d_model**0.5 if self.scale else 1.0))
             self.places = self.param(
@@ -139,7 +140,9 @@ class Embedding(nn.Module):
           [batch, n, d_model] in the compute dtype.
         """
         if len(self.tables) == 1:
-            x = self._of_table(lambda table, tokens: table[tokens].astype(self.dtype), tokens)
+            x = self._of_tables(
+                lambda tables, tokens: tables[0][tokens].astype(self.dtype), self.tables, tokens
+            )
             if self.projections:
                 x = x @ self.projections[0].astype(self.dtype)
         else:
@@ -164,31 +167,29 @@ class Embedding(nn.Module):
             x = x + table[jnp.minimum(position, self.num_positions - 1)].astype(x.dtype)
         return x
 
-    def _of_table(
-        self, function: Callable[[jax.Array, jax.Array], jax.Array], rows: jax.Array
+    def _of_tables(
+        self, function: Callable[[Any, jax.Array], jax.Array], tables: Any, rows: jax.Array
     ) -> jax.Array:
-        """`function(table, rows)` of the first table, with its copies if it has any."""
+        """`function(tables, rows)`, with copies of the tables if there are any."""
         if self.copies is None:
-            return function(self.tables[0], rows)
+            return function(tables, rows)
         return device_copies.apply(function, self.copies, rows)
 
     def _cluster_logits(self, hidden: jax.Array, i: int) -> jax.Array:
         """Logits of cluster i, [..., entries], at least float32; the head's end with the clusters."""
-        edges = self._edges()
-        if len(self.out_tables) == 1:
-            vectors, bias = (
-                array[edges[i] : edges[i + 1]] for array in (self.out_tables[0], self.out_biases[0])
-            )
-        else:
-            vectors, bias = self.out_tables[i], self.out_biases[i]
+        edges, single, ends = self._edges(), len(self.out_tables) == 1, ()
+        bias = self.out_biases[0][edges[i] : edges[i + 1]] if single else self.out_biases[i]
         if i == 0 and self.cutoffs:
-            vectors = jnp.concatenate([vectors, self.cluster_table])
+            ends = (self.cluster_table,)
             bias = jnp.concatenate([bias, self.cluster_bias])
         if self.out_projections:
             hidden = hidden @ self.out_projections[i].astype(hidden.dtype).T
         logit_dtype = jnp.promote_types(hidden.dtype, jnp.float32)
 
-        def products(vectors: jax.Array, hidden: jax.Array) -> jax.Array:
+        def products(tables: tuple[jax.Array, ...], hidden: jax.Array) -> jax.Array:
+            vectors = tables[0][edges[i] : edges[i + 1]] if single else tables[0]
+            if ends:
+                vectors = jnp.concatenate([vectors, tables[1]])
             return jax.lax.dot_general(
                 hidden,
                 vectors.astype(hidden.dtype),
@@ -196,8 +197,7 @@ class Embedding(nn.Module):
                 preferred_element_type=logit_dtype,
             )
 
-        shared = self.copies is not None
-        logits = self._of_table(products, hidden) if shared else products(vectors, hidden)
+        logits = self._of_tables(products, (self.out_tables[0 if single else i], *ends), hidden)
         return logits + bias.astype(logit_dtype).reshape((1,) * (hidden.ndim - 1) + (-1,))
 
     def _target_logits(self, hidden: jax.Array, targets: jax.Array, logits: jax.Array) -> jax.Array:

@@ -23,6 +23,7 @@ from longmem_jax.segment import Aux, Segment, no_aux
 from longmem_jax.views import Read, Seen, Series, View
 
 KEYS = ('product', 'flat')
+HIGHEST = jax.lax.Precision.HIGHEST  # or devices would round float32 queries to find slots with
 EPSILON = 1e-12  # of squared lengths: a query of zeros stays zero, and its gradient finite
 NORMS = ('batch', 'layer', 'none')
 
@@ -70,12 +71,15 @@ def find(
     """
     if keys.ndim == 3:
         queries = unit(queries, EPSILON) if normalized else queries
-        scores = jnp.einsum('thd,hnd->thn', queries, keys)
+        scores = jnp.einsum('thd,hnd->thn', queries, keys, precision=HIGHEST)
         _, slots = top_k(jax.lax.stop_gradient(scores), k)
         return jnp.take_along_axis(scores, slots, axis=-1), slots.astype(jnp.int32)
     halves = jnp.split(queries, 2, axis=-1)
     halves = [unit(half, EPSILON) if normalized else half for half in halves]
-    scores = [jnp.einsum('thd,hnd->thn', half, keys[:, i]) for i, half in enumerate(halves)]
+    scores = [
+        jnp.einsum('thd,hnd->thn', half, keys[:, i], precision=HIGHEST)
+        for i, half in enumerate(halves)
+    ]
     # The search has no gradients; the scores picked afterwards do.
     (best_1, index_1), (best_2, index_2) = (
         top_k(jax.lax.stop_gradient(half), k) for half in scores
@@ -198,7 +202,7 @@ class QueryNetwork(nn.Module):
         axes = nn.with_logical_partitioning
         init = axes(nn.initializers.lecun_uniform(), ('embed', None))
         for i, size in enumerate(sizes):
-            x = nn.Dense(size, dtype=x.dtype, kernel_init=init if not i else axes(
+            x = nn.Dense(size, dtype=x.dtype, precision=HIGHEST, kernel_init=init if not i else axes(
                 nn.initializers.lecun_uniform(), (None, None)), name=f'map_{i}')(x)  # fmt: skip
             if self.norm == 'batch':
                 x, batch_statistics = BatchNorm(name=f'norm_{i}')(x, counted, train=train)

@@ -10,7 +10,8 @@ import numpy as np
 
 from longmem_jax.devices.hardware import peak_flops
 from longmem_jax.errors import UsageError
-from longmem_jax.training.task import Metrics, Task
+from longmem_jax.training.branches import is_report
+from longmem_jax.training.task import Metrics, Step, Task
 
 
 class Writer(Protocol):
@@ -54,14 +55,18 @@ class Progress(Protocol):
 class _Meter:
     """Steps and totals per second, and utilisation, between two calls."""
 
-    def __init__(self, flops: float, at_most: bool):
-        self._flops, self._time, self._step = flops, 0.0, -1
-        self._how = '_at_most' if at_most else ''
+    def __init__(self, compiled: Step):
+        self._compiled, self._time, self._step, self._not_run = compiled, 0.0, -1, 0.0
+        self._how = '_at_most' if compiled.at_most else ''
         self._totals: dict[str, float] = {}
 
     def skip(self, seconds: float) -> None:
         """Leaves out time since the last call."""
         self._time += seconds
+
+    def add(self, sizes: Metrics) -> None:
+        """Adds a step that read memories of these sizes, see `Aux.sizes`."""
+        self._not_run += self._compiled.not_run(sizes)
 
     def read(self, step: int, metrics: dict[str, float]) -> dict[str, float]:
         """Rates since the last call; empty on the first."""
@@ -77,12 +82,13 @@ class _Meter:
             rates = {'steps_per_s': steps}
             for name, total in totals.items():
                 rates[f'{name}_per_s'] = (total - self._totals[name]) / seconds
-            if self._flops:
-                rates[f'flops{self._how}_per_s'] = self._flops * steps
+            if self._compiled.flops:
+                flops = self._compiled.flops * steps - self._not_run / seconds
+                rates[f'flops{self._how}_per_s'] = flops
                 peak = peak_flops(jax.devices()[0])
                 if peak:
-                    rates[f'utilisation{self._how}'] = self._flops * steps / peak
-        self._time, self._step, self._totals = now, step, totals
+                    rates[f'utilisation{self._how}'] = flops / peak
+        self._time, self._step, self._totals, self._not_run = now, step, totals, 0.0
         return rates
 
 
@@ -137,11 +143,9 @@ class Record:
     are means over the steps since the last line.
     """
 
-    def __init__(
-        self, task: Task, writer: Writer, progress: Progress, flops: float, at_most: bool = False
-    ):
+    def __init__(self, task: Task, writer: Writer, progress: Progress, compiled: Step):
         self._task, self._writer, self._progress = task, writer, progress
-        self._meter, self._speed, self._means = _Meter(flops, at_most), '', _Means()
+        self._meter, self._speed, self._means = _Meter(compiled), '', _Means()
         self._waiting: tuple[int, Metrics] | None = None
         self._warnings = dict(task.plan.warnings)
 
@@ -160,7 +164,9 @@ class Record:
             return
         step, metrics = self._waiting
         self._waiting, plan = None, self._task.plan
-        metrics = by_head(jax.device_get(metrics))
+        metrics = jax.device_get(metrics)
+        self._meter.add({name: metrics.pop(name) for name in list(metrics) if is_report(name)})
+        metrics = by_head(metrics)
         bad = int(metrics.get('skipped', 0))
         if bad >= plan.max_bad_steps:
             raise UsageError(

@@ -231,8 +231,7 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
     context.writer.scalars(first, 'compile', told)
     if signum := stopping.asked(now=True) or _evaluate_missed(context, state, first):
         return state, first, signum
-    count = (compiled.flops, compiled.at_most)
-    record = Record(task, context.writer, context.progress, *count)
+    record = Record(task, context.writer, context.progress, compiled)
     profile = _Profile(context.profile, first, context.progress.say)
     step, evaluated = first, first
     for inputs in itertools.islice(task.batches(state), plan.num_steps - first):

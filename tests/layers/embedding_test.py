@@ -1,5 +1,8 @@
 """Absolute positions beyond a segment, what targets cost, and tied vectors on several devices."""
 
+import functools
+import re
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -103,11 +106,11 @@ def test_second_derivatives_come_through_the_targets():
     np.testing.assert_array_equal(second, [[[0.0, 2.0, 0.0]]])
 
 
-def tied_loss(params, tokens):
+def tied_loss(params, tokens, cutoffs=()):
     """Costs of tokens by the vectors that embedded them, of a layer with a table of 48 x 16."""
     layer = Embedding(
-        vocab_size=48, d_model=16, d_embed=16, cutoffs=(), div_val=1, tie_weights=True,
-        tie_projections=(False,), output_bias=True, scale=False, position='none', num_positions=1,
+        vocab_size=48, d_model=16, d_embed=16, cutoffs=cutoffs, div_val=1, tie_weights=True,
+        tie_projections=(False,) * 3, output_bias=True, scale=False, position='none', num_positions=1,
         std=1.0, scheme='normal', init_std=1.0, dtype=jnp.dtype('float32'),
     )  # fmt: skip
 
@@ -120,14 +123,16 @@ def tied_loss(params, tokens):
     return layer.apply({'params': params}, tokens, method=cost)
 
 
-@pytest.mark.parametrize('lanes', [8, 6])
+@pytest.mark.parametrize(
+    'lanes, cutoffs', [(8, ()), (6, ()), (8, (12, 30))], ids=['plain', 'undivided', 'clusters']
+)
 @pytest.mark.parametrize('sizes', [dict(data=4), dict(data=2, fsdp=2), dict(data=2, tensor=2)])
-def test_the_gradient_of_tied_vectors_is_exchanged_once(sizes, lanes):
-    """Their two uses are added up on every device; lanes that do not divide have the same numbers."""
+def test_the_gradient_of_tied_vectors_is_exchanged_once(sizes, lanes, cutoffs):
+    """Their uses are added up on every device; lanes that do not divide have the same numbers."""
     mesh = make_mesh(sizes, jax.devices()[:4])
     tokens = np.random.default_rng(0).integers(0, 48, (lanes, 10)).astype(np.int32)
-    params = tied_loss(None, tokens)
-    slope = jax.value_and_grad(tied_loss)
+    params = tied_loss(None, tokens, cutoffs)
+    slope = jax.value_and_grad(functools.partial(tied_loss, cutoffs=cutoffs))
     divide = lanes % (sizes['data'] * sizes.get('fsdp', 1)) == 0
     by_vocab = jax.tree.map(lambda _: NamedSharding(mesh, P('tensor')), params)
     with jax.set_mesh(mesh):
@@ -136,13 +141,16 @@ def test_the_gradient_of_tied_vectors_is_exchanged_once(sizes, lanes):
         program = step.lower(params, tokens).compile()
         found = program(*jax.device_put((params, tokens), given))
     chex.assert_trees_all_close(found, slope(params, tokens), atol=1e-6)
-    table = f'f32[{48 // sizes.get("tensor", 1)},16]'
     exchanged = sum(
-        line.partition(' all-reduce')[0].count(table)
+        int(rows)
         for line in program.as_text().splitlines()
         if ' all-reduce(' in line or ' all-reduce-start(' in line
+        for rows in re.findall(r'f32\[(\d+),16\]', line.partition(' all-reduce')[0])
     )
-    assert exchanged == divide, f'{exchanged} all-reduces of {table}: see layers/device_copies.py'
+    vectors = (48 + len(cutoffs)) // sizes.get('tensor', 1)
+    assert exchanged == divide * vectors, (
+        f'{exchanged} vectors of {vectors} are exchanged: see layers/device_copies.py'
+    )
 
 
 def test_tied_vectors_need_no_compiled_program():

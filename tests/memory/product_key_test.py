@@ -33,6 +33,26 @@ def test_the_best_pairs_are_found(seed, k, normalized):
     np.testing.assert_allclose(np.take_along_axis(every, np.asarray(slots), -1), scores, atol=1e-5)
 
 
+@pytest.mark.parametrize('variant', ['', ':flat'])
+def test_slots_are_found_in_float32_on_every_device(variant):
+    """TPUs round the float32 numbers of a product to bfloat16, unless it asks for more."""
+    model, params = toy(f'product_key{variant}')
+    segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
+    memory = model.apply({'params': params}, len(segment.tokens), method='initial_state')
+    program = jax.make_jaxpr(lambda: apply(model, params, segment, memory))()
+    asked = [equation for equation in products(program.jaxpr) if equation.params['precision']]
+    assert len(asked) == 2 * 3, 'maps of queries and scores, in two layers'
+
+
+def products(jaxpr):
+    """All products of a program."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == 'dot_general':
+            yield equation
+        for inner in jax.core.jaxprs_in_params(equation.params):
+            yield from products(inner)
+
+
 @pytest.mark.parametrize('keys', [(2, 2, 6, 4), (2, 6, 8)], ids=['product', 'flat'])
 def test_a_query_of_zeros_can_be_normalised(keys):
     """Its scores are zero, and the gradients of all queries are finite."""

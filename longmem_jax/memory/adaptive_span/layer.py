@@ -19,7 +19,14 @@ from longmem_jax.layers import fused_spans, near_positions
 from longmem_jax.layers.attention_products import weights_of
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import write_at
-from longmem_jax.layers.switching import bound, memory_projector, read_memory, sizes_below, switch
+from longmem_jax.layers.switching import (
+    bound,
+    memory_projector,
+    read_memory,
+    sizes_below,
+    switch,
+    taken,
+)
 from longmem_jax.memory.adaptive_span.cache import AdaptiveSpanCache, project_memory, read_tokens
 from longmem_jax.memory.adaptive_span.reading import read_segment, scores_of_segment
 from longmem_jax.memory.adaptive_span.settings import check, recipe
@@ -163,7 +170,8 @@ class AdaptiveSpan(nn.Module):
             metrics['span_max'] = jax.lax.stop_gradient(self.max_span * self.span_share.max())
         if self.per == 'head':
             per_head['span'] = jax.lax.stop_gradient(self.max_span * self.span_share)
-        return self.projections.out(out), new, Aux(losses, metrics, per_head)
+        aux = Aux(losses, metrics, per_head, sizes=taken(self.sizes, needed))
+        return self.projections.out(out), new, aux
 
     def open_segment(self, state: AdaptiveSpanState, batch_size: int) -> AdaptiveSpanCache:
         """Projects the vectors of the memory within reach, once for all tokens of the segment."""

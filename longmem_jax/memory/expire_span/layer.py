@@ -28,6 +28,7 @@ from longmem_jax.layers.switching import (
     read_memory,
     sizes_below,
     switch,
+    taken,
     unchanged,
 )
 from longmem_jax.memory.expire_span import fused_reading
@@ -249,11 +250,9 @@ class ExpireSpan(nn.Module):
             'span_max': segment_spans.max(),
             'dropped': mean_count(count_round(new.dropped, -state.dropped)),
         }
-        return (
-            self.projections.out(out),
-            new,
-            Aux(losses={'expire_span': loss.mean()}, metrics=metrics),
-        )
+        sizes = taken(self.sizes, state.count)
+        aux = Aux(losses={'expire_span': loss.mean()}, metrics=metrics, sizes=sizes)
+        return self.projections.out(out), new, aux
 
     def open_segment(self, state: ExpireSpanState, batch_size: int) -> ExpireSpanCache:
         """Projects the live memories, once for all tokens of the segment."""
