@@ -76,10 +76,11 @@ def test_times_of_a_trace():
     runs = {
         'loop': [(0.0, 4.0), (20.0, 24.0)],
         'half': [(0.5, 1.5), (2.0, 3.0), (20.5, 21.5), (22.0, 23.0)],
-        'fused': [(3.5, 7.0), (24.0, 29.0)],  # at first next to the end of the loop
+        # At first next to the end of the loop; then two at once.
+        'fused': [(3.5, 7.0), (24.0, 28.0), (25.0, 29.0)],
     }
     times = operations.times_of(program, runs, 40.0, 60.0, 2)
-    assert times.wall == 20 and times.flops == 2 * 2 * 5 * 3 and times.cores == 1.5
+    assert times.wall == 20 and times.flops == 1.5 * 2 * 2 * 5 * 3 and times.cores == 1.5
     assert times.kinds[programs.PRODUCTS] == 4.25 and times.kinds[programs.OTHERS] == 2
     # Each loop is alone for 4 ms less two halves of 1 ms, the first one also less half a product.
     assert times.control == pytest.approx((1.5 + 2) / 2)

@@ -3,10 +3,10 @@
 python -m experiments.speed.operations --peer=transformer_xl [--case=1024] [--most=20]
 
 The cases are those of `compare.py`. The steps are traced by `jax.profiler`, and every operation of the
-compiled program is counted as one kind (`programs.py`). An operation that several cores share counts
-once, until its last part is done. `GF/s` is the rate of all products. `loops, branches` is the time in
-them outside of their operations, `idle` that outside of all operations. `cores` is the CPU time of all
-threads per time of the step: what is missing to their number is the most that better sharing can save.
+compiled program is counted as one kind (`programs.py`). Operations of a kind that run at once, and one
+that several cores share, count once. `GF/s` is the rate of all products. `loops, branches` is the time
+in them outside of their operations, `idle` that outside of all operations. `cores` is the CPU time of
+all threads per time of the step: what is missing to their number is the most that sharing can save.
 """
 
 import argparse
@@ -41,7 +41,8 @@ class Times:
 
     Attributes:
       wall: of a whole step, while it is traced.
-      kinds: by kind of operation; with concurrent operations their sum is larger than the wall.
+      kinds: by kind, while an operation of it runs. Several kinds may run at once, so their sum may be
+        larger than the wall.
       control, idle, cores: see the top of this file.
       flops: of the products of a step.
       operations: by name: milliseconds of all its runs in a step.
@@ -123,14 +124,14 @@ def outside(holder: Interval, others: Sequence[Interval]) -> float:
 def times_of(
     program: Program, runs: dict[str, list[Interval]], wall: float, cpu: float, steps: int
 ) -> Times:
-    """Of `steps` steps; an operation counts with its median.
+    """Of `steps` steps; a single operation counts with its median.
 
     Args:
       program, runs: see `runs_of`.
       wall, cpu: milliseconds of all steps, and of all threads in them.
       steps: how many.
     """
-    kinds, operations, flops, control = dict.fromkeys(KINDS, 0.0), {}, 0.0, 0.0
+    by_kind, operations, flops, control = collections.defaultdict(list), {}, 0.0, 0.0
     everything = sorted(itertools.chain.from_iterable(runs.values()))
     for name, intervals in runs.items():
         kind = program.kind(name)
@@ -142,9 +143,10 @@ def times_of(
             flops += program.flops(name) * len(intervals) / steps
         operations[name] = taken
         if kind:
-            kinds[kind] += taken
+            by_kind[kind] += intervals
         else:
             control += taken
+    kinds = {kind: covered(by_kind[kind]) / steps for kind in KINDS}
     idle = max(0.0, (wall - covered(everything)) / steps)
     return Times(wall / steps, kinds, control, idle, cpu / wall, flops, operations)
 
