@@ -1,5 +1,7 @@
 """Time by kind of operation: kinds and products of a real program, sums of a made-up trace."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -74,16 +76,43 @@ def test_times_of_a_trace():
     runs = {
         'loop': [(0.0, 4.0), (20.0, 24.0)],
         'half': [(0.5, 1.5), (2.0, 3.0), (20.5, 21.5), (22.0, 23.0)],
-        'fused': [(3.5, 7.0), (24.0, 29.0)],  # at first next to the end of the loop
+        # At first next to the end of the loop; then two at once.
+        'fused': [(3.5, 7.0), (24.0, 28.0), (25.0, 29.0)],
     }
-    times = operations.times_of(program, runs, 40.0, 2)
-    assert times.wall == 20 and times.flops == 2 * 2 * 5 * 3
+    times = operations.times_of(program, runs, 40.0, 60.0, 2)
+    assert times.wall == 20 and times.flops == 1.5 * 2 * 2 * 5 * 3 and times.cores == 1.5
     assert times.kinds[programs.PRODUCTS] == 4.25 and times.kinds[programs.OTHERS] == 2
     # Each loop is alone for 4 ms less two halves of 1 ms, the first one also less half a product.
     assert times.control == pytest.approx((1.5 + 2) / 2)
     assert times.idle == pytest.approx((40 - 16) / 2)
     cells = operations.as_table({'made up': times}).splitlines()[2].split(' | ')
-    assert cells[1:3] == ['20.0', '4.2'] and len(cells) == len(programs.KINDS) + 6
+    assert cells[1:3] == ['20.0', '4.2'] and len(cells) == len(programs.KINDS) + 7
+
+
+def event(name, first, last, **stats):
+    """An event of a trace, in milliseconds."""
+    return SimpleNamespace(
+        name=name, start_ns=1e6 * first, duration_ns=1e6 * (last - first), stats=stats.items()
+    )
+
+
+def test_an_operation_lasts_until_its_last_part_on_any_thread():
+    def operation(name, first, last, number):
+        return event(name, first, last, hlo_module='jit_made_up', _p=number)
+
+    starts = [operation('fused', 1.0, 1.5, 7), operation('loop', 20.0, 21.0, 8)]
+    starts += [operation('fused', 40.0, 43.0, 9), event('end: fused', 43.001, 43.002, _c=9)]
+    starts += [operation('half', 50.0, 51.0, 10)]
+    # The first one ends at 4, where its thread begins with what waited for it, and says so at 9.001.
+    ends = [event(operations.EXECUTE, 4.0, 9.0), event('end: fused', 9.001, 9.002, _c=7)]
+    ends += [event(operations.EXECUTE, 10.0, 22.0), event('end: loop', 24.0, 24.1, _c=8)]
+    threads = [SimpleNamespace(events=events) for events in (ends, starts)]
+    runs = operations.runs_of(Program(MADE_UP), [SimpleNamespace(lines=threads)])
+    assert runs == {
+        'fused': [(1.0, 4.0), (40.0, pytest.approx(43.001))],
+        'loop': [(20.0, 24.0)],
+        'half': [(50.0, 51.0)],
+    }
 
 
 def test_a_toy(capsys):

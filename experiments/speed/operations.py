@@ -3,9 +3,10 @@
 python -m experiments.speed.operations --peer=transformer_xl [--case=1024] [--most=20]
 
 The cases are those of `compare.py`. The steps are traced by `jax.profiler`, and every operation of the
-compiled program is counted as one kind (`programs.py`). An operation that several cores share counts
-once. `GF/s` is the rate of all products. `loops, branches` is the time in them outside of their
-operations, `idle` that outside of all operations.
+compiled program is counted as one kind (`programs.py`). Operations of a kind that run at once, and one
+that several cores share, count once. `GF/s` is the rate of all products. `loops, branches` is the time
+in them outside of their operations, `idle` that outside of all operations. `cores` is the CPU time of
+all threads per time of the step: what is missing to their number is the most that sharing can save.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 from jax.profiler import ProfileData, ProfileOptions
@@ -28,6 +30,9 @@ from experiments.speed.cases import CASES, FULL, TOY
 from experiments.speed.programs import KINDS, PRODUCTS, Program
 
 Interval = tuple[float, float]
+# Names in traces of the runtime of XLA for CPUs.
+EXECUTE, END, STARTED, ENDED = 'ThunkExecutor::Execute', 'end: ', '_p', '_c'
+AT_ONCE = 0.02  # milliseconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +41,9 @@ class Times:
 
     Attributes:
       wall: of a whole step, while it is traced.
-      kinds: by kind of operation; with concurrent operations their sum is larger than the wall.
-      control, idle: see the top of this file.
+      kinds: by kind, while an operation of it runs. Several kinds may run at once, so their sum may be
+        larger than the wall.
+      control, idle, cores: see the top of this file.
       flops: of the products of a step.
       operations: by name: milliseconds of all its runs in a step.
     """
@@ -46,6 +52,7 @@ class Times:
     kinds: dict[str, float]
     control: float
     idle: float
+    cores: float
     flops: float
     operations: dict[str, float]
 
@@ -64,18 +71,46 @@ def covered(intervals: Iterable[Interval]) -> float:
     return total
 
 
-def runs_of(program: Program, folder: str) -> dict[str, list[Interval]]:
-    """When every operation of a program ran, in milliseconds, from a trace."""
-    (file,) = Path(folder).rglob('*.xplane.pb')
+def runs_of(program: Program, planes: Iterable[Any]) -> dict[str, list[Interval]]:
+    """When every operation of a program ran, in milliseconds.
+
+    Many operations are only started where the trace shows them, and run on other threads. Another event
+    with the same number tells where they end. It comes after the operations that waited for this one, if
+    its thread runs these first.
+
+    Args:
+      program: what was traced.
+      planes: of a trace, as `ProfileData` has them.
+    """
+    began, ends = {}, {}
+    for line in itertools.chain.from_iterable(plane.lines for plane in planes):
+        calls, ends_here = [], {}
+        for event in line.events:
+            stats, first = dict(event.stats), event.start_ns / 1e6
+            last = first + event.duration_ns / 1e6
+            if event.name == EXECUTE:
+                calls.append((last, first))
+            elif event.name.startswith(END) and ENDED in stats:
+                ends_here[stats[ENDED]] = first
+            elif stats.get('hlo_module') == program.name and event.name in program.operations:
+                began[stats.get(STARTED, (event.name, first))] = (event.name, first, last)
+        calls.sort()
+        ends |= {number: before(end, calls) for number, end in ends_here.items()}
     runs = collections.defaultdict(list)
-    for plane in ProfileData.from_file(str(file)).planes:
-        for line in plane.lines:
-            for event in line.events:
-                stats = dict(event.stats)
-                if stats.get('hlo_module') == program.name and event.name in program.operations:
-                    began = event.start_ns / 1e6
-                    runs[event.name].append((began, began + event.duration_ns / 1e6))
+    for number, (name, first, last) in began.items():
+        runs[name].append((first, max(last, ends.get(number, last))))
     return runs
+
+
+def before(end: float, calls: Sequence[Interval]) -> float:
+    """`end`, or when that call began which was over just then.
+
+    Args:
+      end: milliseconds.
+      calls: (end, begin) each, sorted.
+    """
+    index = bisect.bisect_right(calls, (end, float('inf'))) - 1
+    return calls[index][1] if index >= 0 and end - calls[index][0] < AT_ONCE else end
 
 
 def outside(holder: Interval, others: Sequence[Interval]) -> float:
@@ -86,9 +121,17 @@ def outside(holder: Interval, others: Sequence[Interval]) -> float:
     return last - first - covered((a, min(b, last)) for a, b in inside if (a, b) != holder)
 
 
-def times_of(program: Program, runs: dict[str, list[Interval]], wall: float, steps: int) -> Times:
-    """Of `steps` steps that took `wall` milliseconds; an operation counts with its median."""
-    kinds, operations, flops, control = dict.fromkeys(KINDS, 0.0), {}, 0.0, 0.0
+def times_of(
+    program: Program, runs: dict[str, list[Interval]], wall: float, cpu: float, steps: int
+) -> Times:
+    """Of `steps` steps; a single operation counts with its median.
+
+    Args:
+      program, runs: see `runs_of`.
+      wall, cpu: milliseconds of all steps, and of all threads in them.
+      steps: how many.
+    """
+    by_kind, operations, flops, control = collections.defaultdict(list), {}, 0.0, 0.0
     everything = sorted(itertools.chain.from_iterable(runs.values()))
     for name, intervals in runs.items():
         kind = program.kind(name)
@@ -100,11 +143,12 @@ def times_of(program: Program, runs: dict[str, list[Interval]], wall: float, ste
             flops += program.flops(name) * len(intervals) / steps
         operations[name] = taken
         if kind:
-            kinds[kind] += taken
+            by_kind[kind] += intervals
         else:
             control += taken
+    kinds = {kind: covered(by_kind[kind]) / steps for kind in KINDS}
     idle = max(0.0, (wall - covered(everything)) / steps)
-    return Times(wall / steps, kinds, control, idle, flops, operations)
+    return Times(wall / steps, kinds, control, idle, cpu / wall, flops, operations)
 
 
 def measure(step: ours.Step, fill: int, steps: int) -> tuple[Program, Times]:
@@ -116,23 +160,27 @@ def measure(step: ours.Step, fill: int, steps: int) -> tuple[Program, Times]:
     options.python_tracer_level = 0
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder, profiler_options=options):
-            began = time.perf_counter()
+            began, cpu_began = time.perf_counter(), time.process_time()
             for _ in range(steps):
                 step()
             wall = 1e3 * (time.perf_counter() - began)
-        runs = runs_of(program, folder)
+            cpu = 1e3 * (time.process_time() - cpu_began)
+        (file,) = Path(folder).rglob('*.xplane.pb')
+        runs = runs_of(program, ProfileData.from_file(str(file)).planes)
     if not runs:
         raise SystemExit(f'No operation of {program.name} in the trace: is a device busy tracing?')
-    return program, times_of(program, runs, wall, steps)
+    return program, times_of(program, runs, wall, cpu, steps)
 
 
 def as_table(found: dict[str, Times]) -> str:
     """Milliseconds per step of some cases, a line each."""
-    heads = ['case', 'step, ms', *KINDS, 'loops, branches', 'idle', 'GF', 'GF/s']
+    heads = ['case', 'step, ms', *KINDS, 'loops, branches', 'idle', 'cores', 'GF', 'GF/s']
     lines = []
     for name, times in found.items():
-        numbers = [times.wall, *times.kinds.values(), times.control, times.idle, times.flops / 1e9]
-        lines.append([name, *(f'{number:.1f}' for number in numbers), f'{times.rate:.0f}'])
+        numbers = [times.wall, *times.kinds.values(), times.control, times.idle]
+        numbers = [f'{number:.1f}' for number in numbers]
+        rates = [f'{times.cores:.2f}', f'{times.flops / 1e9:.1f}', f'{times.rate:.0f}']
+        lines.append([name, *numbers, *rates])
     return table(heads, lines)
 
 

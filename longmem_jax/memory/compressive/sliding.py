@@ -18,7 +18,6 @@ from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import near_positions, weight_dropout
 from longmem_jax.layers.attention import Look, is_inspected, record
 from longmem_jax.layers.attention_products import dot, mix, weights_of
-from longmem_jax.layers.by_distance import add_at
 from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.window import push
@@ -167,7 +166,8 @@ class SlidingReading(nn.Module):
         seen = jnp.broadcast_to(
             self._num_seen(phase, position), (phase.shape[0], position.shape[1])
         )
-        scores = add_at(add_at(dot(queries, keys), by_age, 0), near, slots)
+        # Added to some columns in place, they would be computed by one core of a CPU.
+        scores = dot(queries, keys) + jnp.concatenate([by_age, near], axis=-1)
         column = jnp.arange(slots, dtype=jnp.int32)[None]
         # New slot j begins at index first + j * rate of window and segment.
         begins = self._first(phase)[:, None] + (column - old) * self.rate
