@@ -13,12 +13,15 @@ A memory passes `read_memory` a pure function of the size, the parameters and th
 
 import dataclasses
 import functools
+import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.linen import module as linen_module
 from jax.sharding import PartitionSpec as P
 
 from longmem_jax.devices.sharding import RULES
@@ -252,17 +255,32 @@ def _read_size(size: int, constants: dict[str, Any], differentiable: Any, *, rea
     return read(size, params, constants | inputs)
 
 
-@dataclasses.dataclass(frozen=True)
-class Function:
-    """An unbound linen module, or a plain function, as `f(variables, x)`; equal ones are equal."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Single:
+    """What cannot be compared, or may change: equal to nothing else, so that it is always traced."""
 
     module: Any
 
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """An unbound linen module, or a plain function, as `f(variables, x)`; see `as_function`.
+
+    Attributes:
+      module: of equal ones, one is traced for all.
+      interceptors: those of `nn.intercept_methods` that were active; only with the same ones is it
+        the same function. They are not kept alive.
+    """
+
+    module: Any
+    interceptors: tuple[Any, ...] = ()
+
     def __call__(self, variables: Any, x: jax.Array) -> jax.Array:
         """Applies it."""
-        if isinstance(self.module, nn.Module):
-            return self.module.apply(variables, x)
-        return self.module(x)
+        module = self.module.module if isinstance(self.module, _Single) else self.module
+        if isinstance(module, nn.Module):
+            return module.apply(variables, x)
+        return module(x)
 
 
 def as_function(module: Any) -> tuple[Function, Any]:
@@ -271,12 +289,19 @@ def as_function(module: Any) -> tuple[Function, Any]:
     Linen modules must not be called inside `lax.switch`; pure functions may. The module must have
     been called before, so that its parameters exist.
     """
-    if isinstance(module, nn.Module):
-        unbound, variables = module.unbind()
-        # What runs later, such as a backward pass, is outside of `nn.intercept_methods`.
-        params = low_rank.merged(variables.get('params', {}))
-        return Function(unbound), {**variables, 'params': params}
-    return Function(module), {}
+    if not isinstance(module, nn.Module):
+        # Other callables may hold arrays, which would be constants of a program that is kept.
+        plain = isinstance(module, types.FunctionType) and not module.__closure__
+        return Function(module if plain else _Single(module)), {}
+    unbound, variables = module.unbind()
+    # What runs later, such as a backward pass, is outside of `nn.intercept_methods`.
+    params = low_rank.merged(variables.get('params', {}))
+    try:
+        hash(unbound)
+    except TypeError:  # such as an attribute that is an array
+        unbound = _Single(unbound)
+    active = tuple(map(weakref.ref, linen_module._global_interceptor_stack))
+    return Function(unbound, active), {**variables, 'params': params}
 
 
 @dataclasses.dataclass(frozen=True)

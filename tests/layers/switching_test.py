@@ -2,12 +2,13 @@
 
 from unittest import mock
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.layers.switching import bound, switch
+from longmem_jax.layers.switching import as_function, bound, switch
 from longmem_jax.memory.adaptive_span import layer as adaptive_span
 from longmem_jax.memory.expire_span import layer as expire_span
 from longmem_jax.memory.registry import LAYERS
@@ -80,3 +81,73 @@ def test_layers_of_the_same_settings_are_traced_once(module):
         )
         jax.jit(jax.grad(value)).trace(params)
     assert len(traced) == 2 * 3, f'traced {traced}: every size once, and once for its derivatives'
+
+
+def project_rows(size, constants, variables, *, project):
+    return project(variables, constants[:size]).sum(axis=0)
+
+
+def chosen_of(module):
+    """What a choice computes with a function made of `module`."""
+    project, variables = as_function(module)
+    read = bound(project_rows, project=project)
+    return switch(read, SIZES, jnp.asarray(2), jnp.ones((8, 3)), variables)
+
+
+class Reader(nn.Module):
+    """A choice with a map that an interceptor may change."""
+
+    @nn.compact
+    def __call__(self):
+        dense = nn.Dense(3)
+        dense(jnp.ones((1, 3)))
+        return chosen_of(dense)
+
+
+def test_interceptors_reach_a_choice_that_was_traced_without_them():
+    def doubled_map(next_method, args, kwargs, context):
+        result = next_method(*args, **kwargs)
+        return 2 * result if isinstance(context.module, nn.Dense) else result
+
+    variables = Reader().init(jax.random.key(0))
+    plain = Reader().apply(variables)
+    with nn.intercept_methods(doubled_map):
+        changed = Reader().apply(variables)
+    advice = 'a kept program was used: Function must differ with the interceptors'
+    np.testing.assert_allclose(changed, 2 * plain, rtol=1e-6, err_msg=advice)
+    np.testing.assert_array_equal(Reader().apply(variables), plain, err_msg=advice)
+
+
+class Shift:
+    """A callable with state, which cannot be hashed."""
+
+    def __init__(self):
+        self.by = jnp.zeros(3)
+
+    def __eq__(self, other):
+        return True
+
+    def __call__(self, x):
+        return x + self.by
+
+
+def test_callables_with_state_are_not_kept():
+    shift = Shift()
+    np.testing.assert_array_equal(chosen_of(shift), [2, 2, 2])
+    shift.by = jnp.ones(3)
+    np.testing.assert_array_equal(chosen_of(shift), [4, 4, 4], err_msg='see switching.as_function')
+
+
+class Scaled(nn.Module):
+    """A module with an array as an attribute, which linen cannot hash."""
+
+    factor: jax.Array
+
+    def __call__(self, x):
+        return self.factor * x
+
+
+@pytest.mark.parametrize('factor', [1.0, 3.0])
+def test_modules_that_cannot_be_hashed_are_traced_by_themselves(factor):
+    module = Scaled(jnp.full(3, factor)).bind({})
+    np.testing.assert_array_equal(chosen_of(module), np.full(3, 2 * factor))
