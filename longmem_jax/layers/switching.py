@@ -300,7 +300,8 @@ def as_function(module: Any) -> tuple[Function, Any]:
         hash(unbound)
     except TypeError:  # such as an attribute that is an array
         unbound = _Single(unbound)
-    active = tuple(map(weakref.ref, linen_module._global_interceptor_stack))
+    # Flax has no public name for them.
+    active = tuple(map(weakref.ref, getattr(linen_module, '_global_interceptor_stack', ())))
     return Function(unbound, active), {**variables, 'params': params}
 
 
