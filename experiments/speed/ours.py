@@ -105,24 +105,32 @@ def layer(case: Case, sizes: Sizes) -> Step:
         y, _, _ = slots.apply({'params': params}, x, None, segment, train=True)
         return (y * weights).sum()
 
-    optimizer = optax.adam(1e-3) if case.adam else optax.identity()
+    slopes = jax.value_and_grad(loss, (0, 1))
+    if not case.adam:
+        step = jax.jit(slopes)
+
+        def call() -> float:
+            value, _ = jax.block_until_ready(step(params, x))
+            return float(value)
+
+        return Step(call, lambda: step.lower(params, x))
+
+    optimizer = optax.adam(1e-3)
 
     def update(params: Any, moments: Any, x: jax.Array) -> Any:
-        value, (of_params, of_x) = jax.value_and_grad(loss, (0, 1))(params, x)
-        if not case.adam:
-            return value, (of_params, of_x), (params, moments)
+        value, (of_params, of_x) = slopes(params, x)
         changes, moments = optimizer.update(of_params, moments)
         return value, of_x, (optax.apply_updates(params, changes), moments)
 
-    step = jax.jit(update, donate_argnums=(0, 1))
+    learn = jax.jit(update, donate_argnums=(0, 1))
     kept = (params, optimizer.init(params))
 
-    def call() -> float:
+    def call_and_learn() -> float:
         nonlocal kept
-        value, _, kept = jax.block_until_ready(step(*kept, x))
+        value, _, kept = jax.block_until_ready(learn(*kept, x))
         return float(value)
 
-    return Step(call, lambda: step.lower(*kept, x))
+    return Step(call_and_learn, lambda: learn.lower(*kept, x))
 
 
 def build(case: Case, sizes: Sizes) -> Step:
