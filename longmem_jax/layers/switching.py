@@ -109,7 +109,8 @@ def switch(
     The chosen branch is recomputed in the backward pass: only its arguments are kept.
 
     Args:
-      read: a pure function whose results have the same shapes for every size.
+      read: of `bound`; its results have the same shapes for every size. A function that holds arrays of
+        its own would leave them in a program that is kept.
       sizes: static, increasing.
       needed: int32 scalar.
       non_differentiable: pytree that no gradient flows to.
