@@ -23,6 +23,7 @@ from experiments.speed.cases import CASES
 from experiments.speed.worker import OURS
 
 ROOT = Path(__file__).parents[2]
+# What a command on CPUs sets for itself (`devices/allocator.py`), for processes that are not commands.
 KEPT = dict(MALLOC_MMAP_THRESHOLD_=str(1 << 30), MALLOC_TRIM_THRESHOLD_=str((1 << 31) - 1),
             MALLOC_ARENA_MAX='1')  # fmt: skip
 # Settings of glibc: its own; pages of large arrays are kept for the next step; and are huge where the
@@ -40,11 +41,14 @@ class Side:
     """
 
     def __init__(self, name: str, python: str, arguments: Sequence[str], pages: str = 'huge'):
-        """Starts the process with `python -m experiments.speed.worker`, these arguments and `PAGES`."""
+        """Starts `experiments/speed/worker.py` with these arguments and `PAGES`.
+
+        Not by `python -m`, since a command sets the allocator itself.
+        """
         self.name, self.steps, self.software = name, [], ''
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get('PYTHONPATH', '')]))
         self._process = subprocess.Popen(
-            [python, '-m', 'experiments.speed.worker', *arguments],
+            [python, '-c', 'from experiments.speed.worker import main; main()', *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,13 +1,19 @@
-"""Settings of the C allocator on CPUs.
+"""Settings of the C allocator where JAX computes on CPUs.
 
 XLA allocates its large buffers again in every step. By default glibc returns their pages to the system
 after each step, and clearing them again costs a tenth of the step (measured by
 `longmem_jax.commands.bench`). Where the kernel gives huge pages to those who ask, buffers are put on
 these: a processor finds the place of 2 MB at once, not of 4 KB, which saves 3 to 6 % of a step.
+
+All threads share one part of the memory ("arena") then, and those that compile wait for each other. So
+nothing is set where steps run on a TPU or GPU, or where none runs.
 """
 
 import ctypes
+import glob
+import importlib.util
 import os
+import sys
 from pathlib import Path
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -3, -4, -8
@@ -17,6 +23,13 @@ MOST_OLD = 32 << 20  # the largest M_MMAP_THRESHOLD before glibc 2.35
 HUGE = 2 << 20  # bytes of a huge page; larger ones, as on some ARM systems, would waste memory
 LARGEST = 64 << 30  # bytes of addresses that are set aside
 PAGES = Path('/sys/kernel/mm/transparent_hugepage')
+# Packages by which JAX uses accelerators, and files that are there if the machine has one.
+ACCELERATORS = {
+    'libtpu': ('/dev/accel*', '/dev/vfio/*'),
+    'jax_plugins': ('/dev/nvidia*', '/dev/kfd'),
+}
+# Arguments of commands that compile for other machines and run no step.
+COMPILING = frozenset({'--mode=compile', 'experiments.tpu_programs'})
 OVERCOMMIT = Path('/proc/sys/vm/overcommit_memory')  # 2: all addresses count as memory
 _kept = False  # whether `keep_pages` was called
 
@@ -24,12 +37,13 @@ _kept = False  # whether `keep_pages` was called
 def keep_pages() -> None:
     """Lets the process keep freed memory, on huge pages if it can, if the C library is glibc.
 
-    Commands call it when `longmem_jax` is imported: before any library starts a thread, since a thread
-    keeps the arena that it was given, and later threads share all arenas that there are.
+    Nothing happens if JAX will not compute on CPUs, or the command only compiles. Commands call it when
+    `longmem_jax` is imported: before any library starts a thread, since a thread keeps the arena that it
+    was given, and later threads share all arenas that there are.
     """
     global _kept
     libc = _glibc()
-    if libc is None:
+    if libc is None or not COMPILING.isdisjoint(sys.orig_argv) or not _computes_on_cpus():
         return
     _kept = True
     # One arena only: the others cannot hold blocks above 64 MB and would map them again every time.
@@ -63,6 +77,17 @@ def _glibc() -> ctypes.CDLL | None:
     libc.free.argtypes, libc.free.restype = [ctypes.c_void_p], None
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return libc
+
+
+def _computes_on_cpus() -> bool:
+    """Whether JAX, which is not imported yet, will choose CPUs."""
+    asked = os.environ.get('JAX_PLATFORMS') or os.environ.get('JAX_PLATFORM_NAME')
+    if asked:
+        return asked.split(',')[0].strip() == 'cpu'
+    return not any(
+        importlib.util.find_spec(package) and any(glob.glob(name) for name in files)
+        for package, files in ACCELERATORS.items()
+    )
 
 
 def _use_huge_pages(libc: ctypes.CDLL) -> None:

@@ -1,5 +1,6 @@
 """Settings of the C allocator, each in a process of its own: they cannot be undone."""
 
+import fnmatch
 import os
 import subprocess
 import sys
@@ -177,19 +178,58 @@ print(any(first <= blocks[0] < end for first, end in ranges))
 """
 
 
-@pytest.mark.parametrize(('name', 'kept'), [('bin/longmem', 'True'), ('program', 'False')])
-def test_threads_of_a_command_share_the_heap_that_keeps_its_pages(name, kept):
-    command = [sys.executable, '-c', COMMAND, name]
-    assert subprocess.check_output(command, text=True).strip() == kept, (
-        'keep_pages must be called before any thread has started, and by commands only'
+@pytest.mark.parametrize(
+    ('platforms', 'arguments', 'kept'),
+    [
+        ('cpu', ['bin/longmem'], 'True'),
+        ('cpu', ['program'], 'False'),
+        ('tpu,cpu', ['bin/longmem'], 'False'),
+        ('cpu', ['bin/longmem', '--mode=compile'], 'False'),
+    ],
+    ids=['command', 'program', 'on a TPU', 'compiles'],
+)
+def test_threads_of_a_command_share_the_heap_that_keeps_its_pages(platforms, arguments, kept):
+    command = [sys.executable, '-c', COMMAND, *arguments]
+    environment = os.environ | dict(JAX_PLATFORMS=platforms)
+    assert subprocess.check_output(command, text=True, env=environment).strip() == kept, (
+        'keep_pages must be called before any thread has started, by commands only, for steps on CPUs'
     )
+
+
+@pytest.mark.parametrize(
+    ('asked', 'packages', 'files', 'expected'),
+    [
+        ({}, [], [], True),
+        ({}, ['libtpu'], [], True),
+        ({}, [], ['/dev/nvidiactl'], True),
+        ({}, ['jax_plugins'], ['/dev/accel0'], True),
+        ({}, ['libtpu'], ['/dev/accel0'], False),
+        ({}, ['libtpu'], ['/dev/vfio/0'], False),
+        ({}, ['jax_plugins'], ['/dev/nvidiactl', '/dev/nvidia0'], False),
+        ({}, ['jax_plugins'], ['/dev/kfd'], False),
+        (dict(JAX_PLATFORMS='cpu'), ['libtpu'], ['/dev/accel0'], True),
+        (dict(JAX_PLATFORMS='cuda,cpu'), [], [], False),
+        (dict(JAX_PLATFORMS='', JAX_PLATFORM_NAME='gpu'), [], [], False),
+    ],
+)
+def test_steps_run_on_an_accelerator_if_jax_can_use_it(
+    monkeypatch, asked, packages, files, expected
+):
+    for name in ('JAX_PLATFORMS', 'JAX_PLATFORM_NAME'):
+        monkeypatch.setenv(name, asked.get(name, ''))
+    found = {name: object() for name in packages}
+    monkeypatch.setattr(allocator.importlib.util, 'find_spec', found.get)
+    monkeypatch.setattr(allocator.glob, 'glob', lambda pattern: fnmatch.filter(files, pattern))
+    assert allocator._computes_on_cpus() == expected
 
 
 @pytest.mark.parametrize(('name', 'kept'), [('-m', 'True'), ('program', 'False')])
 def test_experiments_keep_their_pages_if_they_are_commands(name, kept):
     program = f'import sys; sys.argv = [{name!r}]; import experiments; '
     program += "print('jax' in sys.modules, experiments.allocator._kept)"
-    found = subprocess.check_output([sys.executable, '-c', program], text=True).split()
+    environment = os.environ | dict(JAX_PLATFORMS='cpu')
+    command = [sys.executable, '-c', program]
+    found = subprocess.check_output(command, text=True, env=environment).split()
     assert found == ['False', kept], (
         'experiments/__init__.py must come before JAX, for commands only'
     )
