@@ -18,7 +18,7 @@ from longmem_jax.devices import allocator
 if stopping.is_command(sys.orig_argv):
     # Before what takes seconds to import, and before any thread.
     allocator.keep_pages()
-    stopping.listen(command=True)
+    stopping.listen(command=True, importing=True)
 
 
 def _names() -> list[str]:

@@ -1,6 +1,7 @@
 """SIGTERM and Ctrl-C: handled from the start of a command, everywhere, by all processes together.
 
-While there is nothing to save, a signal ends the command at once, with a line. Within `deferred` it is
+While there is nothing to save, a signal ends the command at once, with a line: while libraries are
+imported, which may not survive an exception then, without one. Within `deferred` it is
 only noted: the loop asks for it between two steps or segments, by `asked` or `poll`, saves, and ends. A
 thread receives signals too, since Python's handlers wait until a compilation is over. It prints at once
 that the run will stop, and ends the process when the signal comes again.
@@ -44,6 +45,7 @@ class _State:
       deferred: depth of `deferred` blocks.
       pid: process whose handlers are installed; 0 = none.
       command: whether the process is a command, which may be ended.
+      importing: whether it still imports what it needs.
       previous: the handlers before.
       unraisable: `sys.unraisablehook` before.
       pipe: where signals arrive for the thread: its writing end, and the descriptor before.
@@ -57,6 +59,7 @@ class _State:
     deferred: int = 0
     pid: int = 0
     command: bool = False
+    importing: bool = False
     previous: dict[int, Any] = dataclasses.field(default_factory=dict)
     unraisable: Any = None
     pipe: tuple[int, int] = (-1, -1)
@@ -73,12 +76,14 @@ def name(signum: int) -> str:
     return signal.Signals(signum).name
 
 
-def listen(*, command: bool = False) -> bool:
+def listen(*, command: bool = False, importing: bool = False) -> bool:
     """Installs the handlers; returns whether they were not there and this is the main thread.
 
     Args:
       command: the process may be ended where nobody asks.
+      importing: until the next call a signal ends the process where it is.
     """
+    _state.importing = importing
     if threading.current_thread() is not threading.main_thread() or _state.pid == os.getpid():
         return False
     _state.pid, _state.command = os.getpid(), command
@@ -99,12 +104,21 @@ def is_command(arguments: list[str]) -> bool:
     Args:
       arguments: `sys.orig_argv`.
     """
-    if sys.argv[:1] == ['-m'] and '-m' in arguments:
-        module = arguments[arguments.index('-m') + 1 :][:1]
-        return bool(module) and module[0].startswith('longmem_jax.')
+    if sys.argv[:1] == ['-m']:
+        return _module(arguments).startswith('longmem_jax.')
     # Processes that Python spawns for a command have its `sys.argv`, and are no commands.
     program = sys.argv[0] if sys.argv else ''
     return os.path.basename(program) == 'longmem' and program in arguments
+
+
+def _module(arguments: list[str]) -> str:
+    """The module that Python was asked to run by `-m NAME`, `-mNAME` or `-Im NAME`; '' = none."""
+    for number, argument in enumerate(arguments[1:], 2):
+        # The values of -X and -W, and programs of -c, may have any letters.
+        if argument[:1] == '-' and argument[1:2] not in ('-', 'X', 'W', 'c') and 'm' in argument:
+            attached = argument.partition('m')[2]
+            return attached or ''.join(arguments[number : number + 1])
+    return ''
 
 
 def unlisten() -> None:
@@ -179,6 +193,8 @@ def heard() -> int:
 def _hear(signum: int, frame: Any) -> None:
     """The handler, called in the main thread."""
     _note(signum)
+    if _state.importing:
+        os._exit(128 + signum)
     if not _state.deferred:
         raise Stopped(signum)
 

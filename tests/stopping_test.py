@@ -27,7 +27,10 @@ import os, signal, sys
 class Finder:
     def find_spec(self, name, path=None, target=None):
         if name == '{module}':
-            os.kill(os.getpid(), signal.{name})
+            try:
+                os.kill(os.getpid(), signal.{name})
+            except BaseException:
+                os.write(1, b'raised')
 
 sys.meta_path.insert(0, Finder())
 """
@@ -65,6 +68,7 @@ def test_a_signal_while_libraries_are_imported_is_one_line(tmp_path, name, modul
         text=True,
     )
     assert process.returncode == CODES[name], process.stderr
+    assert not process.stdout, 'end the process: a library may crash, or swallow what is raised'
     assert (
         process.stderr
         == f'\n{name}: stopped; what was saved is kept, run the same command again.\n'
@@ -186,12 +190,18 @@ MODULE, SCRIPT = 'longmem_jax.main', '/bin/longmem'
     [
         (['-m'], ['python', '-m', MODULE], True),
         (['-m'], ['python', '-m', 'pytest', MODULE], False),
+        (['-m'], ['python', f'-m{MODULE}'], True),
+        (['-m'], ['python', '-X', 'importtime', '-Ximporttime', '-Im', MODULE], True),
+        (['-m'], ['python', '-c', f'm = "{MODULE}"'], False),
         ([SCRIPT, '--mode=tokenize'], ['python', SCRIPT, '--mode=tokenize'], True),
         ([SCRIPT, '--mode=tokenize'], ['python', '-c', 'from multiprocessing.spawn ...'], False),
         (['/bin/program'], ['python', '/bin/program', 'longmem'], False),
         ([], ['python'], False),
     ],
-    ids=['module', 'of pytest', 'script', 'spawned by the script', 'program', 'embedded'],
+    ids=[
+        'module', 'of pytest', 'attached', 'among options', 'of a text', 'script',
+        'spawned by the script', 'program', 'embedded',
+    ],  # fmt: skip
 )
 def test_only_commands_are_commands(monkeypatch, argv, original, expected):
     """A process that a command spawns, such as those of `--mode=tokenize`, has its `sys.argv`."""
