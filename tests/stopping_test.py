@@ -199,8 +199,15 @@ MODULE, SCRIPT = 'longmem_jax.main', '/bin/longmem'
         ([], ['python'], False),
     ],
     ids=[
-        'module', 'of pytest', 'attached', 'among options', 'of a text', 'script',
-        'spawned by the script', 'program', 'embedded',
+        'module',
+        'of pytest',
+        'attached',
+        'among options',
+        'of a text',
+        'script',
+        'spawned by the script',
+        'program',
+        'embedded',
     ],  # fmt: skip
 )
 def test_only_commands_are_commands(monkeypatch, argv, original, expected):
