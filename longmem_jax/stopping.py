@@ -1,10 +1,10 @@
 """SIGTERM and Ctrl-C: handled from the start of a command, everywhere, by all processes together.
 
-While there is nothing to save, a signal ends the command at once, with a line: while libraries are
-imported, which may not survive an exception then, without one. Within `deferred` it is
-only noted: the loop asks for it between two steps or segments, by `asked` or `poll`, saves, and ends. A
-thread receives signals too, since Python's handlers wait until a compilation is over. It prints at once
-that the run will stop, and ends the process when the signal comes again.
+While there is nothing to save, a signal ends the command at once, with a line and an exception; without
+one while libraries are imported, which may not survive it. Within `deferred` a signal is only noted: the
+loop asks for it between two steps or segments, by `asked` or `poll`, saves, and ends. A thread receives
+signals too, since Python's handlers wait until a compilation is over. It prints at once that the run
+will stop, and ends the process when the signal comes again.
 """
 
 import contextlib

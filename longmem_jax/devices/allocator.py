@@ -28,7 +28,7 @@ PAGES = Path('/sys/kernel/mm/transparent_hugepage')
 # Packages by which JAX uses accelerators, and files that are there if the machine has one.
 ACCELERATORS = {
     'libtpu': ('/dev/accel*', '/dev/vfio/*'),
-    'jax_plugins': ('/dev/nvidia*', '/dev/kfd'),
+    'jax_plugins': ('/dev/nvidia*', '/dev/kfd', '/dev/dxg'),
 }
 # Arguments of commands that compile for other machines and run no step.
 COMPILING = frozenset({'--mode=compile', 'experiments.tpu_programs'})
