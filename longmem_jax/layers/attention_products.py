@@ -51,6 +51,10 @@ def _dot_backward(residuals: Any, gradient: jax.Array) -> tuple[jax.Array, jax.A
     # With the small factor on the left, the small result is transposed, not the scores.
     gradient = gradient.astype(keys.dtype)
     to_keys = _product('bhqd,bhqk->dk' if shared else 'bhqd,bhqk->bhdk', queries, gradient)
+    if shared and to_keys.dtype != keys.dtype:
+        # XLA would turn the product around to leave out the transpose below, and CPUs cannot run that
+        # one for bfloat16.
+        to_keys = jax.lax.optimization_barrier(to_keys)
     return to_queries.astype(queries.dtype), jnp.swapaxes(to_keys, -1, -2).astype(keys.dtype)
 
 

@@ -1,11 +1,11 @@
-"""The hand-written derivatives of `mix` against those of its plain formula."""
+"""The hand-written derivatives of `mix` against those of its plain formula; bfloat16 on CPUs."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.layers.attention_products import EPSILON, mix
+from longmem_jax.layers.attention_products import EPSILON, dot, mix
 from tests.assertions import assert_close
 
 SHAPE, WIDTH = (2, 3, 4, 5), 6
@@ -54,3 +54,19 @@ def test_mix_and_its_derivatives_are_those_of_the_formula(softly, drops):
         'Fix `_mix_forward` or `_mix_backward` in layers/attention_products.py.',
         atol=2e-5,
     )
+
+
+@pytest.mark.parametrize('number', [16, 49])
+def test_bfloat16_runs_on_cpus_with_vectors_that_lanes_share(number):
+    """XLA for CPUs has no product of bfloat16 whose sums are over the first axis of the left factor."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    queries = jax.random.normal(keys[0], (4, 2, 32, 32))
+    vectors = jax.random.normal(keys[1], (number, 32))
+    gradient = jax.random.normal(keys[2], (4, 2, 32, number))
+    backward = jax.jit(lambda *arguments: jax.vjp(dot, *arguments)[1](gradient))
+    expected = backward(queries, vectors)
+    found = backward(queries.astype(jnp.bfloat16), vectors.astype(jnp.bfloat16))
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == jnp.bfloat16
+        largest = float(jnp.abs(other).max())
+        np.testing.assert_allclose(one.astype(jnp.float32), other, atol=0.01 * largest)
