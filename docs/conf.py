@@ -86,7 +86,21 @@ def shorten(app, page, source):
         source[0] = re.sub('^# .*', note, source[0], count=1, flags=re.MULTILINE)
 
 
+def split_names(app, what, name, of, options, lines):
+    """Gives each of the attributes of `a, b: text` a line: Sphinx takes `a,` for the type of `b`."""
+    found = []
+    for line in lines:
+        _, field, rest = line.partition(':ivar ')
+        names, colon, text = rest.partition(':')
+        each = names.split(', ') if field and colon else []
+        # All but the last refer to it; what follows on other lines is the last one's.
+        found += [f':ivar {one}: see `{each[-1]}`.' for one in each[:-1]]
+        found.append(f':ivar {each[-1]}:{text}' if len(each) > 1 else line)
+    lines[:] = found
+
+
 def setup(app):
     """Called by Sphinx."""
+    app.connect('autodoc-process-docstring', split_names, priority=600)  # after napoleon
     if app.tags.has('short'):
         app.connect('source-read', shorten)

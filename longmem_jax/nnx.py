@@ -1,22 +1,20 @@
 """A memory as a layer of `flax.nnx` models.
 
-```python
-from longmem_jax import ExpireSpan
-from longmem_jax.nnx import wrap
+For example::
 
-memory = wrap(ExpireSpan(d_model=256, num_heads=4, segment_length=128), rngs=nnx.Rngs(0))
-state = memory.start(batch_size=2)
-y, state, aux = memory(x, state)          # as in linen: valid=, start=, train= are optional
-```
+    from longmem_jax import ExpireSpan
+    from longmem_jax.nnx import wrap
 
-Segments are scanned with `nnx.scan`; in `jax.lax.scan` flax refuses the random streams of the module:
+    memory = wrap(ExpireSpan(d_model=256, num_heads=4, segment_length=128), rngs=nnx.Rngs(0))
+    state = memory.start(batch_size=2)
+    y, state, aux = memory(x, state)          # as in linen: valid=, start=, train= are optional
 
-```python
-@nnx.scan(in_axes=(None, nnx.Carry, 0), out_axes=(nnx.Carry, 0))
-def read(memory, state, x):
-    y, state, _ = memory(x, state)
-    return state, y
-```
+Segments are scanned with `nnx.scan`; in `jax.lax.scan` flax refuses the random streams of the module::
+
+    @nnx.scan(in_axes=(None, nnx.Carry, 0), out_axes=(nnx.Carry, 0))
+    def read(memory, state, x):
+        y, state, _ = memory(x, state)
+        return state, y
 """
 
 from typing import Any

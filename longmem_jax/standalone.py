@@ -1,13 +1,13 @@
 """A memory as one layer of any model: the modules that configs name, with a simple interface.
 
-```python
-from longmem_jax import InfiniAttention
+For example::
 
-layer = InfiniAttention(d_model=256, num_heads=4, segment_length=128)
-state = layer.start(batch_size=2)
-variables = layer.init(key, x, state)
-y, state, aux = layer.apply(variables, x, state)
-```
+    from longmem_jax import InfiniAttention
+
+    layer = InfiniAttention(d_model=256, num_heads=4, segment_length=128)
+    state = layer.start(batch_size=2)
+    variables = layer.init(key, x, state)
+    y, state, aux = layer.apply(variables, x, state)
 
 The models of this library call memories through `contract.MemoryLayer`, with packed segments and states
 that have been reset. `Layer` does both, so that padding may be anywhere and a document may begin with

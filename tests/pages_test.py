@@ -1,5 +1,6 @@
 """What README and pages show without running it: blocks of Python run, commands exist."""
 
+import ast
 import importlib
 import importlib.util
 import re
@@ -49,6 +50,28 @@ def test_python_that_is_shown_runs(where, tmp_path, monkeypatch):
     if 'layer' in names:
         assert names['y'].shape == names['x'].shape and float(names['state'].count[0]) == 128
         assert 'memory_size' in names['aux'].metrics
+
+
+def test_docstrings_are_restructured_text():
+    """The page of the API shows them; a Markdown fence is one line with backticks there."""
+    for path in sorted((ROOT / 'longmem_jax').rglob('*.py')):
+        tree = ast.parse(path.read_text())
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+        found = [
+            ast.get_docstring(node) or '' for node in ast.walk(tree) if isinstance(node, kinds)
+        ]
+        assert not any('```' in text for text in found), f'{path}: indent the block after a `::`'
+
+
+def test_two_attributes_on_a_line_of_a_docstring_are_two():
+    source = (ROOT / 'docs/conf.py').read_text()
+    start = source.index('def split_names')
+    names = {}
+    exec(source[start : source.index('\n\n\n', start)], names)
+    lines = [':ivar model, params: the model.', ':ivar state: one, two: three.', 'a, b: c']
+    names['split_names'](None, 'class', 'Reader', None, None, lines)
+    given = [':ivar model: see `params`.', ':ivar params: the model.']
+    assert lines == [*given, ':ivar state: one, two: three.', 'a, b: c']
 
 
 def test_there_are_blocks_of_python_in_readme_and_pages():

@@ -1,10 +1,10 @@
 """Pretrained Hugging Face models as hosts of memories: a folder, or a name on the hub, to parameters.
 
-```python
-host = hosts.find('gpt2')  # a folder, or a name on the hub
-model = hosts.make(host.model, segment_length)  # a LanguageModel that computes what the host does
-params = hosts.load(host, model)
-```
+For example::
+
+    host = hosts.find('gpt2')  # a folder, or a name on the hub
+    model = hosts.make(host.model, segment_length)  # a LanguageModel that computes what the host does
+    params = hosts.load(host, model)
 
 `host.model` is an ordinary `config.model`. With other attention layers in it the model is the host with
 a memory: `load` then fills the parameters that both have, and the others start as in any new model.
