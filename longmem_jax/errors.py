@@ -1,8 +1,36 @@
-"""The error for mistakes that the user can fix: printed without a traceback, exit code 2."""
+"""The error for mistakes that the user can fix: printed without a traceback, exit code 2.
+
+What is printed may quote anybody's file, so texts go to a terminal through `visible` only.
+"""
 
 import difflib
+import re
+import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TextIO
+
+MESSAGE = 2_900  # characters of an error
+LONGEST = 1 << 16  # characters of anything else
+# Control characters and what changes the direction of a line; tabs and line ends are harmless.
+_OBEYED = re.compile('[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]')
+
+
+def visible(text: str, longest: int | None = None) -> str:
+    r"""The text with every such character as its escape, `\x1b` for ESC; half characters too.
+
+    Args:
+      text: of anybody.
+      longest: characters that are kept; None = all.
+    """
+    more = len(text) - longest if longest is not None else 0
+    text = _OBEYED.sub(lambda found: found[0].encode('unicode_escape').decode(), text[:longest])
+    text = text.encode('utf-8', 'backslashreplace').decode()
+    return f'{text} ... ({more:,} more characters)' if more > 0 else text
+
+
+def say(text: str, out: TextIO | None = None) -> None:
+    """Prints a line of which parts may be of anybody's making, to stdout or `out`."""
+    print(visible(text, LONGEST), file=out or sys.stdout)
 
 
 class UsageError(ValueError):
@@ -11,6 +39,10 @@ class UsageError(ValueError):
     The message says what was given, what is allowed and what to do next. `main` prints it and
     exits with code 2; every other exception is a bug in the library and keeps its traceback.
     """
+
+    def __init__(self, message: str):
+        """`message`: shown as by `visible`, at most `MESSAGE` characters of it."""
+        super().__init__(visible(str(message), MESSAGE))
 
 
 def nearest(given: Any, allowed: Iterable[Any]) -> str:

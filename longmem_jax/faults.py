@@ -45,6 +45,15 @@ def at_least(fields: Mapping[str, Any], least: float, *names: str) -> list[str]:
     ]
 
 
+def at_most(fields: Mapping[str, Any], most: Mapping[str, float]) -> list[str]:
+    """Faults of fields above their limit in `most`."""
+    return [
+        f'{name} = {fields[name]}: must be at most {limit:,}'
+        for name, limit in most.items()
+        if fields[name] > limit
+    ]
+
+
 def above(fields: Mapping[str, Any], limit: float, *names: str) -> list[str]:
     """Faults of fields that are not above `limit`."""
     return [

@@ -19,7 +19,7 @@ from longmem_jax import stopping
 from longmem_jax.config import checks, overrides
 from longmem_jax.config.base import base
 from longmem_jax.devices import lost, programs, sharding
-from longmem_jax.errors import UsageError, nearest
+from longmem_jax.errors import LONGEST, MESSAGE, UsageError, nearest, visible
 from longmem_jax.experiment import Experiment, saved_config
 from longmem_jax.workdir import prepare_workdir
 
@@ -83,9 +83,9 @@ def run(function: Callable[[], Any]) -> None:
             lost.ended(f'{stopping.name(stopped.code - 128)}.', stopped.code)
             raise
         except Exception as error:
-            gone = lost.by_another(error)
+            gone = visible(lost.by_another(error))
             if not gone or '--debug' in sys.argv:
-                traceback.print_exc()
+                print(visible(traceback.format_exc(), LONGEST), file=sys.stderr, end='')
             if gone:
                 print(gone, file=sys.stderr)
             lost.ended(gone or reason(error), 1)
@@ -120,18 +120,18 @@ def command(function: Callable[[Any], Any], *, workdir: bool = True) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """An error's message, without an embedded traceback."""
+    """An error's message for a terminal, without an embedded traceback."""
     text = f'{type(error).__name__}: {error}'
     last = list(re.finditer(r'^[\w.]+(?:Error|Exception)\b.*', text, re.MULTILINE))
     if 'Traceback' in text and last:
         text = text[last[-1].start() :]
-    return re.sub(r'^longmem_jax\.(\w+\.)+', '', text).strip()
+    return visible(re.sub(r'^longmem_jax\.(\w+\.)+', '', text).strip(), 2 * MESSAGE)
 
 
 def fail(error: BaseException) -> int:
     """Prints an error that the user can fix; returns the exit code 2."""
     if '--debug' in sys.argv or '--debug=true' in sys.argv:
-        traceback.print_exception(error)
+        print(visible(''.join(traceback.format_exception(error)), LONGEST), file=sys.stderr)
     print(reason(error), file=sys.stderr)
     return 2
 

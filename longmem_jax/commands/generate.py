@@ -12,13 +12,13 @@ import numpy as np
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.data.json_lines import read_examples
 from longmem_jax.devices import sharding
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, visible
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import opened, require_writable
 from longmem_jax.generation import chat as chats
 from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation.reader import Reader, fresh_state
-from longmem_jax.generation.text import NONE, TextStream, escaped, read_prompt
+from longmem_jax.generation.text import NONE, TextStream, read_prompt
 from longmem_jax.reporting.waiting import Waiting
 
 
@@ -122,7 +122,7 @@ def generate(
     for piece in writer.pieces(reader):
         pieces.append(piece)
         # Another program that reads it gets it as it is.
-        out.write(escaped(piece) if out.isatty() else piece)
+        out.write(visible(piece) if out.isatty() else piece)
         out.flush()
     out.write('\n')
     if save_state:

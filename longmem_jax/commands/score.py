@@ -13,13 +13,13 @@ import numpy as np
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.data.json_lines import read_examples
 from longmem_jax.devices import sharding
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, visible
 from longmem_jax.evaluation.token_losses import TokenLosses, token_losses
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import opened, require_writable
 from longmem_jax.generation import memory_file
 from longmem_jax.generation.reader import fresh_state
-from longmem_jax.generation.text import NONE, TextStream, escaped, read_prompt
+from longmem_jax.generation.text import NONE, TextStream, read_prompt
 from longmem_jax.reporting.waiting import Waiting
 
 COLUMNS = ('position', 'token', 'nats', 'text')
@@ -114,7 +114,7 @@ def score(
             if as_json:
                 line = json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False)
             else:
-                text = escaped(json.dumps(row[-1], ensure_ascii=False))
+                text = visible(json.dumps(row[-1], ensure_ascii=False))
                 line = '\t'.join(('' if cell is None else str(cell)) for cell in (*row[:-1], text))
             print(line, file=file)
     _say(f'step {scorer.step:,}: {in_short(losses)}')

@@ -16,12 +16,12 @@ from longmem_jax.config import saved
 from longmem_jax.config.reach import too_short
 from longmem_jax.data import lanes
 from longmem_jax.data.oddities import oddities
-from longmem_jax.devices import processes, sharding
+from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment, step_flops, to_devices, trace_step
 from longmem_jax.generation.reader import fresh_state
-from longmem_jax.generation.text import escaped, sample_text
+from longmem_jax.generation.text import sample_text
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import in_short, show, write_results
@@ -135,8 +135,6 @@ class LanguageModelTask:
         self.corpora = {
             split: experiment.corpus(split) for split in ('train', 'validation', 'test')
         }
-        facts = {f'documents of {split}': len(corpus) for split, corpus in self.corpora.items()}
-        processes.require_same({'tokenizer': experiment.tokenizer.fingerprint()} | facts)
         self._programs = programs or Programs(experiment)
         self._evaluator = self._programs.evaluator
         self.plan = Plan(
@@ -271,7 +269,7 @@ class LanguageModelTask:
             experiment.evaluation_model, params, experiment.tokenizer, experiment.config.generate
         )
         self._writer.text('sample', sample, step)
-        self._progress.say('Sample:\n' + escaped(sample))
+        self._progress.say('Sample:\n' + sample)
         return sample
 
 

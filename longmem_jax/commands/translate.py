@@ -9,10 +9,9 @@ import jax
 
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.devices import sharding
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, visible
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
-from longmem_jax.generation.text import escaped
 from longmem_jax.generation.translator import Translator, bleu, require_libraries
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
@@ -58,7 +57,7 @@ def translate_split(experiment: Experiment, params: Any, split: str, progress: P
         path.write_text(json.dumps(result, indent=1) + '\n')
     progress.say(f'{split}: BLEU {score:.2f} of {count:,} sentences ({signature})')
     for i in range(min(3, count)):
-        progress.say(escaped(f'  {texts[i]}\n  > {translations[i]}\n  = {references[i]}'))
+        progress.say(f'  {texts[i]}\n  > {translations[i]}\n  = {references[i]}')
     return result
 
 
@@ -111,5 +110,5 @@ def translate_prompt(experiment: Experiment, text: str) -> list[str]:
     )
     translations = translator(params, lines)
     text = '\n'.join(translations)
-    print(escaped(text) if sys.stdout.isatty() else text)
+    print(visible(text) if sys.stdout.isatty() else text)
     return translations

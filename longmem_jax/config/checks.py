@@ -21,6 +21,7 @@ from longmem_jax.faults import above, at_least, between, under
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import KINDS
 
+LARGEST_SEED = 2**32 - 1  # NumPy's are not negative, JAX's have 32 bits
 WITH_MOMENTUM = ('sgd', 'nesterov')
 
 
@@ -128,23 +129,33 @@ def _divisions(config: Any, sizes: Mapping[str, int]) -> list[str]:
 
 def _positive(config: Any) -> list[str]:
     """Faults of the other sections' numbers that must be above 0, or at least 0."""
-    return [
-        fault
-        for section, names in {
-            'train': ('num_steps', 'num_lanes', 'segment_length', 'segments_per_step'),
-            'evaluate': ('num_lanes', 'segment_length'),
-            'checkpoint': ('keep',),
-            'optimizer': ('learning_rate', 'accumulate_steps'),
-        }.items()
-        for fault in under(f'config.{section}', above(config[section], 0, *names))
-    ] + [
-        fault
-        for section, names in {
-            'train': ('log_every', 'evaluate_every'),  # 0 = at the end only
-            'checkpoint': ('every',),  # 0 = at the end, and when stopped
-        }.items()
-        for fault in under(f'config.{section}', at_least(config[section], 0, *names))
-    ]
+    return (
+        [
+            fault
+            for section, names in {
+                'train': ('num_steps', 'num_lanes', 'segment_length', 'segments_per_step'),
+                'evaluate': ('num_lanes', 'segment_length'),
+                'checkpoint': ('keep',),
+                'optimizer': ('learning_rate', 'accumulate_steps'),
+            }.items()
+            for fault in under(f'config.{section}', above(config[section], 0, *names))
+        ]
+        + [
+            fault
+            for section in ('train', 'data')
+            for fault in under(
+                f'config.{section}', between(config[section], 0, LARGEST_SEED, 'seed')
+            )
+        ]
+        + [
+            fault
+            for section, names in {
+                'train': ('log_every', 'evaluate_every'),  # 0 = at the end only
+                'checkpoint': ('every',),  # 0 = at the end, and when stopped
+            }.items()
+            for fault in under(f'config.{section}', at_least(config[section], 0, *names))
+        ]
+    )
 
 
 def _gradient(train: Any) -> list[str]:

@@ -5,16 +5,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from longmem_jax.errors import unknown
-from longmem_jax.faults import at_least, between, of_section, one_of, under
+from longmem_jax.faults import at_least, at_most, between, of_section, one_of, under
 from longmem_jax.layers import embedding, norms, token_shift
-from longmem_jax.memory.checks import kernel_faults, layer_faults, size_faults
+from longmem_jax.memory.checks import (
+    LONGEST_SEGMENT,
+    MOST,
+    kernel_faults,
+    layer_faults,
+    size_faults,
+)
 from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
 from longmem_jax.models import adapted
 from longmem_jax.models.kinds import KINDS
 
+MOST_WORDS = {'vocab_size': 1 << 30, 'd_embed': 1 << 20, 'num_positions': 1 << 30}
+SHOWN = 4  # names of layers in an example
+
 
 def model_faults(model: Any, segment_length: int) -> list[str]:
     """Faults of `config.model`, for segments of `segment_length` tokens."""
+    too_large = under('config.model', at_most(model, MOST | MOST_WORDS))
+    too_large += at_most({'segment_length': segment_length}, {'segment_length': LONGEST_SEGMENT})
+    if too_large:
+        return too_large  # the other rules make lists of that length
     faults = at_least(model, 1, 'vocab_size', 'd_embed') + at_least(model, 0, 'embedding_std')
     faults += size_faults(model)
     faults += one_of(
@@ -63,8 +76,9 @@ def _stack(model: Any, name: str, registry: Mapping[str, Any]) -> list[str]:
         return [f'config.model.{name} = {layers}: names of layers are needed, one per layer']
     faults = []
     if len(layers) != model.num_layers:
-        example = ','.join((layers * model.num_layers)[: model.num_layers])
-        example += ',' if model.num_layers == 1 else ''
+        count = min(model.num_layers, SHOWN)
+        example = ','.join((layers * count)[:count]) + (',' if count == 1 else '')
+        example += f' --config.model.num_layers={count}' if count < model.num_layers else ''
         faults.append(
             f'config.model.{name} = {layers}: one name per layer is needed, {model.num_layers} in all '
             f'(config.model.num_layers); set both, such as --config.model.{name}={example}'

@@ -15,7 +15,7 @@ import ml_collections
 
 from longmem_jax.config import earlier
 from longmem_jax.config.base import FOLLOWS, base
-from longmem_jax.errors import UsageError, nearest
+from longmem_jax.errors import UsageError, nearest, say
 from longmem_jax.files import whole_file
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.untrusted.schema import shown
@@ -66,7 +66,7 @@ def restored(content: Any, where: str) -> ml_collections.ConfigDict:
         )
     content = dict(content)
     if (found := content.pop(CHECKSUM, None)) is not None and found != _checksum(content):
-        print(f'Note: {where} was changed after the run wrote it.', file=sys.stderr)
+        say(f'Note: {where} was changed after the run wrote it.', sys.stderr)
     expected = base().to_dict()
     layers = earlier.defaults_of(content['model'])
     expected['model'] = layers | {name: {} for name in KINDS if name in content['model']}

@@ -44,7 +44,7 @@ def read_examples(
 
 def require_fields(example: Any, fields: Mapping[str, type | tuple[type, ...]], where: str) -> None:
     """Raises `UsageError` unless `example` is an object with all of `fields` of their types."""
-    found = ascii(sorted(example))[:500] if isinstance(example, dict) else shown(example)
+    found = str(sorted(example))[:500] if isinstance(example, dict) else shown(example)
     for name, kind in fields.items():
         if not isinstance(example, dict) or name not in example:
             raise UsageError(f'{where}: no field {name!r}; it has {found}.')

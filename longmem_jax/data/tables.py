@@ -60,7 +60,7 @@ class Table:
     def _require(self, schema: pa.Schema) -> None:
         """Raises `UsageError` unless the column is there and has texts."""
         if self._field not in schema.names:
-            names = ', '.join(ascii(name)[1:-1] for name in schema.names)  # of anybody's file
+            names = ', '.join(schema.names)
             raise UsageError(
                 f'{self._path}: no column {self._field!r} (config.data.text_field); '
                 f'{nearest(self._field, schema.names)}its columns are {names}.'

@@ -194,7 +194,7 @@ class TextFiles:
         if isinstance(text, str):
             return text.encode('utf-8', 'replace')
         if not fault:
-            names = ', '.join(ascii(name)[1:-1] for name in line) or 'none'
+            names = ', '.join(line) or 'none'
             found = f'{nearest(self._field, line)}it has {names}'
             fault = f'no text in a field {self._field!r} (config.data.text_field); {found}'
         number = 1 + sum(begin < start for begin, _ in self._files.lines(path))

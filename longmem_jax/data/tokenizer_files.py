@@ -1,6 +1,10 @@
 """Tokenizers from their files, which anybody may have made."""
 
+import base64
+import json
+import math
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
@@ -9,6 +13,11 @@ from longmem_jax.untrusted import json_file, schema
 from longmem_jax.untrusted.library import library_errors
 
 LARGEST_FILE = 1 << 29  # bytes
+# Characters that normalizing, or decoding, may make of one: 18 in NFKC, with some room.
+MOST_GROWTH = 64
+LONGEST_WORD = (
+    10_000  # characters of a word that is looked up piece by piece, which takes their square
+)
 
 
 def _read(path: Path) -> bytes:
@@ -79,8 +88,7 @@ def load_tokenizer(kind: str, path: Path) -> Tokenizer:
         if kind == 'sentencepiece':
             return SentencePiece(_read(path / 'tokenizer.model' if path.is_dir() else path))
         if (path / 'tokenizer.json').exists():
-            whole = tokenizers.Tokenizer.from_str(_read(path / 'tokenizer.json').decode())
-            return FromJson(whole, begin=_begin_of(path))
+            return FromJson(_bounded(_read(path / 'tokenizer.json')), begin=_begin_of(path))
         if (path / 'vocab.txt').exists():
             return _wordpiece(path)
         if path.is_dir():
@@ -88,7 +96,53 @@ def load_tokenizer(kind: str, path: Path) -> Tokenizer:
             for file in files:
                 _read(file)  # the library would wait for a pipe
             return FromJson(tokenizers.ByteLevelBPETokenizer(*map(str, files))._tokenizer)
-        return FromJson(tokenizers.Tokenizer.from_str(_read(path).decode()))
+        return FromJson(_bounded(_read(path)))
+
+
+def _bounded(content: bytes) -> tokenizers.Tokenizer:
+    """A tokenizer from its JSON; `ValueError` where its rules may make much text of a little."""
+    made = tokenizers.Tokenizer.from_str(content.decode())
+    growth = {
+        name: _growth_of(getattr(made, name)) for name in ('normalizer', 'pre_tokenizer', 'decoder')
+    }
+    growth['normalizer'] *= growth.pop('pre_tokenizer')
+    for name, most in growth.items():
+        if most > MOST_GROWTH:
+            raise ValueError(
+                f'its {name} may make {most:,} characters of one; at most {MOST_GROWTH} are possible'
+            )
+    for name in ('continuing_subword_prefix', 'end_of_word_suffix'):
+        if len(getattr(made.model, name, None) or '') > MOST_GROWTH:
+            raise ValueError(f'its {name} has more than {MOST_GROWTH} characters')
+    if getattr(made.model, 'max_input_chars_per_word', 0) > LONGEST_WORD:
+        raise ValueError(f'its max_input_chars_per_word is more than {LONGEST_WORD:,}')
+    return made
+
+
+def _growth_of(part: Any) -> int:
+    """How many characters a normalizer, a pre-tokenizer or a decoder may make of one."""
+    return 1 if part is None else _growth(json.loads(part.__getstate__()))
+
+
+def _growth(rule: dict[str, Any]) -> int:
+    """See `_growth_of`; `rule` as in the JSON of the library."""
+    kind = rule.get('type')
+    if kind == 'Sequence':
+        inside = next((value for value in rule.values() if isinstance(value, list)), [])
+        return math.prod(map(_growth, inside))
+    if kind == 'Replace':
+        # What a regular expression matches may be nothing, between any two characters.
+        found = len(rule['pattern'].get('String', ''))
+        written = len(rule['content'])
+        return max(1, -(-written // found)) if found else 1 + written
+    if kind == 'Prepend':
+        return 1 + len(rule['prepend'])
+    if kind == 'Precompiled':
+        # The size of an index, the index, and texts that end with a zero.
+        table = base64.b64decode(rule['precompiled_charsmap'])
+        texts = table[4 + int.from_bytes(table[:4], 'little') :]
+        return max(1, *(len(text.decode('utf-8', 'replace')) for text in texts.split(b'\0')))
+    return 1
 
 
 def _characters(content: bytes, fault: str) -> list[str]:

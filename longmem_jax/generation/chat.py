@@ -1,11 +1,13 @@
 """Chat templates of Hugging Face folders: messages to the text that a model was tuned on.
 
 A template is a program, written by the makers of the folder. It runs in jinja2's sandbox, which keeps it
-from files, modules and the insides of Python, with limits on its steps and on its output.
+from files, modules and the insides of Python, with limits on its steps, its time and its output.
 """
 
 import datetime
 import json
+import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from longmem_jax.untrusted import json_file
 MOST_STEPS = 200_000  # of loops and calls in one rendering
 MOST_CHARACTERS = 1 << 26  # of a text, or entries of a list
 MOST_MADE = 1 << 28  # of all that are made in one rendering
+MOST_BITS = 4096  # of a whole number
+MOST_SECONDS = 20.0  # of one rendering
 # Tokens that templates print by name, as `tokenizer_config.json` calls them.
 SPECIAL = (
     'bos_token',
@@ -100,11 +104,17 @@ def _environment() -> Any:
 
         intercepted_binops = frozenset({'+', '*', '**', '%'})
         steps = made = 0
+        until = math.inf
 
         def spend(self, steps: int = 1) -> None:
             self.steps += steps
             if self.steps > MOST_STEPS:
                 raise TooMuch(f'more than {MOST_STEPS:,} steps')
+            self.in_time()
+
+        def in_time(self) -> None:
+            if time.monotonic() > self.until:
+                raise TooMuch(f'more than {MOST_SECONDS:g} seconds')
 
         def _parse(self, source: str, name: Any, filename: Any) -> Any:
             return Counting().visit(super()._parse(source, name, filename))
@@ -133,6 +143,7 @@ def _environment() -> Any:
             self.made += size
             if size >= MOST_CHARACTERS or self.made >= MOST_MADE:
                 raise TooMuch(f'{name!r} with too large a result')
+            self.in_time()
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
             sizes = [len(x) if isinstance(x, (str, list, tuple)) else x for x in (left, right)]
@@ -140,6 +151,10 @@ def _environment() -> Any:
                 right, (str, list, tuple)
             ):
                 made = sizes[0] * sizes[1]
+            elif operator == '*' and isinstance(left, int) and isinstance(right, int):
+                made = 0
+                if left.bit_length() + right.bit_length() > MOST_BITS:
+                    raise TooMuch(f'a number of more than {MOST_BITS:,} bits')
             elif operator == '+' and isinstance(left, (str, list, tuple)):
                 made = sum(sizes)
             elif operator == '%' and isinstance(left, str):
@@ -249,6 +264,7 @@ class ChatTemplate:
           UsageError: the template refuses the messages, fails, or does too much.
         """
         self._environment.steps = self._environment.made = 0
+        self._environment.until = time.monotonic() + MOST_SECONDS
         try:
             pieces, size = [], 0
             for piece in self._template.generate(

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.models.language_model import LanguageModel
 
 NONE = np.zeros((0,), np.int32)
-CONTROL = re.compile(r'[\x00-\x08\x0b-\x1f\x7f-\x9f]')
 
 
 def read_prompt(prompt: str) -> bytes:
@@ -28,14 +26,6 @@ def read_prompt(prompt: str) -> bytes:
         return Path(prompt[1:]).read_bytes()
     except (OSError, ValueError) as error:
         raise UsageError(f'--prompt={prompt}: cannot be read ({error}).') from error
-
-
-def escaped(text: str) -> str:
-    """`text` with its control characters written out, as `\\x1b`; line ends and tabs stay.
-
-    A terminal obeys them: it may change its letters, its title, or what was printed before.
-    """
-    return CONTROL.sub(lambda match: f'\\x{ord(match[0]):02x}', text)
 
 
 class TextStream:

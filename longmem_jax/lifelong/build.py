@@ -18,7 +18,7 @@ from longmem_jax.data.load import make_tokenizer
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import sharding
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, say
 from longmem_jax.lifelong import encoders, settings, stream
 from longmem_jax.lifelong.data.registry import LABELLED, Asked, Read
 from longmem_jax.lifelong.data.texts import Texts
@@ -78,7 +78,7 @@ class Built:
     config: Any
     workdir: Path | None
     mesh: Mesh
-    report: Callable[[str], None] = print
+    report: Callable[[str], None] = say
 
     @functools.cached_property
     def read(self) -> Read:

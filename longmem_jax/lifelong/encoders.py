@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, say
 from longmem_jax.lifelong.network import Encoded
 from longmem_jax.lifelong.rows import Inputs
 from longmem_jax.models.encoders.text_encoder import TextEncoder
@@ -113,7 +113,7 @@ def from_folder(
     *,
     dropout: float = 0.1,
     dtype: str = 'float32',
-    report: Callable[[str], None] = print,
+    report: Callable[[str], None] = say,
 ) -> BertEncoder:
     """A pretrained encoder.
 

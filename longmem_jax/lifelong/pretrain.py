@@ -23,7 +23,7 @@ import optax
 from longmem_jax.data.learn_tokenizer import MARKS, learn
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import FromJson
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, say
 from longmem_jax.faults import of_section
 from longmem_jax.lifelong import encoders
 from longmem_jax.lifelong.data.texts import Marked, Texts
@@ -180,7 +180,7 @@ def train(
     tokens: np.ndarray,
     special: Special,
     settings: Mapping[str, Any],
-    report: Callable[[str], None] = print,
+    report: Callable[[str], None] = say,
 ) -> tuple[Any, np.ndarray]:
     """Pretrains an encoder.
 
@@ -279,7 +279,7 @@ def pretrain(
     folder: str,
     settings: Mapping[str, Any],
     sizes: Mapping[str, Any] = encoders.SMALL,
-    report: Callable[[str], None] = print,
+    report: Callable[[str], None] = say,
 ) -> list[str]:
     """Learns a vocabulary and an encoder from texts and writes both as the folder of a BERT.
 

@@ -4,11 +4,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from longmem_jax.contract import BIASES, INITS, KERNELS, Entry
-from longmem_jax.faults import above, at_least, between, of_section, one_of
+from longmem_jax.faults import above, at_least, at_most, between, of_section, one_of
 from longmem_jax.layers import norms
 from longmem_jax.layers.positions import SCALINGS, rotated_width
 from longmem_jax.layers.relative_position import POSITIONS
 
+# Larger ones are slips, or of a file that would take all memory: before anything is compiled there are
+# lists of that many layers.
+MOST = {
+    'num_layers': 4096,
+    'd_model': 1 << 20,
+    'num_heads': 1 << 16,
+    'head_dim': 1 << 20,
+    'd_feed_forward': 1 << 24,
+}
+LONGEST_SEGMENT = 1 << 26  # tokens
 DTYPES = ('float32', 'bfloat16', 'float64')
 
 
@@ -19,6 +29,7 @@ def size_faults(model: Any) -> list[str]:
       model: a mapping of them, such as `config.model`.
     """
     faults = at_least(model, 1, 'num_layers', 'd_model', 'num_heads', 'head_dim', 'd_feed_forward')
+    faults += at_most(model, MOST)
     faults += one_of(model, attention_bias=BIASES, dtype=DTYPES, init=INITS, kernels=KERNELS)
     if model['kernels'] == 'fused' and model['dtype'] == 'float64':
         faults.append(

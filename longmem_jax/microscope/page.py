@@ -16,9 +16,9 @@ import jax
 import numpy as np
 import treescope
 
+from longmem_jax.errors import visible
 from longmem_jax.generation.text import NONE, TextStream
 from longmem_jax.microscope.reading import LayerReading, Reading
-from longmem_jax.reporting.control_characters import visible
 from longmem_jax.reporting.paths import leaf_path
 
 SNAPSHOTS = 257  # moments at which the page shows what is held, at most

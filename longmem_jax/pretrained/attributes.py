@@ -110,7 +110,7 @@ class Attributes:
             self.require(name, *allowed)
         unknown = sorted(set(self._left) - HARMLESS)
         if unknown:
-            names = ascii(', '.join(unknown))[1:-1][:500]
+            names = ', '.join(unknown)[:500]
             raise UsageError(
                 f'{self.source} sets {names}: not supported. Remove an attribute only if you know that '
                 'it changes nothing.'

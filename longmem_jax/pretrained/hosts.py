@@ -28,7 +28,7 @@ from jax.sharding import Mesh
 from longmem_jax.config.base import base
 from longmem_jax.config.model_checks import model_faults
 from longmem_jax.devices import sharding
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, say
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.encoders.text_encoder import TextEncoder
 from longmem_jax.models.kinds import KINDS, make_model
@@ -205,7 +205,7 @@ def load(
     mesh: Mesh | None = None,
     *,
     seed: int = 0,
-    report: Callable[[str], None] = print,
+    report: Callable[[str], None] = say,
 ) -> Any:
     """Parameters of a model from a host's files, each part read straight to the devices that hold it.
 

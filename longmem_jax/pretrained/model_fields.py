@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 from longmem_jax.config.base import base
 from longmem_jax.config.recipes import section
 from longmem_jax.errors import UsageError, unknown
+from longmem_jax.memory.checks import MOST
 from longmem_jax.pretrained import attributes as of_file
 from longmem_jax.pretrained.attributes import Attributes
 from longmem_jax.pretrained.families import FAMILIES, Family
@@ -20,7 +21,6 @@ ACTIVATIONS = {
     'relu': 'relu',
 }
 GATED = {'silu': 'swiglu', 'swish': 'swiglu', 'gelu_pytorch_tanh': 'geglu', 'gelu_new': 'geglu'}
-MOST_LAYERS = 4096
 BIASES = {False: 'none', True: 'all'}
 
 
@@ -50,8 +50,8 @@ def model_of(given: Mapping[str, Any], source: str, context: int = 0) -> ConfigD
     for name, (field, kind, *default) in family.copied.items():
         value = left.number(name, kind, *default)
         model[field] = 4 * model.d_model if value is None else value
-        if field == 'num_layers' and value > MOST_LAYERS:
-            raise left.refusal(name, value, f'at most {MOST_LAYERS} are supported')
+        if field == 'num_layers' and value > MOST[field]:
+            raise left.refusal(name, value, f'at most {MOST[field]} are supported')
     model.d_embed = model.d_model
     length = left.number(family.context, int)
     left.require('n_ctx', length)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from longmem_jax.reporting.control_characters import visible
+from longmem_jax.errors import visible
 
 
 class Read(NamedTuple):

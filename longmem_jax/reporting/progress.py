@@ -12,6 +12,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from longmem_jax.errors import LONGEST, visible
 from longmem_jax.reporting import waiting
 from longmem_jax.reporting.waiting import duration
 
@@ -69,7 +70,7 @@ class Progress:
         return duration((time.monotonic() - started) / (step - first) * (self.total - step))
 
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(visible(text, LONGEST), markup=False)
 
     def say(self, text: str) -> None:
         """Prints a line, above the bar if there is one."""
@@ -89,7 +90,7 @@ class Progress:
         for i, column in enumerate(columns):
             table.add_column(column, justify='right' if i else 'left', no_wrap=True)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(visible, row))
         self._console.print(table, soft_wrap=False)
 
     def close(self) -> None:

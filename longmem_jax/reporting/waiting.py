@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from longmem_jax.errors import visible
+
 FIRST, EVERY = 10.0, 30.0  # seconds before the first line, and between lines
 
 
@@ -48,7 +50,7 @@ class Waiting:
           terminal: whether `out` is one; None = ask it.
           clock: seconds.
         """
-        self._what, self._total, self._unit, self._clock = what, total, unit, clock
+        self._what, self._total, self._unit, self._clock = visible(what), total, unit, clock
         self._console = Console(
             file=out or sys.stdout, force_terminal=terminal, highlight=False, soft_wrap=True
         )
@@ -122,6 +124,7 @@ def busy(
     console = Console(
         file=out or sys.stdout, force_terminal=terminal, highlight=False, soft_wrap=True
     )
+    what = visible(what)
     console.print(f'{what} ...', markup=False)
     began = time.monotonic()
     if console.is_terminal:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.config.retrieval import KEY_TYPES
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, say
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import checksum, whole_file
 from longmem_jax.generation.memory_file import fingerprint
@@ -142,7 +142,7 @@ class Datastore:
         verify: bool,
         *,
         vocab_size: int = 1 << 31,
-        report: Callable[[str], None] = print,
+        report: Callable[[str], None] = say,
     ):
         """Opens the files; compares checksums, unless that was done since they were last changed.
 

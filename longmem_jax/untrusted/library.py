@@ -23,6 +23,5 @@ def library_errors(what: str) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != 'PanicException':
             raise
         lines = str(error).strip().splitlines() or ['']
-        # Escaped: the reason may quote the file, and a terminal would obey what is in it.
-        reason = ascii(f'{type(error).__name__}: {lines[0]}'[:LONGEST])[1:-1]
+        reason = f'{type(error).__name__}: {lines[0]}'[:LONGEST]
         raise UsageError(f'{what} ({reason}).') from error

@@ -88,6 +88,13 @@ def change(config, path, value):
         ('checkpoint.every', -1, 'every = -1: must be at least 0'),
         ('mesh.data', 3, 'the product must be 8'),
         ('mesh.data', -2, 'the product must be 8'),
+        ('model.num_layers', 10**9, 'num_layers = 1000000000: must be at most 4,096'),
+        ('model.d_model', 10**9, 'd_model = 1000000000: must be at most'),
+        ('model.vocab_size', 10**12, 'vocab_size = 1000000000000: must be at most'),
+        ('train.segment_length', 10**9, 'segment_length = 1000000000: must be at most'),
+        ('train.seed', -1, 'train.seed = -1: must lie between 0 and'),
+        ('train.seed', 2**63, 'must lie between 0 and 4294967295'),
+        ('data.seed', -1, 'data.seed = -1: must lie between 0 and'),
     ],
 )
 def test_faults_say_what_is_allowed(path, value, message):
@@ -98,6 +105,14 @@ def test_faults_say_what_is_allowed(path, value, message):
     change(config, path, value)
     with pytest.raises(UsageError, match=message):
         checks.require_runnable(config, 8)
+
+
+def test_examples_of_layers_are_short():
+    config = base()
+    config.model.num_layers, config.model.attention = 4000, ('local', 'full')
+    fault = next(f for f in checks.find_faults(config, 1) if 'one name per layer' in f)
+    example = '--config.model.attention=local,full,local,full --config.model.num_layers=4'
+    assert fault.endswith(f'set both, such as {example}')
 
 
 def test_zero_steps_between_things_mean_only_at_the_end():

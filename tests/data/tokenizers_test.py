@@ -221,6 +221,48 @@ def test_a_regular_expression_that_never_ends_is_one_error(tmp_path):
             encode('a' * 40 + 'b')
 
 
+REPLACE = {'type': 'Replace', 'pattern': {'String': 'a'}}
+
+
+@pytest.mark.parametrize(
+    'rules, message',
+    [
+        ({'normalizer': REPLACE | {'content': 'b' * 10**6}}, 'normalizer may make 1,000,000 char'),
+        ({'normalizer': {'type': 'Sequence', 'normalizers': [REPLACE | {'content': 'aa'}] * 32}},
+         'normalizer may make 4,294,967,296 char'),
+        ({'normalizer': REPLACE | {'pattern': {'Regex': 'a*'}, 'content': 'b' * 99}}, '100 char'),
+        ({'normalizer': {'type': 'Prepend', 'prepend': 'b' * 99}}, '100 char'),
+        ({'decoder': {'type': 'Sequence', 'decoders': [REPLACE | {'content': 'b' * 9}] * 2}},
+         'decoder may make 81 char'),
+        ({}, 'max_input_chars_per_word is more than 10,000'),
+    ],
+)  # fmt: skip
+def test_rules_that_make_any_amount_of_text_are_refused(rules, message, tmp_path):
+    import tokenizers
+
+    vocabulary = {'a': 0, 'b': 1}
+    model = tokenizers.models.WordPiece(
+        vocabulary, unk_token='b', max_input_chars_per_word=100 if rules else 10**9
+    )
+    content = json.loads(tokenizers.Tokenizer(model).to_str()) | rules
+    (tmp_path / 'a.json').write_text(json.dumps(content))
+    with pytest.raises(UsageError, match=message):
+        load_tokenizer('tokenizers', tmp_path / 'a.json')
+
+
+def test_the_rules_of_common_models_are_within_the_limit(tmp_path):
+    import tokenizers
+    from tokenizers import decoders, models, normalizers
+
+    made = tokenizers.Tokenizer(models.WordLevel({'a': 0, '_b': 1}, 'a'))
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend('\u2581'), normalizers.Replace(' ', '\u2581'), normalizers.NFKC()]
+    )
+    made.decoder = decoders.Sequence([decoders.Replace('\u2581', ' '), decoders.Strip(' ', 1, 0)])
+    made.save(str(tmp_path / 'a.json'))
+    assert load_tokenizer('tokenizers', tmp_path / 'a.json').vocab_size == 3
+
+
 def test_words_without_an_id_are_one_error(tmp_path):
     model = dict(type='WordLevel', vocab=dict(a=0), unk_token='<unk>')
     (tmp_path / 't.json').write_text(word_level(model=model))

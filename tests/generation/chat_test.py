@@ -104,6 +104,8 @@ HOSTILE = [
     ("{{ 'a' * 99999999999 }}", 'too large'),
     ("{{ 99999999999 * 'a' }}", 'too large'),
     ('{{ 9 ** 9 ** 9 ** 9 }}', 'too large'),
+    ('{% set n = namespace(a=2) %}{% for i in range(60) %}{% set n.a = n.a * n.a %}{% endfor %}',
+     'more than 4,096 bits'),
     ("{{ '%99999999999d' % 1 }}", 'not for templates'),
     ("{{ '{:>99999999999}'.format(1) }}", 'not for templates'),
     ("{{ 'a'.ljust(99999999999) }}", 'not for templates'),
@@ -151,6 +153,22 @@ def test_messages_are_not_changed_and_every_rendering_has_its_own_steps():
     template = chat.ChatTemplate('{% for a in range(90000) %}{% endfor %}', 'FILE', {})
     for _ in range(3):
         assert template.render(MESSAGES) == ''
+
+
+@pytest.mark.parametrize(
+    'source',
+    [
+        '{% for i in range(9) %}{% endfor %}',
+        "{{ bos_token ~ 'b' }}",
+        '{% macro f() %}{% endmacro %}{{ f() }}',
+    ],
+)
+def test_a_rendering_has_an_end_in_time(source, monkeypatch):
+    """Each step may read a text of megabytes."""
+    assert render(source) in ('', '<s>b')
+    monkeypatch.setattr(chat, 'MOST_SECONDS', -1)
+    with pytest.raises(UsageError, match='more than -1 seconds'):
+        render(source)
 
 
 def write(folder, **settings):

@@ -5,14 +5,12 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from longmem_jax.data.documents import Document
 from longmem_jax.data.learn_tokenizer import learn
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import Bytes, Characters, Words
-from longmem_jax.generation.text import TextStream, escaped
+from longmem_jax.generation.text import TextStream
 
 TEXT = 'hello \U0001f642 w\u00f6rld \u65e5\u672c the cat \U0001f642\U0001f642 \u00e9'
 LEARN = 'the cat hello w\u00f6rld sat\nthe hello \u65e5\u672c dog\n' * 20
@@ -107,18 +105,3 @@ def test_what_is_not_whole_comes_at_the_end():
     stream = TextStream(Bytes())
     assert stream.text(np.asarray([0xE2, 0x98])) == ''
     assert stream.text(np.zeros((0,), np.int32), final=True) == '\ufffd'
-
-
-def test_control_characters_are_written_out():
-    assert (
-        escaped('a\tb\n\x1b[2J\0\x0e\r\x9b\x7f\u00e9')
-        == 'a\tb\n\\x1b[2J\\x00\\x0e\\x0d\\x9b\\x7f\u00e9'
-    )
-
-
-@given(st.text())
-def test_nothing_but_control_characters_changes(text):
-    kept = [c for c in text if ord(c) >= 160 or 32 <= ord(c) < 127 or c in '\n\t']
-    if len(kept) == len(text):
-        assert escaped(text) == text
-    assert all(c in '\n\t' or c.isprintable() for c in escaped(text) if ord(c) < 160)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, say
 from longmem_jax.lifelong.data.relations import Relations, lines_of, numbers_of
 from longmem_jax.segment import NOTHING
 
@@ -117,7 +117,7 @@ def find(
     names: np.ndarray,
     settings: Mapping[str, Any],
     table: np.ndarray | None = None,
-    report: Callable[[str], None] = print,
+    report: Callable[[str], None] = say,
 ) -> list[list[int]]:
     """The clusters that the settings ask for.
 

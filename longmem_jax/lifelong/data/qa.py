@@ -27,7 +27,7 @@ import numpy as np
 from longmem_jax.data.json_lines import require_fields
 from longmem_jax.data.stored_files import read_whole
 from longmem_jax.data.tokenizers import Tokenizer
-from longmem_jax.errors import UsageError, unknown
+from longmem_jax.errors import UsageError, say, unknown
 from longmem_jax.faults import of_section
 from longmem_jax.lifelong.data.texts import Marked, choose
 from longmem_jax.lifelong.rows import Rows
@@ -335,7 +335,7 @@ def tasks(
     questions: Mapping[str, list[list[Question]]],
     tokenizer: Tokenizer,
     settings: Mapping[str, Any],
-    report: Callable[[str], None] = print,
+    report: Callable[[str], None] = say,
 ) -> dict[str, Task]:
     """Rows of all tasks; answers are first and last tokens, int16 [rows, answers, 2], -1 = none.
 
