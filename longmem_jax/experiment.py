@@ -43,8 +43,17 @@ class Experiment:
     mesh: Mesh
 
     def corpus(self, split: str) -> Corpus:
-        """The tokenised documents of a split; raises `UsageError` if there are none."""
-        return load.load(self.config.data, split, self.tokenizer)
+        """The tokenised documents of a split.
+
+        Raises:
+          UsageError: there are none, or other ones in another process; all must ask for them.
+        """
+        corpus = load.load(self.config.data, split, self.tokenizer)
+        if jax.process_count() > 1:
+            facts = {'tokenizer': self.tokenizer.fingerprint()}
+            facts |= {f'split {split}': content.compared(self.config.data, corpus, split)}
+            processes.require_same(facts, 'data', content.SAME_FILES)
+        return corpus
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:

@@ -3,7 +3,6 @@
 A switchboard: `MODES` names the function of every mode, which a notebook can call as well.
 """
 
-import importlib.metadata
 import shlex
 import sys
 from collections.abc import Callable
@@ -293,10 +292,10 @@ def _run() -> None:
             else f'--save_state, --load_state: a model of the kind {kind!r} has no memory.'
         )
     facts = {'config': config.to_dict(), '--mode': mode, '--workdir': _WORKDIR.value}
-    facts |= {name: importlib.metadata.version(name) for name in ('longmem_jax', 'jax')}
-    processes.require_same(facts)
+    processes.require_same(facts | processes.installed())
     trained = mode in OF_A_RUN and not of_host(config)
     workdir = prepare_workdir(_WORKDIR.value, trained=trained)
+    processes.require_shared(workdir)
     function(Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict())))
 
 

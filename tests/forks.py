@@ -109,6 +109,7 @@ def commands() -> Iterator[Callable[..., Fork]]:
     devices: virtual CPU devices.
     output: file for what it prints; None = `Fork.stdout`, which must be read.
     error: file for its standard error; None = with its output.
+    variables: of its environment, besides those of all.
     """
     with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
         [sys.executable, '-c', SERVER], cwd=ROOT, env=environment(cache=folder), text=True,
@@ -123,11 +124,12 @@ def commands() -> Iterator[Callable[..., Fork]]:
             devices: int = 1,
             output: Any = None,
             error: Any = None,
+            variables: dict[str, str] | None = None,
         ) -> Fork:
             pipe = f'{folder}/output{next(numbers)}'
             if output is None:
                 os.mkfifo(pipe)
-            flags = {'XLA_FLAGS': environment(devices)['XLA_FLAGS']}
+            flags = {'XLA_FLAGS': environment(devices)['XLA_FLAGS']} | (variables or {})
             cache, error = str(cache or f'{folder}/compiled'), error and str(error)
             pid = _ask(server, [module, arguments, cache, flags, str(output or pipe), error])
             return Fork(server, pid, open(pipe) if output is None else None)

@@ -25,6 +25,13 @@ PLACE = ('path', 'name')  # where the data is: it may be moved
 TOKENS = 'tokenized'  # the same data, read in another way
 APART = ('tokenizer', 'seed')  # compared by themselves
 WHOLE = 64 << 20  # bytes of text files that are digested whole, a fraction of a second
+# Of larger ones, what is compared between processes: so many files, and bytes of each at three places.
+SAMPLED_FILES, SAMPLED_BYTES = 256, 1 << 16
+SAMPLED_DOCUMENTS, SAMPLED_TOKENS = 4096, 1 << 18
+SAME_FILES = (
+    'All processes must read the same files: copy them again to every machine, or give a folder on a '
+    'disk that all of them share.'
+)
 
 
 def describe(data: Any, corpus: Corpus) -> dict[str, Any]:
@@ -50,6 +57,35 @@ def describe(data: Any, corpus: Corpus) -> dict[str, Any]:
     return {'place': {f'config.data.{name}': data[name] for name in PLACE}, 'content': content}
 
 
+def compared(data: Any, corpus: Corpus, split: str) -> dict[str, Any]:
+    """What the processes of a run compare of a split; more than a checkpoint keeps, see `describe`.
+
+    Returns:
+      The number of documents; a digest of documents at even distances, up to `SAMPLED_TOKENS`; one of
+      text files, of all bytes up to `WHOLE`, else of a sample.
+    """
+    found: dict[str, Any] = {'documents': len(corpus)}
+    if data.source in TASKS:  # they are drawn from the seed
+        return found
+    digest, left = hashlib.sha256(), SAMPLED_TOKENS
+    for index in _spread(len(corpus), 8) + _spread(len(corpus), SAMPLED_DOCUMENTS):
+        document = corpus[index]
+        tokens = np.asarray(document.tokens, np.int64)
+        digest.update(f'{len(tokens)} {document.num_bytes} '.encode() + tokens.tobytes())
+        if (left := left - len(tokens)) < 0:
+            break
+    found['digest of some documents'] = digest.hexdigest()[:16]
+    if data.tokenized:
+        return found | {'digest of the texts that were tokenized': corpus.files}
+    files = _files(data, split) or _in_folders(data, split)
+    return found | {'digest of files': files and _digest(files, sampled=True)}
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """Up to `most` numbers below `count` at even distances, with the first and the last."""
+    return np.linspace(0, count - 1, min(count, most)).astype(int).tolist()
+
+
 def fields_of(data: Any) -> dict[str, Any]:
     """The fields of `config.data` that say what the documents are, as JSON: no places, no tokenizer."""
     return {
@@ -69,32 +105,59 @@ def _digest_of_documents(corpus: Corpus) -> str:
 
 def digest_of_files(data: Any, split: str) -> str | None:
     """A digest of the files of a split, see `describe`; None where the source has no such files."""
+    files = _files(data, split)
+    return None if files is None else _digest(files)
+
+
+def digest_of_folders(data: Any, split: str) -> str | None:
+    """A digest like `digest_of_files` where documents are folders; else, or without them, None."""
+    files = _in_folders(data, split)
+    return None if files is None else _digest(files)
+
+
+def _files(data: Any, split: str) -> list[tuple[str, Path]] | None:
+    """Names and paths of the files of `digest_of_files`."""
     if data.source != 'text' or data.documents == 'folder':
         return None
     root = Path(data.path).expanduser()
     files = [root] if root.is_file() else find_files(root, split)
     folder = root.parent if root.is_file() else root
-    return _digest([(str(file.relative_to(folder)), file) for file in files])
+    return [(str(file.relative_to(folder)), file) for file in files]
 
 
-def digest_of_folders(data: Any, split: str) -> str | None:
-    """A digest like `digest_of_files` where documents are folders; else, or without them, None."""
+def _in_folders(data: Any, split: str) -> list[tuple[str, Path]] | None:
+    """Names and paths of the files of `digest_of_folders`."""
     try:
         if data.source == 'stdlib':
-            return _digest(StandardLibrary(split).files())
+            return StandardLibrary(split).files()
         if data.source == 'text' and data.documents == 'folder':
-            return _digest(Folders(data.path, split, tuple(data.endings)).files())
+            return Folders(data.path, split, tuple(data.endings)).files()
     except UsageError:  # they are not at hand
         pass
     return None
 
 
-def _digest(files: list[tuple[str, Path]]) -> str:
-    """A digest of names and sizes of files, and of all that is in them up to `WHOLE` bytes."""
+def _digest(files: list[tuple[str, Path]], *, sampled: bool = False) -> str:
+    """A digest of names and sizes of files, and of all that is in them up to `WHOLE` bytes.
+
+    Of more it has nothing, or if `sampled` some bytes of some files.
+    """
     whole = sum(file.stat().st_size for _, file in files) <= WHOLE
+    looked = set(_spread(len(files), SAMPLED_FILES)) if sampled and not whole else set()
 
     def lines() -> Iterator[str]:
-        for name, file in files:
-            yield f'{name} {file.stat().st_size} {checksum(file) if whole else ""}'
+        for number, (name, file) in enumerate(files):
+            inside = checksum(file) if whole else _sample(file) if number in looked else ''
+            yield f'{name} {file.stat().st_size} {inside}'
 
     return hashlib.sha256('\n'.join(lines()).encode()).hexdigest()[:16]
+
+
+def _sample(file: Path) -> str:
+    """A checksum of some bytes at the start, in the middle and at the end of a file."""
+    digest, last = hashlib.sha256(), max(file.stat().st_size - SAMPLED_BYTES, 0)
+    with file.open('rb') as opened:
+        for start in (0, last // 2, last):
+            opened.seek(start)
+            digest.update(opened.read(SAMPLED_BYTES))
+    return digest.hexdigest()

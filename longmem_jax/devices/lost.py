@@ -14,8 +14,9 @@ from typing import Any
 
 SILENT = 30.0  # seconds without a sign of life; the service waits for about 60 to 100
 ALIVE, ENDED = 'longmem_jax/alive', 'longmem_jax/ended'
-# Messages of a collective program when the other side is gone.
+# Messages of a program, or of the service, when the other side is gone; and when it is only late.
 GONE = re.compile(r'gloo|nccl|connection (reset|closed|refused)|closed by peer|heartbeat', re.I)
+LATE = re.compile(r'DEADLINE_EXCEEDED|timed out', re.I)
 ADVICE = (
     'Look at its output first. Then start all processes again: the run resumes from its newest '
     'checkpoint.'
@@ -104,20 +105,29 @@ def ended(what: str, code: int) -> None:
       what: in a sentence, why.
       code: exit code of this process.
     """
+    advice = '' if ADVICE in what else f'\n{ADVICE}'
     for signs in _signs:
         try:
-            signs.tell(f'Process {signs.number} has ended: {what}\n{ADVICE}')
+            signs.tell(f'Process {signs.number} has ended: {what}{advice}')
         except Exception:  # the store is gone, and the others with it
             os._exit(code)
         signs.leave(code)
 
 
 def by_another(error: BaseException) -> str:
-    """One message for a program that failed since another process is gone; '' for other errors."""
+    """One message for what failed since another process is gone or late; '' for other errors."""
     text = str(error)
-    if not _signs or type(error).__name__ != 'JaxRuntimeError' or not GONE.search(text):
+    if not _signs or type(error).__name__ != 'JaxRuntimeError':
         return ''
-    return (
-        f'Another process of this run was lost: a program of all of them failed '
-        f'({text.splitlines()[0][:200]}). {ADVICE}'
-    )
+    said = f'({text.splitlines()[0][:200]}). {ADVICE}'
+    if LATE.search(text):
+        waited = re.search(r'(\d+) ?(ms|s)\b', text)
+        seconds = int(waited[1]) / (1000 if waited[2] == 'ms' else 1) if waited else 0
+        for_long = f' for {seconds:g} s' if waited else ' in time'
+        return (
+            f'Another process of this run did not answer{for_long}: it hangs, or is much slower than '
+            f'this one {said}'
+        )
+    if not GONE.search(text):
+        return ''
+    return f'Another process of this run was lost: a program of all of them failed {said}'

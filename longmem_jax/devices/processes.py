@@ -3,10 +3,17 @@
 What is said at the start goes through the store of `jax.distributed`, which needs no devices.
 """
 
+import contextlib
 import functools
+import hashlib
+import importlib.metadata
 import itertools
 import json
-from collections.abc import Callable
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
@@ -23,6 +30,10 @@ T = TypeVar('T')
 TOGETHER = 600_000  # ms that processes may be apart at the start
 WORK = 7 * 24 * 3_600_000  # ms that one may work while the others wait
 SHOWN = 20  # differences
+TRIES = 20  # looks for a file that another machine has just made, a quarter of a second apart
+# What gives a step its numbers: another version may draw or add in another order.
+PACKAGES = ('longmem_jax', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
+SETTINGS = 'Start all of them with the same command; only --process_id differs.'
 # All processes do the same in the same order, so these numbers agree.
 _numbers = itertools.count()
 _waiting: list[jax.Array] = []
@@ -69,14 +80,47 @@ def _store() -> Any:
     return distributed.global_state.client
 
 
-def require_same(facts: dict[str, Any]) -> None:
+def _told(key: str, milliseconds: int) -> str:
+    """What process 0 sets `key` to; `UsageError` where it has not done so in that time."""
+    with _in_time('process 0', milliseconds):
+        return _store().blocking_key_value_get(key, milliseconds)
+
+
+@contextlib.contextmanager
+def _in_time(who: str, milliseconds: int) -> Iterator[None]:
+    """Says who did not answer where a wait has come to its end."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if 'DEADLINE_EXCEEDED' not in str(error):
+            raise
+        raise UsageError(
+            f'{who} did not answer for {milliseconds / 60_000:g} minutes. {lost.ADVICE}'
+        ) from error
+
+
+def installed() -> dict[str, Any]:
+    """What this process computes with, to be compared: versions, our sources, 64-bit numbers."""
+    found = {f'version of {name}': importlib.metadata.version(name) for name in PACKAGES}
+    digest, package = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(package.rglob('*.py')):
+        inside = path.relative_to(package)
+        if inside.parts[0] != 'configs':  # what a config holds is compared by itself
+            digest.update(f'{inside} '.encode() + path.read_bytes())
+    found['digest of the sources of longmem_jax'] = digest.hexdigest()[:16]
+    return found | {'JAX_ENABLE_X64': jax.config.jax_enable_x64}
+
+
+def require_same(facts: dict[str, Any], what: str = 'settings', remedy: str = SETTINGS) -> None:
     """Compares what the processes of a run were started with.
 
     Args:
       facts: nested dictionary of what JSON holds.
+      what: the name of it all, and what is to be done where it differs, for the message.
+      remedy: see `what`.
 
     Raises:
-      UsageError: in every process, with the fields that differ in any.
+      UsageError: in every process, with the fields that differ in any; or one did not answer.
     """
     if jax.process_count() == 1:
         return
@@ -84,23 +128,71 @@ def require_same(facts: dict[str, Any]) -> None:
     own = json.loads(json.dumps(facts, default=str))
     if jax.process_index() == 0:
         store.key_value_set(f'{key}/facts', json.dumps(own))
-    theirs = json.loads(store.blocking_key_value_get(f'{key}/facts', TOGETHER))
+    theirs = json.loads(_told(f'{key}/facts', TOGETHER))
     found = [
         f'process {jax.process_index()}: {field}: {first!r} in process 0, {here!r} here'
         for field, first, here in differing(theirs, own)
     ]
     if found:
-        lines = json.dumps(found[:SHOWN])
-        store.key_value_set(f'{key}/differences/{jax.process_index():06}', lines)
-    store.wait_at_barrier(f'{key}/compared', TOGETHER)
-    told = sorted(store.key_value_dir_get(f'{key}/differences'))
-    if told:
-        lines = [line for _, content in told for line in json.loads(content)]
+        store.key_value_set(_own(key), json.dumps(found[:SHOWN]))
+    if lines := _faults(key):
         raise UsageError(
-            'the processes of this run were not started with the same settings:\n  '
+            f'the processes of this run were not started with the same {what}:\n  '
             + '\n  '.join(lines[:SHOWN])
-            + '\nStart all of them with the same command; only --process_id differs.'
+            + f'\n{remedy}'
         )
+
+
+def _own(key: str) -> str:
+    """Where this process tells its faults."""
+    return f'{key}/faults/{jax.process_index():06}'
+
+
+def _faults(key: str) -> list[str]:
+    """The faults that any process has told, when all of them have come here."""
+    with _in_time('another process of this run', TOGETHER):
+        _store().wait_at_barrier(f'{key}/compared', TOGETHER)
+    told = sorted(_store().key_value_dir_get(f'{key}/faults'))
+    return [line for _, content in told for line in json.loads(content)]
+
+
+def require_shared(folder: Path) -> None:
+    """Makes sure that a folder is the same one for all processes: the others see a file of process 0.
+
+    Raises:
+      UsageError: in every process, if it is not; saving a checkpoint would wait for ever.
+    """
+    if jax.process_count() == 1:
+        return
+    key = f'longmem_jax/{next(_numbers)}'
+    with contextlib.ExitStack() as made:
+        if jax.process_index() == 0:
+            name = ''  # of a folder that is only read: nothing waits there
+            with contextlib.suppress(OSError):
+                file = made.enter_context(
+                    tempfile.NamedTemporaryFile(dir=folder, prefix='.shared-')
+                )
+                name = Path(file.name).name
+            _store().key_value_set(f'{key}/name', name)
+        elif (name := _told(f'{key}/name', TOGETHER)) and not _appears(folder / name):
+            where = f'process {jax.process_index()} on {socket.gethostname()}: {folder.absolute()}'
+            _store().key_value_set(_own(key), json.dumps([where]))
+        lines = _faults(key)
+    if lines:
+        raise UsageError(
+            f'--workdir={folder}: process 0 does not share this folder with\n  '
+            + '\n  '.join(lines[:SHOWN])
+            + '\nGive a folder on a disk that all machines share, by its whole path.'
+        )
+
+
+def _appears(path: Path) -> bool:
+    """Whether a file is there, or comes: a network's disk may show it a little later."""
+    for _ in range(TRIES):
+        if path.exists():
+            return True
+        time.sleep(0.25)
+    return False
 
 
 def one_first(work: Callable[[], T]) -> T:
@@ -113,7 +205,7 @@ def one_first(work: Callable[[], T]) -> T:
         return work()
     store, key = _store(), f'longmem_jax/{next(_numbers)}/done'
     if jax.process_index():
-        if fault := store.blocking_key_value_get(key, WORK):
+        if fault := _told(key, WORK):
             raise UsageError(f'process 0 failed: {fault}')
         return work()
     try:
@@ -132,7 +224,7 @@ def from_first(value: T) -> T:
     store, key = _store(), f'longmem_jax/{next(_numbers)}/value'
     if jax.process_index() == 0:
         store.key_value_set(key, json.dumps(value))
-    return json.loads(store.blocking_key_value_get(key, WORK))
+    return json.loads(_told(key, WORK))
 
 
 @functools.cache
