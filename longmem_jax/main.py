@@ -272,7 +272,9 @@ def _run() -> None:
         return
     if config is None:
         where = f'{_WORKDIR.value}: no config.json of a run is there. ' if _WORKDIR.value else ''
-        raise UsageError(f'{where}{entry.MISSING}')
+        raise UsageError(
+            f'{where}{entry.MISSING}. --help lists all flags, --mode=list all configs.'
+        )
     if mode == 'compile':
         compile.compile_for(config, _TOPOLOGY.value)
         return

@@ -37,7 +37,7 @@ CLASSES = '--config=configs/bert_superglue.py:tiny'
 
 
 BAD = [
-    ([], '--config= is missing'),
+    ([], '--help lists all flags, --mode=list all configs'),
     (['--config=configs/none.py'], 'there is no file or name configs/none.py'),
     (['--config=configs/quickstrat.py:tiny'], "did you mean 'configs/quickstart.py'"),
     (['--config=configs/quickstart.py:large'], 'allowed are long, memory, tiny'),
@@ -116,7 +116,7 @@ BAD = [
      'one of --config= and --path='),
 ]  # fmt: skip
 
-WELL = [['--help'], ['--helpfull'], ['--mode=list'], ['--mode=list', TINY]]
+WELL = [['--help'], ['--helpfull'], ['--mode=list'], ['--mode=list', TINY], ['-h'], ['--version']]
 
 
 @pytest.fixture(scope='module')
@@ -235,8 +235,9 @@ def test_training_a_tokenizer_is_one_command(start, tmp_path):
 
 def test_help_and_lists_end_well(answers):
     done = answers[-len(WELL) :]
-    assert [code for code, _, _ in done] == [0] * 4, done
-    (_, helped, _), (_, whole, _), (_, listed, _), (_, fields, _) = done
+    assert [code for code, _, _ in done] == [0] * len(WELL), done
+    helped, whole, listed, fields, short, version = (out for _, out, _ in done)
+    assert short == helped and re.fullmatch(r'longmem_jax \d\S+\n', version)
     assert '--config:' in helped and '--workdir:' in helped and '--config:' in whole
     assert 'quickstart: A byte-level' in listed and 'infini: ' in listed
     assert 'train.num_steps = 20 ' in fields and 'infini_pg19' not in fields

@@ -76,10 +76,22 @@ def test_everything_is_in_the_wheel(installed):
     assert len(foreign) == 1 and foreign.pop().endswith('.dist-info'), 'only one package is ours'
 
 
-def test_console_script(installed):
+def test_console_script(installed, tmp_path):
+    """It shows the flags of the command, though they are those of another module than the script."""
     entries = configparser.ConfigParser()
     entries.read(next(installed.glob('*.dist-info/entry_points.txt')))
-    assert entries['console_scripts']['longmem'] == 'longmem_jax.main:main'
+    module, function = entries['console_scripts']['longmem'].split(':')
+    script = tmp_path / 'longmem'  # as pip writes it
+    script.write_text(f'import sys\nfrom {module} import {function}\nsys.exit({function}())\n')
+    ended = run(installed, tmp_path, LATE, str(script), '--help')
+    assert ended.returncode == 0 and ended.stdout.startswith('The command: '), ended.stderr
+    for flag in (
+        '--config: NAME',
+        '--workdir: Folder of the run',
+        '--[no]debug: Show',
+        '--mode: <',
+    ):
+        assert flag in ended.stdout, ended.stdout
 
 
 def needed(requirements):

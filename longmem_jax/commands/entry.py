@@ -2,6 +2,8 @@
 
 import ast
 import difflib
+import functools
+import importlib.metadata
 import itertools
 import re
 import sys
@@ -30,6 +32,7 @@ MISSING = (
 )
 HELP = (
     '-?',
+    '-h',
     *(f'{dash}{name}' for dash in ('-', '--') for name in ('help', 'helpshort', 'helpfull')),
 )
 
@@ -92,7 +95,9 @@ def run(function: Callable[[], Any]) -> None:
             sys.exit(1)
         sys.exit(stopping.exit_code())
 
-    app.run(main, flags_parser=_parse)
+    # A console script is no module that has flags: those of the command are of `function`'s.
+    module = '__main__' if function.__module__ == __name__ else function.__module__
+    app.run(main, flags_parser=functools.partial(_parse, module=module))
 
 
 def command(function: Callable[[Any], Any], *, workdir: bool = True) -> None:
@@ -223,13 +228,19 @@ def _of_workdir(workdir: str) -> ml_collections.ConfigDict | None:
     return saved_config(workdir).lock() if there else None
 
 
-def _help(argv: list[str]) -> None:
-    """Shows what a command does and its flags, if it is asked to, and ends with 0; absl ends with 1."""
-    asked = set(HELP) & set(itertools.takewhile(lambda argument: argument != '--', argv))
-    if asked:
-        app.usage(
-            shorthelp=not any(a.endswith('full') for a in asked), writeto_stdout=True, exitcode=0
-        )
+def _help(argv: list[str], module: str) -> None:
+    """Shows what a command does and its flags, or its version, if asked to, and ends with 0."""
+    given = set(itertools.takewhile(lambda argument: argument != '--', argv))
+    if '--version' in given:
+        print(f'longmem_jax {importlib.metadata.version("longmem_jax")}')
+        sys.exit(0)
+    if asked := given & set(HELP):
+        name = sys.argv[0] if module == '__main__' else module
+        text = flags.FLAGS.module_help(name).partition(':\n')[2]
+        if any(argument.endswith('full') for argument in asked):
+            text = flags.FLAGS.get_help()
+        print(f'{(sys.modules[module].__doc__ or "").strip()}\n\nflags:\n{text}')
+        sys.exit(0)
 
 
 def _of_flag(error: flags.Error) -> UsageError:
@@ -240,11 +251,11 @@ def _of_flag(error: flags.Error) -> UsageError:
     return UsageError(re.sub(r'^(flag |ERROR:: )', '', str(error)))
 
 
-def _parse(argv: list[str]) -> list[str]:
+def _parse(argv: list[str], module: str) -> list[str]:
     """absl's flag parser with our overrides; its errors and a config file's become one message."""
     try:
         argv = flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
-        _help(argv)
+        _help(argv, module)
         argv, config_overrides = overrides.split_arguments(argv)
         argv, config = _config_file(argv)
         rest = flags.FLAGS(argv)
