@@ -1,5 +1,7 @@
 """Compiled programs are kept in a folder of the user, or where they are told to be."""
 
+import os
+
 import jax
 import pytest
 
@@ -50,7 +52,26 @@ def test_a_variable_names_the_folder_or_turns_it_off(tmp_path, monkeypatch):
     assert jax.config.jax_compilation_cache_dir is None
     (tmp_path / 'file').write_text('')
     monkeypatch.setenv(programs.VARIABLE, str(tmp_path / 'file'))
-    with pytest.raises(UsageError, match='LONGMEM_JAX_CACHE=.*cannot be written'):
+    with pytest.raises(UsageError, match='LONGMEM_JAX_CACHE=.*cannot be used'):
+        programs.keep_programs()
+
+
+def test_programs_of_others_are_not_run(tmp_path, monkeypatch):
+    monkeypatch.setenv(programs.VARIABLE, str(tmp_path))
+    folder = tmp_path / programs.environment()
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(UsageError, match='everybody may write to'):
+        programs.keep_programs()
+    folder.chmod(0o755)
+    assert programs.keep_programs() == folder
+    jax.config.update('jax_compilation_cache_dir', None)
+    own = os.getuid()
+    if own:
+        monkeypatch.setattr(programs.os, 'getuid', lambda: own + 1)
+    else:  # what root made is trusted
+        os.chown(folder, 12345, -1)
+    with pytest.raises(UsageError, match='belongs to another user'):
         programs.keep_programs()
 
 

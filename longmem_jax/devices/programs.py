@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import stat
 import sys
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def keep_programs() -> Path | None:
     With a limit of its size JAX locks the folder, so that several processes can use it.
 
     Raises:
-      UsageError: the folder that `LONGMEM_JAX_CACHE` names cannot be written.
+      UsageError: the folder that `LONGMEM_JAX_CACHE` names cannot be written, or can be by others.
     """
     chosen = os.environ.get(VARIABLE, '')
     if jax.config.jax_compilation_cache_dir or chosen.lower() in OFF:
@@ -41,10 +42,11 @@ def keep_programs() -> Path | None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not os.access(folder, os.W_OK):
             raise PermissionError(f'{folder} is read-only')
+        _require_own(folder)
     except OSError as error:
         if chosen:
             raise UsageError(
-                f'{VARIABLE}={chosen}: cannot be written ({error}); name another folder, or off.'
+                f'{VARIABLE}={chosen}: cannot be used ({error}); name another folder, or off.'
             ) from error
         return None  # programs are compiled again, as they were without a cache
     _remove_halves(folder)
@@ -52,6 +54,15 @@ def keep_programs() -> Path | None:
     jax.config.update('jax_compilation_cache_max_size', LARGEST)
     jax.config.update('jax_persistent_cache_min_compile_time_secs', SHORTEST)
     return folder
+
+
+def _require_own(folder: Path) -> None:
+    """Raises `PermissionError` where others may put programs, which run as this user."""
+    status = folder.stat()
+    if status.st_uid not in (os.getuid(), 0):
+        raise PermissionError(f'{folder} belongs to another user, whose programs would be run')
+    if status.st_mode & stat.S_IWOTH:
+        raise PermissionError(f'everybody may write to {folder}, and what is there is run')
 
 
 def _remove_halves(folder: Path) -> None:

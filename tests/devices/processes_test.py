@@ -284,10 +284,11 @@ def test_machines_with_other_texts_or_folders_do_not_train_together(start, tmp_p
 @pytest.mark.parametrize(
     'more',
     [
-        ('--config.mesh.fsdp=2', '--config.mesh.tensor=2', '--config.mesh.data=1'),
+        ('--config.mesh.fsdp=2', '--config.mesh.tensor=2', '--config.mesh.data=1',
+         '--config.model.vocab_size=264'),
         ('--config.mesh.memory=4', '--config.mesh.data=1'),
     ],
-)
+)  # fmt: skip
 def test_the_axes_of_the_mesh_lie_over_processes(start, tmp_path, more):
     """Two processes of two devices train as one of four."""
     home, losses = tmp_path / 'a', []
