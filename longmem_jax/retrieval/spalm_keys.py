@@ -4,6 +4,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from longmem_jax.data import content
+from longmem_jax.devices import processes
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, saved_config
 from longmem_jax.retrieval.datastore import Datastore, identity
@@ -37,7 +39,8 @@ def open_keys(experiment: Experiment) -> Keys:
     """Opens the run that `config.retrieval.spalm.keys_from` names, or this one, and its datastore.
 
     Raises:
-      UsageError: there is no such run, it has another vocabulary, or the datastore is not its.
+      UsageError: there is no such run, it has another vocabulary, the datastore is not its, or not
+        that of another process.
     """
     settings = experiment.config.retrieval
     of_keys = experiment
@@ -66,4 +69,5 @@ def open_keys(experiment: Experiment) -> Keys:
         vocab_size=experiment.tokenizer.vocab_size,
     )
     require_k(settings.spalm.k, store)
+    processes.require_same({'datastore': store.digest, 'step': step}, 'keys', content.SAME_FILES)
     return Keys(of_keys, params, step, store, make_index(settings, store, experiment.mesh))

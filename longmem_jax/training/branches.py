@@ -151,8 +151,9 @@ def _split(equation: Any) -> int:
     if equation.primitive.name != 'shard_map':
         return 1
     (program,) = _inner(equation)
+    # Some programs take nothing, such as those that make an empty memory.
     sizes = [
-        [math.prod(var.aval.shape) for var in variables]
-        for variables in (equation.invars, program.invars)
+        [math.prod(var.aval.shape) for var in (*part.invars, *part.outvars)]
+        for part in (equation, program)
     ]
-    return max(whole // share for whole, share in zip(*sizes, strict=True) if share)
+    return max((whole // share for whole, share in zip(*sizes, strict=True) if share), default=1)

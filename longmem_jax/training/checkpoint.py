@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from absl import flags
 
 from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
@@ -28,6 +29,9 @@ from longmem_jax.workdir import Hold
 # Incremented when parameters get other names or layouts, so that older checkpoints are refused with
 # the reason. 2: attention layers have their projections at `attention/projections`.
 FORMAT = 2
+# With this flag Orbax waits for other processes by their store, for five minutes; without it, by a
+# program, which need not end where one of them hangs.
+BARRIER = 'experimental_orbax_use_distributed_barrier'
 
 
 class Checkpointer:
@@ -69,6 +73,8 @@ class Checkpointer:
         self._given = restoring.Given(
             directory, identities.plain(identity), going_on, report, otherwise
         )
+        if jax.process_count() > 1 and BARRIER in flags.FLAGS:
+            flags.FLAGS[BARRIER].value = True
         self._going_on, self._run = going_on, None
         self._pending = self._failed = False
         self._hold = self._quiet = self._manager = None

@@ -5,9 +5,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from longmem_jax.config import earlier
 from longmem_jax.errors import UsageError
 from longmem_jax.faults import differing
+from longmem_jax.files import checksum
 
 # Fields of the stored identity that are compared one by one.
 DATA, SETTINGS, STEP, RUN = OWN = ('data', 'settings', 'step', 'run')
@@ -44,8 +47,11 @@ def settings_of(config: Any) -> dict[str, Any]:
     optimizer = {
         name: value for name, value in config.optimizer.to_dict().items() if name != 'name'
     }
+    # Documents come in an order that NumPy draws, and another version may draw another one.
+    order = np.random.default_rng([0, 0]).permutation(64)
     return {
         'config': {'train': train, 'optimizer': optimizer, 'data': {'seed': config.data.seed}},
+        'order of documents': checksum(order.astype(np.int64).tobytes())[:8],
     }
 
 

@@ -86,6 +86,16 @@ def test_a_step_reports_every_choice_that_it_makes(name, devices):
     assert all(choice.operations == tuple(sorted(choice.operations)) for choice in found)
 
 
+def test_a_program_of_the_devices_may_take_nothing():
+    """An empty memory is made where its rows are."""
+    mesh = jax.make_mesh((2,), ('memory',), devices=jax.devices()[:2])
+    rows = jax.sharding.PartitionSpec('memory')
+    make = jax.shard_map(lambda: jnp.zeros((4,)), mesh=mesh, in_specs=(), out_specs=rows)
+    traced = jax.jit(make).trace()
+    assert list(branches.choices(traced.jaxpr.jaxpr, 2)) == []
+    assert [branches._split(equation) for equation in traced.jaxpr.jaxpr.eqns] == [2]
+
+
 def test_every_device_takes_its_own_size():
     mesh = sharding.make_mesh(dict(data=2), jax.devices()[:2])
     needed = jnp.asarray([3, 60, 65, 1])

@@ -24,6 +24,7 @@ from longmem_jax.training.identity import (
     other_data,
     other_settings,
     plain,
+    settings_of,
 )
 
 IDENTITY = {'config.model': {'num_layers': 2, 'attention': ['local', 'local']}, 'tokenizer': 'a1'}
@@ -376,3 +377,16 @@ def test_tuples_of_a_configuration_are_no_difference():
     assert other_data(saved, given, 'checkpoint 3') == []
     changed = dataclasses.replace(given, settings=given.settings | {'rate': 0.2})
     assert other_settings(saved, changed) == ['rate: 0.1 in the checkpoint, 0.2 given']
+
+
+def test_another_order_of_documents_is_said(monkeypatch):
+    """NumPy does not promise its draws between versions."""
+    before = plain(settings_of(base()))
+
+    class Other:
+        def permutation(self, count):
+            return np.arange(count)
+
+    monkeypatch.setattr(np.random, 'default_rng', lambda seed: Other())
+    (line,) = other_settings({'settings': before}, GoingOn(settings=settings_of(base())))
+    assert re.fullmatch(r"order of documents: '\w{8}' in the checkpoint, '\w{8}' given", line)
