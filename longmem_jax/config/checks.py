@@ -17,11 +17,26 @@ from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.generators import PRNGS
 from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, nearest, unknown
-from longmem_jax.faults import above, at_least, between, under
+from longmem_jax.faults import above, at_least, at_most, between, under
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import KINDS
 
 LARGEST_SEED = 2**32 - 1  # NumPy's are not negative, JAX's have 32 bits
+ABOVE_0 = {
+    'train': ('num_steps', 'num_lanes', 'segment_length', 'segments_per_step'),
+    'evaluate': ('num_lanes', 'segment_length'),
+    'checkpoint': ('keep',),
+    'optimizer': ('learning_rate', 'accumulate_steps'),
+}
+AT_LEAST_0 = {
+    'train': ('log_every', 'evaluate_every'),  # 0 = at the end only
+    'checkpoint': ('every',),  # 0 = at the end, and when stopped
+}
+# Steps are counted in int32.
+LARGEST = {
+    'train': {'num_steps': 2**31 - 1, 'num_lanes': 1 << 24, 'segments_per_step': 1 << 20},
+    'evaluate': {'num_lanes': 1 << 24},
+}
 WITH_MOMENTUM = ('sgd', 'nesterov')
 
 
@@ -41,7 +56,7 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
         faults += under('config.data.task', DATA_SETS[config.data.source].check(config.data.task))
     faults += _classes(config) + _lifelong(config) + _reinforcement(config)
     faults += (
-        _positive(config)
+        _numbers(config)
         + _gradient(config.train)
         + _prng(config)
         + _optimizer(config)
@@ -127,35 +142,18 @@ def _divisions(config: Any, sizes: Mapping[str, int]) -> list[str]:
     return faults
 
 
-def _positive(config: Any) -> list[str]:
-    """Faults of the other sections' numbers that must be above 0, or at least 0."""
-    return (
-        [
-            fault
-            for section, names in {
-                'train': ('num_steps', 'num_lanes', 'segment_length', 'segments_per_step'),
-                'evaluate': ('num_lanes', 'segment_length'),
-                'checkpoint': ('keep',),
-                'optimizer': ('learning_rate', 'accumulate_steps'),
-            }.items()
-            for fault in under(f'config.{section}', above(config[section], 0, *names))
-        ]
-        + [
-            fault
-            for section in ('train', 'data')
-            for fault in under(
-                f'config.{section}', between(config[section], 0, LARGEST_SEED, 'seed')
-            )
-        ]
-        + [
-            fault
-            for section, names in {
-                'train': ('log_every', 'evaluate_every'),  # 0 = at the end only
-                'checkpoint': ('every',),  # 0 = at the end, and when stopped
-            }.items()
-            for fault in under(f'config.{section}', at_least(config[section], 0, *names))
-        ]
-    )
+def _numbers(config: Any) -> list[str]:
+    """Faults of the other sections' numbers that are too small or too large."""
+    faults = []
+    for section, names in ABOVE_0.items():
+        faults += under(f'config.{section}', above(config[section], 0, *names))
+    for section, names in AT_LEAST_0.items():
+        faults += under(f'config.{section}', at_least(config[section], 0, *names))
+    for section, most in LARGEST.items():
+        faults += under(f'config.{section}', at_most(config[section], most))
+    for section in ('train', 'data'):
+        faults += under(f'config.{section}', between(config[section], 0, LARGEST_SEED, 'seed'))
+    return faults
 
 
 def _gradient(train: Any) -> list[str]:

@@ -94,6 +94,8 @@ def change(config, path, value):
         ('train.segment_length', 10**9, 'segment_length = 1000000000: must be at most'),
         ('train.seed', -1, 'train.seed = -1: must lie between 0 and'),
         ('train.seed', 2**63, 'must lie between 0 and 4294967295'),
+        ('train.num_steps', 2**31, 'num_steps = 2147483648: must be at most 2,147,483,647'),
+        ('evaluate.num_lanes', 2**40, 'evaluate.num_lanes = 1099511627776: must be at most'),
         ('data.seed', -1, 'data.seed = -1: must lie between 0 and'),
     ],
 )
