@@ -101,7 +101,7 @@ def _ask(server: Any, question: Any) -> int:
 
 
 @contextlib.contextmanager
-def commands() -> Iterator[Callable[..., Fork]]:
+def commands(preload: str = '') -> Iterator[Callable[..., Fork]]:
     """A function that starts `python -m longmem_jax.main ARGUMENTS` from a list; its options:
 
     module: another module.
@@ -110,9 +110,13 @@ def commands() -> Iterator[Callable[..., Fork]]:
     output: file for what it prints; None = `Fork.stdout`, which must be read.
     error: file for its standard error; None = with its output.
     variables: of its environment, besides those of all.
+
+    Args:
+      preload: a library that is loaded below all others (`LD_PRELOAD`); '' = none.
     """
     with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
-        [sys.executable, '-c', SERVER], cwd=ROOT, env=environment(cache=folder), text=True,
+        [sys.executable, '-c', SERVER], cwd=ROOT, text=True,
+        env=environment(cache=folder) | ({'LD_PRELOAD': preload} if preload else {}),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     ) as server:  # fmt: skip
         numbers = itertools.count()

@@ -1,195 +1,130 @@
 """Kills commands at random moments, runs them again until they end, and compares what came out."""
 
-import dataclasses
 import json
-import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.campaigns import runs
+from tests.campaigns import modes
 from tests.forks import ROOT
 from tests.processes import environment
 
-CLOCK = os.sysconf('SC_CLK_TCK')
-HANGS = 900.0  # seconds after which a command is said to hang
-REAL = 0.2  # share of attempts that start Python, too; the others are forks that have imported
-
-
-@dataclasses.dataclass(frozen=True)
-class Scenario:
-    """A command and the folder that it works in.
-
-    Attributes:
-      copied: what the folder begins with, of the runs of `runs.make`; 'NAME/config.json' = nothing but
-        the configuration.
-      arguments: of the command; {folder} is the folder, {base} that of the runs.
-    """
-
-    copied: tuple[str, ...]
-    arguments: tuple[str, ...]
-
-
-STORE = '--config.retrieval.datastore={folder}/store'
-SCENARIOS = {
-    'train': Scenario(('lm/config.json',), ('--workdir={folder}/lm',)),
-    'lifelong': Scenario(('lifelong/config.json',), ('--workdir={folder}/lifelong',)),
-    'agent': Scenario(('agent/config.json',), ('--workdir={folder}/agent',)),
-    'build_datastore': Scenario(('lm',), ('--workdir={folder}/lm', '--mode=build_datastore', STORE)),
-    'train_spalm': Scenario(('lm', 'store'), ('--workdir={folder}/lm', '--mode=train_spalm', STORE)),
-    'evaluate': Scenario(
-        ('lm', 'store'),
-        ('--workdir={folder}/lm', '--mode=evaluate', STORE, '--config.retrieval.kind=knn_lm'),
-    ),
-    'generate': Scenario(
-        ('lm',),
-        ('--workdir={folder}/lm', '--mode=generate', '--prompt=@{base}/prompt.txt', '--length=20',
-         '--seed=1', '--save_state={folder}/book'),
-    ),
-    'score': Scenario(
-        ('lm',),
-        ('--workdir={folder}/lm', '--mode=score', '--prompt=@{base}/prompt.txt',
-         '--output={folder}/scores.jsonl'),
-    ),
-    'floors': Scenario(('lm',), ('--workdir={folder}/lm', '--mode=floors')),
-    'play': Scenario(('agent',), ('--workdir={folder}/agent', '--mode=play', '--seed=3')),
-}  # fmt: skip
-# Of what they write, nothing is there when they begin.
-FRESH = {
-    'train_spalm': ('lm/spalm', 'lm/spalm_neighbours'), 'floors': ('lm/floors.json',),
-    'play': ('agent/play',),
-}  # fmt: skip
-
-
-def cpu_seconds(pid: int) -> float:
-    """CPU time of a process so far; a busy machine makes moments of the clock say little."""
-    fields = Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()
-    return (int(fields[11]) + int(fields[12])) / CLOCK
+REAL = 0.1  # share of attempts that start Python, too; the others are forks that have imported
+KINDS = ('SIGKILL', 'SIGTERM', 'SIGINT')
+# The folder is copied while the command writes; the copy takes its place when the command is killed.
+COPY = 'copy'
 
 
 class Kills:
-    """Attempts with one scenario after the other."""
+    """Attempts with one mode after the other."""
 
     def __init__(self, folder: Path, start: Callable[..., Any]):
-        """Works in a folder with the runs in `base`; `start` is that of `tests.forks`."""
-        self._base, self._cache, self._start = folder / 'base', folder / 'cache', start
-        self._tried, self._whole = folder / 'try', {}
+        """Works in a folder with the runs in `work/base`; `start` is that of `tests.forks`."""
+        self._base, self._tried = folder / 'work/base', folder / 'work/try'
+        self._cache, self._output, self._start = folder / 'cache', folder / 'output', start
+        self._whole, self._importing = {}, 0.0
 
-    def names(self) -> list[str]:
-        """The scenarios whose mode there is."""
-        source = (ROOT / 'longmem_jax/main.py').read_text()
-        return [name for name in SCENARIOS if name != 'score' or "'score'" in source]
-
-    def _prepare(self, name: str) -> list[str]:
-        """Makes the folder as it is before the command; returns the arguments."""
-        shutil.rmtree(self._tried, ignore_errors=True)
-        for part in SCENARIOS[name].copied:
-            source, target = self._base / part, self._tried / part
-            target.parent.mkdir(parents=True, exist_ok=True)
-            (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
-        for part in FRESH.get(name, ()):
-            path = self._tried / part
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        places = dict(folder=self._tried, base=self._base)
-        return [argument.format(**places) for argument in SCENARIOS[name].arguments]
-
-    def _launch(self, arguments: list[str], output: Path, real: bool) -> Any:
+    def _launch(self, name: str, arguments: list[str], real: bool) -> Any:
+        module = modes.MODES[name].module
         if not real:
-            return self._start(arguments, cache=self._cache, output=output)
-        with output.open('w') as file:
+            return self._start(arguments, module=module, cache=self._cache, output=self._output)
+        with self._output.open('w') as file:
             return subprocess.Popen(
-                [sys.executable, '-m', 'longmem_jax.main', *arguments],
+                [sys.executable, '-m', module, *arguments],
                 cwd=ROOT, env=environment(cache=self._cache), stdout=file, stderr=file,
             )  # fmt: skip
 
     def _run(
-        self, arguments: list[str], moment: float, number: int, real: bool
+        self, name: str, arguments: list[str], real: bool, moment: float = 1e9, kind: str = ''
     ) -> tuple[int, float, str]:
         """Exit code, CPU seconds, and what was printed; the signal comes after `moment` CPU seconds."""
-        output = self._tried.with_name('output')
-        process = self._launch(arguments, output, real)
-        sent, used, began = False, 0.0, time.monotonic()
-        while True:
-            state = Path(f'/proc/{process.pid}/stat').read_text().rpartition(')')[2].split()[0]
-            used = cpu_seconds(process.pid)
-            if state == 'Z':
-                break
-            if not sent and used >= moment:
-                process.send_signal(number)
-                sent = True
-            if time.monotonic() - began > HANGS:
-                process.kill()
-                process.wait()
-                raise TimeoutError(f'{arguments}: no end after {HANGS:.0f} seconds')
-            time.sleep(0.005)
-        return process.wait(), used, output.read_text()
+        process, sent = self._launch(name, arguments, real), []
 
-    def whole(self, name: str) -> tuple[dict[str, Any], set[str], dict[bool, float]]:
-        """What comes out without a signal, what of it is never the same, and CPU seconds, by `real`.
+        def send(used: float) -> None:
+            if used < moment or sent:
+                return
+            sent.append(used)
+            if kind == COPY:
+                _copy(self._tried, self._tried.with_name('copy'))
+            process.send_signal(signal.SIGKILL if kind == COPY else signal.Signals[kind])
 
-        Never the same are times and speeds: they differ between two runs that nobody disturbs.
-        """
+        code, used = modes.wait(process, send)
+        if sent and kind == COPY:
+            shutil.rmtree(self._tried)
+            self._tried.with_name('copy').rename(self._tried)
+        return code, used, self._output.read_text()
+
+    def whole(self, name: str) -> modes.Whole:
+        """What comes out without a signal."""
         if name not in self._whole:
-            found, seconds = [], {}
-            for real in (False, True):
-                code, seconds[real], said = self._run(self._prepare(name), 1e9, 0, real)
-                assert code == 0, said
-                found.append(runs.outcome(self._tried))
-            stable = {k: v for k, v in found[0].items() if k in found[1] and found[1][k] == v}
-            assert {*found[0]} == {*found[1]}, 'other files'
-            losses = [k for k in found[0] if k.endswith('/loss') or 'checkpoints' in k]
-            assert all(k in stable for k in losses), 'two runs without a signal differ'
-            self._whole[name] = stable, {*found[0]} - {*stable}, seconds
+            self._whole[name] = modes.undisturbed(
+                name, self._base, self._tried, lambda given: self._run(name, given, False)
+            )
         return self._whole[name]
+
+    def importing(self) -> float:
+        """CPU seconds that Python takes before a command begins."""
+        if not self._importing:
+            _, used, _ = self._run('train', ['--mode=list'], True)
+            self._importing = used
+        return self._importing
 
     def attempt(self, number: int, seed: int) -> dict[str, Any]:
         """Attempt `number`: one to three signals, then the command ends; what differs."""
         draw = random.Random(f'{seed} {number}')
-        names = self.names()
-        name, real = names[number % len(names)], draw.random() < REAL
-        wanted, unstable, seconds = self.whole(name)
-        arguments, signals, faults = self._prepare(name), [], []
+        name, real = list(modes.MODES)[number % len(modes.MODES)], draw.random() < REAL
+        whole = self.whole(name)
+        seconds = whole.seconds + (self.importing() if real else 0)
+        arguments = modes.prepare(name, self._base, self._tried)
+        signals, faults = [], []
         for _ in range(draw.choice((1, 1, 2, 3))):
-            kind = draw.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
-            moment = draw.uniform(0, seconds[real])
-            code, used, said = self._run(arguments, moment, kind, real)
-            signals.append([kind.name, round(moment / seconds[real], 3), code])
+            kind = draw.choice((*KINDS, COPY))
+            moment = draw.uniform(0, seconds)
+            code, _, said = self._run(name, arguments, real, moment, kind)
+            signals.append([kind, round(moment / seconds, 3), code])
+            number_of = signal.SIGKILL if kind == COPY else signal.Signals[kind]
             # A process that Python has not reached yet dies as any program does.
-            allowed = {0, -kind, 128 + kind}
-            if code not in allowed:
-                faults.append(f'exit code {code} after {kind.name}')
+            if code not in {0, -number_of, 128 + number_of}:
+                faults.append(f'exit code {code} after {kind}')
             if 'Traceback' in said:
                 faults.append('traceback after the signal: ' + said[-1500:])
             if code == 0:
                 break
-        code, _, said = self._run(arguments, 1e9, 0, real)
+        code, _, said = self._run(name, arguments, real)
         if code or 'Traceback' in said:
             faults.append(f'exit code {code} when run again: ' + said[-1500:])
             return dict(mode=name, signals=signals, faults=faults, differs=[])
-        found = {k: v for k, v in runs.outcome(self._tried).items() if k not in unstable}
-        differs = [k for k in sorted({*found, *wanted}) if found.get(k) != wanted.get(k)]
-        shown = [f'{k}: {found.get(k)} for {wanted.get(k)}' for k in differs[:5]]
-        return dict(mode=name, signals=signals, faults=faults, differs=shown)
+        return dict(
+            mode=name, signals=signals, faults=faults, differs=whole.differs(self._tried)[:5]
+        )
+
+
+def _copy(folder: Path, to: Path) -> None:
+    """Copies a folder in which files come and go."""
+    shutil.rmtree(to, ignore_errors=True)
+    try:
+        shutil.copytree(folder, to)
+    except shutil.Error:  # what went meanwhile; the rest is copied
+        pass
 
 
 def table(lines: list[dict[str, Any]]) -> str:
     """Markdown: what came of the signals, by mode."""
     rows = [
-        '| mode | signals (SIGKILL, SIGTERM, SIGINT) | ended before it | other results | other faults |',
+        '| mode | signals (SIGKILL, SIGTERM, SIGINT, copies) | ended before it | other results | other faults |',
         '|---|---|---|---|---|',
     ]
-    modes = {line['mode']: None for line in lines}
-    for mode in (*modes, 'all'):
+    for mode in (*dict.fromkeys(line['mode'] for line in lines), 'all'):
         own = [line for line in lines if mode in (line['mode'], 'all')]
         sent = [each for line in own for each in line['signals']]
-        kinds = [sum(kind == name for kind, _, code in sent if code) for name in
-                 ('SIGKILL', 'SIGTERM', 'SIGINT')]  # fmt: skip
+        kinds = [
+            sum(kind == name and code != 0 for kind, _, code in sent) for name in (*KINDS, COPY)
+        ]
         early = sum(code == 0 for _, _, code in sent)
         differs, faults = (sum(bool(line[key]) for line in own) for key in ('differs', 'faults'))
         counts = ' + '.join(map(str, kinds))

@@ -1,9 +1,10 @@
-"""Kills commands at random moments and changes bytes of files, and says what was lost or not noticed.
+"""Kills commands, changes bytes of files, lets calls fail, and says what was lost or not noticed.
 
-    python -m tests.campaigns.reliability --output=DIR [--kills=100] [--flips=1000] [--seed=0]
+    python -m tests.campaigns.reliability --output=DIR [--kills=200] [--flips=2000] [--faults=1000] \\
+        [--seed=0]
 
-Finished attempts are in DIR/kills.jsonl and DIR/flips.jsonl; the same command goes on after them. The
-table is in DIR/table.md. It takes an hour on two cores, most of it for the kills.
+Finished attempts are in DIR/kills.jsonl, DIR/flips.jsonl and DIR/faults.jsonl; the same command continues
+after them. The tables are in DIR/table.md. The faults need a C compiler, `cc`.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.campaigns import flips, kills, runs
+from tests.campaigns import faults, flips, kills, runs
 from tests.forks import ROOT, commands
 from tests.processes import environment
 
@@ -41,12 +42,24 @@ def kill(folder: Path, count: int, seed: int, start: Any) -> list[dict[str, Any]
     return lines
 
 
+def inject(folder: Path, count: int, seed: int, start: Any) -> list[dict[str, Any]]:
+    """Lets a call fail in `count` commands."""
+    path = folder / 'faults.jsonl'
+    lines, made = _lines(path), faults.Faults(folder, start)
+    while len(lines) < count:
+        lines.append(made.case(len(lines), seed))
+        _add(path, lines[-1])
+        if lines[-1]['faults']:
+            print(len(lines), json.dumps(lines[-1]), flush=True)
+    return lines[:count]
+
+
 def flip(folder: Path, count: int, seed: int) -> list[dict[str, Any]]:
     """Changes `count` bytes, in processes of their own: a damaged file may end them."""
     path = folder / 'flips.jsonl'
     lines = _lines(path)
     while len(lines) < count:
-        arguments = [folder / 'base', folder / 'flipped', len(lines), AT_ONCE, seed]
+        arguments = [folder / 'work/base', folder / 'flipped', len(lines), AT_ONCE, seed]
         process = subprocess.Popen(
             [sys.executable, '-m', 'tests.campaigns.flips', *map(str, arguments)],
             cwd=ROOT, env=environment(cache=folder / 'cache'), text=True, stdout=subprocess.PIPE,
@@ -75,22 +88,24 @@ def main() -> None:
     """See above."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--output', type=Path, required=True)
-    for name, default in (('kills', 100), ('flips', 1000), ('seed', 0)):
+    for name, default in (('kills', 200), ('flips', 2000), ('faults', 1000), ('seed', 0)):
         parser.add_argument(f'--{name}', type=int, default=default)
     options = parser.parse_args()
     folder = options.output.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    with commands() as start:
+    with commands(str(faults.build(folder)) if options.faults else '') as start:
 
         def run(arguments: list[str]) -> None:
             process = start(arguments, cache=folder / 'cache')
             said, _ = process.communicate()
             assert process.returncode == 0, said
 
-        runs.make(folder / 'base', run)
+        runs.make(folder / 'work/base', run)
         flipped = flip(folder, options.flips, options.seed)
+        injected = inject(folder, options.faults, options.seed, start)
         killed = kill(folder, options.kills, options.seed, start)
-    text = '\n\n'.join([kills.table(killed), flips.table(flipped), kills.show(killed)])
+    tables = [kills.table(killed), flips.table(flipped), faults.table(injected)]
+    text = '\n\n'.join([*tables, kills.show(killed), faults.show(injected)])
     (folder / 'table.md').write_text(text + '\n')
     print(text)
 

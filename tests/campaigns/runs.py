@@ -16,6 +16,7 @@ from longmem_jax.data.documents import Document
 from longmem_jax.data.learn_tokenizer import learn
 from longmem_jax.pretrained import export, hosts, model_fields
 from tests import toys
+from tests.commands import blimp_test, classify_test, export_test, import_test, translate_test
 from tests.commands.train_test import small_config
 from tests.lifelong.small import small_config as lifelong_config
 from tests.reinforcement.small import small_config as agent_config
@@ -26,6 +27,7 @@ HOST = dict(
     model_type='gpt2', vocab_size=300, n_layer=2, n_embd=16, n_head=2, n_positions=8,
     activation_function='gelu_new',
 )  # fmt: skip
+GOLDENS = Path(__file__).parents[1] / 'goldens'
 # What a run is not judged by: events for TensorBoard, what was damaged before, times of files.
 UNREAD = ('tensorboard', 'profile', 'checkpoints-broken', 'verified.json')
 JUDGED = ('train', 'validation', 'test', 'test_reset')  # groups of metrics.jsonl
@@ -56,10 +58,17 @@ def make(folder: Path, run: Callable[[list[str]], None]) -> None:
     """Makes the runs in a folder, unless it has them.
 
     lm         a language model with a tokenizer of its own; its gate, floors, and neighbours
+    short      the same of twelve steps
     store      its datastore with an index
+    tokens     its texts as tokens
     book       a memory of it
     lifelong   a lifelong learner; its texts are in `sets`
     agent      an agent
+    translator a model that translates; its texts are in `pairs`
+    classifier a classifier of the encoder in `bert`; its examples are in `RTE`
+    hosted     a run that began with a host
+    imported   the configuration of the weights in `theirs`
+    blimp      minimal pairs
     host       a Hugging Face folder
     texts      the text of `lm`
 
@@ -77,35 +86,60 @@ def make(folder: Path, run: Callable[[list[str]], None]) -> None:
             text = ' '.join(random.choice(WORDS, size=80 + 40 * i))
             (folder / 'texts' / split / f'{i}.txt').write_text(text)
     (folder / 'prompt.txt').write_text(PROMPT)
-    config = small_config(folder / 'texts')
-    config.data.tokenizer.update(kind='bpe', size=270)
-    config.model.vocab_size = 272
-    config.train.num_steps, config.checkpoint.every = 40, 4
-    config.train.evaluate_every = 8
-    config.retrieval.update(
-        datastore=str(folder / 'store'), k=3, tune_tokens=100, shard_tokens=700, dtype='float32',
-        block_size=64, report_tokens=3,
-    )  # fmt: skip
-    config.retrieval.spalm.update(k=3, num_steps=12, frozen=True)
-    write_config(config, folder / 'lm')
-    sets = folder / 'sets'
-    sets.mkdir()
-    write_config(lifelong_config(sets, 'method=replay'), folder / 'lifelong')
-    agent = agent_config()
-    agent.train.num_steps, agent.checkpoint.every = 12, 3
-    write_config(agent, folder / 'agent')
-    for name in ('lm', 'lifelong', 'agent'):
-        run([f'--workdir={folder / name}'])
+    for name in ('sets', 'pairs', 'theirs', 'blimp'):
+        (folder / name).mkdir()
+    model = model_fields.model_of(HOST, 'config.json')
+    export.save(folder / 'host', model, toys.parameters(hosts.make(model, 8)))
+    learn('bpe', [Document('text', PROMPT.encode())], 270, folder / 'host/tokenizer.json')
+    shutil.copytree(GOLDENS / 'bert/hf', folder / 'bert')
+    (folder / 'bert/vocab.txt').write_text('\n'.join(classify_test.WORDS))
+    for name in ('words', 'order'):
+        blimp_test.paradigm(folder / 'blimp', name, 'syntax', 'alpha beta', 'beta zz alpha')
+    for name, config in _configs(folder).items():
+        write_config(config, folder / name)
+        if name != 'imported':
+            run([f'--workdir={folder / name}'])
     lm = f'--workdir={folder / "lm"}'
     run([lm, '--mode=build_datastore'])
     run([lm, '--mode=train_spalm'])
     run([lm, '--mode=floors'])
+    run([lm, '--mode=tokenize', f'--config.data.tokenized={folder / "tokens"}'])
     run([lm, '--mode=generate', '--prompt=@' + str(folder / 'prompt.txt'), '--length=0',
          f'--save_state={folder / "book"}'])  # fmt: skip
-    model = model_fields.model_of(HOST, 'config.json')
-    export.save(folder / 'host', model, toys.parameters(hosts.make(model, 8)))
-    learn('bpe', [Document('text', PROMPT.encode())], 270, folder / 'host/tokenizer.json')
     (folder / 'done').touch()
+
+
+def _configs(folder: Path) -> dict[str, Any]:
+    """The configurations of the runs; writes the data of some."""
+    lm = small_config(folder / 'texts')
+    lm.data.tokenizer.update(kind='bpe', size=270)
+    lm.model.vocab_size = 272
+    lm.train.num_steps, lm.checkpoint.every = 40, 4
+    lm.train.evaluate_every = 8
+    lm.retrieval.update(
+        datastore=str(folder / 'store'), k=3, tune_tokens=100, shard_tokens=700, dtype='float32',
+        block_size=64, report_tokens=3,
+    )  # fmt: skip
+    lm.retrieval.spalm.update(k=3, num_steps=12, frozen=True)
+    short = lm.copy_and_resolve_references()
+    short.train.num_steps, short.checkpoint.every = 12, 2
+    agent = agent_config()
+    agent.train.num_steps, agent.checkpoint.every = 12, 3
+    translate_test.write_pairs(folder / 'pairs')
+    translator = translate_test.small_config(folder / 'pairs')
+    translator.train.num_steps, translator.checkpoint.every = 6, 2
+    translator.train.evaluate_every = 3
+    classifier = classify_test.config_of(folder / 'bert', classify_test.write_data(folder), 4)
+    classifier.checkpoint.every = 1
+    host = str(folder / 'host')
+    hosted = export_test.config_of(folder / 'texts', host, start_from=host)
+    hosted.data.tokenizer.update(kind='tokenizers', path=host)
+    _, theirs = import_test.write_golden(folder / 'theirs')
+    imported = import_test.config_of(theirs, folder / 'theirs', 6)
+    return dict(
+        lm=lm, short=short, lifelong=lifelong_config(folder / 'sets', 'method=replay'), agent=agent,
+        translator=translator, classifier=classifier, hosted=hosted, imported=imported,
+    )  # fmt: skip
 
 
 def _flat(value: Any, where: str = '') -> dict[str, Any]:

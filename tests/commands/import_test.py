@@ -21,25 +21,30 @@ GOLDENS = Path(__file__).parent.parent / 'goldens'
 GOLDEN = GOLDENS / 'transformer_xl' / 'caseA_adaptive.npz'
 
 
-def make_experiment(model, tmp_path, length):
-    """An experiment with that model, on a few words."""
+def config_of(model, folder, length):
+    """A configuration of that model, on a few words in a folder."""
     config = base()
     config.model = model
     for split in ('train', 'validation', 'test'):
-        (tmp_path / f'{split}.txt').write_text('abc def ghi\n' * 9)
-    config.data.path = str(tmp_path)
+        (folder / f'{split}.txt').write_text('abc def ghi\n' * 9)
+    config.data.path = str(folder)
     config.data.tokenizer.kind = 'characters'
     config.train.segment_length = config.evaluate.segment_length = length
     config.train.num_lanes = config.evaluate.num_lanes = 2
+    return config
+
+
+def make_experiment(model, tmp_path, length):
+    """An experiment with that model, on a few words."""
+    config = config_of(model, tmp_path, length)
     workdir = tmp_path / 'run'
     workdir.mkdir()
     mesh = sharding.make_mesh(dict(data=1), jax.devices()[:1])
     return Experiment(config, workdir, mesh)
 
 
-@pytest.fixture
-def imported(tmp_path):
-    """(experiment, weights file, settings file, arrays) of the golden model."""
+def write_golden(folder):
+    """Writes `weights` and `settings` of the golden model; returns its arrays and its configuration."""
     with np.load(GOLDEN) as file:
         arrays = {name: file[name] for name in file.files}
     settings = json.loads(str(arrays['config_json']))
@@ -47,10 +52,17 @@ def imported(tmp_path):
     # A state_dict also contains a buffer and the tied copies.
     theirs['pos_emb.inv_freq'] = np.ones((12,), np.float32)
     theirs['crit.out_layers.0.weight'] = theirs['word_emb.emb_layers.0.weight']
-    save_file(theirs, tmp_path / 'weights')
-    (tmp_path / 'settings').write_text(json.dumps(settings))
+    save_file(theirs, folder / 'weights')
+    (folder / 'settings').write_text(json.dumps(settings))
     model = transformer_xl.model_config(settings)
     model.transformer_xl.memory_length = 14  # free to choose
+    return arrays, model
+
+
+@pytest.fixture
+def imported(tmp_path):
+    """(experiment, weights file, settings file, arrays) of the golden model."""
+    arrays, model = write_golden(tmp_path)
     experiment = make_experiment(model, tmp_path, 6)
     return experiment, tmp_path / 'weights', tmp_path / 'settings', arrays
 

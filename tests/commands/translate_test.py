@@ -21,16 +21,18 @@ pytestmark = pytest.mark.slow  # whole runs of the command
 WORDS = {'one': 'eins', 'two': 'zwei', 'three': 'drei', 'four': 'vier'}
 
 
-@pytest.fixture(scope='module')
-def translated(tmp_path_factory):
-    """A small model trained to translate four words, word by word."""
-    data = tmp_path_factory.mktemp('pairs')
+def write_pairs(folder):
+    """Files of sentences, which are translated word by word."""
     random = np.random.default_rng(0)
     for split, count in (('train', 200), ('validation', 8), ('test', 10)):
         rows = [random.choice(list(WORDS), size=random.integers(1, 6)) for _ in range(count)]
-        (data / f'{split}.en').write_text(''.join(' '.join(row) + '\n' for row in rows))
+        (folder / f'{split}.en').write_text(''.join(' '.join(row) + '\n' for row in rows))
         lines = (' '.join(WORDS[word] for word in row) + '\n' for row in rows)
-        (data / f'{split}.de').write_text(''.join(lines))
+        (folder / f'{split}.de').write_text(''.join(lines))
+
+
+def small_config(data):
+    """A small model that learns to translate the files in a folder."""
     config = base()
     model = config.model
     model.kind, model.position = 'seq2seq', 'sinusoidal'
@@ -52,6 +54,15 @@ def translated(tmp_path_factory):
     config.evaluate.segment_length, config.evaluate.num_lanes = 13, 4
     config.translate.num_lanes, config.checkpoint.every = 4, 150
     assert checks.find_faults(config, 1) == []
+    return config
+
+
+@pytest.fixture(scope='module')
+def translated(tmp_path_factory):
+    """A small model trained to translate four words, word by word."""
+    data = tmp_path_factory.mktemp('pairs')
+    write_pairs(data)
+    config = small_config(data)
     workdir = prepare_workdir(str(tmp_path_factory.mktemp('run')))
     mesh = sharding.make_mesh(dict(data=1, fsdp=1, tensor=1, memory=1), jax.devices()[:1])
     found = Experiment(config, workdir, mesh)
