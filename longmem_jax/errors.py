@@ -3,10 +3,13 @@
 What is printed may quote anybody's file, so texts go to a terminal through `visible` only.
 """
 
+import contextlib
 import difflib
+import errno
+import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
 MESSAGE = 2_900  # characters of an error
@@ -57,3 +60,46 @@ def unknown(what: str, given: Any, allowed: Iterable[Any]) -> str:
     return (
         f'{what} = {given!r}: {nearest(given, allowed)}allowed are {", ".join(map(str, allowed))}'
     )
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+LOCKED = (errno.EROFS, errno.EACCES, errno.EPERM)
+# Of a disk, of a mounted folder of another machine, or of the limits of the system.
+FAILING = (
+    errno.EIO,
+    errno.ESTALE,
+    errno.ENOTCONN,
+    errno.ENODEV,
+    errno.ENOLCK,
+    errno.EMFILE,
+    errno.ENFILE,
+)
+
+
+def of_disk(error: BaseException) -> int:
+    """Number (`errno`) of the fault of a disk that an error is; 0 = it is another.
+
+    Libraries that raise no `OSError`, such as tensorstore, quote the words of the system.
+    """
+    numbers = (*FULL, *LOCKED, *FAILING)
+    if isinstance(error, OSError):
+        return error.errno if error.errno in numbers else 0
+    text = str(error)
+    return next((number for number in numbers if os.strerror(number) in text), 0)
+
+
+@contextlib.contextmanager
+def disk_faults() -> Iterator[None]:
+    """Turns faults of a disk, wherever a file is read or written, into `UsageError`."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        if not (number := of_disk(error)):
+            raise
+        named = isinstance(error, OSError) and isinstance(error.filename, str)
+        raise UsageError(
+            f'{error.filename if named else "a file"}: cannot be read or written '
+            f'({os.strerror(number)}). Correct this and run the same command.'
+        ) from error

@@ -21,7 +21,7 @@ from longmem_jax import stopping
 from longmem_jax.config import checks, overrides
 from longmem_jax.config.base import base
 from longmem_jax.devices import lost, programs, sharding
-from longmem_jax.errors import LONGEST, MESSAGE, UsageError, nearest, visible
+from longmem_jax.errors import LONGEST, MESSAGE, UsageError, disk_faults, nearest, visible
 from longmem_jax.experiment import Experiment, saved_config
 from longmem_jax.workdir import prepare_workdir
 
@@ -60,8 +60,9 @@ def define_config() -> flags.FlagHolder:
 def run(function: Callable[[], Any]) -> None:
     """Parses the command line, calls `function` and ends the process.
 
-    A `UsageError` or a faulty command line gives one message and exit code 2; `--debug` also shows
-    the traceback. Stopped by SIGTERM the process exits with 143, by Ctrl-C with 130.
+    A `UsageError`, a fault of a disk or a faulty command line gives one message and exit code 2;
+    `--debug` also shows the traceback. Stopped by SIGTERM the process exits with 143, by Ctrl-C with
+    130.
     """
     stopping.listen(command=True)
     if 'debug' not in flags.FLAGS:
@@ -74,8 +75,9 @@ def run(function: Callable[[], Any]) -> None:
             if len(argv) > 1:
                 raise UsageError(f'unknown arguments {argv[1:]}: options begin with --')
             stopping.require_none()  # a library may have swallowed one
-            programs.keep_programs()
-            function()
+            with disk_faults():
+                programs.keep_programs()
+                function()
         except UsageError as error:
             # A library may turn what a signal raises into an error of its own.
             code = fail(error)

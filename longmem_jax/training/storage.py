@@ -1,20 +1,14 @@
 """What went wrong with the disk of a run, in one message instead of many tracebacks."""
 
-import errno
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from absl import logging as absl_logging
 
-from longmem_jax.errors import UsageError
-
-FULL = (errno.ENOSPC, errno.EDQUOT)
-LOCKED = (errno.EROFS, errno.EACCES, errno.EPERM)
-# tensorstore raises no `OSError`; these are its words.
-FULL_WORDS = ('No space left on device', 'Disk quota exceeded')
-LOCKED_WORDS = ('Read-only file system', 'Permission denied', 'Operation not permitted')
+from longmem_jax.errors import FULL, LOCKED, UsageError, of_disk
 
 
 def whole_steps(checkpoints: Path) -> list[int]:
@@ -33,24 +27,21 @@ def require_room(error: BaseException, workdir: Path, checkpoints: Path) -> None
       workdir: the folder of the run.
       checkpoints: the folder of its checkpoints.
     """
-    of_system = isinstance(error, OSError)
-    text, steps = str(error), whole_steps(checkpoints)
-    inside = of_system and _is_in(error.filename, workdir)
-    if of_system and error.filename is not None and not inside:
+    named, steps = getattr(error, 'filename', None) is not None, whole_steps(checkpoints)
+    inside = named and _is_in(error.filename, workdir)
+    if named and not inside:
         return  # such as a file of the data
-    full, locked = (
-        error.errno in numbers if of_system else any(each in text for each in words)
-        for numbers, words in ((FULL, FULL_WORDS), (LOCKED, LOCKED_WORDS))
-    )
+    number = of_disk(error)
     whole = f'step {steps[-1]:,} is whole' if steps else 'there is no checkpoint yet'
-    if full:
+    if number in FULL:
         raise UsageError(
             f'the disk of {workdir} is full; {whole}. Make room and run the same command.'
         ) from error
-    if locked or inside:
+    if number or inside:
+        done = 'written' if inside or number in LOCKED else 'read or written'
         raise UsageError(
-            f'{error.filename if inside else workdir}: cannot be written ({_short(error)}); {whole}. '
-            'Correct this and run the same command.'
+            f'{error.filename if inside else workdir}: cannot be {done} ({_short(error, number)}); '
+            f'{whole}. Correct this and run the same command.'
         ) from error
 
 
@@ -64,7 +55,9 @@ def _is_in(name: Any, folder: Path) -> bool:
         return False
 
 
-def _short(error: BaseException) -> str:
+def _short(error: BaseException, number: int) -> str:
+    if number:
+        return os.strerror(number)
     return getattr(error, 'strerror', None) or (str(error).splitlines() or [''])[0][:200]
 
 

@@ -6,9 +6,8 @@ kind, or all after it, fails; then the same command is started again without a f
 
 import json
 import mmap
-import os
+import pickle
 import random
-import shutil
 import struct
 import subprocess
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.campaigns import modes
+from tests.campaigns.runs import digest
 
 SOURCE = Path(__file__).with_name('inject.c')
 CLASSES = (
@@ -103,7 +103,10 @@ class Faults:
         return code, used, output.read_text(errors='replace'), injector
 
     def whole(self, name: str) -> tuple[modes.Whole, dict[str, int]]:
-        """What comes out without a fault, and the calls by class."""
+        """What comes out without a fault, and the calls by class; kept in a file."""
+        path = self._folder / 'whole' / f'{name}.pickle'
+        if name not in self._whole and path.exists():
+            self._whole[name], self._counts[name] = pickle.loads(path.read_bytes())
         if name not in self._whole:
 
             def run(arguments: list[str]) -> tuple[int, float, str]:
@@ -112,12 +115,15 @@ class Faults:
                 return code, used, said
 
             self._whole[name] = modes.undisturbed(name, self._base, self._tried, run)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(pickle.dumps((self._whole[name], self._counts[name])))
         return self._whole[name], self._counts[name]
 
     def case(self, number: int, seed: int) -> dict[str, Any]:
         """Case `number`: what failed, what became of it (`fate`), and `faults` of the library."""
         draw = random.Random(f'{seed} {number}')
-        name = list(modes.MODES)[number % len(modes.MODES)]
+        names = list(modes.MODES)
+        name = names[number % len(names)]
         whole, counts = self.whole(name)
         there = [each for each in CLASSES if counts[each]]
         which = draw.choice(there)
@@ -125,7 +131,7 @@ class Faults:
         lasting = draw.random() < 0.5
         fault = f'{which}:{place}:{kind}:{int(lasting)}'
         arguments = modes.prepare(name, self._base, self._tried)
-        before, faults = _checkpoints(self._tried), []
+        before, content, faults = _checkpoints(self._tried), _content(self._tried), []
         line = dict(mode=name, fault=fault, faults=faults)
         try:
             code, _, said, injector = self._run(name, arguments, fault)
@@ -148,12 +154,20 @@ class Faults:
                 return line
         else:
             line['fate'] = MESSAGE
+            if not faults and content == _content(self._tried):
+                return line  # what comes now is the undisturbed command
         code, _, said, _ = self._run(name, arguments)
         if code or 'Traceback' in said:
             faults.append(f'exit code {code} when run again: ' + said[-1200:])
             return line
         faults += [f'when run again, {each}' for each in whole.differs(self._tried)[:5]]
         return line
+
+
+def _content(folder: Path) -> dict[str, str]:
+    """Checksums of all files but the lock, which is there when a command has ended."""
+    files = (path for path in folder.rglob('*') if path.is_file() and path.name != '.lock')
+    return {str(path): digest(path.read_bytes()) for path in files}
 
 
 def _checkpoints(folder: Path) -> dict[str, list[int]]:

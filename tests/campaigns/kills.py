@@ -116,7 +116,8 @@ def _copy(folder: Path, to: Path) -> None:
 def table(lines: list[dict[str, Any]]) -> str:
     """Markdown: what came of the signals, by mode."""
     rows = [
-        '| mode | signals (SIGKILL, SIGTERM, SIGINT, copies) | ended before it | other results | other faults |',
+        f'| mode | signals ({", ".join((*KINDS, COPY))}) | ended before it | other results '
+        '| other faults |',
         '|---|---|---|---|---|',
     ]
     for mode in (*dict.fromkeys(line['mode'] for line in lines), 'all'):

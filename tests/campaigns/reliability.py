@@ -3,8 +3,9 @@
     python -m tests.campaigns.reliability --output=DIR [--kills=200] [--flips=2000] [--faults=1000] \\
         [--seed=0]
 
-Finished attempts are in DIR/kills.jsonl, DIR/flips.jsonl and DIR/faults.jsonl; the same command continues
-after them. The tables are in DIR/table.md. The faults need a C compiler, `cc`.
+Finished attempts are in DIR/kills.jsonl, DIR/flips.jsonl and DIR/faults.jsonl; the same command
+continues after them, and a new DIR begins again. The tables are in DIR/table.md. The faults need a C
+compiler, `cc`.
 """
 
 import argparse

@@ -1,10 +1,13 @@
-"""Files that are not configs."""
+"""Files that are not configs, and faults of a disk."""
+
+import errno
+import os
 
 import pytest
 
 from configs import quickstart
 from longmem_jax.commands import entry
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, disk_faults
 
 
 @pytest.mark.parametrize(
@@ -73,3 +76,20 @@ def test_the_folder_of_a_host_is_not_a_run(tmp_path, content):
     (tmp_path / 'config.json').write_text(content)
     with pytest.raises(UsageError, match=r'give the workdir of a run\. .*configs/host.py:path='):
         entry._of_workdir(str(tmp_path))
+
+
+def test_a_fault_of_a_disk_is_a_message():
+    for number in (errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EACCES, errno.EMFILE):
+        words = os.strerror(number)
+        with pytest.raises(
+            UsageError, match=rf'/run/x: cannot be read or written \({words}\)\. Co'
+        ):
+            with disk_faults():
+                raise OSError(number, words, '/run/x')
+        with pytest.raises(UsageError, match=f'a file: cannot .*{words}'), disk_faults():
+            raise ValueError(
+                f'ABORTED: Error writing "x": Failed to fsync file: {words} [os_error]'
+            )
+    for error in (FileNotFoundError(errno.ENOENT, 'No such file', 'x'), KeyError('x')):
+        with pytest.raises(type(error)), disk_faults():
+            raise error

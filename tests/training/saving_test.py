@@ -260,7 +260,13 @@ def orbax_threads():
 
 @pytest.mark.parametrize(
     'number, says',
-    [(errno.ENOSPC, 'is full'), (errno.EDQUOT, 'is full'), (errno.EROFS, 'cannot be')],
+    [
+        (errno.ENOSPC, 'is full'),
+        (errno.EDQUOT, 'is full'),
+        (errno.EROFS, 'cannot be'),
+        (errno.EIO, r'cannot be read or written \(Input/output error\)'),
+        (errno.ESTALE, r'cannot be read or written \(Stale file handle\)'),
+    ],
 )
 def test_a_disk_that_takes_no_more_is_one_message(opened, monkeypatch, capfd, number, says):
     directory = save(opened, 2)
