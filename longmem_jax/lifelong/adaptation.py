@@ -269,6 +269,7 @@ def meta_gradient(
     numbers: jax.Array,
     found: jax.Array,
     settings: Adaptation,
+    dropout: jax.Array | None = None,
 ) -> Meta:
     """The meta-task loss `l(f_w~(x), y)` with `w~` adapted to the neighbours of x (Wang et al., 2020).
 
@@ -282,19 +283,21 @@ def meta_gradient(
       numbers: neighbours of each, int32 [n, K].
       found: bool [n, K].
       settings: `chunk` rows are adapted side by side, and their gradients added.
+      dropout: key of dropout in `f_w~(x)`, of which every row has a part; the adaptation has none.
+        None = no dropout.
     """
 
     def answer(
-        params: Any, row: Rows, numbers: jax.Array, found: jax.Array
+        params: Any, row: Rows, numbers: jax.Array, found: jax.Array, key: jax.Array | None
     ) -> tuple[jax.Array, Any]:
         part, _ = adapt_to(network, params, stream, numbers, found, settings)
-        scores = network.scores(put(params, part), one(row))
+        scores = network.scores(put(params, part), one(row), key)
         losses = network.head.losses(scores, one(row))
         return losses[0], jax.tree.map(lambda leaf: leaf[0], scores)
 
     def total(params: Any, chunk: Any) -> tuple[jax.Array, Any]:
         *examples, there = chunk
-        losses, scores = jax.vmap(answer, (None, 0, 0, 0))(params, *examples)
+        losses, scores = jax.vmap(answer, (None, 0, 0, 0, 0))(params, *examples)
         return jnp.where(there, losses, 0).sum(), (losses, scores)
 
     def add(gradients: Any, chunk: Any) -> tuple[Any, Any]:
@@ -305,8 +308,9 @@ def meta_gradient(
     filled = jnp.arange(-(-len(there) // size) * size) < len(
         there
     )  # not the copies in the last chunk
-    chunks = split((rows, numbers, found, there), size)
-    chunks = (*chunks[:3], chunks[3] & filled.reshape(chunks[3].shape))
+    keys = None if dropout is None else jax.random.split(dropout, len(there))
+    *chunks, really = split((rows, numbers, found, keys, there), size)
+    chunks = (*chunks, really & filled.reshape(really.shape))
     gradients, aux = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), chunks)
     losses, scores = unsplit(aux, len(there))
     count = jnp.maximum(there.sum(), 1)

@@ -43,7 +43,8 @@ SETTINGS = dict(
     replay_rate=0.01,  # r, rows replayed per row of the stream
     # A replay is one batch of floor(r R_I) rows; if True, int(R_I r / b) batches, gradients added up.
     replay_summed=False,
-    adapt_steps=5,  # batches of the memory that are learned before a test; 0 = none
+    # Batches of the memory that are learned before a test: -1 = `updates`, as in training; 0 = none.
+    adapt_steps=-1,
     dropout=True,  # the encoder's, while it learns the stream
 )
 
@@ -65,9 +66,8 @@ def released() -> dict[str, dict[str, Any]]:
 def faults(settings: Any) -> list[str]:
     """Faults of settings that have the fields of `SETTINGS`."""
     found = at_least(settings, 1, 'updates') + above(settings, 0, 'inner_rate')
-    found += between(settings, 0, 1, 'write_rate') + at_least(
-        settings, 0, 'capacity', 'adapt_steps'
-    )
+    found += between(settings, 0, 1, 'write_rate') + at_least(settings, 0, 'capacity')
+    found += at_least(settings, -1, 'adapt_steps')
     if settings['replay']:
         found += schedule.faults(settings['replay_every'], settings['replay_rate'])
     return found
@@ -101,6 +101,12 @@ class Plan(NamedTuple):
     def inner(self) -> Inner:
         """The inner loop."""
         return Inner(self.fast, self.settings.inner_rate, self.settings.second_order)
+
+    @property
+    def adapt_steps(self) -> int:
+        """Inner steps before a test."""
+        given = self.settings.adapt_steps
+        return self.settings.updates if given < 0 else given
 
     @property
     def replayed(self) -> int:
@@ -153,10 +159,15 @@ def lines(plan: Plan, stream: int) -> list[str]:
         found += schedule.episode_lines(
             plan.sparse, plan.batch, settings.updates, plan.replayed, stream
         )
-    if settings.adapt_steps:
+    if plan.adapt_steps:
         found.append(
-            f'Before each test set it learns {settings.adapt_steps} batches of the memory in the same '
-            'way, for that set alone.'
+            f'Before each test set it learns {plan.adapt_steps} batches of the memory in the same way, '
+            'for that set alone.'
+        )
+    if plan.adapt_steps not in (0, settings.updates):
+        found.append(
+            f'Note: it is trained to answer after {settings.updates} inner steps, and tested after '
+            f'{plan.adapt_steps}; adapt_steps=-1 takes as many.'
         )
     return found
 
@@ -305,9 +316,9 @@ def replay_batches(
 
 def predict(plan: Plan, state: LearnerState, stream: Rows, rows: Rows, key: jax.Array) -> jax.Array:
     """Scores of the rows of a test set; see `learner.Learner.predict`."""
-    if not plan.settings.adapt_steps:
+    if not plan.adapt_steps:
         return scores(plan, state.own | state.params, rows)
-    drawn, found = episodic.draw(state.memory, key, (plan.settings.adapt_steps, plan.batch))
+    drawn, found = episodic.draw(state.memory, key, (plan.adapt_steps, plan.batch))
     params, _ = adapt(plan, state, stream, drawn, found)
     return scores(plan, state.own | params, rows)
 

@@ -134,6 +134,32 @@ def test_meta_gradients(part):
     assert max(np.abs(wanted[name] - gradient[name]).max() for name in wanted) > 1e-2
 
 
+def test_dropout_is_of_the_answer_alone():
+    """Every row has its own; the neighbours are learned without."""
+    seen = []
+
+    class Marked(type(toy.NETWORK.encoder)):
+        def encode(self, params, inputs, key):
+            encoded = super().encode(params, inputs, None)
+            seen.append(key is not None)
+            return (
+                encoded if key is None else encoded._replace(pooled=jax.random.normal(key, (1, 6)))
+            )
+
+    network = toy.NETWORK._replace(encoder=Marked(toy.WIDTH, toy.VOCAB, toy.EMBEDDING))
+    key, there = jax.random.key(4), np.ones(7, bool)
+    for chunk in (3, 7):
+        settings = SETTINGS._replace(chunk=chunk, momentum=0.0)
+        found = adaptation.meta_gradient(
+            network, PARAMS, STREAM, ASKED, there, NUMBERS, FOUND, settings, key
+        )
+        for row, own in enumerate(jax.random.split(key, 7)):
+            part, _ = adapted(NUMBERS[row], FOUND[row], settings)
+            logits = part['head']['weight'] @ jax.random.normal(own, (6,)) + part['head']['bias']
+            np.testing.assert_allclose(found.scores[row], logits, atol=2e-5)
+    assert True in seen and False in seen
+
+
 def test_meta_gradients_are_the_same_for_any_chunk():
     there = np.array([True] * 6 + [False])
     found = [meta(PARAMS, there, SETTINGS._replace(chunk=chunk)) for chunk in (1, 3, 50)]

@@ -371,6 +371,35 @@ def test_predictions_do_not_depend_on_other_rows_or_on_answers():
     assert not same(scores, predict(state, stream, rows, jax.random.key(1)))
 
 
+@pytest.mark.parametrize('name', METHODS)
+def test_answers_are_those_of_parameters_that_learned_batches_of_the_memory(name):
+    """As many batches as in training, each drawn by itself; written out in float64."""
+    plan, stream, rows = make_plan(name, adapt_steps=-1), make_stream(33), make_stream(7, seed=1)
+    state, key = run(plan, stream)[0], jax.random.key(5)
+    held = np.asarray(state.memory.numbers[: int(state.memory.count)])
+    drawn = held[np.asarray(jax.random.randint(key, (UPDATES, BATCH), 0, len(held)))]
+    assert sorted(drawn[0]) != sorted(drawn[1])
+    scores = episodes.make(plan).predict(state, stream, rows, key)
+    with jax.enable_x64(True):
+        params = as_double(state.own) | as_double(state.params)
+        fast = {part: leaf for part, leaf in params.items() if part in plan.fast}
+        rest = {part: leaf for part, leaf in params.items() if part not in plan.fast}
+        wanted = plain_logits(
+            rest | plain_adapt(fast, rest, stream, drawn), np.asarray(rows.tokens)
+        )
+        np.testing.assert_allclose(scores, wanted, atol=1e-5)
+
+
+def test_as_many_steps_before_a_test_as_in_training():
+    assert make_plan(adapt_steps=-1, updates=3).adapt_steps == 3
+    assert make_plan(adapt_steps=0).adapt_steps == 0
+    for method in METHODS.values():
+        assert method.METHOD.settings['adapt_steps'] == -1
+    lines = episodes.make(make_plan(adapt_steps=5)).schedule(33)
+    assert 'trained to answer after 2 inner steps, and tested after 5' in lines[-1]
+    assert 'Note' not in ''.join(episodes.make(make_plan(adapt_steps=-1)).schedule(33))
+
+
 def test_a_step_that_is_not_finite_is_skipped_and_counted():
     plan, stream = make_plan(optimizer=optax.adam(0.1)), make_stream(33)
     tokens = stream.tokens.at[:, :].set(jnp.where(stream.tokens == 10, 9, stream.tokens))
@@ -430,7 +459,7 @@ def test_faults_name_their_fields():
         settings = dict(method.METHOD.settings)
         assert not method.METHOD.faults(settings)
         wrong = dict(
-            updates=0, inner_rate=0.0, write_rate=1.5, capacity=-1, adapt_steps=-1, replay_every=0,
+            updates=0, inner_rate=0.0, write_rate=1.5, capacity=-1, adapt_steps=-2, replay_every=0,
             replay_rate=0.0,
         )  # fmt: skip
         faults = method.METHOD.faults(settings | wrong)

@@ -214,6 +214,11 @@ def test_the_key_network_is_never_trained():
         state.params['encoder']['dense.weight'], start.params['encoder']['dense.weight'],
         'the encoder did not learn', 'train it',
     )  # fmt: skip
+    learner = made('mbpa', write='random', write_rate=1.0, key_type='float32')
+    state, _ = read(learner)
+    stored = take(STREAM, np.asarray(state.memory.numbers))
+    keys = toy.NETWORK.keys(start.params['encoder'], stored)
+    np.testing.assert_allclose(state.memory.keys, keys, atol=1e-6)  # those of no trained encoder
 
 
 @pytest.mark.parametrize('name', ['mbpa', 'mbpa_random'])
@@ -263,6 +268,38 @@ def test_a_test_set_is_adapted_to_once_or_row_by_row():
     same = made('meta_mbpa', redraw=False)
     once = same.predict(state, STREAM, ASKED, key)
     assert np.abs(once - found['coarse']).max() > 1e-6
+
+
+class Noisy(type(toy.NETWORK.encoder)):
+    """The encoder of `toy` with dropout."""
+
+    def encode(self, params, inputs, key):
+        encoded = super().encode(params, inputs, None)
+        if key is None:
+            return encoded
+        shape = encoded.pooled.shape
+        return encoded._replace(pooled=encoded.pooled * jax.random.bernoulli(key, 0.5, shape))
+
+
+def test_meta_learning_has_the_dropout_of_its_encoder():
+    """In rows of the stream and in replays, a mask for each row; at a test there is none."""
+    noisy = toy.NETWORK._replace(encoder=Noisy(toy.WIDTH, toy.VOCAB, toy.EMBEDDING))
+    settings = ConfigDict(METHODS['meta_mbpa'].settings | CHANGES['meta_mbpa'])
+    learner = METHODS['meta_mbpa'].make(noisy, settings, optax.adam(0.03), BATCH)
+    plain = made('meta_mbpa')
+    observe, state = jax.jit(learner.observe), learner.init(jax.random.key(0))
+    for _ in range(3):  # the third replays
+        found, metrics = observe(state, STREAM)
+        wanted, _ = plain.observe(state, STREAM)
+        moved, other = (each.params['encoder']['dense.weight'] for each in (found, wanted))
+        assert_differs(moved, other, 'no dropout', 'pass its key', by=1e-3)
+        state = found
+    assert metrics['replayed'] == 6
+    key = jax.random.key(1)
+    assert_equal(
+        learner.predict(state, STREAM, ASKED, key), plain.predict(state, STREAM, ASKED, key),
+        'dropout at a test', 'pass no key',
+    )  # fmt: skip
 
 
 def test_orders_and_own_rows_matter():

@@ -119,18 +119,19 @@ def make(
         return state.replace(memory=memory, own=own)
 
     def meta(
-        state: LearnerState, params: Any, stream: Rows, rows: steps.Batch, keys: jax.Array
-    ) -> adaptation.Meta:
+        state: LearnerState, params: Any, stream: Rows, rows: steps.Batch, keys: jax.Array,
+        dropout: jax.Array,
+    ) -> adaptation.Meta:  # fmt: skip
         own = None if settings['own_row'] else rows.numbers
         numbers, _, found = episodic.nearest(state.memory, keys, settings['num_neighbours'], own)
         return adaptation.meta_gradient(
-            network, params, stream, rows.rows, rows.there, numbers, found, training
+            network, params, stream, rows.rows, rows.there, numbers, found, training, dropout
         )
 
     def observe(state: LearnerState, stream: Rows) -> tuple[LearnerState, Metrics]:
-        rows = steps.next_batch(state, stream, batch)
+        rows, drawn = steps.next_batch(state, stream, batch), steps.keys_of(state)
         keys = network.keys(state.own['key_network'], rows.rows)
-        result = meta(state, state.params, stream, rows, keys)
+        result = meta(state, state.params, stream, rows, keys, drawn.dropout)
         moved = steps.update(
             optimizer, state.params, state.optimizer, result.gradient, result.loss, rows.any
         )
@@ -138,15 +139,13 @@ def make(
         def again(reads: jax.Array, moved: steps.Update) -> steps.Update:
             read = steps.batch_of(stream, reads.reshape(-1))
             keys = steps.keys_of_rows(network, state.own['key_network'], read.rows, batch)
-            found = meta(state, moved.params, stream, read, keys)
+            found = meta(state, moved.params, stream, read, keys, drawn.read_dropout)
             after = steps.update(
                 optimizer, moved.params, moved.optimizer, found.gradient, found.loss
             )
             return after._replace(finite=after.finite & moved.finite, norm=moved.norm)
 
-        moved, replayed = replays.if_due(
-            plan, state, len(stream), batch, steps.keys_of(state).read, again, moved
-        )
+        moved, replayed = replays.if_due(plan, state, len(stream), batch, drawn.read, again, moved)
         memory, level = selection.write_chosen(
             state, rows, keys, result, moved, network, state.own['level'], settings
         )
