@@ -3,7 +3,8 @@
 python -m experiments.compare --config=configs/NAME.py --output=DIR --seeds=3 \
     'LABEL: VARIANTS [--config.FIELD=VALUE ...]' 'LABEL: VARIANTS' ... [-- --config.FIELD=VALUE ...]
 
-Trains every run with every seed, one after another; flags after `--` apply to all of them. Finished runs
+Trains every run with every seed (`--seeds=3` are 0, 1 and 2; `--seeds=11,23` are these), one after
+another; flags after `--` apply to all of them. Finished runs
 are not repeated. A row shows mean (minimum - maximum) over seeds on the test set; `reset` is with the
 memory reset before every segment; translations show BLEU instead, agents their reward in new episodes,
 lifelong learners their accuracy over tasks and forgetting. `--contexts=512,4096` adds tokens per
@@ -29,6 +30,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,7 +55,12 @@ MEANS = {
 
 
 def run(
-    config: str, variants: str, flags: list[str], seed: int, folder: Path, together: int = 0
+    config: str,
+    variants: str,
+    flags: list[str],
+    seed: int,
+    folder: Path,
+    together: Sequence[int] = (),
 ) -> dict:
     """Trains one run; returns its numbers, which are also saved as `numbers.json` in its folder.
 
@@ -61,7 +68,7 @@ def run(
       config, variants, flags: of the run.
       seed: of parameters and data.
       folder: of the run.
-      together: if not 0, train this many seeds in the process, into folders beside this one.
+      together: if any, train these seeds in the process, into folders beside this one.
     """
     path = folder / 'numbers.json'
     if path.exists():
@@ -71,7 +78,8 @@ def run(
         peak = math.nan
         if not (folder / 'results.json').exists():
             given = [f'--config={config}:{variants}', f'--workdir={folder.parent}', *flags]
-            _process(TOGETHER, [*given, f'--seeds={together}'], folder.parent)
+            seeds = ','.join(map(str, together))
+            _process(TOGETHER, [*given, f'--seeds={seeds},'], folder.parent)
     else:
         peak = _process(TRAIN, run_arguments(config, variants, flags, seed, folder), folder)
     results = json.loads((folder / 'results.json').read_text())
@@ -214,6 +222,19 @@ def whole_numbers(text: str) -> list[int]:
     return [int(item) for item in items]
 
 
+def seed_numbers(text: str) -> list[int]:
+    """Seeds: '3' are 0, 1 and 2; '11,23' are these, and '11,' is one."""
+    items = text.removesuffix(',').split(',')
+    listed = ',' in text
+    if not all(item.isdecimal() for item in items) or len(set(items)) < len(items):
+        raise argparse.ArgumentTypeError(
+            f'{text!r}: must be a number of seeds, such as 3, or different seeds, such as 11,23'
+        )
+    if not listed and not int(text):
+        raise argparse.ArgumentTypeError(f'{text!r}: must be at least 1')
+    return [int(item) for item in items] if listed else list(range(int(text)))
+
+
 def table(runs: dict[str, list[dict]]) -> str:
     """A Markdown table; `runs`: label to the numbers of its seeds.
 
@@ -264,7 +285,7 @@ def main() -> None:
     )
     parser.add_argument('runs', nargs='+')
     parser.add_argument('--config', required=True)
-    parser.add_argument('--seeds', type=int, default=3)
+    parser.add_argument('--seeds', type=seed_numbers, default='3', help='how many, or which')
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--figure', type=Path)
     parser.add_argument('--contexts', type=whole_numbers)
@@ -281,7 +302,7 @@ def main() -> None:
         label, (variants, *flags) = parts(text)
         by_value = results.setdefault(label, {})
         for value in options.sweep.values:
-            for seed in range(options.seeds):
+            for seed in options.seeds:
                 numbers = swept(options, label, variants, flags + arguments[cut + 1 :], value, seed)
                 by_value.setdefault(value, []).append(numbers)
                 name = options.sweep.label(label, value)
@@ -294,7 +315,7 @@ def main() -> None:
     print(table(rows))
     if options.floors:
         _, (variants, *flags) = parts(options.runs[0])
-        flags = [*seed_flags(0), *flags, *arguments[cut + 1 :]]
+        flags = [*seed_flags(options.seeds[0]), *flags, *arguments[cut + 1 :]]
         found = floors.measure(options.config, variants, flags, options.output / 'floors')
         print(f'\n{floors.table(found)}')
     if options.figure:
@@ -318,7 +339,7 @@ def swept(
     if override and not options.sweep.of_evaluation:
         folder, flags = folder / override, [*flags, f'--config.{override}']
     folder = folder / str(seed)
-    together = options.seeds if options.together else 0
+    together = options.seeds if options.together else ()
     numbers = run(options.config, variants, flags, seed, folder, together)
     if override and options.sweep.of_evaluation:
         numbers = numbers | evaluated(options.config, variants, flags, seed, folder, override)

@@ -7,17 +7,37 @@ command reads it there. Seeds that have results are not repeated; one that was c
 `experiments.compare --together` trains with it.
 """
 
+import argparse
 import dataclasses
+from collections.abc import Sequence
 
 from absl import flags
 
+from experiments.compare import seed_numbers
 from longmem_jax.commands import entry
 from longmem_jax.commands.train import Programs, train
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 
+
+class _Seeds(flags.ArgumentParser):
+    """`--seeds=` as `compare.seed_numbers` reads it."""
+
+    def parse(self, argument: str) -> list[int]:
+        """The seeds."""
+        try:
+            return seed_numbers(argument)
+        except argparse.ArgumentTypeError as error:
+            raise ValueError(str(error)) from None
+
+
+def define_seeds() -> flags.FlagHolder:
+    """Defines `--seeds=`, a list of seeds."""
+    return flags.DEFINE(_Seeds(), 'seeds', '3', 'How many (3 = 0, 1, 2), or which: 11,23.')
+
+
 if __name__ == '__main__':
-    _SEEDS = flags.DEFINE_integer('seeds', 3, 'Number of seeds, from 0.', lower_bound=1)
+    _SEEDS = define_seeds()
 
 
 def seeded(experiment: Experiment, seed: int) -> Experiment:
@@ -29,7 +49,7 @@ def seeded(experiment: Experiment, seed: int) -> Experiment:
     return dataclasses.replace(experiment, config=config, workdir=folder)
 
 
-def train_seeds(experiment: Experiment, seeds: int) -> None:
+def train_seeds(experiment: Experiment, seeds: Sequence[int]) -> None:
     """Trains all seeds that have no results yet, until it is asked to stop.
 
     Raises:
@@ -42,7 +62,7 @@ def train_seeds(experiment: Experiment, seeds: int) -> None:
             '--together out, or train each seed with longmem_jax.main.'
         )
     programs = Programs(experiment)
-    for seed in range(seeds):
+    for seed in seeds:
         run = seeded(experiment, seed)
         if (run.workdir / 'results.json').exists():
             continue

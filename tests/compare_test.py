@@ -1,5 +1,6 @@
 """The table and the figure of compared runs, and the updates whose speed is compared."""
 
+import argparse
 import itertools
 import json
 import subprocess
@@ -44,6 +45,14 @@ def cells(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip('|').split('|')] for line in lines[:1] + lines[2:]]
 
 
+def test_seeds_are_a_number_or_a_list():
+    assert compare.seed_numbers('3') == [0, 1, 2] and compare.seed_numbers('11,23') == [11, 23]
+    assert compare.seed_numbers('11,') == [11]
+    for wrong in ('0', '', '1,1', '-1', 'a', ',', '1,,2'):
+        with pytest.raises(argparse.ArgumentTypeError, match='11,23|at least 1'):
+            compare.seed_numbers(wrong)
+
+
 def test_seeds_are_joined():
     rows = cells(compare.table({'one': [numbers(0), numbers(1)]}))
     assert rows[0][:3] == ['run', 'bits/byte', 'bits/byte, reset']
@@ -69,7 +78,7 @@ def ran(folder, results, lines):
     folder.mkdir(parents=True)
     (folder / 'results.json').write_text(json.dumps(results))
     (folder / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
-    return compare.run('c.py', '', [], 0, folder, together=1)
+    return compare.run('c.py', '', [], 0, folder, together=[0])
 
 
 def test_agents_have_rewards(tmp_path):
@@ -181,7 +190,7 @@ def test_score_by_size_of_the_memory(tmp_path, monkeypatch, capsys):
     assert labels == ['spans, w 1e-4', 'spans, w 1e-6', 'cache, w 1e-4', 'cache, w 1e-6']
 
 
-@pytest.mark.parametrize('flags, together', [([], 0), (['--together'], 2)])
+@pytest.mark.parametrize('flags, together', [([], ()), (['--together'], [0, 1])])
 def test_a_swept_field_is_trained_with_each_value(tmp_path, monkeypatch, flags, together):
     trained = []
     monkeypatch.setattr(compare, 'run', lambda *given: trained.append(given) or numbers(0))
@@ -196,7 +205,7 @@ def test_a_swept_field_is_trained_with_each_value(tmp_path, monkeypatch, flags, 
     monkeypatch.setattr(compare.sys, 'argv', [*given, '--sweep=model.w=8,16', '--', '--config.b=2'])
     compare.main()
     assert [seed for *_, seed, _, _ in trained] == [0, 1, 0, 1]
-    assert {seeds for *_, seeds in trained} == {together}
+    assert all(seeds == together for *_, seeds in trained)
     for value, (config, variants, flags, seed, folder, _) in zip(
         (8, 8, 16, 16), trained, strict=True
     ):
@@ -325,8 +334,8 @@ def test_seeds_together_are_trained_by_one_process(tmp_path, monkeypatch):
             (path / 'metrics.jsonl').write_text('\n'.join(map(json.dumps, lines)))
 
     monkeypatch.setattr(compare, '_process', train)
-    found = [compare.run('c.py', 'tiny', [], n, tmp_path / str(n), 2) for n in range(2)]
-    arguments = ['--config=c.py:tiny', f'--workdir={tmp_path}', '--seeds=2']
+    found = [compare.run('c.py', 'tiny', [], n, tmp_path / str(n), range(2)) for n in range(2)]
+    arguments = ['--config=c.py:tiny', f'--workdir={tmp_path}', '--seeds=0,1,']
     assert started == [('experiments.trainings', arguments)]
     assert [numbers['memory_size'] for numbers in found] == [3.0, 4.0]
     assert all(np.isnan(numbers['peak_mb']) for numbers in found)

@@ -177,6 +177,27 @@ def test_who_does_not_answer_is_not_asked_farther_away(monkeypatch):
         assert {d for kind, d in asked if kind == 'passkey' and d > 1024} == far
         assert not {d for kind, d in asked if kind != 'passkey' and d > 1024}
         assert {*found['copy']} == {'16', '64', '256', '1024'}
+        counted = {'16384', '1048576'} if far else set()
+        assert {d for d, s in found['needles'].items() if not s.get('answers', 1)} == counted
+        assert all(found['needles'][d]['kept'] == measure.GUESSED for d in counted)
+
+
+def test_a_mean_is_not_one_of_the_seeds_that_did_not_fail(tmp_path, capsys):
+    asked, failed = ({'answers': n, 'kept': kept} for n, kept in ((16, 0.7), (0, 0.1)))
+    for seed, score in ((0, asked), (1, failed)):
+        scores = {name: {'16384': score, '1048576': failed} for name in cells.RECALLED}
+        cells.save(tmp_path, 'recall', 'infini', seed, cell('recall', seed, scores=scores))
+    command.main([f'--output={tmp_path}', '--minutes=0', '--seeds=2'])
+    text = capsys.readouterr().out
+    assert '| `infini` | 2 | 100 - 150 | 2.0 | 40 (10 - 70) † | - |' in text
+    assert table.NOT_ASKED in text
+
+
+def test_seeds_are_a_number_or_a_list(tmp_path, ran):
+    given = [f'--output={tmp_path}', '--rows=infini', '--columns=mqar']
+    command.main([*given, '--seeds=11,23'])
+    command.main([*given, '--seeds=2'])
+    assert ran == [('mqar', 'infini', [11, 23]), ('mqar', 'infini', [0, 1])]
 
 
 def test_the_table_of_what_is_there(tmp_path, capsys):

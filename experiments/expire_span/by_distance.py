@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments.trainings import seeded
+from experiments.trainings import define_seeds, seeded
 from longmem_jax.commands import entry
 from longmem_jax.data.corpus import Corpus, TokenizedDocument
 from longmem_jax.data.tasks import instruction
@@ -26,7 +26,7 @@ from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
 
 if __name__ == '__main__':
-    _SEEDS = flags.DEFINE_integer('seeds', 3, 'Number of seeds, from 0.', lower_bound=1)
+    _SEEDS = define_seeds()
     _BOUNDS = flags.DEFINE_list(
         'bounds', ['0', '64', '128', '256'], 'Bounds of the ranges, tokens.'
     )
@@ -121,7 +121,7 @@ def table(bounds: list[int], seeds: list[list[tuple[float, int]]]) -> str:
 def _main(experiment: Experiment) -> None:
     bounds = [int(bound) for bound in _BOUNDS.value]
     evaluator: Any = Evaluator(experiment.evaluation_model, experiment.mesh, experiment.config)
-    found = [scores(seeded(experiment, seed), evaluator, bounds) for seed in range(_SEEDS.value)]
+    found = [scores(seeded(experiment, seed), evaluator, bounds) for seed in _SEEDS.value]
     print(table(bounds, found))
 
 

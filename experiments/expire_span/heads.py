@@ -14,17 +14,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import flags
 
 from experiments import markdown
-from experiments.trainings import seeded
+from experiments.trainings import define_seeds, seeded
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
 
 if __name__ == '__main__':
-    _SEEDS = flags.DEFINE_integer('seeds', 3, 'Number of seeds, from 0.', lower_bound=1)
+    _SEEDS = define_seeds()
 
 NAME = 'span_share'
 

@@ -112,7 +112,7 @@ def books(options: argparse.Namespace, memory: str) -> None:
     for seed in seeds:
         flags = book_flags(options)
         numbers = compare.run(
-            CONFIG, variants(options, memory), flags, seed, folder / str(seed), options.seeds
+            CONFIG, variants(options, memory), flags, seed, folder / str(seed), seeds
         )
         print(f'books, {memory}, seed {seed}: {numbers["test"]["bits_per_byte"]:.3f}', flush=True)
     scores.positions(folder, options.seeds)

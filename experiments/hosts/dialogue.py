@@ -98,7 +98,7 @@ def run(options: Any) -> None:
         for seed in range(options.seeds):
             numbers = compare.run(
                 CONFIG, variants(options, row), flags(options, row), seed,
-                folder(options.output, label) / str(seed), options.seeds,
+                folder(options.output, label) / str(seed), range(options.seeds),
             )  # fmt: skip
             print(f'dialogue, {label}, seed {seed}: {numbers["test"]["loss"]:.3f}', flush=True)
         whole_test(folder(options.output, label), options.seeds)

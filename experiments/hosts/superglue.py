@@ -39,7 +39,7 @@ def run(options: Any) -> None:
             for seed in range(options.seeds):
                 compare.run(
                     CONFIG, variants(options, task, memory), flags(options), seed,
-                    folder / str(seed), options.seeds,
+                    folder / str(seed), range(options.seeds),
                 )  # fmt: skip
                 found = scores.read(folder / str(seed) / 'superglue.test.json')
                 print(f'{task}, {memory}, seed {seed}: {found["score"]:.3f}', flush=True)

@@ -29,7 +29,7 @@ def measure(options: argparse.Namespace, flags: list[str]) -> dict[str, dict[int
     found: dict[str, dict[int, list[dict]]] = {}
     for memory in options.memories:
         for length in options.lengths:
-            for seed in range(options.seeds):
+            for seed in options.seeds:
                 folder = options.output / memory / str(length) / str(seed)
                 variants = f'tiny,length={length},memory={memory}'
                 numbers = compare.run(CONFIG, variants, flags, seed, folder)
@@ -44,7 +44,7 @@ def rules(options: argparse.Namespace) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, float]] = {}
     for length in options.lengths:
         folder = options.output / 'floors' / str(length)
-        flags = compare.seed_flags(0)
+        flags = compare.seed_flags(options.seeds[0])
         measured = floors.measure(CONFIG, f'tiny,length={length}', flags, folder)
         for name, scores in measured['scores'].items():
             found.setdefault(name, {})[length] = scores['accuracy']
@@ -132,7 +132,9 @@ def main(arguments: list[str]) -> dict[str, Any]:
     )
     parser.add_argument('memories', nargs='+')
     parser.add_argument('--output', type=Path, required=True)
-    parser.add_argument('--seeds', type=int, default=3)
+    parser.add_argument(
+        '--seeds', type=compare.seed_numbers, default='3', help='how many, or which'
+    )
     parser.add_argument('--lengths', type=_numbers, default=(256, 512, 1024))
     options = parser.parse_args(arguments[:cut])
     found = measure(options, arguments[cut + 1 :])

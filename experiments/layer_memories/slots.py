@@ -18,6 +18,7 @@ import numpy as np
 from flax.serialization import msgpack_restore
 
 from experiments import markdown
+from experiments.compare import seed_numbers
 from experiments.recall.run import configuration
 from experiments.short_trainings import Trainer
 from longmem_jax.analysis import memformer_slots
@@ -63,13 +64,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('--runs', type=Path, required=True)
-    parser.add_argument('--seeds', type=int, default=3)
+    parser.add_argument('--seeds', type=seed_numbers, default='3', help='how many, or which')
     options = parser.parse_args(arguments)
     config = configuration('memformer', changes)
     config.evaluate.max_test_segments = SEGMENTS
     trainer = Trainer(config)
     lines = []
-    for seed in range(options.seeds):
+    for seed in options.seeds:
         found = shares(trainer.seeded(seed), options.runs / str(seed))
         lines += [[str(seed), name, *cells(kept)] for name, kept in found.items()]
     kinds = ('keep, %', 'mix, %', 'filled with tokens, %')

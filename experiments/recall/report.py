@@ -87,7 +87,7 @@ def floors(config: Any, options: Any) -> list[str]:
     segment = config.evaluate.segment_length
     config, scores = config.copy_and_resolve_references(), []
     for distance in options.distances:
-        task = dict(distances=(distance,), eval_documents=options.documents * options.seeds)
+        task = dict(distances=(distance,), eval_documents=options.documents * len(options.seeds))
         config.data.task.update(task)
         corpus = Recall(config.data.task.to_dict(), 'test', config.data.seed)
         scores.append(rules.measure(config, 'test', corpus, lambda: None).scores)

@@ -21,6 +21,7 @@ import jax
 from flax.serialization import msgpack_restore, msgpack_serialize
 
 from configs import recall
+from experiments.compare import seed_numbers
 from experiments.recall import report
 from experiments.short_trainings import Trainer
 from longmem_jax.commands.recall_by_distance import at_distance, in_short
@@ -116,7 +117,7 @@ def main() -> None:
     )
     parser.add_argument('memories', nargs='+')
     parser.add_argument('--output', type=Path, required=True)
-    parser.add_argument('--seeds', type=int, default=3)
+    parser.add_argument('--seeds', type=seed_numbers, default='3', help='how many, or which')
     parser.add_argument(
         '--distances',
         type=lambda text: tuple(int(item) for item in text.split(',')),
@@ -134,13 +135,11 @@ def main() -> None:
     found = {}
     for memory, config in configs.items():
         runs = Runs(memory, config, options.output / memory)
-        for seed in range(options.seeds):
+        for seed in options.seeds:
             params = runs.trained(seed, [list(change) for change in changes], options.enough)
             for distance in options.distances:
                 runs.test(seed, params, distance, options)
-        found[memory] = [
-            report.read(options.output / memory / str(seed)) for seed in range(options.seeds)
-        ]
+        found[memory] = [report.read(options.output / memory / str(seed)) for seed in options.seeds]
     print(report.table(found, configs, options.distances))
     print('\n'.join(report.floors(next(iter(configs.values())), options)))
     report.draw(found, configs, options.distances, options.output / 'recall.png')

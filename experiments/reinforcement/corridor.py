@@ -11,6 +11,7 @@ TASK = spans.Task(
     name='corridor',
     agent=lambda memory: corridor.get_config(f'tiny,ppo,{memory}'),
     spans=(8, 16, 24),
+    alone=(24,),
     losses=(3e-5, 6e-5),
     longest=40,
     ramp=2,  # as a share of the longest span about what the paper has, 16 of 200

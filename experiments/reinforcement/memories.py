@@ -14,6 +14,7 @@ from typing import Any
 
 from configs import memory_chain
 from experiments import markdown
+from experiments.compare import seed_numbers
 from experiments.reinforcement import runs
 from longmem_jax.reinforcement import settings
 from longmem_jax.reinforcement.environments import floors
@@ -89,14 +90,14 @@ def main() -> None:
     )
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--task', choices=TASKS, default='repeat_previous')
-    parser.add_argument('--seeds', type=int, default=3)
+    parser.add_argument('--seeds', type=seed_numbers, default='3', help='how many, or which')
     parser.add_argument('--updates', type=int, default=0, help="0: the task's own number")
     parser.add_argument('--memories', nargs='+', default=MEMORIES)
     options = parser.parse_args()
     found = {}
     for memory in options.memories:
         config = configuration(options.task, memory, options.updates)
-        found[memory] = runs.train(config, options.output / memory, range(options.seeds))
+        found[memory] = runs.train(config, options.output / memory, options.seeds)
     print(table(found))
     ends = floors.FLOORS[config.reinforcement.environment](config.reinforcement.task.to_dict())
     for name, earned in ends._asdict().items():

@@ -24,6 +24,7 @@ TASK = spans.Task(
     name='portal',
     agent=agent,
     spans=(4, 8, 16),
+    alone=(),
     losses=(3e-5, 1e-4),
     longest=24,  # an episode of a player who remembers all has about 26 steps
     ramp=2,

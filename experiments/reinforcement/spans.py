@@ -1,9 +1,9 @@
 """Reward against the size of the memory, fixed spans and Expire-Span, in any environment (Fig. 4).
 
-`corridor.py` and `portal.py` are the commands. Each trains the same agent with fixed spans and with
-Expire-Span under several losses, and prints a table; DIR/NAME.png has reward against the steps that the
-memory holds, every seed a point, and the two players of `environments/floors.py`. What is finished is
-not repeated.
+`corridor.py` and `portal.py` are the commands. Each trains the same agent with fixed spans, in all
+layers and in a single one, and with Expire-Span under several losses, and prints a table; DIR/NAME.png
+has reward against the steps that the layers hold together, every seed a point, and the two players of
+`environments/floors.py`. What is finished is not repeated.
 """
 
 import argparse
@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments import markdown
+from experiments.compare import seed_numbers
 from experiments.reinforcement import runs
 from longmem_jax.reinforcement.environments import floors
 from longmem_jax.reporting import figures
 
-FIXED, LEARNED = 'fixed span', 'Expire-Span'
+FIXED, ALONE, LEARNED = 'fixed span', 'fixed span in one layer', 'Expire-Span'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Task:
       name: of the figure.
       agent: (variants of the configuration, such as 'memory=local') to the configuration.
       spans: steps of the fixed spans.
+      alone: steps of those of an agent with a single layer.
       losses: weights of Expire-Span's loss.
       longest, ramp: the longest of Expire-Span's spans and its ramp, in steps.
       updates: of training.
@@ -37,6 +39,7 @@ class Task:
     name: str
     agent: Callable[[str], Any]
     spans: tuple[int, ...]
+    alone: tuple[int, ...]
     losses: tuple[float, ...]
     longest: int
     ramp: int
@@ -45,8 +48,12 @@ class Task:
 
 def configuration(task: Task, kind: str, value: float, updates: int) -> Any:
     """The agent with a fixed span of `value` steps, or Expire-Span with the loss weight `value`."""
-    if kind == FIXED:
+    if kind in (FIXED, ALONE):
         config = task.agent(f'memory=transformer_xl,memory_size={value}')
+        if kind == ALONE:
+            config.model.num_layers = 1
+            for part in ('attention', 'feed_forward'):
+                config.model[part] = config.model[part][:1]
     else:
         config = task.agent(f'memory=expire_span,memory_size={task.longest}')
         config.model.expire_span.update(ramp=task.ramp, position_length=task.ramp)
@@ -58,27 +65,34 @@ def configuration(task: Task, kind: str, value: float, updates: int) -> Any:
 
 def label(kind: str, value: float) -> str:
     """The name of a row."""
-    return f'{kind} {value}' if kind == FIXED else f'{kind}, loss {value:g}'
+    if kind == LEARNED:
+        return f'{kind}, loss {value:g}'
+    return f'{kind} {value}' if kind == FIXED else f'{kind}, {value}'
+
+
+def together(seed: dict[str, Any], name: str) -> float:
+    """Steps that all layers of a trained agent hold, the sum; `name` is 'mean' or 'last'."""
+    return seed['held'][name] * len(seed['held']['layers'])
 
 
 def table(found: dict[tuple[str, float], list[dict]]) -> str:
-    """Rows: what was trained, reward, steps held, length of episodes."""
+    """Rows: what was trained, reward, steps held, length of episodes, parameters."""
     heads = [
-        'memory', 'reward, drawn actions', 'reward, most likely actions', 'steps held, mean',
-        'steps held at the last step', 'length of episodes, steps',
+        'memory', 'reward, drawn actions', 'reward, most likely actions', 'steps held, all layers',
+        'at the last step', 'length of episodes, steps', 'parameters',
     ]  # fmt: skip
     lines = []
     for (kind, value), seeds in found.items():
         columns = [
             [seed['test']['reward'] for seed in seeds],
             [seed['test_greedy']['reward'] for seed in seeds],
-            [seed['held']['mean'] for seed in seeds],
-            [seed['held']['last'] for seed in seeds],
+            [together(seed, 'mean') for seed in seeds],
+            [together(seed, 'last') for seed in seeds],
             [seed['test']['length'] for seed in seeds],
         ]
         digits = (2, 2, 1, 1, 1)
         spans = [markdown.span(*column) for column in zip(columns, digits, strict=True)]
-        lines.append([label(kind, value), *spans])
+        lines.append([label(kind, value), *spans, f'{seeds[0]["parameters"]:,}'])
     return markdown.table(heads, lines)
 
 
@@ -86,13 +100,13 @@ def draw(found: dict[tuple[str, float], list[dict]], ends: floors.Floors, path: 
     """Reward against the steps held: every seed a point, means of the seeds joined."""
     figure = figures.figure(7, 4.5)
     axes = figure.subplots()
-    for color, marker, kind in (('C0', 's', FIXED), ('C1', 'o', LEARNED)):
+    for color, marker, kind in (('C0', 's', FIXED), ('C2', 'D', ALONE), ('C1', 'o', LEARNED)):
         means = []
         for (of, value), seeds in found.items():
             if of != kind:
                 continue
             x, y = zip(
-                *((seed['held']['mean'], seed['test']['reward']) for seed in seeds), strict=True
+                *((together(seed, 'mean'), seed['test']['reward']) for seed in seeds), strict=True
             )
             axes.plot(x, y, marker, color=color, alpha=0.45, markersize=5, linestyle='')
             means.append((statistics.mean(x), statistics.mean(y), value))
@@ -111,7 +125,7 @@ def draw(found: dict[tuple[str, float], list[dict]], ends: floors.Floors, path: 
         axes.text(
             0.05, earned.reward + 0.02 * apart, f'a player who {name}', color='gray', fontsize=8
         )
-    axes.set_xlabel('earlier steps that the memory holds, mean over steps')
+    axes.set_xlabel('earlier steps that all layers hold together, mean over steps')
     axes.set_ylabel('reward in new episodes')
     axes.set_xlim(left=0)
     axes.set_ylim(low - 0.3 * apart, high + 0.12 * apart)
@@ -126,20 +140,20 @@ def main(task: Task, description: str) -> None:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('--output', type=Path, required=True)
-    parser.add_argument('--seeds', type=int, default=5, help='their number')
-    parser.add_argument('--first-seed', type=int, default=0, help='others are for choosing losses')
+    parser.add_argument('--seeds', type=seed_numbers, default='5', help='how many, or which')
     parser.add_argument('--updates', type=int, default=task.updates)
     parser.add_argument('--spans', type=int, nargs='*', default=task.spans)
+    parser.add_argument('--alone', type=int, nargs='*', default=task.alone, help='in one layer')
     parser.add_argument('--losses', type=float, nargs='*', default=task.losses)
     options = parser.parse_args()
     chosen = [(FIXED, span) for span in options.spans]
+    chosen += [(ALONE, span) for span in options.alone]
     chosen += [(LEARNED, loss) for loss in options.losses]
-    seeds = range(options.first_seed, options.first_seed + options.seeds)
     found = {}
     for kind, value in chosen:
         config = configuration(task, kind, value, options.updates)
         folder = options.output / label(kind, value).replace(' ', '_').replace(',', '')
-        found[kind, value] = runs.train(config, folder, seeds)
+        found[kind, value] = runs.train(config, folder, options.seeds)
     ends = floors.FLOORS[config.reinforcement.environment](config.reinforcement.task.to_dict())
     print(table(found))
     for name, earned in ends._asdict().items():

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import jax
 
+from experiments.compare import seed_numbers
 from experiments.scoreboard import cells, measure, pictures, rows, speed, table
 
 SEED = 0  # of times: parameters do not change them
@@ -47,7 +48,7 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--rows', type=some_of(rows.names()), default=rows.names())
     parser.add_argument('--columns', type=some_of([*cells.COLUMNS]), default=[*cells.COLUMNS])
-    parser.add_argument('--seeds', type=int, default=3)
+    parser.add_argument('--seeds', type=seed_numbers, default='3', help='how many, or which')
     parser.add_argument('--minutes', type=float, default=60.0)
     parser.add_argument('--novels', default='')
     parser.add_argument('--full', action='store_true', help='the large backbone, for accelerators')
@@ -63,7 +64,7 @@ def main(given: list[str]) -> None:
         run(options)
     options.output.mkdir(parents=True, exist_ok=True)
     found = table.collect(options.output)
-    text = table.write(options.output, found, options.seeds)
+    text = table.write(options.output, found, len(options.seeds))
     pictures.draw(found, options.output)
     print(text)
 
@@ -111,7 +112,7 @@ def run(options: argparse.Namespace) -> None:
 
 def missing(options: argparse.Namespace, column: str, name: str) -> list[int]:
     """The seeds of a row and a column that have no cell."""
-    seeds = range(options.seeds) if column != 'speed' else [SEED]
+    seeds = options.seeds if column != 'speed' else [SEED]
     return [s for s in seeds if cells.finished(options.output, column, name, s) is None]
 
 

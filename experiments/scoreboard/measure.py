@@ -30,7 +30,8 @@ NEAR = {'tiny': (16, 64, 256, 1024), '': (32, 256, 1024, 2048, 16_384)}
 # Of memories that do not store tokens one by one, with fewer documents; as long as they answer.
 FAR = (16_384, 1_048_576)
 FAR_DOCUMENTS = 16
-ANSWERS = 0.5  # the share of right answers at a distance below which no longer one is asked
+ANSWERS = 0.5  # the share of right answers at a distance below which no longer one is asked,
+GUESSED = 0.1  # and the share of digits that are guessed, as which longer ones count then
 
 
 def config_of(row: rows.Row, column: Column, size: str, flags: list[str], novels: str) -> Any:
@@ -115,10 +116,11 @@ def _recall(trained: Trained, evaluator: Evaluator, size: str, row: rows.Row) ->
             score = _score(trained, evaluator, True, kind=kind, distances=(distance,))
             by_distance[str(distance)] = score
         for distance in FAR if not row.reach and kind != 'copy' else ():
-            if score['kept'] < ANSWERS:
-                break
             few = dict(kind=kind, distances=(distance,), eval_documents=min(FAR_DOCUMENTS, lanes))
-            score = _score(trained, evaluator, False, **few)
+            if score['kept'] < ANSWERS:
+                score = {'answers': 0, 'kept': GUESSED}
+            else:
+                score = _score(trained, evaluator, False, **few)
             by_distance[str(distance)] = score
     return found
 

@@ -28,8 +28,8 @@ def draw(found: table.Found, output: Path) -> list[Path]:
 def _mean(
     several: dict[int, dict[str, Any]], name: str, size: str, field: str
 ) -> tuple[float, float, float]:
-    """(mean, least, greatest) in percent, over the seeds that have the size."""
-    scores = [cell['scores'][name].get(size, {}) for cell in several.values()]
+    """(mean, least, greatest) in percent, over seeds; see `table.scored`."""
+    scores = table.scored(several, name, size)
     values = [100 * score[field] for score in scores if score.get(field) is not None]
     return (statistics.mean(values), min(values), max(values)) if values else (math.nan,) * 3
 

@@ -9,7 +9,11 @@ from experiments.scoreboard import cells, rows
 
 # column -> row -> seed -> cell
 Found = dict[str, dict[str, dict[int, dict[str, Any]]]]
-MISSING = '-'
+MISSING, FAILED = '-', ' †'
+NOT_ASKED = (
+    'A † has seeds that were not asked, since they had less than half of the answers at the distance '
+    'before: they count as guessing, 10 %.'
+)
 
 
 def collect(output: Path) -> Found:
@@ -55,8 +59,7 @@ def summary(found: Found) -> str:
             continue
         line = [f'`{row}`', kilobytes(cell)]
         for column, name, size in SUMMARY.values():
-            several = found.get(column, {}).get(row, {}).values()
-            scores = [c['scores'][name][size] for c in several if size in c['scores'][name]]
+            scores = scored(found.get(column, {}).get(row, {}), name, size)
             line.append(_mean_score(cells.COLUMNS[column], scores, star=True))
         (time,) = found.get('speed', {}).get(row, {}).values() or (None,)
         for what in ('train', 'generate'):
@@ -81,6 +84,20 @@ def _rules(found: Found) -> list[list[str]]:
     return lines
 
 
+def scored(several: dict[int, dict[str, Any]], name: str, size: str) -> list[dict[str, Any]]:
+    """What the seeds have at a size, those too that were not asked since they had failed before.
+
+    Nothing, if no seed was asked.
+    """
+    found = [c['scores'][name][size] for c in several.values() if size in c['scores'][name]]
+    return found if any(score.get('answers', 1) for score in found) else []
+
+
+def _mark(scores: list[dict[str, Any]]) -> str:
+    """The mark of scores that are of seeds some of which were not asked."""
+    return FAILED if any(not score.get('answers', 1) for score in scores) else ''
+
+
 def _mean_score(column: cells.Column, scores: list[dict[str, Any]], star: bool = False) -> str:
     """Mean (minimum - maximum); with `star`, a `*` where that is one seed only."""
     if not scores:
@@ -89,7 +106,7 @@ def _mean_score(column: cells.Column, scores: list[dict[str, Any]], star: bool =
     text = markdown.span(
         [score['kept'] * (1 if bits else 100) for score in scores], 3 if bits else 0
     )
-    return f'{text}*' if star and len(scores) == 1 else text
+    return (f'{text}*' if star and len(scores) == 1 else text) + _mark(scores)
 
 
 def of_rows(found: Found) -> str:
@@ -129,14 +146,9 @@ def of_scores(column: cells.Column, name: str, by_row: dict[str, Any]) -> str:
         line = [f'`{row}`', str(len(several)), f'{steps[0]:,} - {steps[-1]:,}', kilobytes(first)]
         line[2] = f'{steps[0]:,}' if steps[0] == steps[-1] else line[2]
         for size in sizes:
-            scores = [
-                c['scores'][name][size] for c in several.values() if size in c['scores'][name]
-            ]
-            kept = (
-                markdown.span([scale * score['kept'] for score in scores], digits)
-                if scores
-                else MISSING
-            )
+            scores = scored(several, name, size)
+            spans = markdown.span([scale * s['kept'] for s in scores], digits) if scores else ''
+            kept = spans + _mark(scores) or MISSING
             reset = [scale * s['reset'] for s in scores if s.get('reset') is not None]
             line.append(f'{kept} [{markdown.span(reset, digits)}]' if reset else kept)
         lines.append(line)
@@ -197,18 +209,20 @@ def write(output: Path, found: Found, seeds: int) -> str:
     for name, by_row in found.items():
         column = cells.COLUMNS[name]
         command = f'`python -m experiments.scoreboard --output=DIR --columns={name} --rows=ROW`'
-        for scored, title in column.titles.items():
+        for shown, title in column.titles.items():
             parts.append(f'## {title}')
             if not memories(by_row):
                 continue
             if not column.scored:
                 parts += [command, of_speed(by_row)]
                 continue
+            scores = of_scores(column, shown, by_row)
             parts.append(
                 f'{command}. {column.scored.capitalize()}: mean (minimum - maximum) over seeds, and '
                 'in square brackets the same with the memory reset before every segment.'
             )
-            parts.append(of_scores(column, scored, by_row))
+            parts[-1] += f' {NOT_ASKED}' if FAILED in scores else ''
+            parts.append(scores)
     absent = missing(found, seeds)
     if absent:
         parts += ['## Not run', '\n'.join(absent)]

@@ -56,14 +56,18 @@ def test_finished_seeds_are_not_trained_again(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('task', [corridor.TASK, portal.TASK])
 def test_table_and_figure_of_spans(task, tmp_path):
-    """Means over seeds; a point for every seed."""
+    """Means over seeds, steps held summed over layers; a point for every seed."""
     test = {'reward': 1.0, 'length': 11.5}
-    seed = dict(test=test, test_greedy=test, held={'mean': 2.25, 'last': 3.0, 'before': 6.0})
+    held = {'mean': 2.25, 'last': 3.0, 'before': 6.0, 'layers': [1.0, 3.5]}
+    seed = dict(test=test, test_greedy=test, held=held, parameters=1000)
     other = seed | {'test': test | {'reward': 0.5}}
+    alone = seed | {'held': held | {'layers': [2.25]}}
     found = {(spans.FIXED, 8): [seed, other], (spans.LEARNED, 1e-5): [seed]}
+    found[spans.ALONE, 8] = [alone]
     lines = spans.table(found).splitlines()
-    assert lines[2].startswith('| fixed span 8 | 0.75 (0.50 - 1.00) | 1.00 | 2.2')
+    assert lines[2].startswith('| fixed span 8 | 0.75 (0.50 - 1.00) | 1.00 | 4.5 | 6.0 |')
     assert lines[3].startswith('| Expire-Span, loss 1e-05 | 1.00')
+    assert lines[4].startswith('| fixed span in one layer, 8 | 1.00 | 1.00 | 2.2 | 3.0 |')
     given = task.agent('memory=local').reinforcement
     ends = floors.FLOORS[given.environment](given.task.to_dict())
     spans.draw(found, ends, tmp_path / 'figure.png')
@@ -71,11 +75,12 @@ def test_table_and_figure_of_spans(task, tmp_path):
 
 
 @pytest.mark.parametrize('task', [corridor.TASK, portal.TASK])
-@pytest.mark.parametrize('kind, value', [(spans.FIXED, 8), (spans.LEARNED, 1e-5)])
+@pytest.mark.parametrize('kind, value', [(spans.FIXED, 8), (spans.ALONE, 8), (spans.LEARNED, 1e-5)])
 def test_agents_with_spans_are_runnable(task, kind, value):
     config = spans.configuration(task, kind, value, 2)
     once = runs.built(config)
     assert once.environment.name == task.name and config.train.num_steps == 2
+    assert config.model.num_layers == (1 if kind == spans.ALONE else 2)
     jax.eval_shape(once.make_state)
 
 
