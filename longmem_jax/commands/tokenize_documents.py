@@ -30,7 +30,7 @@ def tokenize(experiment: Experiment, split: str = '', *, workers: int = 0) -> No
     Args:
       experiment: an experiment, trained or not; its workdir has the vocabulary if that is learned.
       split: 'train', 'validation' or 'test'; '' = all.
-      workers: processes; 0 = one per core.
+      workers: processes; 0 = one per core that this process may use.
 
     Raises:
       UsageError: no folder, or one that is among the texts, has other tokens or cannot be written; an
@@ -52,7 +52,14 @@ def tokenize(experiment: Experiment, split: str = '', *, workers: int = 0) -> No
         )
     progress = Progress(0, log_every=0)
     for name in [split] if split else SPLITS:
-        progress.say(_tokenize_split(experiment, name, workers or os.cpu_count() or 1))
+        progress.say(_tokenize_split(experiment, name, workers or _cores()))
+
+
+def _cores() -> int:
+    """Cores that this process may use; a container or `taskset` may give it few of many."""
+    if hasattr(os, 'sched_getaffinity'):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _real(path: str) -> Path:

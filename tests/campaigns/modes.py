@@ -40,7 +40,7 @@ TOKENS = '--config.data.tokenized={folder}/tokens'
 PROMPT = '--prompt=@{base}/prompt.txt'
 MODES = {
     'train': Mode(('short/config.json',), (SHORT,)),
-    'train, resumed': Mode(('short',), (SHORT, '--config.train.num_steps=16')),
+    'train, resumed': Mode(('short',), (SHORT, '--config.train.num_steps=12')),
     'train, tokens': Mode(('short/config.json', 'tokens'), (SHORT, TOKENS)),
     'train, translator': Mode(('translator/config.json',), ('--workdir={folder}/translator',)),
     'train, classifier': Mode(('classifier/config.json',), ('--workdir={folder}/classifier',)),

@@ -10,6 +10,8 @@ compiler, `cc`.
 
 import argparse
 import json
+import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +96,8 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.output.resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    # Commands on one core do the same each time, and tokenizing starts no more processes.
+    os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})
     with commands(str(faults.build(folder)) if options.faults else '') as start:
 
         def run(arguments: list[str]) -> None:

@@ -58,7 +58,7 @@ def make(folder: Path, run: Callable[[list[str]], None]) -> None:
     """Makes the runs in a folder, unless it has them.
 
     lm         a language model with a tokenizer of its own; its gate, floors, and neighbours
-    short      the same of twelve steps
+    short      the same of nine steps
     store      its datastore with an index
     tokens     its texts as tokens
     book       a memory of it
@@ -122,15 +122,15 @@ def _configs(folder: Path) -> dict[str, Any]:
     )  # fmt: skip
     lm.retrieval.spalm.update(k=3, num_steps=12, frozen=True)
     short = lm.copy_and_resolve_references()
-    short.train.num_steps, short.checkpoint.every = 12, 2
+    short.train.num_steps, short.checkpoint.every = 9, 3
     agent = agent_config()
-    agent.train.num_steps, agent.checkpoint.every = 12, 3
+    agent.train.num_steps, agent.checkpoint.every = 6, 2
     translate_test.write_pairs(folder / 'pairs')
     translator = translate_test.small_config(folder / 'pairs')
     translator.train.num_steps, translator.checkpoint.every = 6, 2
     translator.train.evaluate_every = 3
     classifier = classify_test.config_of(folder / 'bert', classify_test.write_data(folder), 4)
-    classifier.checkpoint.every = 1
+    classifier.checkpoint.every = 2
     host = str(folder / 'host')
     hosted = export_test.config_of(folder / 'texts', host, start_from=host)
     hosted.data.tokenizer.update(kind='tokenizers', path=host)
