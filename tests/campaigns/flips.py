@@ -78,6 +78,7 @@ class Readers:
             'metrics.jsonl': (self.metrics, [lm / 'metrics.jsonl'], True),
             'config.json': (self.config, [lm / 'config.json'], False),
             'tokenizer': (self.tokenizer, sorted(lm.glob('tokenizer.*')), False),
+            'tokenized data': (self.tokens, files(folder / 'tokens/train'), False),
             'texts of training': (self.texts, files(folder / 'texts/train'), True),
             'datastore': (self.store, files(folder / 'store'), False),
             DECAYED: (self.verified, files(folder / 'store'), False),
@@ -145,6 +146,13 @@ class Readers:
         finally:
             saver.close()
         return f'{step} {digest([corpus[i].tokens for i in range(len(corpus))])}'
+
+    def tokens(self) -> str:
+        config = self._lm.config.copy_and_resolve_references()
+        config.data.tokenized = str(self.folder / 'tokens')
+        corpus = dataclasses.replace(self._lm, config=config).corpus('train')
+        documents = [corpus[index] for index in range(len(corpus))]
+        return digest([corpus.lengths(), [(each.tokens, each.num_bytes) for each in documents]])
 
     def _model(self) -> Any:
         return self._once('parameters', lambda: self._lm.restore_parameters()[0])
