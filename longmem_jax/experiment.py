@@ -49,7 +49,7 @@ class Experiment:
           UsageError: there are none, or other ones in another process; all must ask for them.
         """
         corpus = load.load(self.config.data, split, self.tokenizer)
-        if jax.process_count() > 1:
+        if not processes.alone():
             facts = {'tokenizer': self.tokenizer.fingerprint()}
             facts |= {f'split {split}': content.compared(self.config.data, corpus, split)}
             processes.require_same(facts, 'data', content.SAME_FILES)

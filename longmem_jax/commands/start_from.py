@@ -7,11 +7,14 @@ from typing import Any
 import jax
 
 from longmem_jax.config.model_checks import model_faults
+from longmem_jax.data import content
+from longmem_jax.devices import processes
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, saved_config
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.pretrained import hosts
 from longmem_jax.pretrained.model_fields import differences
+from longmem_jax.training import checksums
 from longmem_jax.training.graft import graft
 
 # Fields in which a model may differ from the host that it begins with: what a memory needs.
@@ -82,7 +85,17 @@ def parameters_of(experiment: Experiment, say: Callable[[str], None]) -> Any:
             f'config.train.start_from = {workdir}: that run has another vocabulary; set '
             'config.data.tokenizer to its tokenizer (a learned one is in its workdir).'
         )
+    _require_same(workdir, path, f'checkpoints/*/{checksums.CHECKSUMS}')
     return other.restore_parameters()[0]
+
+
+def _require_same(source: str, folder: Path, pattern: str) -> None:
+    """Raises `UsageError` if the files of these names are other ones in another process."""
+    if processes.alone():
+        return
+    files = [(str(path.relative_to(folder)), path) for path in sorted(folder.glob(pattern))]
+    found = {f'files of {source}': content.digest_of(files, sampled=True)}
+    processes.require_same(found, 'parameters', content.SAME_FILES)
 
 
 def _of_host(experiment: Experiment, source: str, say: Callable[[str], None]) -> Any:
@@ -97,6 +110,7 @@ def _of_host(experiment: Experiment, source: str, say: Callable[[str], None]) ->
             f'config.train.start_from = {source}: config.model is another model:\n  '
             + '\n  '.join(differing)
         )
+    _require_same(source, host.folder, '*.safetensors')
     # What is new is said by `graft`: the host by itself lacks nothing.
     return hosts.load(
         host,

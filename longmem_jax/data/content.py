@@ -78,7 +78,7 @@ def compared(data: Any, corpus: Corpus, split: str) -> dict[str, Any]:
     if data.tokenized:
         return found | {'digest of the texts that were tokenized': corpus.files}
     files = _files(data, split) or _in_folders(data, split)
-    return found | {'digest of files': files and _digest(files, sampled=True)}
+    return found | {'digest of files': files and digest_of(files, sampled=True)}
 
 
 def _spread(count: int, most: int) -> list[int]:
@@ -106,13 +106,13 @@ def _digest_of_documents(corpus: Corpus) -> str:
 def digest_of_files(data: Any, split: str) -> str | None:
     """A digest of the files of a split, see `describe`; None where the source has no such files."""
     files = _files(data, split)
-    return None if files is None else _digest(files)
+    return None if files is None else digest_of(files)
 
 
 def digest_of_folders(data: Any, split: str) -> str | None:
     """A digest like `digest_of_files` where documents are folders; else, or without them, None."""
     files = _in_folders(data, split)
-    return None if files is None else _digest(files)
+    return None if files is None else digest_of(files)
 
 
 def _files(data: Any, split: str) -> list[tuple[str, Path]] | None:
@@ -137,7 +137,7 @@ def _in_folders(data: Any, split: str) -> list[tuple[str, Path]] | None:
     return None
 
 
-def _digest(files: list[tuple[str, Path]], *, sampled: bool = False) -> str:
+def digest_of(files: list[tuple[str, Path]], *, sampled: bool = False) -> str:
     """A digest of names and sizes of files, and of all that is in them up to `WHOLE` bytes.
 
     Of more it has nothing, or if `sampled` some bytes of some files.

@@ -111,6 +111,11 @@ def installed() -> dict[str, Any]:
     return found | {'JAX_ENABLE_X64': jax.config.jax_enable_x64}
 
 
+def alone() -> bool:
+    """Whether there is one process only, and nothing to be compared."""
+    return jax.process_count() == 1
+
+
 def require_same(facts: dict[str, Any], what: str = 'settings', remedy: str = SETTINGS) -> None:
     """Compares what the processes of a run were started with.
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
+from longmem_jax.commands import start_from
 from longmem_jax.devices import lost, processes
 from longmem_jax.errors import UsageError
 from longmem_jax.retrieval import spalm_keys
@@ -161,6 +162,19 @@ def test_another_datastore_is_refused(together, monkeypatch):
         )
         for found in together(lambda _: spalm_keys.open_keys(experiment)):
             assert ("datastore: 'digest 0' in process 0, 'digest 1' here" in str(found)) == other
+
+
+def test_parameters_of_other_files_are_refused(together, tmp_path):
+    for name in 'ab':
+        (tmp_path / name).mkdir()
+        (tmp_path / name / 'model.safetensors').write_bytes(b'x' * 99 + name.encode())
+    for other in (0, 1):
+        for found in together(
+            lambda _, other=other: start_from._require_same(
+                'host', tmp_path / 'ab'[OWN.index * other], '*.safetensors'
+            )
+        ):
+            assert ('process 1: files of host: ' in str(found)) == other
 
 
 def test_every_wait_has_an_end_and_a_message(together, monkeypatch):
