@@ -1,5 +1,6 @@
 """Damaged and hostile forms of a file, drawn by hypothesis."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -72,6 +73,42 @@ def _changed(draw, value):
         return value | {draw(st.sampled_from(('new', 'a.b', '', '\x1b', '_x'))): 1}
     rest = {key: item for key, item in value.items() if key != name}
     return rest if kind == 'remove' else rest | {f'{name}_': value[name]}
+
+
+ESC = '\x1b]0;title\x07'
+
+
+def escapes(value):
+    """The JSON value with `ESC` in place of each of its parts and in each name, one after the other."""
+    yield ESC
+    if isinstance(value, list):
+        for at, item in enumerate(value[:4]):
+            for other in escapes(item):
+                yield [*value[:at], other, *value[at + 1 :]]
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield {key: each for key, each in value.items() if key != name} | {name + ESC: item}
+            for other in escapes(item):
+                yield value | {name: other}
+
+
+def with_escapes(content):
+    """The bytes of a file of JSON, of JSON lines or of safetensors, changed as in `escapes`."""
+    if content[8:9] == b'{' and content[:1] != b'{':
+        size = int.from_bytes(content[:8], 'little')
+        for header in escapes(json.loads(content[8 : 8 + size])):
+            packed = json.dumps(header).encode()
+            yield len(packed).to_bytes(8, 'little') + packed + content[8 + size :]
+        return
+    for first, rest in (
+        (content, b''),
+        content.split(b'\n', 1) if b'\n' in content else (b'', b''),
+    ):
+        with contextlib.suppress(ValueError):
+            for other in escapes(json.loads(first)):
+                yield json.dumps(other).encode() + b'\n' + rest
+            return
+    yield content.replace(b'a', ESC.encode())
 
 
 @st.composite

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from tests.untrusted import damage
 from tests.untrusted.readers import CASES
@@ -105,6 +106,26 @@ def test_damaged_files_are_one_error(name, whole, tmp_path, pread):
 
     try_one()
     assert files_of(folder) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', CASES)
+def test_no_field_is_a_command_for_the_terminal(name, whole, tmp_path, capfd):
+    """Every part of every file is replaced by an escape code; what is said shows it."""
+    case, place = CASES[name], tmp_path / 'place'
+    for file in case.names:
+        changed = list(damage.with_escapes((whole(name) / file).read_bytes()))
+        for content in changed[:: -(-len(changed) // 30)]:
+            shutil.rmtree(place, ignore_errors=True)
+            shutil.copytree(whole(name), place)
+            (place / file).write_bytes(content)
+            try:
+                case.read(place)
+            except UsageError as error:
+                entry.fail(error)
+                assert '\x1b' not in str(error)
+    said = ''.join(capfd.readouterr())
+    assert '\x1b' not in said and '\x07' not in said
 
 
 FOUND = [
