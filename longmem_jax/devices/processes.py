@@ -9,8 +9,10 @@ import hashlib
 import importlib.metadata
 import itertools
 import json
+import os
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +29,7 @@ from longmem_jax.faults import differing
 
 T = TypeVar('T')
 
+JOIN = 300  # seconds until all processes have begun
 TOGETHER = 600_000  # ms that processes may be apart at the start
 WORK = 7 * 24 * 3_600_000  # ms that one may work while the others wait
 SHOWN = 20  # differences
@@ -59,18 +62,37 @@ def start(coordinator: str, num_processes: int, process_id: int) -> None:
         jax.config.update('jax_cpu_collectives_implementation', 'gloo')
     # It would take SIGTERM away from `stopping`, and it knows steps only.
     jax.config.update('jax_enable_preemption_service', False)
+    # JAX would end the process with a trace of its own.
+    late = threading.Timer(JOIN, _not_joined)
+    late.daemon = True
+    late.start()
     try:
         if all(given):
-            jax.distributed.initialize(coordinator, num_processes, process_id)
+            jax.distributed.initialize(
+                coordinator, num_processes, process_id, initialization_timeout=2 * JOIN
+            )
         else:
-            jax.distributed.initialize()
+            jax.distributed.initialize(initialization_timeout=2 * JOIN)
     except (ValueError, RuntimeError) as error:
         raise UsageError(
             f'--distributed: no cluster could be joined ({error}). On machines that JAX does not '
             'know, set --coordinator=host:port --num_processes=N --process_id=K.'
         ) from error
+    finally:
+        late.cancel()
     if jax.process_count() > 1:
         lost.begin(_store(), jax.process_index(), jax.process_count())
+
+
+def _not_joined() -> None:
+    """Ends the process where the others have not come."""
+    message = (
+        f'\nUsageError: the processes of this run did not come together within {JOIN / 60:g} minutes. '
+        'Start all --num_processes of them, each with its own --process_id from 0; every machine must '
+        'reach --coordinator, the machine of process 0.\n'
+    )
+    os.write(2, message.encode())
+    os._exit(2)
 
 
 def _store() -> Any:

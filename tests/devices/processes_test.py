@@ -199,6 +199,18 @@ def test_what_numbers_depend_on_is_compared():
     assert found['digest of the sources of longmem_jax'] and found['JAX_ENABLE_X64'] is False
 
 
+def test_processes_that_never_come_are_not_waited_for(monkeypatch, capfd):
+    ended = threading.Event()
+    codes = []
+    monkeypatch.setattr(processes, 'JOIN', 0)
+    monkeypatch.setattr(processes.os, '_exit', lambda code: (codes.append(code), ended.set()))
+    monkeypatch.setattr(jax.distributed, 'initialize', lambda *_, **__: ended.wait(60))
+    processes.start('host:1', 2, 1)
+    assert codes == [2]
+    said = capfd.readouterr().err
+    assert said.startswith('\nUsageError: the processes of this run did not come together'), said
+
+
 def test_a_single_process_asks_nobody():
     processes.require_same(facts())
     assert processes.one_first(lambda: 3) == 3 and processes.from_first(4) == 4
