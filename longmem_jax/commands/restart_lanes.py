@@ -2,7 +2,7 @@
 
 Parameters, optimizer and step do not depend on lanes. Memories and positions in the data do, and those
 of eight lanes cannot be used for four. So memories are reset, and the lanes begin with documents that
-no lane had begun.
+no lane had begun. Where there are fewer documents than lanes, they begin at equal distances in them.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ import numpy as np
 
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.lanes import Cursor
+from longmem_jax.data.order import circles
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
@@ -87,7 +88,8 @@ def restarted(experiment: Experiment, corpus: Corpus, report: Any) -> tuple[Trai
     place = [
         np.asarray(leaf.addressable_data(0)) for leaf in (old.cursor.document, old.cursor.offset)
     ]
-    document = next_document(*place, train.num_lanes)
+    again = circles(corpus, train.num_lanes)
+    document = 0 if again else next_document(*place, train.num_lanes)
 
     def make() -> TrainState:
         fresh = experiment.make_state()
@@ -97,8 +99,12 @@ def restarted(experiment: Experiment, corpus: Corpus, report: Any) -> tuple[Trai
     fresh = jax.jit(make, out_shardings=experiment.state_shardings)()
     report(
         f'{saved[0]} lanes in the checkpoint of step {step:,}, {train.num_lanes} now: parameters, '
-        'optimizer and step are kept; memories are reset, and the lanes begin with documents that '
-        f'no lane had begun (number {document:,} of each lane).'
+        'optimizer and step are kept; memories are reset, and the lanes begin '
+        + (
+            f'at equal distances in the {len(corpus)} training documents.'
+            if again
+            else f'with documents that no lane had begun (number {document:,} of each lane).'
+        )
     )
     return old.replace(memory=fresh.memory, cursor=fresh.cursor), step
 

@@ -14,7 +14,7 @@ from longmem_jax.commands.start_from import first_parameters
 from longmem_jax.commands.translate import translate_split
 from longmem_jax.config import saved
 from longmem_jax.config.reach import too_short
-from longmem_jax.data import lanes
+from longmem_jax.data import lanes, order
 from longmem_jax.data.oddities import oddities
 from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator, passes
@@ -160,7 +160,10 @@ class LanguageModelTask:
         config = self._experiment.config
         for note in config.notes:
             self._progress.say(f'Note: {note}')
-        for text in (*too_short(config), *oddities(config.data)):
+        same = order.repeated(
+            self.corpora['train'], config.train.num_lanes, config.train.segment_length
+        )
+        for text in (*too_short(config), *oddities(config.data), *same):
             self._progress.say(f'Warning: {text}.')
         if step == 0:
             self._writer.text('config', f'```\n{config}\n```', 0)

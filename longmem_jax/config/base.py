@@ -156,7 +156,7 @@ def base() -> ml_collections.ConfigDict:
         segment_length=0,  # the training segment length, unless set
         num_lanes=8,  # lanes: texts read in parallel
         context=0,  # overlapping windows, without memory: tokens read again, not scored
-        max_segments=0,  # validation in training: segments per lane; 0 = all
+        max_segments=0,  # validation in training: segments per lane (with a document in each); 0 = all
         max_test_segments=0,  # final test and --mode=evaluate: segments per lane; 0 = all
         model=config_dict.create(),  # overrides of config.model, such as memory lengths
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from longmem_jax.data import order
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.folders import Folders
 from longmem_jax.data.sets.registry import DATA_SETS
@@ -24,6 +25,8 @@ from longmem_jax.files import checksum
 PLACE = ('path', 'name')  # where the data is: it may be moved
 TOKENS = 'tokenized'  # the same data, read in another way
 APART = ('tokenizer', 'seed')  # compared by themselves
+ORDER = 'order of training documents'
+EARLIER_ORDER = 'version 1'  # of checkpoints that do not say it
 WHOLE = 64 << 20  # bytes of text files that are digested whole, a fraction of a second
 # Of larger ones, what is compared between processes: so many files, and bytes of each at three places.
 SAMPLED_FILES, SAMPLED_BYTES = 256, 1 << 16
@@ -42,13 +45,14 @@ def describe(data: Any, corpus: Corpus) -> dict[str, Any]:
       corpus: its training documents.
 
     Returns:
-      'place': where it is; 'content': all other fields of `config.data`, the number of documents, a
-      digest of the tokens of the first, the middle and the last of them, and one of the names and sizes
-      of text files, with all that is in them up to `WHOLE` bytes. Data that is drawn from
-      `config.data.seed` has no digests.
+      'place': where it is; 'content': all other fields of `config.data`, the number of documents, the
+      version of their order, a digest of the tokens of the first, the middle and the last of them, and
+      one of the names and sizes of text files, with all that is in them up to `WHOLE` bytes. Data that
+      is drawn from `config.data.seed` has no digests.
     """
     content = fields_of(data)
     content['training documents'] = len(corpus)
+    content[ORDER] = f'version {order.VERSION}'
     if data.source not in TASKS and data.source not in DATA_SETS:
         content['digest of three training documents'] = _digest_of_documents(corpus)
     files = corpus.files if data.tokenized else digest_of_files(data, 'train')

@@ -53,6 +53,7 @@ class Corpus:
     def __init__(self, source: Source, tokenizer: Tokenizer):
         """Tokenizes nothing yet."""
         self.tokenizer = tokenizer
+        self._source = source
         self._documents = grain.MapDataset.source(source).map(self._tokenize)
         self._cache: collections.OrderedDict[int, TokenizedDocument] = collections.OrderedDict()
         self._cached_bytes = 0
@@ -98,3 +99,8 @@ class Corpus:
         if self._lengths is None:
             self._lengths = np.asarray([len(self[i].tokens) for i in range(len(self))], np.int64)
         return self._lengths
+
+    def sizes(self) -> np.ndarray:
+        """Bytes of every document, int64 [documents]; reads all of them and tokenizes none."""
+        sizes = [len(self._source[index].text) for index in range(len(self))]
+        return np.asarray(sizes, np.int64)

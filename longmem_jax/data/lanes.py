@@ -4,8 +4,13 @@ The documents of all epochs, each in its own seeded order, form one sequence. It
 to lane `k % num_lanes`, and a lane reads its documents one after another. So no lengths need to be
 known in advance, every process reads only its own lanes, and one `Cursor` is the position, for any
 number of processes. Lanes drift apart as documents differ in length; no token is lost or repeated.
+
+In training, fewer documents than lanes are a circle that every lane reads round and round, document
+after document. The lanes begin at equal distances, most of them inside of a document, with a fresh
+memory. So no two of them read the same, and an epoch is the part from one lane's begin to the next.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,11 +19,11 @@ import grain
 import jax
 import numpy as np
 
+from longmem_jax.data import order
 from longmem_jax.data.corpus import Corpus, TokenizedDocument
 from longmem_jax.errors import UsageError
 
 PREFETCHED_BATCHES = 4
-CACHED_ORDERS = 3
 
 
 @flax.struct.dataclass
@@ -30,7 +35,7 @@ class Cursor:
 
     Attributes:
       document: int32 [lanes], index of the document in the lane's own sequence.
-      offset: int32 [lanes], tokens of it that were already read.
+      offset: int32 [lanes], tokens of it that were already read, from where the lane began it.
     """
 
     document: jax.Array
@@ -62,14 +67,14 @@ class Batch:
     """Segments of all lanes, in order; leading axis `segments`.
 
     For a document t0 .. tn-1 the inputs are begin, t0 .. tn-2 and the targets t0 .. tn-1, so every
-    token is scored once.
+    token is scored once. A lane that begins inside of a document reads its rest so.
 
     Attributes:
       tokens, targets: int32 [segments, lanes, length].
       valid: bool [segments, lanes, length]; False after the end of a document.
       scored: uint8 [segments, lanes, length]; 0 = not scored (padding too), 1 = scored, 2 = scored
         and the last token of an answer.
-      start: bool [segments, lanes]; True where a document begins.
+      start: bool [segments, lanes]; True where a document begins, or a lane inside of one.
       num_bytes: float32 [segments, lanes], source bytes of the valid tokens.
     """
 
@@ -92,6 +97,7 @@ class _Lane:
         self._dataset, self._lane = dataset, lane
         self.document, self.offset = document, offset
         self._current: TokenizedDocument | None = None
+        self._begin = 0  # the first of its tokens that is read
         self._empty = 0  # empty documents in a row
 
     def _open(self) -> bool:
@@ -108,6 +114,7 @@ class _Lane:
                 )
             if len(document.tokens):
                 self._current, self._empty = document, 0
+                self._begin = self._dataset.begin(self._lane, self.document, len(document.tokens))
                 return True
             self.document += 1
             self._empty += 1
@@ -125,7 +132,8 @@ class _Lane:
         """
         if not self._open():
             return False
-        length, at, document = batch.tokens.shape[2], self.offset, self._current
+        length, document = batch.tokens.shape[2], self._current
+        at = self._begin + self.offset
         tokens = document.tokens
         if at >= len(tokens):
             raise UsageError(
@@ -140,14 +148,14 @@ class _Lane:
             batch.tokens[segment, row, :size] = document.inputs[at : at + size]
         else:
             batch.tokens[segment, row, 1:size] = targets[:-1]
-            batch.tokens[segment, row, 0] = tokens[at - 1] if at else begin
+            batch.tokens[segment, row, 0] = tokens[at - 1] if self.offset else begin
         scored = 1 if document.scored is None else document.scored[at : at + size]
         batch.scored[segment, row, :size] = scored
         batch.valid[segment, row, :size] = True
-        batch.start[segment, row] = at == 0
+        batch.start[segment, row] = self.offset == 0
         batch.num_bytes[segment, row] = document.num_bytes * size / len(tokens)
-        self.offset = at + size
-        if self.offset == len(tokens):
+        self.offset += size
+        if at + size == len(tokens):
             self.document, self.offset, self._current = self.document + 1, 0, None
         return True
 
@@ -173,23 +181,33 @@ class LaneDataset(grain.IterDataset):
         self.segment_length, self.segments_per_batch = segment_length, segments_per_batch
         self.seed, self.shuffle, self.num_epochs = seed, shuffle, num_epochs
         self.cursor = cursor
-        self._orders: dict[int, np.ndarray] = {}
+
+    @functools.cached_property
+    def _begins(self) -> list[tuple[int, int, int]] | None:
+        """Where the lanes begin in a circle of documents, see `order.spread`; None = it is none."""
+        corpus, count = self.corpus, len(self.corpus)
+        if not (self.shuffle and self.num_epochs is None and order.circles(corpus, self.num_lanes)):
+            return None
+        sizes = corpus.sizes()[[order.permuted(place, count, self.seed) for place in range(count)]]
+        return order.spread(sizes, self.num_lanes)
 
     def index(self, lane: int, document: int) -> int | None:
         """Index in the corpus of a lane's document; None after the last epoch."""
-        epoch, position = divmod(lane + document * self.num_lanes, len(self.corpus))
-        if self.num_epochs is not None and epoch >= self.num_epochs:
+        count, number = len(self.corpus), lane + document * self.num_lanes
+        if self.num_epochs is not None and number >= self.num_epochs * count:
             return None
         if not self.shuffle:
-            return position
-        if epoch not in self._orders:
-            # Lanes enter an epoch at different times, so a few orders are cached.
-            while len(self._orders) >= CACHED_ORDERS:
-                del self._orders[next(iter(self._orders))]
-            random = np.random.default_rng([self.seed, epoch])
-            order, kind = random.permutation(len(self.corpus)), np.min_scalar_type(len(self.corpus))
-            self._orders[epoch] = order.astype(kind)  # of half the size, or less
-        return int(self._orders[epoch][position])
+            return number % count
+        if self._begins is not None:
+            number = self._begins[lane][0] + document
+        return order.document(number, count, self.num_lanes, self.seed)
+
+    def begin(self, lane: int, document: int, tokens: int) -> int:
+        """The first token that a lane reads of its document, which has `tokens`."""
+        if document or self._begins is None:
+            return 0
+        _, part, whole = self._begins[lane]
+        return tokens * part // whole
 
     def num_batches(self) -> int | None:
         """Batches until all lanes of all processes have run out, which all processes must agree on.
@@ -300,7 +318,7 @@ def batches(
       num_lanes: number of lanes of all processes.
       segment_length, segments_per_batch: shape of a batch.
       seed: of the order of documents.
-      shuffle: True = a new order for every epoch; False = the order of the corpus.
+      shuffle: True = an order by the seed, see `order.document`; False = the order of the corpus.
       num_epochs: None = endless. Lanes that run out are padded until all have.
       cursor: where to resume, for these lanes; None = at the beginning.
     """

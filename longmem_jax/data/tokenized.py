@@ -196,6 +196,10 @@ class _Shard:
         """Tokens of every document, int64."""
         return np.diff(self._ends, prepend=0)
 
+    def sizes(self) -> np.ndarray:
+        """Source bytes of every document, int64."""
+        return self._num_bytes
+
     def document(self, index: int) -> TokenizedDocument:
         """A document of this file; raises `UsageError` if its tokens changed since they were written."""
         tokens = self._tokens[self._ends[index - 1] if index else 0 : self._ends[index]]
@@ -263,3 +267,7 @@ class StoredCorpus:
         """Tokens of every document, int64 [documents]; no document is read."""
         shards = (self._shard(number).lengths() for number in range(len(self._sizes)))
         return np.fromiter(itertools.chain.from_iterable(shards), np.int64, len(self))
+
+    def sizes(self) -> np.ndarray:
+        """Source bytes of every document, int64 [documents]; no document is read."""
+        return np.concatenate([self._shard(number).sizes() for number in range(len(self._sizes))])

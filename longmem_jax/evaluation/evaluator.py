@@ -10,11 +10,13 @@ from jax.sharding import Mesh
 
 from longmem_jax import stopping
 from longmem_jax.data.lanes import Batch, in_order
+from longmem_jax.data.order import shared_out
 from longmem_jax.data.windows import Windows
 from longmem_jax.devices.sharding import (
     from_processes,
     lanes_sharding,
     memory_shardings,
+    num_shards,
     own_lanes,
     replicated,
 )
@@ -67,6 +69,11 @@ class Evaluator:
             lambda params, num_lanes: model.apply(
                 {'params': params}, num_lanes, method='initial_state'
             ),
+            static_argnums=1,
+            out_shardings=memory,
+        )
+        self._first_lanes = jax.jit(
+            lambda memory, num_lanes: jax.tree.map(lambda leaf: leaf[:num_lanes], memory),
             static_argnums=1,
             out_shardings=memory,
         )
@@ -129,7 +136,8 @@ class Evaluator:
           reset: reset the memory before every segment, to measure what it contributes. Overlapping
             windows (`config.evaluate.context`) are always read so.
           initial: memories at the start of every document, [lanes, ...]; None = the model's.
-          max_segments: stop after this many segments per lane; 0 = read all.
+          max_segments: stop after this many segments per lane; 0 = read all. Fewer documents than
+            lanes are read by as many lanes, each of which reads more, up to the same number in all.
           report: called with (segments read per lane, tokens scored) after every step.
 
         Returns:
@@ -141,16 +149,21 @@ class Evaluator:
         config = self.config.evaluate
         if config.context:  # every window is a document, so memories are reset before it
             corpus, reset = Windows(corpus, config.segment_length, config.context), True
-        lanes = own_lanes(self.mesh, config.num_lanes)
+        num_lanes, max_segments = shared_out(
+            len(corpus), config.num_lanes, max_segments, num_shards(self.mesh, 'lanes')
+        )
+        lanes = own_lanes(self.mesh, num_lanes)
         if initial is None:
-            initial = self.initial_state(params, config.num_lanes)
+            initial = self.initial_state(params, num_lanes)
+        elif num_lanes < config.num_lanes:
+            initial = self._first_lanes(initial, num_lanes)
         memory = jax.tree.map(lambda leaf: leaf.copy(), initial)
         wrong = from_processes(self.mesh, np.zeros((len(lanes),), np.int32), 0)
         total = dict.fromkeys(SUMS, 0.0)
         segments, complete = 0, True
         # A divisor, so that a batch ends with the last of them.
         per_step = max(n for n in range(1, SEGMENTS_PER_STEP + 1) if max_segments % n == 0)
-        batches = in_order(corpus, config.num_lanes, config.segment_length, per_step, lanes=lanes)
+        batches = in_order(corpus, num_lanes, config.segment_length, per_step, lanes=lanes)
         for batch, _ in batches:
             batch = from_processes(self.mesh, batch, 1)
             memory, wrong, sums = self._step(params, initial, memory, wrong, batch, reset=reset)
@@ -162,9 +175,10 @@ class Evaluator:
             if segments == max_segments:
                 complete = next(batches, None) is None
                 break
+        used = min(config.num_lanes, len(corpus))
         protocol = (
             f'{segment_text(config)}, memory {memory_lengths(self.model.config)}'
-            f'{" reset before every segment" if reset else ""}, {lanes_text(config.num_lanes)}, '
+            f'{" reset before every segment" if reset else ""}, {lanes_text(used)}, '
             f'{scored_text(total, split, None if complete else segments)}'
         )
         return Result(

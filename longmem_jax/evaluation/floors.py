@@ -16,6 +16,7 @@ import numpy as np
 
 from longmem_jax.data import lanes
 from longmem_jax.data.corpus import Corpus, TokenizedDocument
+from longmem_jax.data.order import circles, shared_out
 from longmem_jax.data.tasks.registry import TASKS, Task
 from longmem_jax.data.windows import Windows
 from longmem_jax.evaluation.ngrams import NGrams, stream
@@ -94,7 +95,7 @@ def measure(config: Any, split: str, corpus: Corpus, train: Callable[[], Corpus]
     complete = total['tokens'] == lengths.sum()
     first = None if complete else evaluate.max_test_segments
     protocol = (
-        f'{segment_text(evaluate)}, {lanes_text(evaluate.num_lanes)}, '
+        f'{segment_text(evaluate)}, {lanes_text(min(evaluate.num_lanes, len(corpus)))}, '
         f'{scored_text(total, split, first)}'
     )
     return Floors(
@@ -125,8 +126,9 @@ def parts_read(
     Args:
       corpus: documents, of which number k belongs to lane k % num_lanes (`data.lanes`).
       num_lanes, segment_length: of the evaluation.
-      max_segments: read per lane; 0 = all.
+      max_segments: read per lane; 0 = all. Fewer documents than lanes share them out.
     """
+    num_lanes, max_segments = shared_out(len(corpus), num_lanes, max_segments)
     left = np.full((num_lanes,), max_segments or np.iinfo(np.int64).max)
     for index in range(len(corpus)):
         lane = index % num_lanes
@@ -256,7 +258,7 @@ def _text_scores(nll: float, total: dict[str, float]) -> dict[str, float]:
 
 
 def _training_text(config: Any, corpus: Corpus) -> tuple[np.ndarray, np.ndarray, str]:
-    """What a run of this configuration reads of the first epoch.
+    """What a run of this configuration reads of the first epoch, up to a segment per lane.
 
     Returns:
       Tokens, and which are of a document, as from `ngrams.stream`; and how many, in words.
@@ -270,11 +272,11 @@ def _training_text(config: Any, corpus: Corpus) -> tuple[np.ndarray, np.ndarray,
         segments_per_batch=train.segments_per_step,
         seed=config.data.seed,
         shuffle=True,
-        num_epochs=1,
+        num_epochs=None if circles(corpus, train.num_lanes) else 1,
         cursor=None,
     )
     texts: list[list[list[np.ndarray]]] = [[] for _ in range(train.num_lanes)]
-    size, steps = 0, 0
+    size, steps, most = 0, 0, min(MOST_COUNTED, int(corpus.lengths().sum()))
     for batch, _ in source:
         for segment, lane in np.ndindex(*batch.start.shape):
             tokens = batch.targets[segment, lane][batch.valid[segment, lane]]
@@ -284,13 +286,13 @@ def _training_text(config: Any, corpus: Corpus) -> tuple[np.ndarray, np.ndarray,
                 texts[lane][-1].append(tokens)
                 size += len(tokens)
         steps += 1
-        if steps == train.num_steps or size >= MOST_COUNTED:
+        if steps == train.num_steps or size >= most:
             break
     documents = (
         (begin, np.concatenate(document)) for lane in texts for document in lane if document
     )
     tokens, real = stream(documents, begin, ORDER)
-    whole = size == corpus.lengths().sum()
+    whole = size >= corpus.lengths().sum()
     which = 'all' if whole else 'the first'
     return (
         tokens,

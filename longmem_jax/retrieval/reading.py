@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.data.lanes import Batch, Cursor, in_order
+from longmem_jax.data.order import shared_out
 from longmem_jax.data.windows import Windows
 from longmem_jax.devices.sharding import (
     from_processes,
@@ -267,8 +268,10 @@ class Reader:
 
         Args:
           max_segments: stop after this many segments per lane, rounded up to a part; 0 = read all.
+            Fewer documents than lanes share them out, as in `Evaluator.evaluate`.
         """
         lanes, length = self._config.num_lanes, self._config.segment_length
+        max_segments = shared_out(len(self._corpus), lanes, max_segments)[1]
         read = 0
         for batch, cursor in in_order(self._corpus, lanes, length, SEGMENTS, cursor=self.cursor):
             on_devices = from_processes(self._mesh, batch, 1)

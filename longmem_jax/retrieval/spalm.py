@@ -24,6 +24,7 @@ import jax
 import numpy as np
 
 from longmem_jax.data.lanes import Cursor
+from longmem_jax.data.order import shared_out
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.evaluation.result import Result, lanes_text
@@ -158,7 +159,7 @@ def scored(
       experiment: the SPALM run; its evaluation model reads.
       trained: parameters and gate.
       text: what to read.
-      limit: segments per lane; 0 = all.
+      limit: segments per lane, as in `Evaluator.evaluate`; 0 = all.
 
     Yields:
       Every segment, the rows of its tokens in the lists, and its scores, as numpy arrays.
@@ -170,7 +171,7 @@ def scored(
         )
     )
     memory = jax.jit(lambda params: fresh_state(model, params, lanes))(trained.params)
-    zeros = np.zeros((lanes,), np.int32)
+    zeros, limit = np.zeros((lanes,), np.int32), shared_out(text.documents, lanes, limit)[1]
     for number, (inputs, rows, _) in enumerate(text.segments(Cursor(zeros, zeros)), 1):
         memory, (scores, _) = read(trained, memory, inputs)
         yield inputs, rows, jax.tree.map(np.asarray, scores)

@@ -37,7 +37,11 @@ class Inputs:
 
 
 class Text:
-    """Reads a split once in its own order, or endlessly, in a new order for every epoch."""
+    """Reads a split once in its own order, or endlessly, in that of a seed.
+
+    Attributes:
+      documents: their number, or that of windows.
+    """
 
     def __init__(
         self,
@@ -73,6 +77,7 @@ class Text:
             num_epochs=1 if seed is None else None,
         )
         self._corpus, self._lanes = corpus, range(num_lanes)
+        self.documents = len(corpus)
         self._order = LaneDataset(corpus, self._lanes, cursor=None, **self._reading)
 
     def segments(self, cursor: Cursor) -> Iterator[tuple[Inputs, np.ndarray, Cursor]]:
@@ -100,6 +105,8 @@ class Text:
             ordinal = int(after.document[lane]) - int(after.offset[lane] == 0)
             document = self._order.index(lane, ordinal)
             first = 0 if start[lane] else int(before.offset[lane])
+            if ordinal == 0:
+                first += self._order.begin(lane, 0, len(self._corpus[document].tokens))
             if self._sources is not None:
                 document, first = map(int, self._sources[document] + (0, first))
             count = int(valid[lane].sum())

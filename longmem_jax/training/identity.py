@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.config import earlier
+from longmem_jax.data.content import EARLIER_ORDER, ORDER
 from longmem_jax.errors import UsageError
 from longmem_jax.faults import differing
 from longmem_jax.files import checksum
@@ -140,12 +141,14 @@ def other_data(saved: dict[str, Any], going_on: GoingOn, where: str) -> list[str
     if DATA not in saved or not going_on.data:
         return []
     before, now = (data['content'] for data in (saved[DATA], plain(going_on.data)))
+    before = {ORDER: EARLIER_ORDER} | before
     fields = differing_fields(in_both(before, now), in_both(now, before))
     if fields and not going_on.accept_other_data:
         fields += differing_fields(saved[DATA]['place'], going_on.data['place'])
         lines = '\n  '.join(fields)
         raise UsageError(
-            f'{where} was trained on other data:\n  {lines}\nGo back to that data, or use another '
+            f'{where} was trained on other data, or on the same in another order:\n  {lines}\nGo '
+            'back to that data (an order belongs to a version of this library), or use another '
             '--workdir. To resume with the data given, from its first document, set '
             '--config.checkpoint.accept_other_data=True.'
         )

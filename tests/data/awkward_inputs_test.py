@@ -155,12 +155,3 @@ def test_shared_evaluation_reads_a_document_once_and_refuses_a_cursor():
     dataset.cursor = Cursor(np.zeros(2, np.int32), np.zeros(2, np.int32))
     with pytest.raises(ValueError, match='begin at its start'):
         iter(dataset)
-
-
-def test_orders_of_neighbouring_epochs_are_kept():
-    corpus = Corpus(Counted(), kinds.Bytes())
-    dataset = LaneDataset(corpus, range(1), 1, 8, 2, 0, True, None, None)
-    first = [dataset.index(0, place) for place in range(20)]
-    orders = dict(dataset._orders)
-    assert [dataset.index(0, place) for place in range(20)] == first
-    assert all(dataset._orders[epoch] is order for epoch, order in orders.items())

@@ -5,9 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from configs import quickstart
+from longmem_jax.data import order
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.documents import Document
 from longmem_jax.data.lanes import Cursor, LaneDataset, batches
+from longmem_jax.data.load import load
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
 
@@ -121,13 +124,119 @@ def test_epochs_have_other_orders_and_seeds_too():
     assert lane_documents([batch for batch, _ in dataset], 0) != documents[:12]
 
 
-def test_more_lanes_than_documents_never_idle_in_training():
-    stream = batches(
-        corpus([9, 5]), lanes=range(5), num_lanes=5, segment_length=4, segments_per_batch=2,
-        seed=0, shuffle=True, num_epochs=None, cursor=None,
+def training(lengths, num_lanes, length, *, lanes=None, cursor=None, seed=0, documents=None):
+    """Endless batches of one segment, and cursors."""
+    return batches(
+        documents or corpus(lengths), lanes=lanes or range(num_lanes), num_lanes=num_lanes,
+        segment_length=length, segments_per_batch=1, seed=seed, shuffle=True, num_epochs=None,
+        cursor=cursor,
     )  # fmt: skip
-    for _ in range(10):
-        assert next(stream)[0].valid[:, :, 0].all()
+
+
+@pytest.mark.parametrize(('lengths', 'num_lanes'), [
+    ([640], 16), ([300, 20, 330], 16), ([0, 700, 0, 40], 16), ([64] * 10, 16),
+    ([64] * 10, 10), ([64] * 15, 10), ([64] * 20, 10), ([64] * 33, 10),
+])  # fmt: skip
+def test_lanes_never_read_the_same_at_the_same_time(lengths, num_lanes):
+    """Spread the begins of lanes over documents that are too few, and halve the epochs of others."""
+    length, random = 32, np.random.default_rng(0)
+    texts = [Document(str(i), random.bytes(size)) for i, size in enumerate(lengths)]
+    stream = training(None, num_lanes, length, documents=Corpus(texts, Bytes()))
+    for _ in range(5 * sum(lengths) // (num_lanes * length)):
+        batch, _ = next(stream)
+        assert batch.valid[0, :, 0].all()
+        rows = {(*batch.targets[0, lane], *batch.valid[0, lane]) for lane in range(num_lanes)}
+        assert len(rows) == num_lanes
+
+
+def test_the_lanes_of_the_quickstart_on_one_file_differ(tmp_path):
+    """As training reads it: `--config=quickstart --config.data.source=text --config.data.path=FILE`."""
+    config = quickstart.get_config()
+    path = tmp_path / 'train.txt'
+    path.write_bytes(np.random.default_rng(0).bytes(20_000))
+    config.data.source, config.data.path = 'text', str(path)
+    train = config.train
+    stream = training(
+        None, train.num_lanes, train.segment_length, documents=load(config.data, 'train', Bytes())
+    )
+    for _ in range(20):
+        assert len({tuple(row) for row in next(stream)[0].targets[0]}) == train.num_lanes == 16
+
+
+def test_lanes_of_one_document_begin_at_equal_distances_and_go_round():
+    """Every token is read once before the first lane comes to where the next began."""
+    source, num_lanes, length = Listed([250]).__getitem__(0).text, 5, 10
+    stream = training([250], num_lanes, length)
+    texts, starts = [[] for _ in range(num_lanes)], []
+    for _ in range(30):
+        batch, _ = next(stream)
+        starts.append(batch.start[0].tolist())
+        for lane in range(num_lanes):
+            assert (batch.tokens[0, lane, 0] == Bytes.begin) == batch.start[0, lane]
+            texts[lane] += batch.targets[0, lane][batch.valid[0, lane]].tolist()
+    for lane, text in enumerate(texts):
+        begin = 50 * lane
+        wanted = source[begin:] + source * 2
+        assert bytes(text) == wanted[: len(text)], 'in order, and on from the first token'
+        # A fresh memory where the lane begins, and where the document does.
+        found = [number for number, row in enumerate(starts) if row[lane]]
+        first = (250 - begin) // length
+        assert found == [0, *range(first, 30, 25)][: len(found)] and len(found) >= 2
+    read = sum((text[:50] for text in texts), [])
+    assert sorted(read) == sorted(source)
+
+
+@pytest.mark.parametrize('lengths', [[333], [90, 7, 60]])
+def test_a_circle_goes_on_exactly_and_belongs_to_all_processes(lengths):
+    stream, found = training(lengths, 8, 4, seed=5), []
+    found = [next(stream) for _ in range(60)]
+    for after in (0, 7, 31):
+        again = training(lengths, 8, 4, seed=5, cursor=found[after][1])
+        for batch, _ in found[after + 1 :]:
+            other, _ = next(again)
+            for name in ('tokens', 'targets', 'valid', 'start', 'num_bytes'):
+                np.testing.assert_array_equal(getattr(other, name), getattr(batch, name))
+    parts = [training(lengths, 8, 4, seed=5, lanes=range(at, at + 2)) for at in (0, 2, 4, 6)]
+    for batch, _ in found:
+        joined = np.concatenate([next(part)[0].tokens for part in parts], axis=1)
+        np.testing.assert_array_equal(joined, batch.tokens)
+
+
+def test_documents_that_cannot_be_cut_begin_at_their_begin_and_are_warned_of():
+    class Questions(Corpus):
+        sizes = property(lambda self: (_ for _ in ()).throw(AttributeError('sizes')))
+
+    questions = Questions(Listed([40, 40]), Bytes())
+    batch, _ = next(training(None, 4, 8, documents=questions))
+    assert batch.start.all() and len({tuple(row) for row in batch.targets[0]}) == 2
+    (said,) = order.repeated(questions, 4, 8)
+    assert '--config.train.num_lanes=2' in said and 'lanes read the same' in said
+    (said,) = order.repeated(corpus([20, 11]), 4, 8)
+    assert 'has 31 bytes, less than the 32 tokens' in said
+    assert order.repeated(corpus([40, 40]), 4, 8) == order.repeated(corpus([9] * 4), 4, 8) == []
+
+
+def test_the_order_of_documents_is_fixed():
+    """Raise `order.VERSION` with another order: runs that go on would read it in silence."""
+    assert order.VERSION == 2
+    assert [order.document(number, 7, 2, 3) for number in range(14)] == [
+        1, 2, 3, 5, 4, 6, 0, 1, 3, 2, 5, 6, 4, 0,
+    ]  # fmt: skip
+    assert [order.permuted(place, 1000, 7, 1) for place in range(4)] == [404, 199, 998, 715]
+    for count in range(1, 40):
+        assert sorted(order.permuted(place, count, 5) for place in range(count)) == [*range(count)]
+        epoch = [order.document(number, count, 4, 1) for number in range(2 * count)]
+        assert sorted(epoch[:count]) == sorted(epoch[count:]) == [*range(count)]
+        for at in range(count if count >= 4 else 0):
+            assert len(set(epoch[at : at + 4])) == 4, 'neighbours differ, also between epochs'
+
+
+@pytest.mark.parametrize(('documents', 'multiple', 'lanes', 'most'), [
+    (1, 1, 1, 24), (3, 1, 3, 8), (3, 2, 4, 8), (5, 4, 8, 5), (8, 1, 8, 3), (90, 1, 8, 3),
+])  # fmt: skip
+def test_lanes_with_documents_read_what_was_asked_of_all(documents, multiple, lanes, most):
+    assert order.shared_out(documents, 8, 3, multiple) == (lanes, most)
+    assert order.shared_out(documents, 8, 0, multiple) == (lanes, 0)
 
 
 def test_state_of_the_iterator_is_the_cursor():

@@ -29,11 +29,11 @@ class Texts:
     tokenizer = Bytes()
     tokenizer.begin = 0
 
-    def __init__(self, segments=SEGMENTS, scored=1):
-        self.size, self.scored = segments * LENGTH, scored
+    def __init__(self, segments=SEGMENTS, scored=1, documents=LANES):
+        self.size, self.scored, self.documents = segments * LENGTH, scored, documents
 
     def __len__(self):
-        return LANES
+        return self.documents
 
     def __getitem__(self, index):
         tokens = np.random.default_rng(index).integers(0, VOCAB, SEGMENTS * LENGTH)
@@ -60,6 +60,14 @@ def test_exactly_the_first_segments_are_scored(evaluate, most):
     np.testing.assert_allclose(found.nll, wanted.nll, rtol=1e-5)
     assert f'the first {found.tokens} tokens' in found.protocol
     assert f'all {found.tokens} tokens' in wanted.protocol
+
+
+def test_one_document_is_read_by_one_lane_as_far_as_was_asked_of_all(evaluate):
+    """Share out the segments of lanes that have no document: half of them were never read."""
+    found = evaluate(Texts(documents=1), 4)
+    assert found.tokens == 4 * LENGTH * LANES and '1 lane,' in found.protocol
+    wanted = evaluate(Texts(documents=1, segments=4 * LANES), 0)
+    np.testing.assert_allclose(found.nll, wanted.nll, rtol=1e-5)
 
 
 def test_a_signal_is_obeyed_between_batches(evaluate):

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax.data.content import ORDER
 from longmem_jax.errors import UsageError
 from longmem_jax.training import checksums
 from longmem_jax.training.checkpoint import Checkpointer
@@ -207,6 +208,17 @@ def test_other_data_is_refused_with_what_differs_and_can_be_accepted(opened):
     # What was accepted is now the data of the run, and the position in it counts.
     saver, reports = opened(going_on=accepted)
     assert np.all(saver.restore(abstract())[0].cursor['document'] == 7) and reports == []
+
+
+def test_the_order_of_earlier_versions_is_another_one(opened):
+    """A checkpoint that does not say its order has the first."""
+    save(opened, 2)
+    now = {**DATA, 'content': DATA['content'] | {ORDER: 'version 2'}}
+    with pytest.raises(UsageError, match="'version 1' in the checkpoint, 'version 2' given"):
+        opened(going_on=GoingOn(data=now, settings=SETTINGS))[0].restore(abstract())
+    accepted = GoingOn(data=now, settings=SETTINGS, accept_other_data=True)
+    saver, _ = opened(going_on=accepted)
+    assert not np.any(jax.tree.leaves(saver.restore(abstract())[0].cursor))
 
 
 def test_data_in_another_place_and_other_settings_are_said_in_one_line(opened):
