@@ -29,6 +29,7 @@ from longmem_jax.commands import (
 from longmem_jax.commands.start_from import of_host
 from longmem_jax.commands.train import train
 from longmem_jax.config import checks
+from longmem_jax.data.oddities import oddities
 from longmem_jax.devices import processes, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
@@ -190,6 +191,9 @@ OF_A_RUN = (
     'evaluate', 'generate', 'score', 'inspect', 'play', 'build_datastore', 'train_spalm', 'export',
 )  # fmt: skip
 
+# They read documents.
+OF_TEXTS = ('evaluate', 'floors', 'build_datastore', 'train_spalm', 'tokenize')
+
 _CONFIG = entry.define_config()
 _MODE = flags.DEFINE_enum('mode', 'train', [*MODES, 'compile', 'list'], 'What to do.')
 _WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of the run: checkpoints, events, results.')
@@ -298,6 +302,9 @@ def _run() -> None:
     trained = mode in OF_A_RUN and not of_host(config)
     workdir = prepare_workdir(_WORKDIR.value, trained=trained)
     processes.require_shared(workdir)
+    if mode in OF_TEXTS and jax.process_index() == 0:  # training says it where it says all
+        for text in oddities(config.data):
+            print(f'Warning: {text}.')
     function(Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict())))
 
 

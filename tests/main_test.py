@@ -184,6 +184,16 @@ def test_results_are_evaluated_again_and_floors_shown_beside_them(trained, start
 
 
 @pytest.mark.slow
+def test_every_mode_that_reads_texts_says_what_is_none(start, tmp_path):
+    (tmp_path / 'text').write_bytes('caf\u00e9 '.encode('latin-1') * 9000)
+    settings = ['--config.data.source=text', f'--config.data.path={tmp_path / "text"}']
+    out = run(
+        start, tmp_path / 'out', TINY, f'--workdir={tmp_path / "run"}', '--mode=floors', *settings
+    )
+    assert 'is not UTF-8' in out and 'convert it to UTF-8' in out and 'unigram' in out
+
+
+@pytest.mark.slow
 def test_generation_reads_a_saved_memory_and_goes_on(trained, start, tmp_path):
     """Text read once, saved, loaded elsewhere: the same continuation as reading it all."""
     common = [f'--workdir={trained[0]}', '--mode=generate', '--top_p=1', '--seed=3']

@@ -90,10 +90,10 @@ def base() -> ml_collections.ConfigDict:
         source='text',
         path='',  # 'text', 'parallel': a folder with train, validation, test; 'text' also: one file
         name='',  # 'tfds', 'huggingface': the data set; 'parallel': a TFDS set if path is ''
-        text_field='text',  # field of .jsonl, or column of .parquet and .csv, with the text
+        text_field='text',  # field of .jsonl, or column of .parquet, .csv and .tsv, with the text
         documents='file',  # what a document is: 'file', 'line', 'wiki', 'folder'
         endings=(),  # 'folder': only files with these endings, such as ('.py',)
-        fractions=FRACTIONS,  # of one file: shares for training, validation and test
+        fractions=FRACTIONS,  # of one file, or of files without splits: training, validation, test
         pieces=1,  # parts of every training document, so that one can fill several lanes
         tokenized='',  # folder of tokens that --mode=tokenize writes; '' = tokenized when read
         # Of texts.

@@ -124,7 +124,7 @@ def _files(data: Any, split: str) -> list[tuple[str, Path]] | None:
     if data.source != 'text' or data.documents == 'folder':
         return None
     root = Path(data.path).expanduser()
-    files = [root] if root.is_file() else find_files(root, split)
+    files = [root] if root.is_file() else find_files(root, split, data.fractions)
     folder = root.parent if root.is_file() else root
     return [(str(file.relative_to(folder)), file) for file in files]
 
@@ -135,7 +135,8 @@ def _in_folders(data: Any, split: str) -> list[tuple[str, Path]] | None:
         if data.source == 'stdlib':
             return StandardLibrary(split).files()
         if data.source == 'text' and data.documents == 'folder':
-            return Folders(data.path, split, tuple(data.endings)).files()
+            folders = Folders(data.path, split, tuple(data.endings), tuple(data.fractions))
+            return folders.files()
     except UsageError:  # they are not at hand
         pass
     return None

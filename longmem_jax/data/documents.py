@@ -6,7 +6,10 @@ import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
+from longmem_jax.errors import UsageError
+
 SPLITS = ('train', 'validation', 'test')  # keep the order: the index of a split seeds the tasks
+FRACTIONS = (0.9, 0.05, 0.05)  # of a whole without splits, unless a config has others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,18 +96,36 @@ class Pieces:
         return Document(f'{document.name}[{start}:{end}]', document.text[start:end])
 
 
-def split_seeded(names: Sequence[str], split: str) -> list[str]:
-    """The names of a split: 90 % train, 5 % validation, 5 % test, the same on every machine.
+def require_fractions(fractions: Sequence[float]) -> None:
+    """Raises `UsageError` unless `config.data.fractions` are three shares."""
+    if len(fractions) != 3 or min(fractions) <= 0 or sum(fractions) > 1 + 1e-6:
+        raise UsageError(
+            f'config.data.fractions = {tuple(fractions)}: must be three positive numbers, the '
+            'training, validation and test parts, with a sum of at most 1.'
+        )
+
+
+def split_seeded(
+    names: Sequence[str], split: str, fractions: Sequence[float] = FRACTIONS
+) -> list[str]:
+    """The names of a split, the same on every machine.
 
     Args:
       names: names of documents; the order does not matter.
       split: 'train', 'validation' or 'test'; with three names or more no split is empty.
+      fractions: shares of the splits, rounded down for validation and test.
+
+    Raises:
+      UsageError: wrong shares.
     """
+    require_fractions(fractions)
     ordered = sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
-    held_out = max(len(ordered) // 20, 1)
+    train, validation, test = (max(int(len(ordered) * share + 1e-6), 1) for share in fractions)
+    if sum(fractions) > 1 - 1e-6:
+        train = len(ordered)  # all others
     splits = {
-        'test': ordered[:held_out],
-        'validation': ordered[held_out : 2 * held_out],
-        'train': ordered[2 * held_out :],
+        'test': ordered[:test],
+        'validation': ordered[test : test + validation],
+        'train': ordered[test + validation :][:train],
     }
     return sorted(splits[split])

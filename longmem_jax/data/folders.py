@@ -1,8 +1,9 @@
 """One document per folder: the files of a repository or of a paper's source, one after another."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from longmem_jax.data.documents import Document, split_seeded
+from longmem_jax.data.documents import FRACTIONS, Document, split_seeded
 from longmem_jax.data.stored_files import read_whole
 from longmem_jax.data.text_files import NAMES
 from longmem_jax.errors import UsageError
@@ -14,13 +15,20 @@ class Folders:
     A file next to the folders is a document of its own.
     """
 
-    def __init__(self, path: str, split: str, endings: tuple[str, ...]):
+    def __init__(
+        self,
+        path: str,
+        split: str,
+        endings: tuple[str, ...],
+        fractions: Sequence[float] = FRACTIONS,
+    ):
         """Lists the folders; reads no file.
 
         Args:
           path: `config.data.path`.
           split: 'train', 'validation' or 'test'.
           endings: only files with these endings, such as ('.py',); () = all.
+          fractions: shares of the splits, where they are not folders.
 
         Raises:
           UsageError: no such folder, or no such files.
@@ -44,7 +52,7 @@ class Folders:
                     f'{" ".join(endings) or "of any kind"}; at least 3 are needed to divide them '
                     'into splits, or train/ validation/ test/.'
                 )
-            names = split_seeded(names, split)
+            names = split_seeded(names, split, fractions)
         if not names:
             raise UsageError(
                 f'{self._root}: no files {" ".join(endings) or "of any kind"} (config.data.endings).'

@@ -45,7 +45,7 @@ def load_source(data: Any, split: str) -> Source:
     if data.source == 'stdlib':
         source = StandardLibrary(split)
     elif data.source == 'text' and data.documents == 'folder':
-        source = Folders(data.path, split, tuple(data.endings))
+        source = Folders(data.path, split, tuple(data.endings), tuple(data.fractions))
     elif data.source == 'text':
         source = TextFiles(data.path, split, data.documents, tuple(data.fractions), data.text_field)
     elif data.source == 'tfds':

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from longmem_jax.data.documents import SPLITS
+from longmem_jax.data.documents import FRACTIONS, SPLITS
 from longmem_jax.data.stored_files import FAULTS, PACKED
-from longmem_jax.data.text_files import FRACTIONS, TABLES, find_files, kind_of
+from longmem_jax.data.text_files import TABLES, find_files, has_splits, kind_of
 from longmem_jax.errors import UsageError
 
 LOOKED_AT = 1 << 16  # bytes at the beginning of a file
@@ -27,24 +27,24 @@ def oddities(data: Any) -> Iterator[str]:
     root = Path(data.path).expanduser()
     if data.source != 'text' or not data.path or not root.exists():
         return
-    if root.is_dir() and tuple(data.fractions) != FRACTIONS:
+    if root.is_dir() and tuple(data.fractions) != FRACTIONS and has_splits(root):
         yield (
             f'config.data.fractions = {tuple(data.fractions)} is not used: {root} is a folder '
             'with its own splits'
         )
     if data.documents == 'folder':
         return
-    for file in _files(root):
+    for file in _files(root, data.fractions):
         looks = oddity(file)
         if looks:
             yield (
-                f'{file} looks like {looks}, but is read as a text in UTF-8; convert it to UTF-8, or '
-                'give another config.data.path'
+                f'{file} {looks}, but is read as a text in UTF-8; convert it to UTF-8, or give another '
+                'config.data.path'
             )
 
 
 def oddity(file: Path) -> str:
-    """What a file looks like, if not like text: 'UTF-16'; '' if it does, or cannot be read."""
+    """What a file is, if not a text: 'looks like UTF-16'; '' if it is one, or cannot be read."""
     if kind_of(file) in TABLES:
         return ''
     try:
@@ -54,25 +54,25 @@ def oddity(file: Path) -> str:
         return ''  # who reads it says why
     for mark, name in MARKS.items():
         if begin.startswith(mark):
-            return name
+            return f'looks like {name}'
     text = begin.decode('utf-8', 'ignore').encode()
     cut = 3 if len(begin) == LOOKED_AT else 0  # bytes of a character that is cut
     invalid = max(len(begin) - len(text) - cut, 0)
     if begin.count(0) * 100 > len(begin):
-        return 'UTF-16 or binary data (it has NUL bytes)'
-    return (
-        f'not UTF-8 ({invalid:,} of its first {len(begin):,} bytes are not text)' if invalid else ''
-    )
+        return 'looks like UTF-16 or binary data (it has NUL bytes)'
+    if not invalid:
+        return ''
+    return f'is not UTF-8 ({invalid:,} of its first {len(begin):,} bytes are not text)'
 
 
-def _files(root: Path) -> list[Path]:
+def _files(root: Path, fractions: Any) -> list[Path]:
     """The file, or the first files of every split."""
     if root.is_file():
         return [root]
     found = []
     for split in SPLITS:
         try:
-            found += find_files(root, split)[:FILES]
+            found += find_files(root, split, fractions)[:FILES]
         except UsageError:  # who reads it says why
             continue
     return found

@@ -34,9 +34,9 @@ def permuted(place: int, count: int, *key: int) -> int:
       *key: whole numbers of at most 64 bits.
     """
     half = ((count - 1).bit_length() + 1) // 2
-    mask, secret = (1 << half) - 1, 0
+    mask, secret, place = (1 << half) - 1, 0, int(place)  # numpy's integers overflow
     for part in key:
-        secret = _mixed(secret ^ part)
+        secret = _mixed(secret ^ int(part))
     while True:
         left, right = place >> half, place & mask
         for turn in range(ROUNDS):

@@ -8,6 +8,7 @@ import contextlib
 import gzip
 import lzma
 import os
+import shutil
 import tempfile
 import threading
 import weakref
@@ -19,6 +20,9 @@ from longmem_jax.errors import UsageError
 
 PACKED = {'.gz': gzip.open, '.xz': lzma.open}
 CHUNK = 1 << 20
+MARK = b'\xef\xbb\xbf'  # a byte-order mark, which some editors write at the begin; it is no text
+SMALL = 64 << 20  # bytes that any file may unpack to
+MOST_TIMES = 250  # its own size: a larger file unpacks to more; texts, to less than 20 times
 FAULTS = (OSError, EOFError, lzma.LZMAError, zlib.error)
 
 
@@ -31,14 +35,49 @@ def faults_of(path: Path) -> Iterator[None]:
         raise UsageError(f'{path}: cannot be read ({error}).') from error
 
 
-def read_whole(path: Path) -> bytes:
-    """The unpacked bytes of a file.
+def memory() -> int:
+    """Bytes that may be read at once: half of the memory of this machine."""
+    return os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') // 2
+
+
+def unpacked(path: Path, room: int, where: str) -> Iterator[bytes]:
+    """The bytes of a .gz or .xz file, or of a plain one, a chunk at a time.
+
+    Args:
+      path: the file.
+      room: bytes that it may have, at most.
+      where: whose room that is, and what to do if it is too little.
 
     Raises:
-      UsageError: it cannot be read or unpacked.
+      UsageError: it has more, or is packed as no text is; nothing of more than `room` is unpacked.
+      OSError and others of `FAULTS`: it cannot be read or unpacked.
     """
-    with faults_of(path), PACKED.get(path.suffix, open)(path, 'rb') as file:
-        return file.read()
+    size, most = 0, max(SMALL, MOST_TIMES * path.stat().st_size)
+    with PACKED.get(path.suffix, open)(path, 'rb') as file:
+        while chunk := file.read(CHUNK):
+            size += len(chunk)
+            if size > room:
+                raise UsageError(f'{path}: has more than {room:,} bytes, {where}.')
+            if path.suffix in PACKED and size > most:
+                raise UsageError(
+                    f'{path}: unpacks to more than {most:,} bytes, {MOST_TIMES} times its size, which '
+                    'no text does; if it is one, unpack it yourself.'
+                )
+            yield chunk
+
+
+def read_whole(path: Path) -> bytes:
+    """The unpacked bytes of a file, without a byte-order mark.
+
+    Raises:
+      UsageError: it cannot be read or unpacked, or has no room in memory.
+    """
+    where = (
+        'half of the memory of this machine: cut it into files, or read it by lines '
+        '(--config.data.documents=line)'
+    )
+    with faults_of(path):
+        return b''.join(unpacked(path, memory(), where)).removeprefix(MARK)
 
 
 class StoredFiles:
@@ -58,9 +97,17 @@ class StoredFiles:
                     self._unpacked = tempfile.TemporaryFile(prefix='longmem_jax_')
                     weakref.finalize(self, self._unpacked.close)
                 start = self._unpacked.seek(0, os.SEEK_END)
-                with PACKED[path.suffix](path, 'rb') as file:
-                    while chunk := file.read(CHUNK):
+                folder = tempfile.gettempdir()
+                room = shutil.disk_usage(folder).free * 9 // 10
+                where = (
+                    f'which {folder} has no room for: set TMPDIR to another folder, or unpack it'
+                )
+                try:
+                    for chunk in unpacked(path, room, where):
                         self._unpacked.write(chunk)
+                except BaseException:
+                    self._unpacked.truncate(start)
+                    raise
                 self._unpacked.flush()
                 self._ranges[path] = start, self._unpacked.tell() - start
             return self._ranges[path]

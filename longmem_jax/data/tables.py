@@ -1,4 +1,4 @@
-"""Texts in tables: a column of a .parquet or .csv file, a document per row."""
+"""Texts in tables: a column of a .parquet, .csv or .tsv file, a document per row."""
 
 import threading
 from pathlib import Path
@@ -7,22 +7,25 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv, parquet
 
-from longmem_jax.data.stored_files import PACKED, read_whole
+from longmem_jax.data.stored_files import PACKED, SMALL, memory, read_whole
 from longmem_jax.errors import UsageError, nearest
+
+MOST_ROWS = 1024  # per byte of a file: a larger one repeats what no texts do
+SEPARATORS = {'.csv': ',', '.tsv': '\t'}
 
 
 class Table:
     """The texts of one column, by row.
 
-    Row groups of a .parquet file are read when they are needed, one at a time; the column of a .csv file
-    is held in memory. The first line of a .csv file has the names of the columns.
+    Row groups of a .parquet file are read when they are needed, one at a time; the column of a .csv or
+    .tsv file is held in memory. Its first line has the names of the columns.
     """
 
     def __init__(self, path: Path, field: str):
         """Finds the column.
 
         Args:
-          path: a .parquet or .csv file, maybe packed (.gz, .xz).
+          path: a .parquet, .csv or .tsv file, maybe packed (.gz, .xz).
           field: name of the column.
 
         Raises:
@@ -33,17 +36,18 @@ class Table:
         self._texts: pa.ChunkedArray | None = None
         try:
             source = pa.BufferReader(read_whole(path)) if path.suffix in PACKED else str(path)
-            if Path(path.stem if path.suffix in PACKED else path).suffix == '.csv':
-                self._open_csv(source)
+            kind = Path(path.stem if path.suffix in PACKED else path).suffix
+            if kind in SEPARATORS:
+                self._open_lines(source, SEPARATORS[kind])
             else:
                 self._open_parquet(source)
         except (pa.ArrowException, OSError) as error:
             raise UsageError(f'{path}: cannot be read ({error}).') from error
 
-    def _open_csv(self, source: pa.BufferReader | str) -> None:
+    def _open_lines(self, source: pa.BufferReader | str, separator: str) -> None:
         texts = csv.read_csv(
             source,
-            parse_options=csv.ParseOptions(newlines_in_values=True),
+            parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values=True),
             convert_options=csv.ConvertOptions(column_types={self._field: pa.string()}),
         )
         self._require(texts.schema)
@@ -54,7 +58,21 @@ class Table:
         self._file = parquet.ParquetFile(source)
         self._require(self._file.schema_arrow)
         groups = range(self._file.num_row_groups)
-        rows = [self._file.metadata.row_group(group).num_rows for group in groups]
+        declared = [self._file.metadata.row_group(group) for group in groups]
+        leaves = [self._file.schema.column(leaf).path for leaf in range(len(self._file.schema))]
+        column = leaves.index(self._field)
+        size = self._path.stat().st_size if isinstance(source, str) else source.size()
+        rows = [group.num_rows for group in declared]
+        if min(rows, default=0) < 0 or sum(rows) > max(SMALL, MOST_ROWS * size):
+            raise UsageError(
+                f'{self._path}: declares {sum(rows):,} rows in {size:,} bytes; it is damaged.'
+            )
+        largest = max((g.column(column).total_uncompressed_size for g in declared), default=0)
+        if largest > memory():
+            raise UsageError(
+                f'{self._path}: declares {largest:,} bytes of text in a group of rows, more than '
+                f'{memory():,}, half of the memory of this machine; write it with smaller groups.'
+            )
         self._borders = np.cumsum([0, *rows])
 
     def _require(self, schema: pa.Schema) -> None:

@@ -1,21 +1,22 @@
 """Folders and files of text: plain, JSON lines, tables, gzip and xz.
 
-A folder contains `train/ validation/ test/` (as PG-19 does) or one file for each split. A single file
-is cut by position. Validation may be called valid, val or dev.
+A folder contains `train/ validation/ test/` (as PG-19 does) or one file for each split; the files of
+one that has neither are divided by their names. A single file is cut by position. Validation may be
+called valid, val or dev.
 """
 
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from longmem_jax.data.documents import SPLITS, Document
+from longmem_jax.data.documents import FRACTIONS, SPLITS, Document, require_fractions, split_seeded
 from longmem_jax.data.line_borders import line_borders
-from longmem_jax.data.stored_files import PACKED, StoredFiles, read_whole
+from longmem_jax.data.stored_files import MARK, PACKED, StoredFiles, read_whole
 from longmem_jax.errors import UsageError, nearest
 
 NAMES = {
@@ -23,14 +24,14 @@ NAMES = {
     'validation': ('validation', 'valid', 'val', 'dev'),
     'test': ('test',),
 }
-FRACTIONS = (0.9, 0.05, 0.05)  # of one file, unless a config has others
-TABLES = ('.parquet', '.csv')
+TABLES = ('.parquet', '.csv', '.tsv')
 SUFFIXES = ('.txt', '.jsonl', '.tokens', '.tex', '.py', '.md', '.raw', *TABLES, '')
 HEADING = re.compile(rb' = (?!=).*[^= ] = *\r?')  # of level 1
 WAYS = (
     'Provide the data in one of these ways:\n'
     '  --config.data.path=FOLDER with train/ validation/ test/ of .txt, .jsonl, .parquet, .gz or .xz '
-    'files (the layout of PG-19 itself), or with train.txt validation.txt test.txt, or one FILE;\n'
+    'files (the layout of PG-19 itself), or with train.txt validation.txt test.txt, or with three or '
+    'more texts of any name, or one FILE;\n'
     "  --config.data.source=tfds --config.data.name=pg19 (first: pip install -e '.[tfds]');\n"
     "  --config.data.source=huggingface --config.data.name=NAME (pip install -e '.[hf]')."
 )
@@ -41,12 +42,46 @@ def kind_of(path: Path) -> str:
     return Path(path.stem).suffix if path.suffix in PACKED else path.suffix
 
 
-def find_files(path: Path, split: str) -> list[Path]:
+def find_files(path: Path, split: str, fractions: Sequence[float] = FRACTIONS) -> list[Path]:
     """The files of a split in a folder.
+
+    Args:
+      path: the folder.
+      split: 'train', 'validation' or 'test'.
+      fractions: shares of the splits, for files without any.
 
     Raises:
       UsageError: no such split, or nothing in it.
     """
+    files = _of_split(path, split)
+    if files is None and not has_splits(path):
+        flat = _texts(file for file in path.iterdir() if file.is_file())
+        flat = {file.name: file for file in flat if not file.name.startswith('.')}
+        if len([name for name in flat if kind_of(Path(name)) in SUFFIXES]) >= 3:
+            return [flat[name] for name in split_seeded(list(flat), split, fractions)]
+    if files is not None:
+        return files
+    expected = f'{"/, ".join(NAMES[split])}/ or {split}.txt, .jsonl, .parquet, .csv, .gz, .xz'
+    present = ', '.join(sorted(entry.name for entry in path.iterdir())[:8]) or 'nothing'
+    raise UsageError(
+        f'config.data.path = {path}: no {split} split; expected {expected}; it contains {present}.\n'
+        f'{WAYS}'
+    )
+
+
+def has_splits(path: Path) -> bool:
+    """Whether a folder has a folder or file with the name of any split."""
+    return any(_of_split(path, split) for split in SPLITS)
+
+
+def _texts(files: Iterable[Path]) -> list[Path]:
+    """The files that are texts: beside others a table lists them, as in PG-19."""
+    files = list(files)
+    return [file for file in files if kind_of(file) not in ('.csv', '.tsv')] or files
+
+
+def _of_split(path: Path, split: str) -> list[Path] | None:
+    """The files of a folder or file with the name of a split; None = there is none."""
     for name in NAMES[split]:
         folder = path / name
         if folder.is_dir():
@@ -56,22 +91,15 @@ def find_files(path: Path, split: str) -> list[Path]:
                 if file.is_file()
                 and not any(name.startswith('.') for name in file.relative_to(folder).parts)
             )
-            # Beside texts a table lists them, as in PG-19.
-            files = [file for file in files if kind_of(file) != '.csv'] or files
             if not files:
                 raise UsageError(f'{folder}: has no files; put the texts of the split there.')
-            return files
+            return _texts(files)
         for suffix in SUFFIXES:
             for packed in ('', *PACKED):
                 file = path / f'{name}{suffix}{packed}'
                 if file.is_file():
                     return [file]
-    expected = f'{"/, ".join(NAMES[split])}/ or {split}.txt, .jsonl, .parquet, .csv, .gz, .xz'
-    present = ', '.join(sorted(entry.name for entry in path.iterdir())[:8]) or 'nothing'
-    raise UsageError(
-        f'config.data.path = {path}: no {split} split; expected {expected}; it contains {present}.\n'
-        f'{WAYS}'
-    )
+    return None
 
 
 def _articles(files: StoredFiles, path: Path) -> Iterator[tuple[int, int]]:
@@ -94,7 +122,7 @@ class TextFiles:
       split: 'train', 'validation' or 'test'.
       documents: 'file', 'line' or 'wiki' (an article per level-1 heading); JSON lines and tables are
         a document per line or row in any case.
-      fractions: where a single file is cut.
+      fractions: where a single file is cut, or the files of a folder without splits are divided.
       field: of JSON lines, or column of tables, that has the text.
     """
 
@@ -124,7 +152,7 @@ class TextFiles:
         self._tables: dict[Path, Any] = {}
         # (start, end) of the documents of every file; None = the file is one document.
         self._parts: list[tuple[Path, np.ndarray | None]] = []
-        for file in [root] if root.is_file() else find_files(root, split):
+        for file in [root] if root.is_file() else find_files(root, split, fractions):
             if kind_of(file) in TABLES:
                 from longmem_jax.data.tables import Table  # pyarrow takes long to import
 
@@ -151,11 +179,7 @@ class TextFiles:
 
     def _cut(self, root: Path, split: str, fractions: tuple[float, ...]) -> None:
         """Keeps only the part of a single file that belongs to the split."""
-        if len(fractions) != 3 or min(fractions) <= 0 or sum(fractions) > 1 + 1e-6:
-            raise UsageError(
-                f'config.data.fractions = {tuple(fractions)}: must be three positive numbers, the '
-                'training, validation and test parts, with a sum of at most 1.'
-            )
+        require_fractions(fractions)
         index = SPLITS.index(split)
         borders = self._parts[0][1]
         size = self._files.size(root) if borders is None else len(borders)
@@ -181,7 +205,8 @@ class TextFiles:
             return Document(name, self._tables[path][start])
         if kind_of(path) == '.jsonl':
             return Document(name, self._field_of(path, start, end))
-        return Document(name, self._files.read(path, start, end))
+        text = self._files.read(path, start, end)
+        return Document(name, text if start else text.removeprefix(MARK))
 
     def _field_of(self, path: Path, start: int, end: int) -> bytes:
         """The text of a line of JSON; raises `UsageError` if it has none."""

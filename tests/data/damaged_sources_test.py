@@ -1,14 +1,18 @@
 """Texts that are damaged, or become so while they are read."""
 
 import functools
+import gzip
+import lzma
 import os
 import shutil
 import types
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from longmem_jax.config.base import base
-from longmem_jax.data import hubs
+from longmem_jax.data import hubs, stored_files, tables
 from longmem_jax.data.json_lines import read_examples
 from longmem_jax.data.load import load, load_source
 from longmem_jax.data.sets import cmu_dog
@@ -200,3 +204,48 @@ def test_real_files_of_tfds_that_are_damaged(prepared, fault, tmp_path, monkeypa
         return
     with pytest.raises(UsageError, match='damaged'):
         read()
+
+
+@pytest.mark.parametrize('pack', [gzip.compress, lzma.compress])
+@pytest.mark.parametrize('documents', ['file', 'line'])
+def test_what_unpacks_to_far_more_than_a_text_is_refused(tmp_path, monkeypatch, pack, documents):
+    """A file of some MB would fill the memory, or the temporary folder."""
+    monkeypatch.setattr(stored_files, 'SMALL', 1 << 12)
+    monkeypatch.setattr(stored_files, 'CHUNK', 1 << 10)
+    path = tmp_path / f'train.txt.{"gz" if pack is gzip.compress else "xz"}'
+    path.write_bytes(pack(bytes(1 << 20)))
+    with pytest.raises(UsageError, match=r'unpacks to more than [\d,]+ bytes, 250 times its size'):
+        source = text_files(tmp_path, documents=documents)
+        source[0]
+    path.write_bytes(pack(b'text\n' * 200))
+    assert text_files(tmp_path, documents=documents)[0].text.startswith(b'text')
+
+
+def test_what_has_no_room_is_refused_with_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored_files, 'memory', lambda: 99)
+    (tmp_path / 'train.txt').write_text('line\n' * 20)
+    with pytest.raises(UsageError, match='more than 99 bytes, half of the memory.*documents=line'):
+        text_files(tmp_path)[0]
+    assert text_files(tmp_path, documents='line')[3].text == b'line\n'
+    (tmp_path / 'train.txt').rename(tmp_path / 'a')
+    (tmp_path / 'train.txt.gz').write_bytes(gzip.compress((tmp_path / 'a').read_bytes()))
+    usage = shutil.disk_usage(tmp_path)._replace(free=50)
+    monkeypatch.setattr(stored_files.shutil, 'disk_usage', lambda folder: usage)
+    with pytest.raises(
+        UsageError, match='more than 45 bytes, which .* has no room for: set TMPDIR'
+    ):
+        text_files(tmp_path, documents='line')
+
+
+def test_a_table_that_declares_what_its_bytes_cannot_hold(tmp_path, monkeypatch):
+    path = tmp_path / 'train.parquet'
+    parquet.write_table(pa.table({'text': pa.array(['a' * 40] * 5000).dictionary_encode()}), path)
+    monkeypatch.setattr(tables, 'MOST_ROWS', 1)
+    monkeypatch.setattr(tables, 'SMALL', 100)
+    with pytest.raises(UsageError, match='declares 5,000 rows'):
+        text_files(tmp_path)
+    monkeypatch.setattr(tables, 'SMALL', 10_000)
+    assert text_files(tmp_path)[4999].text == b'a' * 40
+    monkeypatch.setattr(tables, 'memory', lambda: 30)
+    with pytest.raises(UsageError, match='declares [0-9,]+ bytes of text in a group of rows'):
+        text_files(tmp_path)

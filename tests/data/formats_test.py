@@ -24,16 +24,18 @@ def table(**columns):
 @pytest.fixture
 def folder(tmp_path):
     """Each kind of table as the training split of a folder."""
-    for kind in ('parquet', 'csv', 'packed'):
+    for kind in ('parquet', 'csv', 'tsv', 'packed'):
         (tmp_path / kind / 'train').mkdir(parents=True)
     parquet.write_table(table(), tmp_path / 'parquet/train/a.parquet', row_group_size=3)
     csv.write_csv(table(), tmp_path / 'csv/train/a.csv')
+    options = csv.WriteOptions(delimiter='\t')
+    csv.write_csv(table(), tmp_path / 'tsv/train/a.tsv', write_options=options)
     packed = gzip.compress((tmp_path / 'csv/train/a.csv').read_bytes())
     (tmp_path / 'packed/train/a.csv.gz').write_bytes(packed)
     return tmp_path
 
 
-@pytest.mark.parametrize('kind', ['parquet', 'csv', 'packed'])
+@pytest.mark.parametrize('kind', ['parquet', 'csv', 'tsv', 'packed'])
 def test_rows_of_a_column_are_documents(folder, kind):
     assert texts(settings(folder / kind)) == BYTES
     assert texts(settings(folder / kind, text_field='body')) == BYTES[::-1]
@@ -122,9 +124,13 @@ def test_a_later_line_is_named(tmp_path):
         ('a.txt', b'', None),
         ('utf16.txt', 'plain'.encode('utf-16'), 'looks like UTF-16'),
         ('utf16.txt', 'plain text'.encode('utf-16-le'), 'UTF-16 or binary data'),
-        ('latin1.txt', 'caf\u00e9'.encode('latin-1'), '1 of its first 4 bytes are not text'),
+        (
+            'latin1.txt',
+            'caf\u00e9'.encode('latin-1'),
+            'latin1.txt is not UTF-8 (1 of its first 4 bytes are not text), but',
+        ),
         ('a.pdf', b'%PDF-1.7 ...', 'looks like a PDF'),
-        ('random.txt', np.random.default_rng(0).bytes(999), 'not UTF-8'),
+        ('random.txt', np.random.default_rng(0).bytes(999), 'is not UTF-8'),
         ('a.txt.gz', gzip.compress('plain'.encode('utf-16'), mtime=0), 'looks like UTF-16'),
         ('a.txt', gzip.compress(b'plain', mtime=0), 'gzip without its ending'),
         ('a.gz', b'not gzip', None),
@@ -143,7 +149,25 @@ def test_what_is_no_text_is_said(tmp_path, name, content, said):
     assert bool(list(oddities(settings(tmp_path)))) == bool(said)
 
 
+@pytest.mark.parametrize('documents', ['file', 'line'])
+@pytest.mark.parametrize('name', ['a.txt', 'a.txt.gz', 'a.jsonl', 'a.csv', 'a.tsv'])
+def test_a_byte_order_mark_is_no_text(tmp_path, name, documents):
+    """Drop it: editors write it before the first letter, which then has tokens of its own."""
+    texts_of = {'.jsonl': '{"text": "one"}\n', '.csv': 'text\none\n', '.tsv': 'id\ttext\n1\tone\n'}
+    content = texts_of.get(name[1:], 'one').encode('utf-8-sig')
+    path = tmp_path / 'train' / name
+    path.parent.mkdir()
+    path.write_bytes(gzip.compress(content) if name.endswith('.gz') else content)
+    assert texts(settings(tmp_path, documents=documents)) == [b'one']
+    if name.startswith('a.txt'):
+        assert texts(settings(path, fractions=(0.8, 0.1, 0.1))) == [b'on']
+    assert not list(oddities(settings(tmp_path)))
+
+
 def test_fractions_of_a_folder_are_said_to_be_unused(tmp_path):
+    assert not list(oddities(settings(tmp_path, fractions=(0.9, 0.2, 0.2))))  # no splits there
+    (tmp_path / 'train').mkdir()
+    (tmp_path / 'train' / 'a.txt').write_text('a')
     (said,) = oddities(settings(tmp_path, fractions=(0.9, 0.2, 0.2)))
     assert 'config.data.fractions = (0.9, 0.2, 0.2) is not used' in said
     assert not list(oddities(settings(tmp_path))) and not list(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longmem_jax.data.documents import Document, Pieces, cut, split_seeded
+from longmem_jax.data.documents import SPLITS, Document, Pieces, cut, split_seeded
 from longmem_jax.data.load import load_source
 from longmem_jax.errors import UsageError
 from tests.data.reading import settings, texts
@@ -41,6 +41,29 @@ def test_folder_of_splits(books):
     wanted = [b'train a\nend', b'packed b', b'packed c', b'one', 'zw\u00f6lf'.encode()]
     assert texts(settings(books)) == wanted
     assert texts(settings(books), 'validation') == [b'validation a\nend']
+
+
+def test_files_without_splits_are_divided_by_their_names(tmp_path):
+    """A folder of `0.txt ... 19.txt` was refused."""
+    names = [f'{i}.txt' for i in range(20)]
+    for name in names:
+        (tmp_path / name).write_text(name)
+    (tmp_path / 'list.csv').write_text('1,2')  # of the texts
+    (tmp_path / '.hidden').write_text('no')
+
+    def parts(**fields):
+        return [texts(settings(tmp_path, **fields), split) for split in SPLITS]
+
+    assert [len(part) for part in parts()] == [18, 1, 1] and parts() == parts()
+    assert sorted(sum(parts(), [])) == sorted(name.encode() for name in names)
+    found = parts(fractions=(0.5, 0.3, 0.2))
+    assert [len(part) for part in found] == [10, 6, 4] and parts()[2][0] in found[2]
+    assert [len(part) for part in parts(fractions=(0.5, 0.1, 0.1))] == [10, 2, 2]
+    with pytest.raises(UsageError, match='three positive numbers'):
+        parts(fractions=(0.5, 0.5))
+    (tmp_path / 'valid.txt').write_text('a file of a split: the others are none')
+    with pytest.raises(UsageError, match='no train split'):
+        parts()
 
 
 def test_one_file_per_split_and_lines(tmp_path):

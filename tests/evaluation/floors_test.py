@@ -11,6 +11,7 @@ from longmem_jax.commands.floors import show_beside
 from longmem_jax.config.base import base
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.lanes import in_order
+from longmem_jax.data.order import shared_out
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.data.windows import Windows
@@ -53,6 +54,7 @@ def configuration(**evaluate):
 def read_by_lanes(corpus, lanes, most):
     """Targets of the first `most` segments of every lane, sorted, and their bytes."""
     tokens, num_bytes = [], 0.0
+    lanes, most = shared_out(len(corpus), lanes, most)
     for number, (batch, _) in enumerate(in_order(corpus, lanes, LENGTH), start=1):
         tokens.append(batch.targets[batch.valid])
         num_bytes += float(batch.num_bytes.sum())

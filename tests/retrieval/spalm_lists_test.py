@@ -57,6 +57,18 @@ def test_a_pass_reads_every_row_once(corpus, num_lanes, context):
     np.testing.assert_array_equal(counts, 1)
 
 
+def test_lanes_that_begin_inside_of_documents_have_the_rows_of_their_tokens(corpus):
+    tokens = np.concatenate([corpus[i].tokens for i in range(len(corpus))])
+    segments = read(corpus, 30, num_lanes=2 * len(corpus), length=2, seed=4)
+    rows = np.concatenate([rows[inputs.valid] for inputs, rows, _ in segments])
+    for inputs, found, _ in segments:
+        np.testing.assert_array_equal(tokens[found[inputs.valid]], inputs.targets[inputs.valid])
+    assert len(np.unique(rows)) == len(tokens)
+    again = read(corpus, 10, segments[4][2], num_lanes=2 * len(corpus), length=2, seed=4)
+    for (_, found, _), (_, wanted, _) in zip(again, segments[5:], strict=False):
+        np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize('num_lanes', [1, 3])
 def test_training_goes_on_after_a_pass_and_from_any_place(corpus, num_lanes):
     tokens = np.concatenate([corpus[i].tokens for i in range(len(corpus))])
