@@ -12,7 +12,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers import feature_maps
+from longmem_jax.layers import feature_maps, triangular
 
 RULES = ('linear', 'delta', 'delta_sequential')
 HIGHEST = jax.lax.Precision.HIGHEST  # accelerators would round float32 to bfloat16 or TF32
@@ -145,7 +145,7 @@ def write(
       values: [batch, heads, n, d_value].
       rule: 'linear' adds values; 'delta' adds their difference from what the memory returns, with
         the memory as it was before the segment for all tokens; 'delta_sequential' does so token
-        by token (in parallel, by one triangular solve), for `normalizer='none'`.
+        by token (in parallel, by `triangular.solve_unit_lower`), for `normalizer='none'`.
       normalizer, guard, epsilon: see `read`.
     """
     values = values.astype(features.dtype)
@@ -154,10 +154,6 @@ def write(
     if rule == 'delta_sequential':
         # Token t must subtract what tokens before it added: (1 + strictly lower(K K^T)) U = V.
         overlap = jnp.einsum('bhik,bhjk->bhij', features, features, precision=HIGHEST)
-        overlap = jnp.tril(overlap, -1)
-        identity = jnp.eye(features.shape[2], dtype=features.dtype)[None, None]
-        values = jax.lax.linalg.triangular_solve(
-            overlap + identity, values, left_side=True, lower=True, unit_diagonal=True
-        )
+        values = triangular.solve_unit_lower(overlap, values)
     written = jnp.einsum('bhnk,bhnv->bhkv', features, values, precision=HIGHEST)
     return add(pairs, Pairs(written, features.sum(axis=2)))

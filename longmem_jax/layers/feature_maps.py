@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from longmem_jax.layers import triangular
+
 RANDOM = ('normal', 'orthogonal')
 FOURIER_SCALE = 0.1  # of the random features of RFA's released code
 
@@ -60,8 +62,9 @@ def draw_matrices(key: jax.Array, shape: tuple[int, int, int], kind: str) -> jax
     if kind == 'normal':
         return jax.random.normal(key, shape, jnp.float32)
     heads, size, head_dim = shape
-    bases = jax.random.orthogonal(key, head_dim, (heads, -(-size // head_dim)))
-    directions = bases.astype(jnp.float32).reshape(heads, -1, head_dim)[:, :size]
+    bases = (heads, -(-size // head_dim), head_dim, head_dim)
+    bases = triangular.orthonormal(jax.random.normal(key, bases, jnp.float32))
+    directions = bases.reshape(heads, -1, head_dim)[:, :size]
     like = jax.random.normal(of_lengths, shape, jnp.float32)
     return directions * jnp.linalg.norm(like, axis=-1, keepdims=True)
 

@@ -1,5 +1,8 @@
 """Associative memory and Infini-attention: recall, repeated updates, precision, gates."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +13,7 @@ from longmem_jax.layers import associative
 from longmem_jax.memory.infini import InfiniAttention
 from longmem_jax.models.parameters import unbox
 from longmem_jax.models.stack import make_settings
-from longmem_jax.segment import read_segments
+from tests.processes import environment
 from tests.toys import LENGTH, model_config, random_segments, run, toy, with_config
 
 READING = ('sum', 'clamp', 1e-6)
@@ -84,29 +87,6 @@ def test_long_streams_stay_finite(rule):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(states))
 
 
-def test_gradients_reach_earlier_segments_only_where_asked():
-    model, params = toy('infini')
-    segments = random_segments(segments=3)
-
-    def last(params, stopped):
-        changed = with_config(
-            'infini', infini=dict(model.config.infini.to_dict(), gradients=not stopped)
-        )
-
-        def read(state, segment, key):
-            logits, state, _ = changed.apply({'params': params}, segment, state, train=False)
-            return state, jax.nn.logsumexp(logits).sum()
-
-        state = model.apply({'params': params}, 2, method='initial_state')
-        return read_segments(read, state, segments, jax.random.key(0))[1][-1]
-
-    through, stopped = (jax.jit(jax.grad(last), static_argnums=1)(params, s) for s in (False, True))
-    values = [
-        g['block_0']['attention']['projections']['value']['kernel'] for g in (through, stopped)
-    ]
-    assert np.abs(values[0] - values[1]).max() > 1e-5
-
-
 def test_first_gates_are_constant_or_drawn():
     settings = make_settings(model_config('infini', num_heads=512), LENGTH)
 
@@ -118,3 +98,38 @@ def test_first_gates_are_constant_or_drawn():
     assert np.all(betas(gate_init=0.5) == 0.5)
     drawn = betas(gate_init=0.5, gate_std=2.0)
     assert abs(drawn.mean() - 0.5) < 0.3 and abs(drawn.std() - 2.0) < 0.3
+
+
+TRAINING = """
+import os
+if hasattr(os, 'sched_setaffinity'):
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+import jax, jax.numpy as jnp
+from longmem_jax.models.kinds import make_model
+from longmem_jax.segment import read_segments
+from tests.toys import model_config, parameters, random_segments
+
+sizes = dict(num_heads=4, head_dim=32, d_model=128)
+model = make_model(model_config('infini:sequential', **sizes), 32)
+segments = random_segments(batch=16, length=32)
+
+def loss(params):
+    def read(state, segment, key):
+        logits, state, _ = model.apply({'params': params}, segment, state, train=False)
+        return state, jnp.square(jax.nn.log_softmax(logits)).mean()
+
+    state = model.apply({'params': params}, 16, method='initial_state')
+    return read_segments(read, state, segments, jax.random.key(0))[1].mean()
+
+params, gradient = parameters(model), jax.jit(jax.grad(loss))
+for _ in range(20):
+    params = jax.tree.map(lambda p, g: p - 0.01 * g, params, gradient(params))
+jax.block_until_ready(params)
+"""
+
+
+@pytest.mark.slow
+def test_two_threads_train_the_sequential_delta_rule_to_the_end():
+    """Two LAPACK solves at once, on two cores, waited for each other without end."""
+    variables = environment() | {'XLA_FLAGS': ''}
+    subprocess.run([sys.executable, '-c', TRAINING], env=variables, timeout=600, check=True)
