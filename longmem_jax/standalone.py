@@ -59,6 +59,7 @@ class Layer(nn.Module):
             shared=shared(self.settings, name='shared') if shared else None,
             **fields,
         )
+        self.drop = nn.Dropout(self.settings.dropout)
 
     def start(self, batch_size: int) -> State:
         """The state before the first token of a document; needs no parameters.
@@ -99,7 +100,9 @@ class Layer(nn.Module):
             read. None = in no row. For documents that begin inside a segment see
             `segment.split_at_starts`.
           train: turns on dropout (needs `rngs={'dropout': key}`) and the random draws of memories
-            that have any (needs `rngs={'memory': key}`).
+            that have any (needs `rngs={'memory': key}`). `dropout` is the rate of y, in every layer,
+            and of hidden activations and position embeddings where a layer has them;
+            `attention_dropout` is that of attention weights, where a layer has any.
 
         Returns:
           y [batch, length, d_model] of the layer's dtype, zeros at padding; the state after the
@@ -121,6 +124,7 @@ class Layer(nn.Module):
         state = reset_lanes(start, fresh, state)
         x = packing.pack(x.astype(self.settings.dtype))
         y, state, aux = self.inner(x, state, segment, train=train)
+        y = self.drop(y, deterministic=not train)  # as a block of a model does with every layer
         y = packing.unpack(y)
         return jnp.where(valid[..., None], y, jnp.zeros_like(y)), state, aux
 

@@ -4,6 +4,7 @@ import functools
 import inspect
 import pickle
 
+import flax.errors
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -83,6 +84,46 @@ def test_padding_and_starts_are_the_layers_own_matter(name):
     reset, _, _ = read(params, x[1], full, start=jnp.asarray([True, False]))
     fresh, _, _ = read(params, x[1], state)
     np.testing.assert_allclose(reset[0], fresh[0], atol=1e-5, err_msg='start did not reset')
+
+
+@pytest.mark.parametrize('name', OWN_CODE)
+def test_every_layer_asks_for_the_key_of_its_dropout(name):
+    """Whether it is drawn shows without compiling; the next test runs it."""
+    (_, params), x = initialised(name), inputs()[0]
+    layer = small(name, dropout=0.5)
+    state, key = layer.start(BATCH), jax.random.key(2)
+
+    def read(rngs, train):
+        return jax.eval_shape(
+            lambda: layer.apply(params, x, state, train=train, rngs={'memory': key} | rngs)
+        )
+
+    read({'dropout': key}, True)
+    read({}, False)
+    with pytest.raises(flax.errors.InvalidRngError, match='dropout'):
+        read({}, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', OWN_CODE)
+def test_dropout_changes_the_output_of_every_layer_in_training(name):
+    (plain, params), x = initialised(name), inputs()[0]
+    layer = small(name, dropout=0.5)
+    state, key = layer.start(BATCH), jax.random.key(2)
+
+    @functools.partial(jax.jit, static_argnames=('layer', 'train'))
+    def read(key, *, layer, train):
+        rngs = {'memory': jax.random.key(0), 'dropout': key}
+        return layer.apply(params, x, state, train=train, rngs=rngs)[0]
+
+    first, again, other = (
+        read(key, layer=layer, train=True) for key in (key, key, jax.random.key(3))
+    )
+    np.testing.assert_array_equal(first, again)
+    assert 0.1 < np.mean(np.asarray(first) == 0) < 0.9, f'{name}: dropout drops what it returns'
+    assert np.abs(first - other).max() > 0, f'{name}: dropout does not depend on its key'
+    evaluated = read(key, layer=layer, train=False)
+    np.testing.assert_array_equal(evaluated, read(key, layer=plain, train=False))
 
 
 @pytest.mark.parametrize('name', OWN_CODE)
