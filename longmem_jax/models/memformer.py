@@ -87,7 +87,14 @@ def recipe(scale: Scale) -> Recipe:
     away.
     """
     position, notes = scale.position()
-    encoder = max(scale.layers // 2, 1)
+    encoder, slot_heads = max(scale.layers // 2, 1), 0
+    if scale.d_model % scale.num_heads:
+        fitting = range(1, scale.num_heads + 1)
+        slot_heads = max(heads for heads in fitting if scale.d_model % heads == 0)
+        notes += (
+            f'slot_heads = {slot_heads}: {scale.num_heads} heads do not divide d_model = '
+            f'{scale.d_model}, and slots are split into heads',
+        )
     fields = dict(
         encoder='slot_attention',
         num_encoder_layers=encoder,
@@ -95,7 +102,7 @@ def recipe(scale: Scale) -> Recipe:
         num_summaries=4,
         temperature=0.25,
         bias_std=0.05 * scale.d_model**-0.5,
-        slot_heads=0,
+        slot_heads=slot_heads,
         forgets=True,
         normalized=True,
     )

@@ -5,10 +5,11 @@ import importlib.util
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from longmem_jax.config import checks
-from longmem_jax.config.base import base
+from longmem_jax.config.base import base, stack
 from longmem_jax.config.recipes import given, recipes, scale_of, section, use
 from longmem_jax.errors import UsageError
 from longmem_jax.pretrained.grafting import grafts
@@ -290,6 +291,39 @@ def test_every_memory_goes_into_every_config(path):
         assert typed.to_dict() == config.to_dict(), 'variants apply as declared, not as typed'
 
 
+def shapes(number):
+    """Random shapes of models: heads that divide no width, odd widths, one layer, short segments."""
+    random = np.random.default_rng(0)
+    draw = lambda *values: int(random.choice(values))  # noqa: E731
+    for _ in range(number):
+        heads, head_dim = draw(1, 3, 5, 6, 7), draw(3, 8, 12, 41)
+        segment = draw(2, 6, 32, 100, 512)
+        yield dict(
+            num_heads=heads,
+            head_dim=head_dim,
+            d_model=draw(heads * head_dim, 35, 151, 2048, random.integers(1, 300)),
+            num_layers=draw(1, 2, 5),
+            segment_length=segment,
+            evaluated=draw(segment, 2 * segment, 4),
+        )
+
+
+@pytest.mark.parametrize('memory', recipes())
+def test_every_memory_takes_every_shape(memory):
+    for shape in shapes(25):
+        config = get_config(QUICKSTART)
+        model = config.model
+        for field in ('num_heads', 'head_dim', 'd_model'):
+            model[field] = shape[field]
+        model.d_embed = shape['d_model']
+        stack(model, shape['num_layers'], 'local', 'dense')
+        config.train.segment_length = shape['segment_length']
+        config.evaluate.segment_length = shape['evaluated']
+        use(config, memory)
+        found = checks.find_faults(config, 1)
+        assert found == [], f'{shape}: mend the recipe of {memory}\n{found}'
+
+
 def test_what_a_shape_forbids_is_noted_in_the_config():
     wikitext = next(path for path in FILES if path.stem == 'wikitext103')
     notes = {name: get_config(wikitext, f'memory={name}').notes for name in recipes()}
@@ -297,6 +331,11 @@ def test_what_a_shape_forbids_is_noted_in_the_config():
     assert 'rate = 2' in notes['compressive'][0]
     assert 'blocks of 8192' in notes['memorizing'][0]
     assert notes['transformer_xl'] == ()
+    odd = get_config(wikitext, '')
+    odd.model.num_heads, odd.model.head_dim = 6, 64
+    odd.model.d_model = odd.model.d_embed = 2048
+    use(odd, 'memformer')
+    assert odd.model.memformer.slot_heads == 4 and 'slot_heads = 4' in str(odd.notes)
     assert get_config(wikitext, 'memory=infini').model.infini.position == 't5'
 
 

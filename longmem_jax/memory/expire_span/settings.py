@@ -74,5 +74,7 @@ def recipe(scale: Scale) -> Recipe:
         initial_share=min(0.75, 3 * segment / scale.reach),
     )
     if full_capacity(fields | {'limit': 0}) > CAPACITY:
-        fields['capacity'] = max(CAPACITY, 2 * segment)
+        fields['capacity'] = max(CAPACITY, 2 * segment, scale.evaluated)
+    elif full_capacity(fields | {'limit': 0}) < scale.evaluated:
+        fields['capacity'] = scale.evaluated  # the last segment is always kept
     return Recipe({'expire_span': fields}, loss_weights={'expire_span': 1e-6})

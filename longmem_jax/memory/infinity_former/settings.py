@@ -113,7 +113,8 @@ def recipe(scale: Scale) -> Recipe:
     """
     segment = scale.segment
     tau = KEPT ** (segment / max(scale.memories, 2 * segment))
-    narrowest = max(scale.widths[0], 1.5 * spacing(segment, scale.samples, tau))
+    shortest = min(segment, scale.evaluated)
+    narrowest = max(scale.widths[0], 1.5 * spacing(shortest, scale.samples, tau))
     widths = (narrowest, max(scale.widths[-1], 2 * narrowest))
     per_width = max(scale.basis / len(widths), 1 / (1.5 * narrowest))
     fields = dict(
