@@ -65,19 +65,21 @@ class HeadsOut(nn.Module):
       d_model: width of the result.
       dtype: compute dtype; the kernel [heads, head_dim, d_model] is float32.
       kernel_init: initialiser of the kernel.
+      axis: logical axis of the heads, see `HeadsIn`.
       bias: adds a bias [d_model].
     """
 
     d_model: int
     dtype: Any
     kernel_init: Callable
+    axis: str = 'heads'
     bias: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Projects `x` [batch, num_heads, length, head_dim] to [batch, length, d_model]."""
         _, heads, _, head_dim = x.shape
-        init = nn.with_logical_partitioning(self.kernel_init, ('heads', 'head_dim', 'embed'))
+        init = nn.with_logical_partitioning(self.kernel_init, (self.axis, 'head_dim', 'embed'))
         kernel = self.param('kernel', init, (heads, head_dim, self.d_model))
         flat = kernel.astype(self.dtype).reshape(-1, self.d_model)
         by_position = jnp.swapaxes(x.astype(self.dtype), 1, 2)
@@ -91,50 +93,69 @@ class HeadsOut(nn.Module):
 class Projections(nn.Module):
     """Queries, keys and values of the heads, and the output: the four maps of an attention layer.
 
-    `out` maps [batch, num_heads, length, head_dim] to [batch, length, d_model]. `query`, `key` and
+    `out` maps [batch, heads, length, width] to [batch, length, d_model]. `query`, `key` and
     `value` are the modules themselves, for layers that turn them into pure functions.
 
     Attributes:
       settings: sizes of the model, `attention_bias` and `num_kv_heads`.
       bias: all four have biases, as a layer's paper asks for; False = as `settings.attention_bias`.
+      key_dim: width of queries and keys; 0 = head_dim, which is that of values.
+      query_heads: heads of queries; 0 = num_heads.
+      key_heads, value_heads: heads of keys and of values; 0 = kv_heads. See `repeat_heads` for layers in
+        which several heads of values share a query and a key.
     """
 
     settings: ModelSettings
     bias: bool = False
+    key_dim: int = 0
+    query_heads: int = 0
+    key_heads: int = 0
+    value_heads: int = 0
 
     def setup(self):
         settings = self.settings
         biased = self.bias or settings.attention_bias in ('qkv', 'all')
-        heads = dict(
-            head_dim=settings.head_dim,
-            bias=biased,
-            dtype=settings.dtype,
-            kernel_init=initializers.kernel(settings),
+        common = dict(bias=biased, dtype=settings.dtype, kernel_init=initializers.kernel(settings))
+        keyed = dict(
+            head_dim=self.key_dim or settings.head_dim,
+            norm=settings.head_norm,
+            epsilon=settings.norm_epsilon,
         )
-        normed = dict(norm=settings.head_norm, epsilon=settings.norm_epsilon)
-        self.query = HeadsIn(num_heads=settings.num_heads, **heads, **normed)
-        heads.update(
-            num_heads=settings.kv_heads, axis='kv_heads' if settings.num_kv_heads else 'heads'
-        )
-        self.key, self.value = HeadsIn(**heads, **normed), HeadsIn(**heads)
+        shared = 'kv_heads' if settings.num_kv_heads else 'heads'
+        self.query = HeadsIn(**self._heads(self.query_heads), **common, **keyed)
+        self.key = HeadsIn(**self._heads(self.key_heads, shared), **common, **keyed)
+        values = self._heads(self.value_heads, shared)
+        self.value = HeadsIn(head_dim=settings.head_dim, **values, **common)
         biased = self.bias or settings.attention_bias in ('out', 'all')
+        # What is read has the heads of the values, or of the queries that share them.
+        largest = max(self.query.num_heads, self.value.num_heads)
         self.out = HeadsOut(
             d_model=settings.d_model,
+            axis=self._heads(largest)['axis'],
             bias=biased,
             dtype=settings.dtype,
             kernel_init=initializers.kernel(settings, inputs=2, residual=True),
         )
 
+    def _heads(self, number: int, shared: str = 'heads') -> dict[str, Any]:
+        """Number and logical axis of heads; 0 = the model's number, of keys and values if `shared`."""
+        settings = self.settings
+        if not number:
+            of_model = settings.num_heads if shared == 'heads' else settings.kv_heads
+            return dict(num_heads=of_model, axis=shared)
+        # A mesh is checked for the model's heads alone: others are on every device.
+        return dict(num_heads=number, axis='heads' if number == settings.num_heads else 'kv_heads')
+
     def queries(self, x: jax.Array) -> jax.Array:
-        """Queries of `x` [batch, length, d_model]: [batch, num_heads, length, head_dim]."""
+        """Queries of `x` [batch, length, d_model]: [batch, query_heads, length, key_dim]."""
         return self.query(x)
 
     def keys(self, x: jax.Array) -> jax.Array:
-        """Keys of `x` [batch, length, d_model]: [batch, kv_heads, length, head_dim]."""
+        """Keys of `x` [batch, length, d_model]: [batch, key_heads, length, key_dim]."""
         return self.key(x)
 
     def values(self, x: jax.Array) -> jax.Array:
-        """Values of `x` [batch, length, d_model]: [batch, kv_heads, length, head_dim]."""
+        """Values of `x` [batch, length, d_model]: [batch, value_heads, length, head_dim]."""
         return self.value(x)
 
 

@@ -1,19 +1,24 @@
 """The shared model settings have an effect in every attention layer."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 from longmem_jax.generation.stream import open_stream, read_token
+from longmem_jax.layers import low_rank
 from longmem_jax.layers.norms import Norm
-from longmem_jax.layers.projections import repeat_heads
+from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.memory.registry import ATTENTION
 from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.models.stack import make_settings
 from longmem_jax.training.optimizer import parameter_path
 from tests import toys
-from tests.toys import BATCH, LENGTH, OWN_CODE, random_segments, run, with_config
+from tests.toys import BATCH, LENGTH, OWN_CODE, model_config, random_segments, run, with_config
 
 # Layers in which scores are linear in the queries, so that a factor may stand in either; the others
 # read a memory with features or densities of queries, normalise them, or add biases to them.
@@ -98,6 +103,44 @@ def test_every_attention_layer_has_the_biases_of_the_model(name, bias, wanted):
         path.split('/')[3] for path in found if path.startswith(start) and 'bias' in path
     )
     assert ' '.join(biases) == wanted, 'use `Projections` for all four maps'
+
+
+def test_widths_and_heads_of_a_layers_own():
+    """Values twice as wide as keys, and twice as many: the same paths, biases, norms and axes."""
+    settings = dataclasses.replace(
+        make_settings(model_config('local'), LENGTH),
+        num_heads=4, attention_bias='all', head_norm='rmsnorm',
+    )  # fmt: skip
+    own = Projections(settings, key_dim=4, query_heads=2, key_heads=2, value_heads=4)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 16)), jnp.float32)
+
+    def read(layer, x):
+        values = layer.values(x)
+        scores = repeat_heads(layer.queries(x) * layer.keys(x), 4).sum(-1, keepdims=True)
+        return layer.out(scores * values)
+
+    boxed = own.init(jax.random.key(0), x, method=read)
+    params = nn.unbox(boxed)['params']
+    shapes = {'/'.join(path): leaf.shape for path, leaf in flatten_dict(params).items()}
+    assert shapes == {
+        'query/kernel': (16, 2, 4), 'query/bias': (2, 4), 'query/norm/scale': (4,),
+        'key/kernel': (16, 2, 4), 'key/bias': (2, 4), 'key/norm/scale': (4,),
+        'value/kernel': (16, 4, 8), 'value/bias': (4, 8),
+        'out/kernel': (4, 8, 16), 'out/bias': (16,),
+    }  # fmt: skip
+    axes = {
+        '/'.join(path): names[-3:]
+        for path, names in flatten_dict(nn.get_partition_spec(boxed)['params']).items()
+        if path[-1] == 'kernel'
+    }
+    assert axes['query/kernel'] == axes['key/kernel'] == ('embed', 'kv_heads', 'head_dim')
+    assert axes['value/kernel'] == ('embed', 'heads', 'head_dim')
+    assert axes['out/kernel'] == ('heads', 'head_dim', 'embed')
+    plain = own.apply({'params': params}, x, method=read)
+    ones = {'a': jnp.ones((16, 1)), 'b': jnp.ones((1, 4, 8)), 'scale': jnp.ones(())}
+    more = params | {'value': params['value'] | {low_rank.NAME: ones}}
+    with nn.intercept_methods(low_rank.intercept):
+        assert np.abs(own.apply({'params': more}, x, method=read) - plain).max() > 1e-3
 
 
 def test_a_layer_keeps_the_biases_of_its_paper():
