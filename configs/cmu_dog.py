@@ -12,10 +12,11 @@ cores: of the `path` of a small host, or without it of a model that has learned 
 
 Not the paper's: `segment_length`, 510 for 512, and `memory_length` of `compressive`: a rate of 3 must
 divide both. `num_samples`, `ridge`, `sigma_sq_min`, `clip_norm`, `train.loss_weights.kl`, `length`,
-`temperature`, `top_p` and `min_history` are those of the released code. `num_lanes` 4, a conversation
-each for four devices, where the paper has batches of 1; `num_steps` is five epochs of these. Speakers
-are letters of the text, not tokens of their own. Positions of compressed vectors: `position`, a bias
-like ALiBi's, and a learned one per head with which they begin almost closed. `dtype` bfloat16 is ours.
+`temperature`, `top_p` and `min_history` are those of the released code. `biases`, `padding`, `kl` and
+`num_bins` are as in `gpt2_wikitext103.py`. `num_lanes` 4, a conversation each for four devices, where
+the paper has batches of 1; `num_steps` is five epochs of these. Speakers are letters of the text, not
+tokens of their own. Positions of compressed vectors: `position`, a bias like ALiBi's, and a learned one
+per head with which they begin almost closed. `dtype` bfloat16 is ours.
 """
 
 from longmem_jax.config.base import base, two_cores

@@ -9,13 +9,15 @@ backbone, of which the paper draws the first (Fig. 10); `transformer_xl_dai` is 
 What the paper does not list is "the same as the small enwik8 experiments": rate, warm-up, batch,
 ramp, loss weight, random shortening.
 
-Not the paper's: `capacity`: the paper reserves nothing in advance; 4,096 memories per layer and
-lane are four times the first spans. `num_heads` 8 and `initial_share` are enwik8's; `cutoffs`,
-`div_val` and `scale_embedding` those of Baevski and Auli's and Dai et al.'s models of this text.
-The baselines' lengths are not given: `model.adaptive_span.max_span` 2,048 of
+Not the paper's: `capacity`: the paper reserves nothing in advance; 4,096 memories per layer and lane
+are four times the first spans. `num_heads` 8 and `initial_share` are enwik8's; `cutoffs`, `div_val` and
+`scale_embedding` those of Baevski and Auli's and Dai et al.'s models of this text. `init` and
+`init_std`: kernels and tables begin with a deviation of d_model**-0.5, not with PyTorch's kernels and
+N(0, 1) tables as in enwik8: here the tables are the output layer, too, and logits would begin 32 times
+as large. The baselines' lengths are not given: `model.adaptive_span.max_span` 2,048 of
 `memory=transformer_xl`; of `memory=compressive` `memory_length` 2,048 and `compressed_length` 512.
-`model.adaptive_span.ramp`, `model.adaptive_span.initial_share` and
-`train.loss_weights.adaptive_span` are those of Adaptive-Span's own scripts.
+`model.adaptive_span.ramp`, `model.adaptive_span.initial_share` and `train.loss_weights.adaptive_span`
+are those of Adaptive-Span's own scripts.
 """
 
 from longmem_jax.config.base import base, size, two_cores

@@ -14,10 +14,12 @@ Not the paper's: it gives neither `num_samples`, `ridge`, `sigma_sq_min`, `thres
 released code's, whose optimizer `name` is AdamW without decay. The released code reads the articles in
 their order and carries the memory over their borders; here they are shuffled and every article begins
 with an empty one. `num_steps`: an epoch of about 118 million tokens. `kl`: the divergence of Eq. 20,
-without the mean term that the released settings add. `memory_length`: hidden vectors that wait to be
-compressed, a segment, are not named; nor is `compression`. Positions of compressed vectors: `position`,
-a bias like ALiBi's, and a learned one per head with which they begin almost closed. `mesh`: all
-devices do the same work, as a batch is a single segment.
+without the mean term that the released settings add. `biases`: Eqs. 9 and 10 have none, as in that
+code, though the paper calls them affine. `padding`: the signal is pulled to zero outside of [0, 1], as
+in that code and in no equation. `num_bins` of sticky memories, 128, is ours. `memory_length`: hidden
+vectors that wait to be compressed, a segment, are not named; nor is `compression`. Positions of
+compressed vectors: `position`, a bias like ALiBi's, and a learned one per head with which they begin
+almost closed. `mesh`: all devices do the same work, as a batch is a single segment.
 """
 
 from longmem_jax.configs import _gpt2_fine_tuning

@@ -7,12 +7,15 @@ memories 24.22. `:sticky=sampled`, `:sticky=sampled_inside` or `:sticky=quantile
 `:memory=transformer_xl` and `:memory=compressive` are the baselines; `:tiny` is for two cores.
 
 Not the paper's: `threshold_kind`. The paper names a "memory threshold of 900 tokens" and does not say
-what happens there. We clear the memory when 900 vectors have been written: its code for GPT-2 does so at
-2,048, and its figures "after 5 updates" show all that 900 = 6 x 150 vectors allow, a first fit and 5
+what happens there. We clear the memory when 900 vectors have been written: its code for GPT-2 does so
+at 2,048, and its figures "after 5 updates" show all that 900 = 6 x 150 vectors allow, a first fit and 5
 updates. `num_samples`, `ridge` and `sigma_sq_min` are those of the released GPT-2 code (no code was
-released for this experiment). `rate`: a slot must not cross the border of a segment here, and 4 does not
-divide 150. `segment_length`, `clip_norm` and `dropout` are Transformer-XL's on this corpus, to which the
-paper refers for its architecture; so are `cutoffs` and `init_std`. `groups`: the gate of what is
+released for this experiment). `rate`: a slot must not cross the border of a segment here, and 4 does
+not divide 150. `segment_length`, `clip_norm` and `dropout` are Transformer-XL's on this corpus, to
+which the paper refers for its architecture; so are `cutoffs` and `init_std`. `biases`: Eqs. 9 and 10
+have none, as in the released code, though the paper calls them affine. `padding`: the signal is pulled
+to zero outside of [0, 1], as in that code and in no equation. `kl`: the divergence of Eq. 20; Eq. 21 is
+printed without its square. `num_bins` of sticky memories, 128, is ours. `groups`: the gate of what is
 written has twice the rate of the rest.
 """
 

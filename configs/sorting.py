@@ -15,8 +15,11 @@ Not the paper's: `rate`, the largest of its range that divides the segment, 4 at
 16,000. `num_samples`, `ridge`, `sigma_sq_min`, `d_model`, `d_feed_forward`, `dropout` and `clip_norm`
 are those of the released script, since the paper does not give them; the script has 512 functions, a
 learning rate of 2e-4 and a KL weight of 1e-6 where the paper, and so this file, has 1,024, 2.5e-4 and
-1e-5. `init_std` is the script's. `groups`: the gate of what is written has twice the rate of the rest.
-The best checkpoint by validation is not looked for: the last one is tested.
+1e-5. `init_std` is the script's. `biases`: Eqs. 9 and 10 have none, as in the script, though the paper
+calls them affine (`:tiny` has them). `padding`: the signal is pulled to zero outside of [0, 1], as in
+the script and in no equation. `kl`: the divergence of Eq. 20; Eq. 21 is printed without its square.
+`num_bins` of sticky memories, 128, is ours. `groups`: the gate of what is written has twice the rate of
+the rest. The best checkpoint by validation is not looked for: the last one is tested.
 """
 
 from longmem_jax.config.base import base, size, two_cores

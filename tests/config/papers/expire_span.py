@@ -179,6 +179,8 @@ WIKITEXT103_OURS = {
     'model.cutoffs': (20_000, 40_000, 200_000),
     'model.div_val': 4,
     'model.scale_embedding': True,
+    'model.init': 'normal',
+    'model.init_std': 0.0,
 }
 COLLISION = {  # released
     **ADAM,

@@ -33,6 +33,13 @@ WIKITEXT = {
 }
 CONTINUOUS = 'model.infinity_former'
 GATE = {'optimizer.groups': (('attention/memory/gate_', 2.0, False),), 'model.init_std': 0.02}
+# Of the released code, or ours where the sticky memories leave a choice.
+CHOSEN = {
+    f'{CONTINUOUS}.biases': False,
+    f'{CONTINUOUS}.padding': True,
+    f'{CONTINUOUS}.num_bins': 128,
+    f'{CONTINUOUS}.kl': 'true',
+}
 GPT2 = {
     'parameters': (124_000_000, 124_500_000),
     'model.num_layers': 12,
@@ -62,13 +69,12 @@ GPT2_COMPRESSIVE = {
     'model.compressive.reconstruction': 'attention',
     'train.loss_weights.compression': 1.0,
 }
-GPT2_OURS = {
+GPT2_OURS = CHOSEN | {
     f'{CONTINUOUS}.threshold_kind': 'clear',
     f'{CONTINUOUS}.num_samples': 512,
     f'{CONTINUOUS}.ridge': 0.5,
     f'{CONTINUOUS}.sigma_sq_min': 1e-4,
     f'{CONTINUOUS}.normalize_written': False,
-    f'{CONTINUOUS}.kl': 'true',
     'model.dropout': 0.1,
     'model.init_std': 0.02,
     'optimizer.name': 'adamw',
@@ -153,6 +159,7 @@ OURS = {
     },
     'gpt2_pg19': {'train.num_steps': 390_000},
     'sorting': GATE
+    | CHOSEN
     | {
         f'{CONTINUOUS}.num_samples': 512,
         f'{CONTINUOUS}.ridge': 1.0,
@@ -165,6 +172,7 @@ OURS = {
     'sorting:memory=compressive,length=8000': {'model.compressive.rate': 4},
     'sorting:memory=compressive,length=16000': {'model.compressive.rate': 8},
     'infinity_former_wikitext103': GATE
+    | CHOSEN
     | {
         f'{CONTINUOUS}.threshold_kind': 'clear',
         f'{CONTINUOUS}.num_samples': 512,

@@ -29,6 +29,10 @@ VALUES = {
 }
 OURS = {
     'cmu_dog': {
+        f'{CONTINUOUS}.biases': False,
+        f'{CONTINUOUS}.padding': True,
+        f'{CONTINUOUS}.num_bins': 128,
+        f'{CONTINUOUS}.kl': 'true',
         f'{CONTINUOUS}.num_samples': 512,
         f'{CONTINUOUS}.ridge': 0.5,
         f'{CONTINUOUS}.sigma_sq_min': 1e-4,
