@@ -18,6 +18,7 @@ from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.stream import open_stream, read_token
 from longmem_jax.in_place import readable_state
 from longmem_jax.memory.registry import LAYERS
+from longmem_jax.models.kinds import KINDS
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Segment, join_pieces, read_segments, split_at_starts
 from tests import toys
@@ -41,8 +42,9 @@ from tests.toys import (
 )
 
 NAMES = list(every_layer())
-# One layer: what several do together is the backbone's, and tested with it and with the goldens.
-toy = functools.partial(toys.toy, layers=1)
+# One layer: what several do together is the backbone's, and tested with it and with the goldens. With
+# parameters that have moved from their initial values.
+toy = toys.moved
 # Rows of the programs with gradients: the least that eight devices in a mesh of 2 x 2 x 2 can share.
 ROWS = 2 * BATCH
 # Axes of logits, and of states after each segment.
@@ -70,7 +72,17 @@ def base_entry(request):
 
 def run(model, params, segments):
     """`toys.run` as numpy arrays: parts of them are taken without compiling programs for it."""
-    return jax.device_get(toys.run(model, params, segments))
+    return reports(model, params, segments)[:2]
+
+
+def reports(model, params, segments, state=None, *, train=False):
+    """`toys.reports` as numpy arrays, one program whatever the first state is."""
+    if state is None:
+        state = first_state(model, params, segments.start.shape[1])
+    return jax.device_get(toys.reports(model, params, segments, state, train=train))
+
+
+first_state = jax.jit(fresh_state, static_argnums=(0, 2))
 
 
 def at(tree, number):
@@ -148,7 +160,8 @@ def test_reset_is_a_fresh_state(base_entry):
     broken = 'a start in segment 2 of row 1 gives other {} than a fresh state'
     fix = (
         '`initial_state` must be all that a document begins with, and the state all that the '
-        'layer remembers: every leaf [batch, ...].'
+        'layer remembers: every leaf [batch, ...]. A kind of model resets the rows with '
+        '`segment.start` before it reads them: `in_place.reset_lanes`.'
     )
     assert_close(
         logits[2:, 1],
@@ -211,7 +224,9 @@ def test_padded_row_keeps_its_state(entry):
         jax.tree.map(lambda leaf: leaf[2, 1], padded),
         jax.tree.map(lambda leaf: leaf[1, 1], padded),
         'segment 2 of row 1 is all padding and changed its state',
-        'Keep the old state where `segment.valid.any(axis=1)` is False: `select_lanes`.',
+        'What is written follows from the number of valid tokens of each row by itself, '
+        '`segment.num_valid[:, None]`: not of the batch, and not of row 0. A state that is made again '
+        'as a whole keeps the old one where a row has no tokens: `select_lanes`.',
     )
     assert_equal(
         jax.tree.map(lambda leaf: leaf[:, 0], padded),
@@ -219,6 +234,223 @@ def test_padded_row_keeps_its_state(entry):
         'padding in row 1 changed the state of row 0',
         'No sum, mean, sort or reshape may mix rows: axis 0 of every array is the batch.',
         axes=('segment',),
+    )
+
+
+# Leaves of states in the dtype of activations: vectors as they were, never added to.
+COPIES = {
+    'hidden', 'keys', 'values', 'vectors', 'recent', 'window', 'buffer', 'pending', 'compressed',
+    'rows_keys', 'rows_values',
+}  # fmt: skip
+
+
+def test_sums_are_float32(entry):
+    """With bfloat16 activations; a sum of bfloat16 swallows what is added after a few hundred tokens."""
+    model = with_config(entry, layers=1, dtype='bfloat16')
+    params = jax.eval_shape(lambda: unbox(initial_parameters(model, jax.random.key(0))))
+    state = jax.eval_shape(lambda params: fresh_state(model, params, BATCH), params)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        assert leaf.dtype != jnp.bfloat16 or getattr(path[-1], 'name', '') in COPIES, (
+            f'state{jax.tree_util.keystr(path)} is bfloat16 if activations are: what is added to wants '
+            'float32, `jnp.promote_types(dtype, jnp.float32)`. Vectors that are only copied are named '
+            f'{", ".join(sorted(COPIES))}.'
+        )
+
+
+def carries(model):
+    """Whether any layer remembers earlier segments, as far as a field `carry` says so."""
+    config = model.config
+    return all(config[layer].get('carry', True) for layer in config.attention)
+
+
+CARRY = (
+    'With `carry=False` every segment begins with `initial_state`, and the state stays as it is.'
+)
+DEAD = (
+    'What no later segment reads need not be in the state; what it should read, read in `__call__`.'
+)
+
+
+# The sum of keys of memories that do not divide by it: every `associative.Pairs` has one, and files of
+# memories name it.
+UNREAD = ('memsizer', 'infini:sequential')
+
+
+def test_all_that_is_remembered_is_written_and_read(entry):
+    """Every leaf of a state but whole numbers, which are compared with those of streams."""
+    model, params = toy(entry)
+    segments = random_segments()
+    _, states, _ = reports(model, params, segments)
+    fresh = jax.device_get(first_state(model, params, BATCH))
+    later = segments.replace(start=jnp.zeros_like(segments.start))
+    random = np.random.default_rng(0)
+    for number, (path, begin) in enumerate(jax.tree_util.tree_leaves_with_path(fresh)):
+        if not np.issubdtype(begin.dtype, np.floating):
+            continue
+        name = f'state{jax.tree_util.keystr(path)}'
+        if entry.startswith(UNREAD) and name.endswith('.normalizer'):
+            continue
+        written = jax.tree.leaves(states)[number]
+        unchanged = np.broadcast_to(begin, written.shape)
+        if not carries(model):
+            assert_equal(written, unchanged, f'a segment changed {name}', CARRY)
+            continue
+        assert_differs(written, unchanged, f'{name} is never written', DEAD)
+        read = False
+        for segment in (1, 2):  # vectors that wait for others may be none at one of these borders
+            leaves, structure = jax.tree.flatten(at(states, segment))
+            noise = random.normal(size=begin.shape).astype(begin.dtype)
+            changed = [*leaves[:number], leaves[number] + noise, *leaves[number + 1 :]]
+            logits, found = (
+                reports(model, params, later, structure.unflatten(state))[0]
+                for state in (leaves, changed)
+            )
+            read = read or not np.array_equal(logits, found)
+        assert read, f'{name}, when changed, left all later logits as they were. {DEAD}'
+
+
+def test_every_parameter_has_an_influence(entry):
+    """On the losses of several segments, with no parameter at its initial value.
+
+    A parameter without a gradient is trained by a loss of its own, or is a running average: then the
+    logits must change with it.
+    """
+    model, params = toy(entry)
+    segments, every = random_segments(), np.ones((SEGMENTS,), bool)
+    _, gradient = scan_gradient(entry)(params, twice(segments), every)
+    leaves, structure = jax.tree.flatten(params)
+    for number, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(gradient)):
+        if np.any(leaf):
+            continue
+        name = '/'.join(key.key for key in path)
+        logits, _, aux = reports(model, params, segments)
+        assert names_of_losses(model.config) or aux.statistics, (
+            f'{name} has no gradient: no logit depends on it, or `stop_gradient` is on the only way to '
+            'it. Detach the state, not what is computed from parameters in this segment.'
+        )
+        more = np.linspace(0.5, 1, leaf.size, dtype=leaf.dtype).reshape(leaf.shape)
+        changed = [*leaves[:number], leaves[number] + more, *leaves[number + 1 :]]
+        found, _, _ = reports(model, structure.unflatten(changed), segments)
+        assert_differs(found, logits, f'{name}, when changed, left all logits as they were', DEAD)
+
+
+def names_of_losses(config):
+    """Names of all auxiliary losses that a model of `config.model` declares."""
+    layers = {*config.attention, *config.feed_forward}
+    declared = [LAYERS[layer].losses(config[layer]) for layer in sorted(layers)]
+    return sorted({*sum(declared, ()), *KINDS[config.kind].losses})
+
+
+def test_reports(entry):
+    """`Aux`: declared losses, finite without tokens, blind to padding, means over the batch."""
+    model, params = toy(entry)
+    declared, segments = names_of_losses(model.config), jax.device_get(random_segments())
+
+    def read(segments):  # some losses are computed in training only
+        return reports(model, params, segments, train=bool(declared))[2]
+
+    plain = read(segments)
+    assert sorted(plain.losses) == declared, (
+        f'`Aux.losses` are {sorted(plain.losses)}, but `Entry.losses` declares {declared}'
+    )
+    valid = np.array(segments.valid)
+    valid[1:3] = False
+    empty = read(segments.replace(valid=valid))
+    assert_finite(
+        empty,
+        'a segment of padding in all rows gives an `Aux` that is not finite',
+        'Divide by `jnp.maximum(number, 1)`: there may be no token to average over.',
+    )
+    valid = np.array(segments.valid)
+    valid[:, 0, 3:] = valid[:, 1, 2:] = valid[2, 0] = False
+    padded, other = (
+        read(some.replace(valid=valid)) for some in (segments, change_tokens(segments, ~valid))
+    )
+    assert_equal(other, padded, 'what stands in the padding changed `Aux`', MASK, axes=('segment',))
+    # Rows keep their places, since draws may differ between them: what is a mean over rows is the same
+    # for (A, B) and (C, D) as for (A, D) and (C, B).
+    others = change_tokens(segments, np.ones(valid.shape, bool))
+    rows = np.arange(BATCH)[None, :, None] == 0
+    mixed = [
+        read(segments.replace(tokens=np.where(rows, first.tokens, second.tokens)))
+        for first, second in ((others, others), (segments, others), (others, segments))
+    ]
+    every = np.ones((SEGMENTS,), bool)
+    (_, (_, _, doubled)), _ = scan_gradient(entry)(params, twice(segments), every)
+    for kind in ('losses', 'metrics'):
+        # The largest of all rows is no mean over them.
+        both, other, left, right, larger = (
+            {name: leaf for name, leaf in getattr(aux, kind).items() if not name.endswith('_max')}
+            for aux in (plain, *mixed, doubled)
+        )
+        assert_close(
+            jax.tree.map(np.add, left, right),
+            jax.tree.map(np.add, both, other),
+            f'`Aux.{kind}` of a batch are not the means of those of its halves',
+            MEANS,
+            axes=('segment',),
+            atol=1e-6,
+            rtol=1e-4,
+        )
+        assert_close(
+            jax.device_get(larger),
+            {name: both[name] for name in larger},
+            f'`Aux.{kind}` of twice as many rows differ',
+            MEANS,
+            axes=('segment',),
+            atol=1e-6,
+            rtol=0.05,
+        )
+
+
+MEANS = 'Average over the rows: hosts and devices have a part of the batch each, of equal size.'
+# Layers and kinds with a field `gradients`, as their sections are named.
+DETACHED = [
+    name
+    for name in NAMES
+    if ':' not in name
+    and 'gradients' in (model_config(name)[name] if name in model_config(name) else {})
+]
+
+
+@pytest.mark.parametrize('name', DETACHED)
+@pytest.mark.parametrize('gradients', [True, False])
+def test_gradients_reach_earlier_segments_only_where_asked(name, gradients):
+    _, params = toy(name)
+    section = model_config(name)[name].to_dict() | dict(gradients=gradients)
+    model = with_config(name, layers=1, **{name: section})
+    first, second = (at(random_segments(), number) for number in range(2))
+
+    @jax.jit
+    @jax.grad
+    def to_first(early):
+        state = fresh_state(model, params, BATCH)
+        state = model.apply({'params': early}, first, state, train=False)[1]
+        logits, _, _ = model.apply({'params': params}, second, state, train=False)
+        return loss_of(logits, second.valid)
+
+    found = any(np.any(leaf) for leaf in jax.tree.leaves(to_first(params)))
+    assert found == gradients, (
+        f'with gradients={gradients} {"no" if gradients else "a"} gradient of the second segment '
+        'reaches the first: `if not self.gradients: state = jax.lax.stop_gradient(state)`'
+    )
+
+
+def test_no_lapack(entry):
+    """In a training step: on CPUs, two of its calls at once can wait for each other for ever."""
+    _, params = toy(entry)
+    model = with_config(entry, layers=1, dropout=0.1, attention_dropout=0.1)
+    segment, key = at(random_segments(), 0), jax.random.key(0)
+
+    def loss(params):
+        state = fresh_state(model, params, BATCH)
+        rngs = {'dropout': key, 'memory': key}
+        return model.apply({'params': params}, segment, state, train=True, rngs=rngs)[0].sum()
+
+    text = jax.jit(jax.grad(loss)).lower(params).as_text()
+    assert 'lapack' not in text, (
+        'the step calls LAPACK: see `layers/triangular.py` for solves and orthonormal vectors by '
+        'products of matrices'
     )
 
 
@@ -232,14 +464,15 @@ def scan_gradient(name):
     """Reads segments in a scan, compiled once; segments are recomputed in the backward pass.
 
     Returns:
-      (parameters, segments, used) to ((loss, (logits, states)), gradients of the parameters).
+      (parameters, segments, used) to ((loss, (logits, states, aux)), gradients of the
+      parameters).
     """
     model, params = toy(name)
 
     def loss(params, segments, used):
         def read(state, segment, key):
-            logits, state, _ = model.apply({'params': params}, segment, state, train=False)
-            return state, (logits, readable_state(state))
+            logits, state, aux = model.apply({'params': params}, segment, state, train=False)
+            return state, (logits, readable_state(state), aux)
 
         state = fresh_state(model, params, ROWS)
         _, found = read_segments(read, state, segments, jax.random.key(0), used=used)
@@ -459,14 +692,14 @@ def test_sharded_is_unsharded(base_entry):
     sizes = dict(data=2, fsdp=2, tensor=2)
     model, params = toy(base_entry)
     segments, every = random_segments(batch=ROWS), np.ones((SEGMENTS,), bool)
-    (_, (logits, states)), gradient = scan_gradient(base_entry)(params, segments, every)
+    (_, (logits, states, _)), gradient = scan_gradient(base_entry)(params, segments, every)
     mesh = make_mesh(sizes)
     boxed = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
     placed = jax.device_put(params, parameter_shardings(mesh, boxed))
     spread = jax.device_put(segments, lanes_sharding(mesh, 1))
     with jax.set_mesh(mesh):
         read = scan_gradient(base_entry)
-        (_, (sharded, sharded_states)), its_gradient = read(placed, spread, every)
+        (_, (sharded, sharded_states, _)), its_gradient = read(placed, spread, every)
     broken = f'devices {sizes} changed the'
     fix = (
         'Name the logical axes of the parameters as other layers do, and let no shape or random '

@@ -86,6 +86,24 @@ def toy(name, layers=2):
     return model, parameters(model, 1)
 
 
+@functools.cache
+def moved(name, layers=1):
+    """`toy` with every parameter moved from its initial value, as training does.
+
+    Many papers begin with zeros: such a map leaves a memory unwritten or unread.
+    """
+    model, params = toy(name, layers)
+    bounded = {each for entry in LAYERS.values() for each in entry.bounded}
+    random = np.random.default_rng(layers)
+
+    def move(path, leaf):
+        step = 0.1 * random.normal(size=leaf.shape)
+        new = np.asarray(leaf) + step.astype(leaf.dtype)
+        return jnp.asarray(np.clip(new, 0, 1) if path[-1].key in bounded else new)
+
+    return model, jax.tree_util.tree_map_with_path(move, params)
+
+
 def random_segments(seed=0, segments=SEGMENTS, batch=BATCH, length=LENGTH):
     """Full segments of random tokens [segments, batch, length]; documents start in the first."""
     tokens = np.random.default_rng(seed).integers(0, VOCAB, (segments, batch, length))
@@ -104,14 +122,22 @@ def apply(model, params, *inputs, train=False, method=None):
     return model.apply({'params': params}, *inputs, train=train, method=method)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def run(model, params, segments, state=None):
-    """Reads segments in order; returns the logits of all and the states after each."""
+@functools.partial(jax.jit, static_argnums=0, static_argnames='train')
+def reports(model, params, segments, state=None, *, train=False):
+    """Reads segments in order; returns the logits, the states after each, and each one's `Aux`."""
     if state is None:
         state = model.apply({'params': params}, segments.start.shape[1], method='initial_state')
 
     def read(state, segment, key):
-        logits, state, _ = model.apply({'params': params}, segment, state, train=False)
-        return state, (logits, readable_state(state))
+        rngs = {'dropout': key, 'memory': key}
+        logits, state, aux = model.apply(
+            {'params': params}, segment, state, train=train, rngs=rngs if train else None
+        )
+        return state, (logits, readable_state(state), aux)
 
     return read_segments(read, state, segments, jax.random.key(0))[1]
+
+
+def run(model, params, segments, state=None):
+    """`reports` without the `Aux`."""
+    return reports(model, params, segments, state)[:2]

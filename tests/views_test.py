@@ -21,8 +21,8 @@ from tests.toys import BATCH, LENGTH, SEGMENTS, VOCAB, apply, every_layer, rando
 NAMES = [
     pytest.param(name, marks=pytest.mark.slow) if ':' in name else name for name in every_layer()
 ]
-# One layer; pages of several are those of `microscope/inspect_test.py`.
-toy = functools.partial(toys.toy, layers=1)
+# One layer, with parameters that have moved; pages of several are in `microscope/inspect_test.py`.
+toy = toys.moved
 # Whose first layer reads vectors of single tokens, or of neighbours, so that one can be changed alone.
 OF_TOKENS = (
     'local', 'full', 'transformer_xl', 'normalized_xl', 'memorizing', 'adaptive_span', 'expire_span',
@@ -140,6 +140,31 @@ def test_lines_over_time(name):
                 where = f'{name}, {path}, {kind!r}'
                 assert line.ndim == 2 and len(line) in (1, BATCH), where
                 assert np.isfinite(line).all(), where
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_a_line_by_token_knows_no_later_token_and_no_padding(name):
+    number, kept = SEGMENTS - 1, 3
+    wanted = {path: glimpse.series.by_token for path, glimpse in seen(name)[number][1].items()}
+    if not any(wanted.values()):
+        return
+    (model, params), segments = toy(name), random_segments()
+    state = fresh_state(model, params, BATCH)
+    for i in range(number):
+        _, state, _ = program(name)(of(segments, i), state)
+    last = of(segments, number)
+    other = last.replace(tokens=last.tokens.at[:, kept:].add(1) % VOCAB)
+    shorter = other.replace(valid=other.valid.at[:, kept:].set(False))
+    for changed, what in ((other, 'later tokens'), (shorter, 'padding')):
+        _, _, found = program(name)(changed, state)
+        for path, lines in wanted.items():
+            for kind, line in lines.items():
+                np.testing.assert_allclose(
+                    found[path].series.by_token[kind][:, :kept],
+                    line[:, :kept],
+                    atol=1e-6,
+                    err_msg=f'{name}, {path}, {kind!r}: {what} changed what is said of earlier ones',
+                )
 
 
 @pytest.mark.parametrize('name', ['transformer_xl', 'infinity_former', 'memformer'])

@@ -1,5 +1,8 @@
 """Triangular systems by blocks: as accurate as LAPACK, in value and gradient."""
 
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +10,7 @@ import pytest
 import scipy.linalg
 from jax.test_util import check_grads
 
+import longmem_jax
 from longmem_jax.layers import triangular
 
 RANDOM = np.random.default_rng(0)
@@ -98,3 +102,22 @@ def test_orthonormal_columns_are_those_of_lapack():
     np.testing.assert_allclose(
         found.swapaxes(1, 2) @ found, np.eye(24)[None].repeat(3, 0), atol=2e-6
     )
+
+
+# `numpy.linalg` is not meant: it runs once, on the host, before anything is compiled.
+LAPACK = re.compile(
+    r'lax\.linalg|jsp\.linalg|jax\.scipy\.linalg|jnp\.linalg\.(?!norm\b)'
+    r'|random\.(orthogonal|multivariate_normal)|initializers\.orthogonal'
+)
+
+
+def test_nothing_compiled_calls_lapack():
+    """On CPUs two of its calls at once can wait for each other for ever."""
+    folder = Path(longmem_jax.__file__).parent
+    found = [
+        f'{path.relative_to(folder)}:{number}: {line.strip()}'
+        for path in sorted(folder.rglob('*.py'))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if LAPACK.search(line)
+    ]
+    assert not found, f'use `layers/triangular.py`, or products of your own: {found}'
