@@ -51,7 +51,8 @@ class ModelSettings:
       init: one of `INITS`, the scheme of kernels at the start.
       scale_residual_init: kernels whose results are added to the residual stream, `out` of attention
         and `down` of the feed-forward layer, are divided by sqrt(2 num_layers) at the start.
-      kernels: one of `KERNELS`, how whole segments are attended to; streams are always 'plain'.
+      kernels: one of `KERNELS`, how whole segments, and the first tokens of an open one, are attended
+        to; tokens one by one are always 'plain'.
     """
 
     d_model: int
@@ -100,8 +101,8 @@ class MemoryLayer(Protocol):
     padding only ever follows them, and resets states at `segment.start`.
 
     `__call__` reads whole segments. Streams are read by `open_segment` at the start of a segment,
-    `extend` for the next few tokens, and `close_segment` after `segment_length` tokens; both ways
-    give the same numbers.
+    `extend` for the next tokens, one or up to all of the segment, and `close_segment` after
+    `segment_length` tokens; all ways give the same numbers.
     """
 
     settings: ModelSettings
@@ -119,8 +120,22 @@ class MemoryLayer(Protocol):
     def open_segment(self, state: State, batch_size: int) -> Cache:
         """Everything the queries of the coming segment read: every leaf [batch, ...]."""
 
-    def extend(self, x: jax.Array, cache: Cache, index: jax.Array) -> tuple[jax.Array, Cache]:
-        """Reads `x` [batch, n, d_model], tokens `index` to `index + n - 1` (int32 [batch])."""
+    def extend(
+        self, x: jax.Array, cache: Cache, index: int | jax.Array, count: jax.Array
+    ) -> tuple[jax.Array, Cache]:
+        """Reads the next tokens of the open segment.
+
+        Args:
+          x: [batch, n, d_model]; the segment has room for n from `index` on.
+          cache: of the open segment.
+          index: position of the first of them, int32 [batch]. An int is the same in all lanes and
+            known to the compiler, which saves gathers by distance and empty room of the cache.
+          count: int32 [batch], the first `count` are tokens and those after them padding. What a
+            cache keeps of padding is never read; the next tokens are written over it.
+
+        Returns:
+          y shaped like `x`, without meaning at padding, and the cache with the tokens in it.
+        """
 
     def close_segment(self, state: State, cache: Cache, count: jax.Array) -> State:
         """Writes the first `count` (int32 [batch]) tokens of the open segment to the memory."""

@@ -15,7 +15,7 @@ import pytest
 from longmem_jax.devices.sharding import lanes_sharding, make_mesh, parameter_shardings
 from longmem_jax.generation import memory_file
 from longmem_jax.generation.reader import Reader, fresh_state
-from longmem_jax.generation.stream import open_stream, read_token
+from longmem_jax.generation.stream import open_stream, read_open_segment, read_token
 from longmem_jax.in_place import readable_state
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import KINDS
@@ -52,7 +52,7 @@ LOGITS, STATES = ('segment', 'row', 'position'), ('segment', 'row')
 MASK = 'Mask with `segment.valid` (valid tokens come first) before anything is written or summed.'
 STREAM = (
     '`open_segment`, `extend` and `close_segment` must give the numbers of `__call__`; '
-    '`close_segment` writes the first `count` tokens only.'
+    '`extend` and `close_segment` read and write the first `count` tokens only.'
 )
 
 
@@ -569,6 +569,43 @@ def test_decode_is_forward(entry):
             axes=('row',),
             atol=2e-5,
         )
+
+
+@pytest.mark.parametrize('room', [LENGTH - 1, LENGTH])
+def test_open_at_once_is_forward(entry, room):
+    """The first tokens of a segment at once, then token by token over its border.
+
+    Some lanes get all `room` tokens, others fewer or none, and padding.
+    """
+    model, params = toy(entry)
+    segments = jax.device_get(random_segments())
+    wanted, _ = run(model, params, segments)
+    text = segments.tokens[1:].swapaxes(0, 1).reshape(BATCH, -1)
+    wanted = wanted[1:].swapaxes(0, 1).reshape(BATCH, -1, VOCAB)
+    _, read = stream_step(entry)
+    lanes, nowhere = np.arange(BATCH), np.zeros((BATCH,), bool)
+
+    @jax.jit
+    def opened(counts):
+        fresh = fresh_state(model, params, BATCH)
+        before = model.apply(
+            {'params': params}, at(segments, 0), fresh, train=False, method='hidden'
+        )[1]
+        return read_open_segment(model, params, before, text[:, :room], counts)
+
+    for counts in ((room, 0), (1, room), (room - 1, 2)):
+        where, found = np.asarray(counts, np.int32), []
+        broken = f'{counts} of {room} tokens at once, then token by token, give other logits'
+        logits, stream = opened(where)
+        some = where > 0
+        assert_close(
+            logits[some], wanted[lanes, where - 1][some], broken, STREAM, axes=('row',), atol=2e-5
+        )
+        for step in range(LENGTH + 1):
+            one, stream = read(text[lanes, where + step], stream, nowhere)
+            found.append(one)
+        then = wanted[lanes[:, None], where[:, None] + np.arange(LENGTH + 1)]
+        assert_close(np.stack(found, 1), then, broken, STREAM, axes=('row', 'position'), atol=2e-5)
 
 
 def test_a_memory_is_a_file(entry, tmp_path):

@@ -24,6 +24,7 @@ class Sizes:
 
 FULL = Sizes()
 TOY = Sizes(layers=3, width=16, heads=2, feed_forward=24, segment=8, lanes=2, vocab=32)
+GPT2 = Sizes(layers=12, width=768, heads=12, feed_forward=3072, segment=512, lanes=1, vocab=50_257)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +39,9 @@ class Case:
       peer: what the peer's side needs to know; see its file in `peers`.
       layer: fields of our layer, where one layer is compared alone.
       adam: True = the layer's parameters are updated by Adam, too.
+      sizes: those of both sides; None = `FULL`.
+      prompt: tokens that a pretrained decoder reads and continues in a step; 0 = the case is no prompt.
+      drawn: tokens of the continuation, each the most likely one.
     """
 
     label: str
@@ -47,6 +51,16 @@ class Case:
     peer: dict[str, Any] = dataclasses.field(default_factory=dict)
     layer: dict[str, Any] = dataclasses.field(default_factory=dict)
     adam: bool = False
+    sizes: Sizes | None = None
+    prompt: int = 0
+    drawn: int = 1
+
+
+def _prompt(tokens: int, drawn: int = 1) -> Case:
+    """A prompt and its continuation, by a GPT-2 with new parameters."""
+    label = f'a prompt of {tokens}, {drawn} drawn' if drawn > 1 else f'a prompt of {tokens}'
+    peer = dict(prompt=tokens, drawn=drawn)
+    return Case(label, fill=2, peer=peer, sizes=GPT2, prompt=tokens, drawn=drawn)
 
 
 def _slots(num_keys: int, sparse: bool, adam: bool = False) -> Case:
@@ -160,6 +174,10 @@ CASES = {
         '512_sparse': _slots(512, True),
         '512_adam': _slots(512, False, adam=True),
         '512_sparse_adam': _slots(512, True, adam=True),
+    },
+    'transformers': {
+        **{str(tokens): _prompt(tokens) for tokens in (64, 256, 512, 513)},
+        'drawn': _prompt(512, 33),
     },
     'memorizing': {
         '8192': Case(

@@ -99,6 +99,11 @@ def summary(steps: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
     }
 
 
+def most_memory(side: dict[str, Any] | None) -> str:
+    """Most MiB that a side had resident, '' if there is none."""
+    return f'{max(step["most"] for step in side["steps"]):.0f}' if side else ''
+
+
 def ratios(peer: dict[str, dict[str, float]], ours: dict[str, dict[str, float]]) -> dict[str, Any]:
     """Peer over ours, as `summary`: above 1, ours is faster."""
     return {
@@ -121,9 +126,10 @@ def as_table(results: Sequence[dict[str, Any]]) -> str:
             *(shown(peer[clock], 1) if peer else '' for clock in ('wall', 'cpu')),
             *(shown(ours[clock], 1) for clock in ('wall', 'cpu')),
             *(shown(ratio[clock], 2) if ratio else '' for clock in ('wall', 'cpu')),
+            most_memory(peer), most_memory(ours),
         ])  # fmt: skip
     heads = ['peer', 'case', 'peer, ms', 'peer, CPU ms', 'ours, ms', 'ours, CPU ms',
-             'peer / ours', 'CPU']  # fmt: skip
+             'peer / ours', 'CPU', 'peer, MiB', 'ours, MiB']  # fmt: skip
     return table(heads, rows)
 
 

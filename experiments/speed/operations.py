@@ -203,7 +203,10 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Times]:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('--peer', required=True, choices=sorted(CASES))
+    peers = sorted(
+        peer for peer, cases in CASES.items() if not any(c.prompt for c in cases.values())
+    )
+    parser.add_argument('--peer', required=True, choices=peers)
     parser.add_argument('--case', action='append', help='one of the peer; default: all in turn')
     parser.add_argument('--steps', type=int, default=12, help='that are traced')
     parser.add_argument(

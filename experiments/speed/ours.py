@@ -1,4 +1,4 @@
-"""Our side of a case, to be timed: forward and backward, and Adam where the case has it."""
+"""Our side of a case, to be timed: forward and backward, and Adam where the case has it; or a prompt."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,8 +12,9 @@ import optax
 from experiments.speed.cases import Case, Sizes
 from longmem_jax.commands.bench import random_batch
 from longmem_jax.config.base import size
-from longmem_jax.configs import benchmark
+from longmem_jax.configs import benchmark, host
 from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.memory.product_key import ProductKeyMemory
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.parameters import initial_parameters, unbox
@@ -29,11 +30,11 @@ class Step:
 
     Attributes:
       call: does so.
-      lower: the same program, lowered.
+      lower: the same program, lowered; None for prompts, which have several.
     """
 
     call: Callable[[], float]
-    lower: Callable[[], jax.stages.Lowered]
+    lower: Callable[[], jax.stages.Lowered] | None
 
     def __call__(self) -> float:
         """See `call`."""
@@ -133,6 +134,43 @@ def layer(case: Case, sizes: Sizes) -> Step:
     return Step(call_and_learn, lambda: learn.lower(*kept, x))
 
 
+def prompt(case: Case, sizes: Sizes) -> Step:
+    """Steps that read a prompt from its start and continue it, by the most likely tokens."""
+    config = host.get_config(f'memory=none,segment={sizes.segment}')
+    size(config, sizes.layers, sizes.width, sizes.heads, sizes.feed_forward)
+    config.model.vocab_size = sizes.vocab
+    built, random = make_model(config.model, sizes.segment), np.random.default_rng(0)
+
+    def drawn(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        return jnp.asarray(0.02 * random.standard_normal(leaf.shape, np.float32))
+
+    # Made as they are, one by one: `initial_parameters` would need more memory than the step.
+    params = jax.tree.map(
+        drawn, jax.eval_shape(lambda: unbox(initial_parameters(built, jax.random.key(0))))
+    )
+    tokens = random.integers(0, sizes.vocab, (1, case.prompt), np.int32)
+
+    def call() -> float:
+        reader = Reader(built, params, fresh_state(built, params, 1), np.zeros((1, 0), np.int32))
+        reader.read(tokens)
+        if case.drawn > 1:
+            list(
+                reader.write(
+                    case.drawn - 1,
+                    vocab_size=sizes.vocab,
+                    temperature=0.0,
+                    top_k=0,
+                    top_p=1.0,
+                    seed=0,
+                )
+            )
+        return float(reader.logits.argmax())
+
+    return Step(call, None)
+
+
 def build(case: Case, sizes: Sizes) -> Step:
-    """The step of a case: runs forward and backward."""
+    """The step of a case: forward and backward, or a prompt."""
+    if case.prompt:
+        return prompt(case, sizes)
     return layer(case, sizes) if case.config is None else model(case, sizes)

@@ -8,6 +8,7 @@ import argparse
 import importlib
 import json
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -37,11 +38,12 @@ def make_step(options: argparse.Namespace, sizes: Sizes) -> tuple[Callable[[], f
 
 
 def timed(step: Callable[[], float]) -> dict[str, float]:
-    """Milliseconds of a step, by the wall and of all threads, and its loss."""
+    """Milliseconds by the wall and of all threads, the loss, and most MiB of the process so far."""
     cpu, wall = time.process_time(), time.perf_counter()
     loss = step()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    return {'wall': 1e3 * wall, 'cpu': 1e3 * cpu, 'loss': loss}
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {'wall': 1e3 * wall, 'cpu': 1e3 * cpu, 'loss': loss, 'most': most}
 
 
 def main() -> None:
@@ -63,7 +65,8 @@ def main() -> None:
     def answer(line: dict[str, Any]) -> None:
         print(json.dumps(line), file=answers, flush=True)
 
-    step, software = make_step(options, TOY if options.toy else FULL)
+    sizes = CASES[options.peer][options.case].sizes or FULL
+    step, software = make_step(options, TOY if options.toy else sizes)
     for _ in range(options.fill):
         step()
     answer({'software': software})

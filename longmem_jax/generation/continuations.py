@@ -1,19 +1,15 @@
 """Continues several texts of any lengths at a time, one per lane; see `contexts`."""
 
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax import stopping
 from longmem_jax.generation.contexts import ContextReader
 from longmem_jax.generation.reader import continue_stream
-from longmem_jax.generation.stream import Stream, open_stream, read_token
-from longmem_jax.models.language_model import LanguageModel
-from longmem_jax.segment import select_lanes
+from longmem_jax.generation.stream import read_open_segment, room
 
 CHUNK = 16
 
@@ -46,11 +42,12 @@ def continue_texts(
       The next tokens of all texts, int32 [texts, <= 16].
     """
     model, params, lanes = reader.model, reader.params, reader.num_lanes
-    tokens, counts = np.zeros((lanes, model.segment_length), np.int32), np.zeros((lanes,), np.int32)
+    size = room(max(map(len, pending), default=0), model.segment_length)
+    tokens, counts = np.zeros((lanes, size), np.int32), np.zeros((lanes,), np.int32)
     for lane, text in enumerate(pending):
         counts[lane] = len(text)
         tokens[lane, : len(text)] = text
-    logits, stream = _open(model, params, states, tokens, counts)
+    logits, stream = read_open_segment(model, params, states, tokens, counts)
     key = jax.random.key(0) if key is None else key
     sampling = (float(temperature), int(top_k), float(top_p))
     for start in range(0, length, CHUNK):
@@ -110,20 +107,3 @@ def _before_end(tokenizer: Any, tokens: np.ndarray, until: Sequence[str]) -> tup
     text = tokenizer.decode(tokens[: ends[0]] if len(ends) else tokens).decode('utf-8', 'replace')
     stops = [place for stop in until if (place := text.find(stop)) >= 0]
     return text[: min(stops)] if stops else text, bool(stops) or bool(len(ends))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _open(
-    model: LanguageModel, params: Any, states: Any, tokens: jax.Array, counts: jax.Array
-) -> tuple[jax.Array, Stream]:
-    """Opens a segment and reads the first `counts` (int32 [lanes]) of `tokens` [lanes, length]."""
-    lanes = tokens.shape[0]
-    logits = jnp.zeros((lanes, model.config.vocab_size), jnp.float32)
-
-    def body(i: jax.Array, carry: tuple[jax.Array, Stream]) -> tuple[jax.Array, Stream]:
-        token = jax.lax.dynamic_index_in_dim(tokens, i, axis=1, keepdims=False)
-        logits, stream = read_token(model, params, token, carry[1])
-        return select_lanes(i < counts, (logits.astype(jnp.float32), stream), carry)
-
-    stream = open_stream(model, params, states, lanes)
-    return jax.lax.fori_loop(0, counts.max(), body, (logits, stream))

@@ -14,8 +14,9 @@ from longmem_jax.generation.sampling import sample
 from longmem_jax.generation.stream import (
     Stream,
     close_stream,
-    open_stream,
+    read_open_segment,
     read_token,
+    room,
 )
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import Segment
@@ -26,23 +27,6 @@ def _read_segment(model: LanguageModel, params: Any, state: Any, tokens: jax.Arr
     """The memories after a full segment, int32 [batch, segment_length]."""
     segment = Segment(tokens, jnp.ones(tokens.shape, bool), jnp.zeros(tokens.shape[:1], bool))
     return model.apply({'params': params}, segment, state, train=False, method='hidden')[1]
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _open(
-    model: LanguageModel, params: Any, state: Any, tokens: jax.Array, count: int
-) -> tuple[jax.Array, Stream]:
-    """Opens a segment and reads the first `count` (scalar) of `tokens` [batch, segment_length]."""
-    batch_size = tokens.shape[0]
-    stream = open_stream(model, params, state, batch_size)
-    logits = jnp.zeros((batch_size, model.config.vocab_size), jnp.float32)
-
-    def body(i, carry):
-        token = jax.lax.dynamic_index_in_dim(tokens, i, axis=1, keepdims=False)
-        logits, stream = read_token(model, params, token, carry[1])
-        return logits.astype(jnp.float32), stream
-
-    return jax.lax.fori_loop(0, count, body, (logits, stream))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 5, 7, 8), donate_argnums=3)
@@ -161,12 +145,7 @@ class Reader:
             self.state = _read_segment(self.model, self.params, state, segment)
             stopping.poll()
         self.pending = tokens[:, full:]
-        count = self.pending.shape[1]
-        padded = np.zeros((tokens.shape[0], length), np.int32)
-        padded[:, :count] = self.pending
-        self.logits, self._stream = _open(
-            self.model, self.params, self.state, jnp.asarray(padded), count
-        )
+        self.logits, self._stream = self._open(self.pending)
 
     def read_in_parts(self, tokens: np.ndarray, segments: int = 64) -> Iterator[int]:
         """Reads all tokens as `read` does; yields how many are read, every few segments."""
@@ -229,10 +208,7 @@ class Reader:
         Returns:
           int32 [1, n], n <= length.
         """
-        count = self.pending.shape[1] - 1  # without the last token, whose logits the search needs
-        padded = np.zeros((1, self.model.segment_length), np.int32)
-        padded[:, :count] = self.pending[:, :-1]
-        _, stream = _open(self.model, self.params, self.state, jnp.asarray(padded), count)
+        _, stream = self._open(self.pending[:, :-1])  # the search reads the last token
         best = np.asarray(
             _search(
                 self.model,
@@ -256,6 +232,14 @@ class Reader:
         if self._stream is None:
             return self.state
         return _close(self.model, self.params, self._stream)
+
+    def _open(self, tokens: np.ndarray) -> tuple[jax.Array, Stream]:
+        """Logits and stream after `tokens`, int32 [batch, n], the first of the open segment."""
+        count = tokens.shape[1]
+        padding = room(count, self.model.segment_length) - count
+        padded = np.pad(tokens.astype(np.int32), [(0, 0), (0, padding)])
+        counts = np.full(tokens.shape[:1], count, np.int32)
+        return read_open_segment(self.model, self.params, self.state, padded, counts)
 
     def _advance(self, tokens: np.ndarray) -> None:
         """Keeps `state` and `pending` in line with the stream, so that they can be saved."""

@@ -1,9 +1,10 @@
 """Reading documents token by token, with the same numbers as reading whole segments.
 
 Memories are written at segment borders, so a stream holds the memories at the start of the open
-segment, and the caches of the tokens since.
+segment, and the caches of the tokens since. What is known of the open segment is read at once.
 """
 
+import functools
 from typing import Any
 
 import flax.struct
@@ -38,6 +39,39 @@ def open_stream(model: LanguageModel, params: Any, state: Any, batch_size: int) 
     cache = model.apply({'params': params}, state, batch_size, method='open_segment')
     zeros = jnp.zeros((batch_size,), jnp.int32)
     return Stream(state, cache, zeros, zeros)
+
+
+def room(longest: int, segment_length: int) -> int:
+    """How many tokens a program takes that reads up to `longest` of an open segment at once.
+
+    There are few such programs, one per power of two and one between; below a third is padding.
+    """
+    sizes = (size << doublings for doublings in range(32) for size in (8, 12))
+    return min(next(size for size in sizes if size >= longest), segment_length)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def read_open_segment(
+    model: LanguageModel, params: Any, state: Any, tokens: jax.Array, counts: jax.Array
+) -> tuple[jax.Array, Stream]:
+    """Begins a segment and reads its first tokens, all at once.
+
+    Args:
+      model, params: a language model and its parameters.
+      state: memories before the segment, every leaf [batch, ...]; they stay the caller's.
+      tokens: int32 [batch, n], n at most a segment; see `room`.
+      counts: int32 [batch], the first `counts` are tokens, the others padding.
+
+    Returns:
+      float32 logits [batch, vocab_size] of the following token, without meaning where there are no
+      tokens, and the stream.
+    """
+    # The stream is given away when it is continued, so its memories must not be the caller's.
+    stream = open_stream(model, params, jax.tree.map(jnp.copy, state), tokens.shape[0])
+    logits, cache = model.apply(
+        {'params': params}, tokens, stream.cache, 0, counts, method='extend'
+    )
+    return logits[:, 0].astype(jnp.float32), stream.replace(cache=cache, index=counts)
 
 
 def close_stream(model: LanguageModel, params: Any, stream: Stream) -> Any:

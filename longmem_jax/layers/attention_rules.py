@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from longmem_jax.layers.attention_products import NEVER, dot
 from longmem_jax.layers.by_distance import moved_bias, moved_scores, skew
+from longmem_jax.layers.positions import following
 
 __all__ = ['NEVER', 'RelativeTable', 'Rules', 'skew']
 
@@ -210,8 +211,7 @@ class Rules:
 
     def positions(self, num_queries: int) -> jax.Array:
         """Key indices of the queries, int32 [batch | 1, queries]."""
-        offset = jnp.asarray(self.offset, jnp.int32).reshape(-1, 1)
-        return offset + jnp.arange(num_queries, dtype=jnp.int32)[None]
+        return following(self.offset, num_queries)
 
     def _relative_scores(
         self, distance: jax.Array, start: int | jax.Array, num_keys: int

@@ -128,13 +128,13 @@ class Embedding(nn.Module):
             return [(self.vocab_size, self.d_embed)]
         return [(size, self.d_embed // self.div_val**i) for i, size in enumerate(self._sizes())]
 
-    def encode(self, tokens: jax.Array, index: jax.Array) -> jax.Array:
+    def encode(self, tokens: jax.Array, index: int | jax.Array) -> jax.Array:
         """Embeds tokens.
 
         Args:
           tokens: int32 [batch, n].
-          index: int32 [batch], position of the first token: in its segment, or, with a longer
-            table, in its document. Tokens beyond the table get its last position.
+          index: position of the first token, an int or int32 [batch]: in its segment, or, with a
+            longer table, in its document. Tokens beyond the table get its last position.
 
         Returns:
           [batch, n, d_model] in the compute dtype.
@@ -163,7 +163,7 @@ class Embedding(nn.Module):
             else:
                 distances = positions.clamped(self.num_positions, 0)
                 table = jnp.asarray(positions.sinusoids(distances, self.d_model))
-            position = index[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+            position = positions.following(index, tokens.shape[1])
             x = x + table[jnp.minimum(position, self.num_positions - 1)].astype(x.dtype)
         return x
 

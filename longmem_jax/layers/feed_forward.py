@@ -81,7 +81,9 @@ class Dense(nn.Module):
         """No cache."""
         return NoState()
 
-    def extend(self, x: jax.Array, cache: NoState, index: jax.Array) -> tuple[jax.Array, NoState]:
+    def extend(
+        self, x: jax.Array, cache: NoState, index: int | jax.Array, count: jax.Array
+    ) -> tuple[jax.Array, NoState]:
         """Maps the next tokens; see `MemoryLayer`."""
         return self._apply(x, False), cache
 

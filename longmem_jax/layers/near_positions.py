@@ -100,6 +100,23 @@ def at_distances(queries: jax.Array, table: jax.Array, distance: jax.Array) -> j
     return jnp.where(inside[:, None], scores, jnp.zeros_like(scores))
 
 
+def of_tokens(
+    queries: jax.Array, table: jax.Array, offset: int | jax.Array, distance: jax.Array
+) -> jax.Array:
+    """Scores of the next tokens of a stream.
+
+    Args:
+      queries, table, distance: as in `at_distances`.
+      offset: key index of the first query; if it is an int, the last query is at the last key.
+
+    Returns:
+      [batch, heads, n, keys], float32 at least; undefined at distances < 1.
+    """
+    if isinstance(offset, int):
+        return whole_segment(queries, table, offset)
+    return at_distances(queries, table, distance)
+
+
 def shared_table(fields: Any, name: str) -> Callable[..., NearPositions]:
     """`Entry.shared` of a layer whose field `name` is the number of distances in the table."""
 

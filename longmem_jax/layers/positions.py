@@ -9,6 +9,12 @@ import numpy as np
 SCALINGS = ('none', 'linear', 'llama3', 'yarn')
 
 
+def following(index: int | jax.Array, number: int) -> jax.Array:
+    """`number` positions from `index` (an int, or int32 [batch]) on, int32 [1 | batch, number]."""
+    first = jnp.asarray(index, jnp.int32).reshape(-1, 1)
+    return first + jnp.arange(number, dtype=jnp.int32)[None]
+
+
 def clamped(num_distances: int, clamp_length: int) -> np.ndarray:
     """Distances 0 .. num_distances - 1, clamped at `clamp_length` (0 = no limit), int [n]."""
     distances = np.arange(num_distances)

@@ -37,30 +37,42 @@ class KeyValues:
     keys: jax.Array
     values: jax.Array
 
-    def write_at(self, keys: jax.Array, values: jax.Array, position: jax.Array) -> 'KeyValues':
-        """Writes keys and values [batch, kv_heads, n, head_dim] from `position` (int32 [batch]) on."""
+    def write_at(
+        self, keys: jax.Array, values: jax.Array, position: int | jax.Array
+    ) -> 'KeyValues':
+        """Writes keys and values [batch, kv_heads, n, head_dim] from `position` on; see `write_at`."""
         return KeyValues(
             write_at(self.keys, keys, position, 2), write_at(self.values, values, position, 2)
         )
 
+    def before(self, end: int | jax.Array) -> 'KeyValues':
+        """Those with an index below `end` if it is an int; all if it is int32 [batch]."""
+        if not isinstance(end, int):
+            return self
+        return KeyValues(self.keys[:, :, :end], self.values[:, :, :end])
 
-def write_at(array: jax.Array, new: jax.Array, position: jax.Array, axis: int) -> jax.Array:
+
+def write_at(array: jax.Array, new: jax.Array, position: int | jax.Array, axis: int) -> jax.Array:
     """Writes `new` into `array` along `axis`, starting at a position per batch row.
 
     Args:
       array: [batch, ...].
       new: like `array`, shorter along `axis`; cast to its dtype.
-      position: int32 [batch], the first position written.
+      position: the first position written, int32 [batch], or an int for all rows.
       axis: at least 1.
 
     Returns:
       Shape and dtype of `array`.
     """
 
+    new = new.astype(array.dtype)
+    if isinstance(position, int):
+        return jax.lax.dynamic_update_slice_in_dim(array, new, position, axis)
+
     def write(array: jax.Array, new: jax.Array, position: jax.Array) -> jax.Array:
         return jax.lax.dynamic_update_slice_in_dim(array, new, position, axis - 1)
 
-    return jax.vmap(write)(array, new.astype(array.dtype), position)
+    return jax.vmap(write)(array, new, position)
 
 
 class SelfAttention(nn.Module):
@@ -191,14 +203,19 @@ class SelfAttention(nn.Module):
         return self._received(x, *self._keys_values(joined, 0), self.memory_length, first, counted)
 
     def usage_of_tokens(
-        self, x: jax.Array, cache: KeyValues, index: jax.Array, count: jax.Array
+        self,
+        x: jax.Array,
+        cache: KeyValues,
+        index: int | jax.Array,
+        count: jax.Array,
+        num_valid: jax.Array,
     ) -> jax.Array:
         """`usage` by the tokens `x` of an open segment, whose keys are already in the cache."""
-        counted = jnp.ones(x.shape[:2], bool)
+        counted = jnp.arange(x.shape[1], dtype=jnp.int32)[None] < num_valid[:, None]
         first = self.memory_length - count
         offset = self.memory_length + index
-        normalized = self.normalize(x)
-        return self._received(normalized, cache.keys, cache.values, offset, first, counted)
+        seen, normalized = cache.before(offset + x.shape[1]), self.normalize(x)
+        return self._received(normalized, seen.keys, seen.values, offset, first, counted)
 
     def _received(
         self,
@@ -254,15 +271,15 @@ class SelfAttention(nn.Module):
         self,
         x: jax.Array,
         cache: KeyValues,
-        index: jax.Array,
+        index: int | jax.Array,
         count: jax.Array | None = None,
     ) -> tuple[jax.Array, KeyValues]:
         """Attends from the next tokens of the open segment.
 
         Args:
-          x: [batch, n, d_model].
+          x: [batch, n, d_model]; padding after the tokens is seen by none of them.
           cache: keys and values so far.
-          index: int32 [batch], position of the first of these tokens in the segment.
+          index: position of the first of these tokens in the segment, as in `MemoryLayer.extend`.
           count: as in `__call__`.
 
         Returns:
@@ -273,4 +290,5 @@ class SelfAttention(nn.Module):
         keys, values = self._keys_values(x, offset)
         cache = cache.write_at(keys, values, offset)
         first = self.memory_length - count if self.memory_length else None
-        return self._read(x, cache.keys, cache.values, offset, first, False), cache
+        seen = cache.before(offset + x.shape[1])
+        return self._read(x, seen.keys, seen.values, offset, first, False), cache

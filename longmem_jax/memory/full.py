@@ -141,14 +141,14 @@ class FullAttention(nn.Module):
         return FullCache(KeyValues(*joined), room, state.count)
 
     def extend(
-        self, x: jax.Array, cache: FullCache, index: jax.Array
+        self, x: jax.Array, cache: FullCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, FullCache]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         x, offset = self.normalize(x), self.window + index
         keys, values = self.projections.keys(x), self.projections.values(x)
         placed = self.relation.apply_to_keys(keys, offset)
         joined = cache.attention.write_at(placed, values, offset)
-        y = self._read(x, joined, offset, cache.count, False)
+        y = self._read(x, joined.before(offset + x.shape[1]), offset, cache.count, False)
         return y, cache.replace(attention=joined, keys=write_at(cache.keys, keys, index, 2))
 
     def close_segment(self, state: FullState, cache: FullCache, count: jax.Array) -> FullState:

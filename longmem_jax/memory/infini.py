@@ -20,7 +20,7 @@ from longmem_jax.layers.attention import attend_in
 from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
-from longmem_jax.layers.self_attention import write_at
+from longmem_jax.layers.self_attention import KeyValues, write_at
 from longmem_jax.segment import Aux, Segment, count_on, mean_count
 from longmem_jax.views import NOWHERE, Read, Seen, Series, View, changes_of_sums, read_window
 
@@ -208,7 +208,7 @@ class InfiniAttention(nn.Module):
         return InfiniCache(room, room, None if same else room, state)
 
     def extend(
-        self, x: jax.Array, cache: InfiniCache, index: jax.Array
+        self, x: jax.Array, cache: InfiniCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, InfiniCache]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         x = self.normalize(x)
@@ -220,7 +220,8 @@ class InfiniAttention(nn.Module):
         if cache.plain_keys is not None:
             plain = write_at(cache.plain_keys, plain, index, 2)
             cache = cache.replace(plain_keys=plain)
-        y = self._attend(x, keys, values, cache.state, index, False)
+        seen = KeyValues(keys, values).before(index + x.shape[1])
+        y = self._attend(x, seen.keys, seen.values, cache.state, index, False)
         return y, cache.replace(keys=keys, values=values)
 
     def close_segment(

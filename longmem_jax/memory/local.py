@@ -52,7 +52,7 @@ class Local(nn.Module):
         return self.attention.open(None, batch_size)
 
     def extend(
-        self, x: jax.Array, cache: KeyValues, index: jax.Array
+        self, x: jax.Array, cache: KeyValues, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, KeyValues]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         return self.attention.extend(x, cache, index)

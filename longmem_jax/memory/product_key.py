@@ -303,7 +303,9 @@ class ProductKeyMemory(nn.Module):
         """No cache."""
         return NoState()
 
-    def extend(self, x: jax.Array, cache: NoState, index: jax.Array) -> tuple[jax.Array, NoState]:
+    def extend(
+        self, x: jax.Array, cache: NoState, index: int | jax.Array, count: jax.Array
+    ) -> tuple[jax.Array, NoState]:
         """Reads the slots of the next tokens; see `MemoryLayer`."""
         return self._apply(x, jnp.ones(x.shape[:2], bool), False)[0], cache
 

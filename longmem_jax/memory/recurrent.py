@@ -48,9 +48,12 @@ class Recurrent(nn.Module):
         """The state that the segment begins with."""
         return self.begin(state, batch_size)
 
-    def extend(self, x: jax.Array, cache: State, index: jax.Array) -> tuple[jax.Array, State]:
+    def extend(
+        self, x: jax.Array, cache: State, index: int | jax.Array, count: jax.Array
+    ) -> tuple[jax.Array, State]:
         """Reads and writes the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
-        return self.read(self.normalize(x), cache, jnp.ones(x.shape[:2], bool))
+        counted = jnp.arange(x.shape[1], dtype=jnp.int32)[None] < count[:, None]
+        return self.read(self.normalize(x), cache, counted)
 
     def close_segment(self, state: State, cache: State, count: jax.Array) -> State:
         """The state after the segment: its tokens are already in the cache."""

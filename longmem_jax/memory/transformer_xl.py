@@ -140,7 +140,7 @@ class TransformerXL(nn.Module):
         )
 
     def extend(
-        self, x: jax.Array, cache: TransformerXLCache, index: jax.Array
+        self, x: jax.Array, cache: TransformerXLCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, TransformerXLCache]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         y, attention = self.attention.extend(x, cache.attention, index, cache.count)

@@ -100,7 +100,7 @@ class Agent(nn.Module):
             return x
         distances = positions.clamped(self.segment_length, 0)
         table = jnp.asarray(positions.sinusoids(distances, self.config.d_model))
-        position = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
+        position = positions.following(index, x.shape[1])
         return x + table[jnp.minimum(position, self.segment_length - 1)].astype(x.dtype)
 
     def _heads(self, hidden: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -152,17 +152,21 @@ class Block(nn.Module):
         )
 
     def extend(
-        self, x: jax.Array, cache: BlockState, index: jax.Array, source: Any = None
+        self,
+        x: jax.Array,
+        cache: BlockState,
+        index: int | jax.Array,
+        count: jax.Array,
+        source: Any = None,
     ) -> tuple[jax.Array, BlockState]:
-        """Reads `x` [batch, n, d_model], positions `index` .. (int32 [batch]) of the open segment."""
-        count = jnp.full(x.shape[:1], x.shape[1], jnp.int32)
+        """Reads the first `count` of `x`, from `index` on; see `MemoryLayer` and `__call__`."""
         shifted, recent = self.shift(x, cache.recent, count)
-        y, attention_cache = self.attention.extend(shifted, cache.attention, index)
+        y, attention_cache = self.attention.extend(shifted, cache.attention, index, count)
         out = self._add(x, y, self.attention_norm, False)
         if source is not None:
             out = self._add(out, self.across(out, source, train=False), self.cross_norm, False)
         y, feed_forward_cache = self.feed_forward.extend(
-            x if self.parallel else out, cache.feed_forward, index
+            x if self.parallel else out, cache.feed_forward, index, count
         )
         out = self._add(out, y, self.feed_forward_norm, False)
         return out, BlockState(attention_cache, feed_forward_cache, recent)

@@ -137,23 +137,30 @@ class LanguageModel(nn.Module):
         return self._join(self.stack.open_segment(blocks, batch_size), position)
 
     def extend(
-        self, tokens: jax.Array, cache: tuple[BlockState, ...] | Counted, index: jax.Array
+        self,
+        tokens: jax.Array,
+        cache: tuple[BlockState, ...] | Counted,
+        index: int | jax.Array,
+        count: jax.Array | None = None,
     ) -> tuple[jax.Array, tuple[BlockState, ...] | Counted]:
         """Reads the next tokens of the open segment.
 
         Args:
-          tokens: int32 [batch, n].
+          tokens: int32 [batch, n]; the segment has room for n.
           cache: caches of the open segment.
-          index: int32 [batch], position of the first of these tokens in the segment.
+          index: position of the first of these tokens in the segment, int32 [batch] or an int; see
+            `MemoryLayer.extend`.
+          count: int32 [batch], only the first `count` are tokens, the others padding; None = all are.
 
         Returns:
-          logits [batch, n, vocab_size] and the caches with these tokens in them.
+          logits [batch, n, vocab_size] and the caches with these tokens in them. With `count` only the
+          logits after the last token, [batch, 1, vocab_size]; without meaning where `count` is 0.
         """
         caches, position = self._split(cache)
         first = index if position is None else position + index
         x = self.stack.embedding.encode(tokens, first)
-        x, caches = self.stack.extend(x, caches, index)
-        return self.stack.embedding.logits(x), self._join(caches, position)
+        x, caches = self.stack.extend(x, caches, index, count=count)
+        return self.stack.logits(x, count), self._join(caches, position)
 
     def close_segment(
         self,

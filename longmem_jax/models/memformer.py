@@ -246,13 +246,17 @@ class Memformer(nn.Module):
         return MemformerCache(slots, jnp.zeros_like(state.tokens), sources, blocks)
 
     def extend(
-        self, tokens: jax.Array, cache: MemformerCache, index: jax.Array
+        self,
+        tokens: jax.Array,
+        cache: MemformerCache,
+        index: int | jax.Array,
+        count: jax.Array | None = None,
     ) -> tuple[jax.Array, MemformerCache]:
         """Reads the next tokens of the open segment, as in `LanguageModel`."""
         x = self.stack.embedding.encode(tokens, index)
-        x, blocks = self.stack.extend(x, cache.blocks, index, cache.sources)
+        x, blocks = self.stack.extend(x, cache.blocks, index, cache.sources, count=count)
         segment_tokens = write_at(cache.tokens, tokens, index, 1)
-        return self.stack.embedding.logits(x), cache.replace(tokens=segment_tokens, blocks=blocks)
+        return self.stack.logits(x, count), cache.replace(tokens=segment_tokens, blocks=blocks)
 
     def close_segment(
         self, state: MemformerState, cache: MemformerCache, count: jax.Array

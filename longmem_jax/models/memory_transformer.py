@@ -183,17 +183,20 @@ class MemoryTransformer(nn.Module):
     def open_segment(self, state: Any, batch_size: int) -> tuple[BlockState, ...]:
         """Caches of a segment that begins, with the leading memory tokens in them."""
         caches = self.stack.open_segment(state.blocks, batch_size)
-        first = jnp.zeros((batch_size,), jnp.int32)
-        return self.stack.extend(self._vectors(state, batch_size), caches, first)[1]
+        return self.stack.extend(self._vectors(state, batch_size), caches, 0)[1]
 
     def extend(
-        self, tokens: jax.Array, cache: Any, index: jax.Array
+        self,
+        tokens: jax.Array,
+        cache: Any,
+        index: int | jax.Array,
+        count: jax.Array | None = None,
     ) -> tuple[jax.Array, tuple[BlockState, ...]]:
         """Reads the next tokens of the open segment, as in `LanguageModel`."""
         num_tokens, _ = self._sizes()
         x = self.stack.embedding.encode(tokens, index)
-        x, cache = self.stack.extend(x, cache, index + num_tokens)
-        return self.stack.embedding.logits(x), cache
+        x, cache = self.stack.extend(x, cache, index + num_tokens, count=count)
+        return self.stack.logits(x, count), cache
 
     def close_segment(
         self, state: Any, cache: tuple[BlockState, ...], count: jax.Array

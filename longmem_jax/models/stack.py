@@ -90,6 +90,21 @@ class Stack:
         """Applies the final norm, if there is one."""
         return x if self.final_norm is None else self.final_norm(x)
 
+    def logits(self, hidden: jax.Array, count: jax.Array | None) -> jax.Array:
+        """Logits of the tokens that follow: of all, or of the last token alone.
+
+        Args:
+          hidden: [batch, n, d_model], after the final norm.
+          count: int32 [batch]; None = all are tokens, and the logits of all are wanted.
+
+        Returns:
+          [batch, n, vocab_size]; with `count` [batch, 1, vocab_size], those after the first `count`.
+        """
+        if count is not None:
+            last = jnp.maximum(count - 1, 0)[:, None, None]
+            hidden = jnp.take_along_axis(hidden, last, axis=1)
+        return self.embedding.logits(hidden)
+
     def nll(
         self, hidden: jax.Array, targets: jax.Array, valid: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -115,24 +130,29 @@ class Stack:
         self,
         x: jax.Array,
         caches: Sequence[BlockState],
-        index: jax.Array,
+        index: int | jax.Array,
         sources: Sequence[Any] | None = None,
+        *,
+        count: jax.Array | None = None,
     ) -> tuple[jax.Array, tuple[BlockState, ...]]:
-        """Passes positions `index` .. (int32 [batch]) of the open segment through the blocks.
+        """Passes the next positions of the open segment through the blocks.
 
         Args:
           x: [batch, n, d_model].
           caches: of the open segment, one entry per block.
-          index: position of the first vector of `x` in the segment.
+          index: position of the first vector of `x` in the segment, an int or int32 [batch].
           sources: as in `read`.
+          count: int32 [batch], vectors of `x` that are no padding, the first ones; None = all.
 
         Returns:
           [batch, n, d_model] after the final norm, and the caches with these positions in them.
         """
         sources = (None,) * len(self.blocks) if sources is None else sources
+        if count is None:
+            count = jnp.full(x.shape[:1], x.shape[1], jnp.int32)
         new_caches = []
         for block, cache, source in zip(self.blocks, caches, sources, strict=True):
-            x, cache = block.extend(x, cache, index, source)
+            x, cache = block.extend(x, cache, index, count, source)
             new_caches.append(cache)
         return self._finish(x), tuple(new_caches)
 

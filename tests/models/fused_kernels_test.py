@@ -9,9 +9,12 @@ import pytest
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
 from longmem_jax.config.recipes import section
+from longmem_jax.contract import KERNELS
 from longmem_jax.devices.sharding import lanes_sharding, make_mesh, parameter_shardings
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
+from longmem_jax.generation.reader import fresh_state
+from longmem_jax.generation.stream import read_open_segment
 from longmem_jax.layers import fused_attention, fused_search
 from longmem_jax.memory.registry import ATTENTION
 from longmem_jax.models.parameters import initial_parameters
@@ -65,6 +68,22 @@ def segments_with_oddities(batch=2):
     start = np.array(segments.start)
     start[2, 0] = True
     return segments.replace(valid=jnp.asarray(valid), start=jnp.asarray(start))
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_segments_are_opened_alike(small_blocks, name):
+    """The first tokens of a segment at once, by the kernel and without it."""
+    plain, fused = (with_config(name, layers=1, kernels=kernels) for kernels in KERNELS)
+    params, segments = uneven(parameters(plain, 1)), segments_with_oddities()
+    opened = []
+    for model in (plain, fused):
+        state = fresh_state(model, params, 2)
+        for number in range(2):
+            segment = jax.tree.map(lambda leaf, n=number: leaf[n], segments)
+            state = plain.apply({'params': params}, segment, state, train=False)[1]
+        counts = np.array([3, 2], np.int32)
+        opened.append(read_open_segment(model, params, state, segments.tokens[2, :, :3], counts)[0])
+    chex.assert_trees_all_close(*opened, atol=2e-5, rtol=2e-5)
 
 
 def learned(model, params, segments):

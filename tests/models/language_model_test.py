@@ -8,7 +8,7 @@ from flax.traverse_util import flatten_dict
 
 from longmem_jax.config.recipes import section
 from longmem_jax.generation.reader import fresh_state
-from longmem_jax.generation.stream import open_stream, read_token
+from longmem_jax.generation.stream import open_stream, read_open_segment, read_token
 from longmem_jax.models.parameters import initial_parameters
 from longmem_jax.segment import Segment
 from longmem_jax.training.optimizer import parameter_path
@@ -76,18 +76,32 @@ def streamed(model, params):
     return opened, jax.jit(lambda tokens, stream: read_token(model, params, tokens, stream))
 
 
+def assert_opens_alike(model, params, segments, logits, states, number, step):
+    """One and three tokens of a segment at once, with padding, then one by one up to its end."""
+    before = jax.tree.map(lambda leaf: leaf[number - 1], states)
+    tokens, logits = np.asarray(segments.tokens[number]), np.asarray(logits[number])
+    counts, lanes = np.array([1, 3]), np.arange(BATCH)
+    one, stream = read_open_segment(model, params, before, tokens[:, : LENGTH - 1], counts)
+    for place in range(3):
+        wanted = logits[lanes, counts + place - 1]
+        np.testing.assert_allclose(one, wanted, atol=3e-5, err_msg='opened with padding')
+        if place < 2:
+            one, stream = step(tokens[lanes, counts + place], stream)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('name', OPTIONS)
 def test_token_by_token_is_parallel(name):
     model, params = made(name)
     segments = random_segments(segments=3)
-    logits, _ = run(model, params, segments)
+    logits, states = run(model, params, segments)
     assert np.isfinite(logits).all()
     stream, step = streamed(model, params)
     for number in range(3):
         for place in range(LENGTH):
             one, stream = step(segments.tokens[number, :, place], stream)
             np.testing.assert_allclose(one, logits[number, :, place], atol=3e-5)
+    assert_opens_alike(model, params, segments, logits, states, 2, step)
 
 
 @pytest.mark.parametrize('name', ['local', 'memory_transformer', 'memformer', 'expire_span'])
@@ -115,6 +129,8 @@ def test_a_token_shift_suits_every_model(name):
         number, at = divmod(place, LENGTH)
         one, stream = step(segments.tokens[number, :, at], stream)
         np.testing.assert_allclose(one[0], logits[number, 0, at], atol=3e-5)
+    whole = segments.replace(start=jnp.asarray([[True, True], [False, False]]))
+    assert_opens_alike(model, params, segments, *run(model, params, whole), 1, step)
     if name == 'local':  # nothing else goes from segment to segment
         other = first.tokens.at[:, 0, -1].add(1) % VOCAB
         both = jax.tree.map(

@@ -47,28 +47,34 @@ def project_memory(
     return jnp.pad(keys, room), jnp.pad(values, room)
 
 
-def read_tokens(size: int, operands: Any, _: tuple[()], *, max_span: int, ramp: int) -> jax.Array:
+def read_tokens(
+    size: int, operands: Any, _: tuple[()], *, max_span: int, ramp: int, index: int | None
+) -> jax.Array:
     """What the next tokens of an open segment read, for `switching.switch`.
 
     Args:
       size: vectors of the memory that are read, the last ones.
       operands: the cache; `queries` of the tokens (scaled) [batch, heads, n, head_dim]; `table` and
-        `share` as in `reading.read_segment`; `position`, int32 [batch, n], of the tokens in the
+        `share` as in `reading.read_segment`; `position`, int32 [batch | 1, n], of the tokens in the
         segment.
       max_span, ramp: fields of `AdaptiveSpan`.
+      index: position of the first token if it is known to the compiler, or None.
 
     Returns:
       [batch, heads, n, head_dim].
     """
     cache, queries, table, share, position = operands
+    offset, end = None, cache.keys.shape[2]
+    if index is not None:
+        offset, end = size + index, max_span + index + queries.shape[2]
     keys, values = (
-        repeat_heads(cached[:, :, max_span - size :], queries.shape[1])
+        repeat_heads(cached[:, :, max_span - size : end], queries.shape[1])
         for cached in (cache.keys, cache.values)
     )
-    index = jnp.arange(keys.shape[2], dtype=jnp.int32)[None, None]
-    distance = size + position[..., None] - index
+    column = jnp.arange(keys.shape[2], dtype=jnp.int32)[None, None]
+    distance = size + position[..., None] - column
     scores = dot(queries, keys)
-    scores = scores + near_positions.at_distances(queries, table, distance)
+    scores = scores + near_positions.of_tokens(queries, table, offset, distance)
     seen = visible(distance, jnp.maximum(size - cache.count, 0), max_span)
     soft = None
     if share is not None:

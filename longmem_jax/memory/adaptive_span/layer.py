@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, Graft, ModelSettings
-from longmem_jax.layers import fused_spans, near_positions
+from longmem_jax.layers import fused_spans, near_positions, positions
 from longmem_jax.layers.attention_products import weights_of
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import write_at
@@ -186,7 +186,7 @@ class AdaptiveSpan(nn.Module):
         return AdaptiveSpanCache(keys, values, hidden, state.count)
 
     def extend(
-        self, x: jax.Array, cache: AdaptiveSpanCache, index: jax.Array
+        self, x: jax.Array, cache: AdaptiveSpanCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, AdaptiveSpanCache]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         settings, max_span = self.settings, self.max_span
@@ -199,9 +199,10 @@ class AdaptiveSpan(nn.Module):
             values=write_at(cache.values, self.projections.values(normal), max_span + index, 2),
             hidden=write_at(cache.hidden, x, index, 1),
         )
-        position = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
+        position = positions.following(index, x.shape[1])
         table, share = self.shared(), self._share()
-        read = bound(read_tokens, max_span=max_span, ramp=self.ramp)
+        at = index if isinstance(index, int) else None
+        read = bound(read_tokens, max_span=max_span, ramp=self.ramp, index=at)
         out = switch(read, self.sizes, self._reach(), (cache, queries, table, share, position), ())
         return self.projections.out(out), cache
 

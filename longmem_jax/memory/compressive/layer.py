@@ -186,13 +186,13 @@ class SegmentReading(nn.Module):
         )
 
     def extend(
-        self, x: jax.Array, cache: CompressiveCache, index: jax.Array
+        self, x: jax.Array, cache: CompressiveCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, CompressiveCache]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         y, attention = self.attention.extend(x, cache.attention, index, cache.filled)
         usage = cache.usage
         if usage is not None:
-            received = self.attention.usage_of_tokens(x, attention, index, cache.filled)
+            received = self.attention.usage_of_tokens(x, attention, index, cache.filled, count)
             start = self.compressed_length
             usage = usage + received[:, start : start + self.memory_length]
         hidden = write_at(cache.hidden, x, index, 1)
@@ -267,9 +267,11 @@ class CompressiveTransformer(nn.Module):
         """Projects slots and memory once for all tokens of the segment."""
         return self.layer.open_segment(state, batch_size)
 
-    def extend(self, x: jax.Array, cache: Any, index: jax.Array) -> tuple[jax.Array, Any]:
+    def extend(
+        self, x: jax.Array, cache: Any, index: int | jax.Array, count: jax.Array
+    ) -> tuple[jax.Array, Any]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
-        return self.layer.extend(x, cache, index)
+        return self.layer.extend(x, cache, index, count)
 
     def close_segment(self, state: Any, cache: Any, count: jax.Array) -> Any:
         """Writes the first `count` tokens of the open segment."""

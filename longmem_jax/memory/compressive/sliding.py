@@ -15,11 +15,11 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
-from longmem_jax.layers import near_positions, weight_dropout
+from longmem_jax.layers import near_positions, positions, weight_dropout
 from longmem_jax.layers.attention import Look, is_inspected, record
 from longmem_jax.layers.attention_products import dot, mix, weights_of
 from longmem_jax.layers.projections import Projections, repeat_heads
-from longmem_jax.layers.self_attention import write_at
+from longmem_jax.layers.self_attention import KeyValues, write_at
 from longmem_jax.layers.window import push
 from longmem_jax.memory.compressive.by_age import at_shifts, of_segment
 from longmem_jax.memory.compressive.compression import Compressor
@@ -279,14 +279,15 @@ class SlidingReading(nn.Module):
         )
 
     def extend(
-        self, x: jax.Array, cache: SlidingCache, index: jax.Array
+        self, x: jax.Array, cache: SlidingCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, SlidingCache]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         settings, window, slots = self.settings, self.memory_length, self._cache_slots()
         hidden = write_at(cache.hidden, x, window + index, 1)
         # Pools the first slot that no earlier token saw, and those after it. Slots that are not seen
         # yet still lack vectors; they are pooled again later.
-        begun = self._num_seen(cache.phase, index[:, None] - 1)[:, 0]
+        position = positions.following(index, x.shape[1])
+        begun = self._num_seen(cache.phase, position[:, :1] - 1)[:, 0]
         start = self._first(cache.phase) + begun * self.rate
         new = self.normalize(self._pool(hidden, start, x.shape[1] // self.rate + 1))
         normal = self.normalize(x)
@@ -301,11 +302,13 @@ class SlidingReading(nn.Module):
             )
         )
         cache = cache.replace(keys=keys, values=values, hidden=hidden)
-        keys, values = (repeat_heads(array, settings.num_heads) for array in (keys, values))
+        read = KeyValues(keys, values).before(slots + window + index + x.shape[1])
+        keys, values = (
+            repeat_heads(array, settings.num_heads) for array in (read.keys, read.values)
+        )
         queries = self.projections.queries(normal) * jnp.asarray(
             settings.score_scale, settings.dtype
         )
-        position = index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
         column = jnp.arange(keys.shape[2] - slots, dtype=jnp.int32)[None, None]
         distance = window + position[..., None] - column
         seen = self._num_seen(cache.phase, position)
@@ -314,7 +317,7 @@ class SlidingReading(nn.Module):
             queries,
             keys,
             by_age,
-            near_positions.at_distances(queries, self.shared()[:window], distance),
+            near_positions.of_tokens(queries, self.shared()[:window], window + index, distance),
             position,
             cache,
             slots,

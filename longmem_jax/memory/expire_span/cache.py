@@ -37,6 +37,13 @@ class ExpireSpanCache:
     count: jax.Array
     window_count: jax.Array
 
+    def before(self, end: int | jax.Array) -> 'ExpireSpanCache':
+        """With the keys of window and segment below `end` if it is an int; see `KeyValues.before`."""
+        if not isinstance(end, int):
+            return self
+        keys, values = self.keys[:, :, :end], self.values[:, :, :end]
+        return self.replace(keys=keys, values=values, spans=self.spans[:, :end])
+
 
 def project_buffer(
     size: int,

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, Graft, ModelSettings
-from longmem_jax.layers import fused_spans, near_positions
+from longmem_jax.layers import fused_spans, near_positions, positions
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.switching import (
@@ -295,7 +295,7 @@ class ExpireSpan(nn.Module):
         )
 
     def extend(
-        self, x: jax.Array, cache: ExpireSpanCache, index: jax.Array
+        self, x: jax.Array, cache: ExpireSpanCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, ExpireSpanCache]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         settings, width = self.settings, self.position_length
@@ -309,12 +309,13 @@ class ExpireSpan(nn.Module):
             spans=write_at(cache.spans, self._spans(normal), width + index, 1),
             hidden=write_at(cache.hidden, x, index, 1),
         )
-        position = (index[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None])[..., None]
-        recent = width + position - jnp.arange(cache.keys.shape[2], dtype=jnp.int32)[None, None]
-        near = near_positions.at_distances(queries, self.shared(), recent)
+        seen = cache.before(width + index + x.shape[1])
+        position = jnp.broadcast_to(positions.following(index, x.shape[1]), x.shape[:2])[..., None]
+        recent = width + position - jnp.arange(seen.keys.shape[2], dtype=jnp.int32)[None, None]
+        near = near_positions.of_tokens(queries, self.shared(), width + index, recent)
         read = bound(read_tokens, width=width, ramp=self.ramp)
         out = switch(
-            read, self.sizes, cache.count.max(), (cache, queries, near, recent, position), ()
+            read, self.sizes, cache.count.max(), (seen, queries, near, recent, position), ()
         )
         return self.projections.out(out), cache
 

@@ -335,12 +335,12 @@ class InfinityFormer(nn.Module):
         )
 
     def extend(
-        self, x: jax.Array, cache: InfinityFormerCache, index: jax.Array
+        self, x: jax.Array, cache: InfinityFormerCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, InfinityFormerCache]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         recent = (cache.count,) if self.memory_length else ()
         y, attention = self.attention.extend(x, cache.attention, index, *recent)
-        counted = jnp.ones(x.shape[:2], bool)
+        counted = jnp.arange(x.shape[1], dtype=jnp.int32)[None] < count[:, None]
         read, mass, _, _ = self._read(x, cache.keys, cache.values, cache.long.stored, counted)
         hidden = write_at(cache.hidden, x, index, 1)
         return y + read, cache.replace(attention=attention, hidden=hidden, mass=cache.mass + mass)

@@ -233,7 +233,7 @@ class Memorizing(nn.Module):
         return MemorizingCache(self.attention.open(state.recent, batch_size), state)
 
     def extend(
-        self, x: jax.Array, cache: MemorizingCache, index: jax.Array
+        self, x: jax.Array, cache: MemorizingCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, MemorizingCache]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         queries, local, attention = self.attention.tokens(

@@ -191,13 +191,14 @@ class NormalizedAttention(nn.Module):
         )
 
     def tokens(
-        self, x: jax.Array, cache: KeyValues, count: jax.Array, index: jax.Array
+        self, x: jax.Array, cache: KeyValues, count: jax.Array, index: int | jax.Array
     ) -> tuple[jax.Array, jax.Array, KeyValues]:
         """Queries and local attention of the next tokens of an open segment, and the new cache."""
         queries, (keys, values) = self.queries(x), self.key_values(x)
         offset = self.memory_length + index
         cache = cache.write_at(keys, values, offset)
-        return queries, self.local(queries, cache.keys, cache.values, offset, count, False), cache
+        seen = cache.before(offset + x.shape[1])
+        return queries, self.local(queries, seen.keys, seen.values, offset, count, False), cache
 
     def segment_of(self, cache: KeyValues) -> tuple[jax.Array, jax.Array]:
         """Keys and values of the open segment alone."""

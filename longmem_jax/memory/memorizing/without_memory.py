@@ -80,7 +80,7 @@ class NormalizedXL(nn.Module):
         return NormalizedXLCache(self.attention.open(state, batch_size), state)
 
     def extend(
-        self, x: jax.Array, cache: NormalizedXLCache, index: jax.Array
+        self, x: jax.Array, cache: NormalizedXLCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, NormalizedXLCache]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
         _, local, attention = self.attention.tokens(

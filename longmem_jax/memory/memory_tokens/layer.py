@@ -268,15 +268,16 @@ class MemoryTokensLayer(nn.Module):
         )
 
     def extend(
-        self, x: jax.Array, cache: MemoryTokensCache, index: jax.Array
+        self, x: jax.Array, cache: MemoryTokensCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, MemoryTokensCache]:
         """Reads the next tokens, or all memory tokens of a group; see `MemoryLayer`."""
         offset = self.memory_length + index
         normalized = self.normalize(x)
         new = self._keys_values(normalized, offset)
         attention = cache.attention.write_at(new.keys, new.values, offset)
+        first = jnp.broadcast_to(jnp.asarray(index, jnp.int32), cache.count.shape)
         y = self._attend(
-            normalized, attention, index, cache.count, cache.end, offset=offset, train=False
+            normalized, attention, first, cache.count, cache.end, offset=offset, train=False
         )
         hidden = write_at(cache.hidden, x, index, 1)
         return y, cache.replace(attention=attention, hidden=hidden)
