@@ -15,8 +15,9 @@ Rows of a step and tokens of a row are those of each method's source: 16 and 448
 the episode learners (ANML-ER: 300), 32 and 128 for the others. `learning_rate` 3e-5 is that of the
 episode learners, and as recalled that of MbPA++.
 
-Not the paper's: `dtype` bfloat16. Online EWC has no published settings for this stream: `every`, `gamma`
-and `penalty` of `config.lifelong.online_ewc` are ours.
+Not the paper's: `dtype` bfloat16. The head reads BERT's pooled vector for every method, as in released
+code; MbPA++ as printed reads the vector of the first token itself. Online EWC has no published settings
+for this stream: `every`, `gamma` and `penalty` of `config.lifelong.online_ewc` are ours.
 """
 
 from longmem_jax.configs._lifelong import lifelong

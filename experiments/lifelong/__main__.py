@@ -5,7 +5,7 @@ python -m experiments.lifelong --output=DIR --path=FOLDER --encoder=BERT [--meth
 
 Trains `configs/lifelong_classification.py:tiny,method=METHOD,order=ORDER,path=BERT` on the data of
 FOLDER, in DIR/METHOD/ORDER. Finished runs are not repeated, and one that was cut off resumes. `mtl` is
-the upper bound: all tasks shuffled together, with a seed for each order. An order that is a number is a
+the usual bound: all tasks shuffled together, with a seed for each order. An order that is a number is a
 seed, for streams without published orders, such as `configs/lifelong_relations.py`. Printed are
 
 - test accuracy by order, its mean (minimum - maximum), forgetting, bytes of the memory, seconds of

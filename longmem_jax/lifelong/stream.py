@@ -99,7 +99,7 @@ def in_order(tasks: Mapping[str, Task], order: Sequence[str], seed: int) -> Stre
 
 
 def joint(tasks: Mapping[str, Task], order: Sequence[str], seed: int, epochs: int = 1) -> Stream:
-    """The upper bound: the rows of all tasks shuffled together, another way in each of `epochs` passes.
+    """MTL, the usual bound: rows of all tasks shuffled together, differently in each of `epochs` passes.
 
     Args:
       tasks: by name.
