@@ -66,11 +66,16 @@ def test_points_are_those_of_all_seeds(tmp_path):
     for seed in range(2):
         folder = tmp_path / 'spans' / str(seed)
         folder.mkdir(parents=True)
-        numbers = {'memory_size': 20 + seed, 'test': {'exact_match': 0.5}}
+        numbers = {'memory_size': 20 + seed, 'test': {'exact_match': 0.5, 'answers': 8}}
         (folder / 'numbers.json').write_text(json.dumps(numbers))
-    points = size.points(tmp_path / 'spans')
+    points, heading = size.points(tmp_path / 'spans')
     assert points == [(20, 50.0), (21, 50.0)]
-    (axes,) = size.draw({'Expire-Span': [points, [(30, 70.0)]]}).axes
+    (axes,) = size.draw({'Expire-Span': [points, [(30, 70.0)]]}, heading).axes
+    assert axes.get_ylabel() == 'test exact match, %'
     assert axes.lines[0].get_xydata().tolist() == [[20.5, 50.0], [30.0, 70.0]]
     with pytest.raises(SystemExit, match='no finished runs'):
         size.points(tmp_path)
+    numbers = {'memory_size': 20, 'test': {'bits_per_byte': 3.25, 'num_bytes': 100, 'answers': 0}}
+    (tmp_path / 'text/0').mkdir(parents=True)
+    (tmp_path / 'text/0/numbers.json').write_text(json.dumps(numbers))
+    assert size.points(tmp_path / 'text') == ([(20, 3.25)], 'bits/byte')
