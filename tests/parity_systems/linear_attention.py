@@ -153,7 +153,7 @@ def _tokens(layer, x):
 
     def say(carry, token):
         cache, index = carry
-        y, cache = layer.extend(token[:, None], cache, index)
+        y, cache = layer.extend(token[:, None], cache, index, jnp.ones((batch,), jnp.int32))
         return (cache, index + 1), y[:, 0]
 
     def read(state, part):
