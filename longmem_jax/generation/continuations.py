@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax import stopping
@@ -47,6 +48,7 @@ def continue_texts(
     for lane, text in enumerate(pending):
         counts[lane] = len(text)
         tokens[lane, : len(text)] = text
+    states = jax.tree.map(jnp.copy, states)  # the caller's may be read again
     logits, stream = read_open_segment(model, params, states, tokens, counts)
     key = jax.random.key(0) if key is None else key
     sampling = (float(temperature), int(top_k), float(top_p))

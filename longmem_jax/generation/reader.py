@@ -118,19 +118,25 @@ class Reader:
 
     Attributes:
       model, params: the language model.
-      state: memories at the last segment border.
       pending: int32 [batch, n], tokens of the open segment.
       logits: [batch, vocab] of the next token; None before the first token.
     """
 
     def __init__(self, model: LanguageModel, params: Any, state: Any, pending: np.ndarray):
-        """Starts from memories and the tokens read since; see `fresh_state`."""
-        self.model, self.params, self.state = model, params, state
+        """Starts from a copy of memories, and the tokens read since; see `fresh_state`."""
+        self.model, self.params = model, params
+        # There is one copy of the memories: that of the stream, as soon as there is a stream.
+        self._state = jax.tree.map(jnp.copy, state)
         self.pending = np.zeros((pending.shape[0], 0), np.int32)
         self.logits: jax.Array | None = None
         self._stream: Stream | None = None
         if pending.shape[1]:
             self.read(pending)
+
+    @property
+    def state(self) -> Any:
+        """Memories at the last segment border; overwritten when more is read or written."""
+        return self._state if self._stream is None else self._stream.state
 
     def read(self, tokens: np.ndarray) -> None:
         """Reads all tokens, int32 [batch, n]; full segments are written straight to the memories."""
@@ -138,14 +144,14 @@ class Reader:
         length = self.model.segment_length
         # The last token stays in the open segment: it gives the logits.
         full = max(tokens.shape[1] - 1, 0) // length * length
+        self._state, self._stream = self.state, None
         for start in range(0, full, length):
             segment = jnp.asarray(tokens[:, start : start + length], jnp.int32)
-            # The buffer of the memories is given to the new ones, so it must not be shared.
-            state = self.state if start else jax.tree.map(jnp.copy, self.state)
-            self.state = _read_segment(self.model, self.params, state, segment)
+            self._state = _read_segment(self.model, self.params, self._state, segment)
             stopping.poll()
         self.pending = tokens[:, full:]
-        self.logits, self._stream = self._open(self.pending)
+        self.logits, self._stream = self._open(self._state, self.pending)
+        self._state = None
 
     def read_in_parts(self, tokens: np.ndarray, segments: int = 64) -> Iterator[int]:
         """Reads all tokens as `read` does; yields how many are read, every few segments."""
@@ -208,7 +214,8 @@ class Reader:
         Returns:
           int32 [1, n], n <= length.
         """
-        _, stream = self._open(self.pending[:, :-1])  # the search reads the last token
+        state = jax.tree.map(jnp.copy, self.state)
+        _, stream = self._open(state, self.pending[:, :-1])  # the search reads the last token
         best = np.asarray(
             _search(
                 self.model,
@@ -233,19 +240,18 @@ class Reader:
             return self.state
         return _close(self.model, self.params, self._stream)
 
-    def _open(self, tokens: np.ndarray) -> tuple[jax.Array, Stream]:
-        """Logits and stream after `tokens`, int32 [batch, n], the first of the open segment."""
+    def _open(self, state: Any, tokens: np.ndarray) -> tuple[jax.Array, Stream]:
+        """Logits and stream after `tokens`, int32 [batch, n], of a segment; `state` is donated."""
         count = tokens.shape[1]
         padding = room(count, self.model.segment_length) - count
         padded = np.pad(tokens.astype(np.int32), [(0, 0), (0, padding)])
         counts = np.full(tokens.shape[:1], count, np.int32)
-        return read_open_segment(self.model, self.params, self.state, padded, counts)
+        return read_open_segment(self.model, self.params, state, padded, counts)
 
     def _advance(self, tokens: np.ndarray) -> None:
-        """Keeps `state` and `pending` in line with the stream, so that they can be saved."""
+        """Keeps `pending` in line with the stream, so that it can be saved with `state`."""
         self.pending = np.concatenate([self.pending, tokens], axis=1)
         length = self.model.segment_length
         if self.pending.shape[1] > length:
             full = (self.pending.shape[1] - 1) // length * length
             self.pending = self.pending[:, full:]
-            self.state = jax.tree.map(jnp.copy, self._stream.state)
