@@ -4,7 +4,8 @@ python -m experiments.lifelong.origins --workdir=DIR --output=origins.png \
     --config=configs/lifelong_classification.py:tiny,method=mbpa_plus --config.data.path=FOLDER
 
 Configuration and workdir are those of the run. Printed is how often a neighbour is of the task of the
-row that asks, and how often it has the same answer.
+row that asks, how often it has the same answer, and, as a floor for what adapts to neighbours, how often
+a vote of the neighbours is right.
 """
 
 import numpy as np
@@ -42,16 +43,34 @@ def found_for(built: Built, state: LearnerState) -> tuple[np.ndarray, ...]:
     return tuple(np.concatenate(parts) for parts in (numbers, there, tasks, answers))
 
 
+def votes(answers: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """The most frequent answer of the neighbours of every row, int [rows]; of a tie, the nearest's.
+
+    Args:
+      answers: of the neighbours, the nearest first, int [rows, K], from 0.
+      there: which neighbours there are, bool [rows, K]. Without any, the vote is -1.
+    """
+    same = (answers[:, :, None] == answers[:, None]) & there[:, None]
+    winner = np.where(there, same.sum(axis=2), 0).argmax(axis=1)
+    found = np.take_along_axis(answers, winner[:, None], axis=1)[:, 0]
+    return np.where(there.any(axis=1), found, -1)
+
+
 def _main(experiment: Experiment) -> None:
     built, state, _ = learned(experiment, Progress(0, log_every=0))
     numbers, there, tasks, answers = found_for(built, state)
     names = built.stream.names
     shares = metrics.origins(numbers, there, tasks, built.stream.tasks, len(names))
     figures.neighbours(shares, names).savefig(_OUTPUT.value, dpi=120)
-    same = (np.asarray(built.stream.rows.answer)[numbers] == answers[:, None])[there].mean()
+    given = np.asarray(built.stream.rows.answer)[numbers]
+    same = (given == answers[:, None])[there].mean()
     for name, share in zip(names, np.diagonal(shares), strict=True):
         print(f'{name}: {100 * share:.1f} % of the neighbours are of the same task')
     print(f'all: {100 * same:.1f} % of the neighbours have the same answer')
+    right = votes(given, there) == answers
+    by_task = [right[tasks == task].mean() for task in range(len(names))]
+    share = 100 * np.mean(by_task)
+    print(f'a vote of {numbers.shape[1]} neighbours: {share:.1f} % right, mean of the tasks')
 
 
 if __name__ == '__main__':

@@ -121,6 +121,13 @@ def test_neighbours_are_found_for_all_test_rows(tmp_path):
         origins.found_for(found, found.first_state())
 
 
+def test_neighbours_vote():
+    """The most frequent answer, of a tie that of the nearest; those that are not there have no vote."""
+    answers = np.array([[1, 2, 2], [3, 1, 2], [1, 2, 2], [4, 4, 4]])
+    there = np.array([[1, 1, 1], [1, 1, 1], [1, 1, 0], [0, 0, 0]], bool)
+    assert origins.votes(answers, there).tolist() == [2, 3, 1, -1]
+
+
 def test_adaptation_is_timed_and_the_same_for_all_chunks(monkeypatch, capsys):
     monkeypatch.setattr(speed, 'VOCABULARY', 300)
     monkeypatch.setattr(speed, 'LENGTH', 8)
