@@ -53,6 +53,8 @@ class ModelSettings:
         and `down` of the feed-forward layer, are divided by sqrt(2 num_layers) at the start.
       kernels: one of `KERNELS`, how whole segments, and the first tokens of an open one, are attended
         to; tokens one by one are always 'plain'.
+      cache_tokens: most tokens that layers with a decoder's key-value cache keep; 0 = all that they see.
+      cache_dtype: dtype of that cache; None = `dtype`.
     """
 
     d_model: int
@@ -80,6 +82,8 @@ class ModelSettings:
     init: str = 'normal'
     scale_residual_init: bool = False
     kernels: str = 'plain'
+    cache_tokens: int = 0
+    cache_dtype: Any = None
 
     @property
     def kv_heads(self) -> int:
@@ -303,6 +307,8 @@ class Entry:
         [queries, n] (0 = the query itself); for pictures. None = all of those within `reach`.
       fused: `fields -> fault`, what keeps a layer of these fields from `kernels = 'fused'`, '' =
         nothing; None = it has no fused kernel.
+      context: `fields -> tokens` of the longest text all of which the layer sees, 0 = it has no longest;
+        of layers whose memory is a pretrained decoder's key-value cache. None = of all others.
       view: what `--mode=inspect` shows of it; see `longmem_jax.views`.
       same_as: name of a layer with the same code and other defaults, so that tests of one hold for
         both; '' = it has code of its own.
@@ -328,6 +334,7 @@ class Entry:
     nearest: str = ''
     kept: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
     fused: Callable[[Any], str] | None = None
+    context: Callable[[Any], int] | None = None
     view: View = View()
     same_as: str = ''
 

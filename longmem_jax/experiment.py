@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from longmem_jax.config import checks, saved
-from longmem_jax.data import content, lanes, load
+from longmem_jax.data import content, conventions, lanes, load
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import processes, sharding
@@ -71,6 +71,11 @@ class Experiment:
                 f'--config.model.vocab_size={needed} or more, or use another vocabulary.'
             )
         return tokenizer
+
+    def conventions(self) -> conventions.Conventions:
+        """How texts begin and end for the newest parameters; see `conventions.of_run`."""
+        trained = bool(self.checkpoint_steps())
+        return conventions.of_run(self.tokenizer, self.config.data, trained)
 
     @functools.cached_property
     def model(self) -> LanguageModel:

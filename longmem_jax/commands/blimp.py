@@ -81,10 +81,16 @@ def blimp(
                 params,
                 experiment.mesh,
                 experiment.config.evaluate.num_lanes,
+                progress.say,
             )
         likelihood.use(params)
         results = prefer(
-            likelihood, experiment.tokenizer, paradigms, before=before, num_pairs=num_pairs
+            likelihood,
+            experiment.tokenizer,
+            experiment.conventions(),
+            paradigms,
+            before=before,
+            num_pairs=num_pairs,
         )
         rows.append(_row(step, results))
         progress.say(f'step {step:,}: {_in_short(rows[-1])}')

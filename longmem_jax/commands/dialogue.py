@@ -44,11 +44,16 @@ def respond_split(
     dialogues = read(config.data.path, split, task.document)[: task.max_dialogues or None]
     progress.say(f'Writing the utterances of {len(dialogues):,} conversations of {split} ...')
     reader = ContextReader(
-        experiment.evaluation_model, params, experiment.mesh, config.evaluate.num_lanes
+        experiment.evaluation_model,
+        params,
+        experiment.mesh,
+        config.evaluate.num_lanes,
+        progress.say,
     )
     responses = respond(
         reader,
         experiment.tokenizer,
+        experiment.conventions(),
         dialogues,
         min_history=task.min_history,
         settings=config.generate.to_dict(),

@@ -15,6 +15,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment
+from longmem_jax.generation import cache
 from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation.reader import Reader
 from longmem_jax.models.kinds import KINDS
@@ -64,6 +65,8 @@ def evaluate(
     model = experiment.evaluation_model
     about = state_file.described(model)
     evaluator = Evaluator(model, experiment.mesh, experiment.config)
+    if cache.has_cache(model.config):
+        progress.say(cache.in_words(model, config.num_lanes))
     corpus, results = experiment.corpus(split), {}
     initial = evaluator.initial_state(params, config.num_lanes)
     if load_state:

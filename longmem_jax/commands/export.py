@@ -47,7 +47,7 @@ def export(experiment: Experiment, folder: str) -> list[str]:
     card = writing.model_card(
         Path(folder).name,
         model,
-        base_model=source if like else '',
+        base_model=_shown_name(source) if like else '',
         step=step,
         results=_object(results) if results.is_file() else {},
     )
@@ -60,6 +60,12 @@ def export(experiment: Experiment, folder: str) -> list[str]:
     )
     print(f'Step {step:,} of {experiment.workdir} is in {folder}: {", ".join(written)}')
     return written
+
+
+def _shown_name(source: str) -> str:
+    """The name of a host for a model card: as on the hub, or of its folder, without the way to it."""
+    path = Path(source).expanduser()
+    return path.resolve().name if path.is_dir() else source
 
 
 def _object(path: Path) -> dict[str, Any]:

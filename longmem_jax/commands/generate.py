@@ -15,10 +15,12 @@ from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, visible
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import opened, require_writable
+from longmem_jax.generation import cache
 from longmem_jax.generation import chat as chats
 from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.text import NONE, TextStream, read_prompt
+from longmem_jax.models.stack import context_of, has_table
 from longmem_jax.reporting.waiting import Waiting
 
 
@@ -37,8 +39,12 @@ class Writer:
         *,
         load_state: str = '',
         chat: bool = False,
+        keeps: bool = False,
     ):
-        """Restores the parameters; the arguments are those of `generate`."""
+        """Restores the parameters; the arguments are those of `generate`.
+
+        With `keeps` the memory is saved, so a decoder's cache is as long as its config says.
+        """
         sharding.require_one_process('--mode=generate')
         self._settings = experiment.config.generate.to_dict() | options
         self.params, self.step = newest_parameters(experiment, _say)
@@ -48,11 +54,17 @@ class Writer:
         if load_state:
             fresh = fresh_state(self.model, self.params, 1)
             self._memory = state_file.load(load_state, fresh, self.about, self.params)
-        self._template, self._ends = None, ()
+        self._fixed, self._longest = bool(keeps or load_state), 0
+        self._template, self._conventions = None, experiment.conventions()
         if chat:
             folder = _chat_folder(experiment)
-            self._template = chats.load_template(folder)
-            self._ends = chats.end_tokens(folder, self.tokenizer)
+            self._template = chats.load_template(folder, self._conventions.special)
+            if not self._conventions.ends:
+                raise UsageError(
+                    f'--chat: {folder} names no token that ends an answer (eos_token of '
+                    'tokenizer_config.json, or eos_token_id of generation_config.json).'
+                )
+        _say(self._conventions.in_words(self.tokenizer))
 
     def read(self, text: bytes) -> tuple[Reader, int]:
         """A reader that has read a prompt, and the number of its tokens."""
@@ -60,13 +72,14 @@ class Writer:
             messages = chats.read_messages(text.decode('utf-8', 'replace'))
             text = self._template.render(messages).encode()
         tokens = self.tokenizer.encode(text)
+        # A chat template writes the first token itself, if the model has one.
+        if self._memory is None and (self._template is None or not tokens.size):
+            tokens = self._conventions.read(tokens)
+        self._fit(tokens.size)
         if self._memory is not None:
             state, pending = self._memory
         else:
             state, pending = fresh_state(self.model, self.params, 1), np.zeros((1, 0), np.int32)
-            # A chat template writes the first token itself, if the model has one.
-            if self._template is None or not tokens.size:
-                tokens = np.concatenate([[self.tokenizer.begin], tokens])
         reader = Reader(self.model, self.params, state, pending)
         if tokens.size:
             waiting = Waiting('Reading the prompt', tokens.size, 'tokens', out=sys.stderr)
@@ -75,10 +88,37 @@ class Writer:
                     waiting.update(count)
         return reader, tokens.size
 
+    def _fit(self, size: int) -> None:
+        """Says what a decoder's cache takes; it is made as long as a prompt of `size` tokens needs.
+
+        Raises:
+          UsageError: the model has no positions for the prompt and what follows it.
+        """
+        config, length = self.model.config, self._settings['length']
+        if not cache.has_cache(config):
+            return
+        context, longest = context_of(config), size + length
+        if self._memory is not None:
+            state, pending = self._memory
+            longest += pending.shape[1] + (int(state.position[0]) if has_table(config) else 0)
+        if context and longest > context and has_table(config):
+            raise UsageError(
+                f'{size:,} prompt tokens and --length={length}: this model has positions for '
+                f'{context:,} tokens in all{", those in the memory included" if self._memory else ""}; '
+                'give a shorter prompt or --length, or a memory, which reads texts of any length.'
+            )
+        if context and longest > context:
+            _say(
+                f'longer than the {context:,} tokens that the model sees: of these it sees the last'
+            )
+        if not self._fixed and longest > self._longest:
+            self.model, self._longest = cache.for_texts(self.model, longest), longest
+        _say(cache.in_words(self.model, 1))
+
     def pieces(self, reader: Reader) -> Iterator[str]:
         """The text that follows, as it is written."""
         stream = TextStream(self.tokenizer)
-        for tokens in _continuation(reader, self._settings, self.tokenizer, self._ends):
+        for tokens in _continuation(reader, self._settings, self.tokenizer, self._conventions.ends):
             yield stream.text(tokens)
         yield stream.text(NONE, final=True)
 
@@ -116,7 +156,8 @@ def generate(
         state_file.require_writable(save_state)
     out = sys.stdout if out is None else out
     text = read_prompt(prompt)
-    writer, pieces = Writer(experiment, options, load_state=load_state, chat=chat), []
+    keeps, pieces = bool(save_state), []
+    writer = Writer(experiment, options, load_state=load_state, chat=chat, keeps=keeps)
     reader, count = writer.read(text)
     print(f'[step {writer.step}, {count} prompt tokens read]', file=sys.stderr, flush=True)
     for piece in writer.pieces(reader):
@@ -194,7 +235,7 @@ def _continuation(
     if settings['beams']:
         yield reader.search(
             settings['length'],
-            end=ends[0] if ends else tokenizer.begin,
+            ends=ends or (tokenizer.begin,),
             beams=settings['beams'],
             length_penalty=settings['length_penalty'],
             **common,

@@ -57,6 +57,7 @@ def inspect(
     tokens = np.asarray(scorer.tokenizer.encode(read_prompt(prompt)), np.int32)
     if not len(tokens):
         raise UsageError('the text to inspect is empty: give --prompt=TEXT, or --prompt=@FILE.')
+    scorer.fit(len(scorer.before) + len(tokens))
     # Placed as the parameters are, or the second segment would be compiled again.
     state, fresh = jax.device_put((scorer.state, scorer.fresh), replicated(experiment.mesh))
     waiting = Waiting('Reading', len(tokens), 'tokens', out=sys.stderr)

@@ -14,12 +14,14 @@ from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.data.json_lines import read_examples
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, visible
+from longmem_jax.evaluation.likelihood import windows
 from longmem_jax.evaluation.token_losses import TokenLosses, token_losses
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import opened, require_writable
-from longmem_jax.generation import memory_file
+from longmem_jax.generation import cache, memory_file
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import NONE, TextStream, read_prompt
+from longmem_jax.models.stack import context_of
 from longmem_jax.reporting.waiting import Waiting
 
 COLUMNS = ('position', 'token', 'nats', 'text')
@@ -51,12 +53,26 @@ class Scorer:
         sharding.require_one_process(f'--mode={mode}')
         self.params, self.step = newest_parameters(experiment, _say)
         self.model, self.tokenizer = experiment.evaluation_model, experiment.tokenizer
+        self._longest, self._loaded = 0, bool(load_state)
+        conventions = experiment.conventions()
+        _say(conventions.in_words(self.tokenizer))
+        if not load_state:  # its length is chosen with the text
+            self.model = cache.for_texts(self.model, 0)
         self.fresh = fresh_state(self.model, self.params, 1)
-        self.state, self.before = self.fresh, np.asarray([self.tokenizer.begin], np.int32)
+        self.state, self.before = self.fresh, np.asarray(conventions.begin, np.int32)
         if load_state:
             about = memory_file.described(self.model)
             self.state, pending = memory_file.load(load_state, self.fresh, about, self.params)
             self.before = np.asarray(pending[0], np.int32)
+
+    def fit(self, longest: int) -> None:
+        """Makes a decoder's cache as long as texts of `longest` tokens need, and says what it takes."""
+        if not cache.has_cache(self.model.config):
+            return
+        if longest > self._longest and not self._loaded:
+            self.model, self._longest = cache.for_texts(self.model, longest), longest
+            self.state = self.fresh = fresh_state(self.model, self.params, 1)
+        _say(cache.in_words(self.model, 1))
 
     def __call__(self, text: bytes) -> TokenLosses:
         """The losses of a text.
@@ -67,15 +83,34 @@ class Scorer:
         tokens = self.tokenizer.encode(text)
         if not len(tokens):
             raise UsageError('the text to score is empty: give --prompt=TEXT, or --prompt=@FILE.')
-        parts, read = [], 0
+        parts, read, whole = [], 0, list(self._windows(tokens))
         waiting = Waiting('Scoring', len(tokens), 'tokens', out=sys.stderr)
         with contextlib.closing(waiting):
-            for nats in token_losses(self.model, self.params, self.state, self.before, tokens):
-                parts.append(nats)
-                read += len(nats)
-                waiting.update(read)
+            for before, part in whole:
+                for nats in token_losses(self.model, self.params, self.state, before, part):
+                    parts.append(nats)
+                    read += len(nats)
+                    waiting.update(read)
         unscored = 0 if len(self.before) else len(self.tokenizer.decode(tokens[:1]))
         return TokenLosses(tokens, np.concatenate(parts), len(text) - unscored)
+
+    def _windows(self, tokens: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """What is read, and what is scored after it: the whole text, or windows of it."""
+        context, before = context_of(self.model.config), self.before
+        longest = len(before) + len(tokens) - 1
+        is_long = bool(context) and longest > context and not self._loaded
+        if is_long:
+            _say(
+                f'longer than the {context:,} tokens that the model reads: scored in windows of these'
+            )
+        self.fit(context if is_long else longest)
+        if not is_long:
+            yield before, tokens
+            return
+        if not len(before):
+            yield before, tokens[:1]
+            before, tokens = tokens[:1], tokens[1:]
+        yield from windows(before, tokens, context)
 
 
 def score(

@@ -35,9 +35,15 @@ def answer_split(
     examples = read(config.data.path, name, split)
     progress.say(f'Answering {len(examples):,} examples of {name}, {split} ...')
     likelihood = Likelihood(
-        experiment.evaluation_model, params, experiment.mesh, config.evaluate.num_lanes
+        experiment.evaluation_model,
+        params,
+        experiment.mesh,
+        config.evaluate.num_lanes,
+        progress.say,
     )
-    found = answer(likelihood, experiment.tokenizer, examples, TASKS[name].answers)
+    found = answer(
+        likelihood, experiment.tokenizer, experiment.conventions(), examples, TASKS[name].answers
+    )
     return _report(experiment, split, examples, found, progress)
 
 

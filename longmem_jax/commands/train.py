@@ -20,6 +20,7 @@ from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator, passes
 from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment, step_flops, to_devices, trace_step
+from longmem_jax.generation import cache
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import sample_text
 from longmem_jax.memory.registry import LAYERS
@@ -160,6 +161,8 @@ class LanguageModelTask:
         config = self._experiment.config
         for note in config.notes:
             self._progress.say(f'Note: {note}')
+        if cache.has_cache(config.model):
+            self._progress.say(cache.in_words(self._experiment.model, config.train.num_lanes))
         same = order.repeated(
             self.corpora['train'], config.train.num_lanes, config.train.segment_length
         )

@@ -77,6 +77,10 @@ def base() -> ml_collections.ConfigDict:
         scale_residual_init=False,  # divide kernels into the residual sum by sqrt(2 num_layers)
         dtype='float32',  # dtype of activations; 'bfloat16' on accelerators
         kernels='plain',  # how attention is computed: 'plain', or 'fused' in one kernel for TPUs
+        # Of layers with a decoder's key-value cache ('full', 'sliding'): tokens that are kept, 0 = all
+        # that they see; in training and --mode=evaluate. Other modes keep what their texts need.
+        cache_tokens=0,
+        cache_dtype='',  # dtype of that cache, 'float32' or 'bfloat16'; '' = dtype
         # Low-rank parts of kernels (LoRA).
         lora=dict(
             rank=0,  # rank of the low-rank parts; 0 = none
@@ -108,6 +112,9 @@ def base() -> ml_collections.ConfigDict:
             max_source=0,  # room for the source, in tokens
             max_target=0,  # room for the target, in tokens
         ),
+        # Begin token before texts that commands read, such as prompts: 'always', 'never', or 'auto', as
+        # in training, and for a pretrained model that was not trained here as its tokenizer does.
+        add_bos='auto',
         first=0,  # read only the first N training documents; 0 = all
         seed=0,  # seed of the order of documents, and of generated documents
         task=config_dict.create(),  # fields of a task, or of a set of data/sets/

@@ -28,13 +28,15 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
     too_large += at_most({'segment_length': segment_length}, {'segment_length': LONGEST_SEGMENT})
     if too_large:
         return too_large  # the other rules make lists of that length
-    faults = at_least(model, 1, 'vocab_size', 'd_embed') + at_least(model, 0, 'embedding_std')
+    faults = at_least(model, 1, 'vocab_size', 'd_embed')
+    faults += at_least(model, 0, 'embedding_std', 'cache_tokens')
     faults += size_faults(model)
     faults += one_of(
         model,
         norm=norms.KINDS,
         position=embedding.ABSOLUTE,
         token_shift=tuple(token_shift.EARLIER),
+        cache_dtype=('', 'float32', 'bfloat16'),
     )
     if model.parallel_residual and (not model.pre_norm or model.kind == 'seq2seq'):
         faults.append(

@@ -164,6 +164,18 @@ class FromJson:
         self.begin = self._size if found is None else found
         self.vocab_size = max(self._size, self.begin + 1)
 
+    @property
+    def put_before(self) -> tuple[int, ...]:
+        """Ids that the tokenizer's own post-processor puts before a text."""
+        with library_errors(CANNOT_ENCODE):
+            found = self._tokenizer.encode('a')
+        added = [*found.special_tokens_mask, 0]
+        return tuple(found.ids[: added.index(0)])
+
+    def name_of(self, token: int) -> str:
+        """The text of an id in the vocabulary, '' if it has none."""
+        return self._tokenizer.id_to_token(token) or ''
+
     def token_id(self, token: str) -> int | None:
         """The id of a token such as '[SEP]'; None if there is none."""
         return self._tokenizer.token_to_id(token)
@@ -233,6 +245,10 @@ class FromJson:
 
 class SentencePiece:
     """A sentencepiece model."""
+
+    adds_begin = (
+        True  # transformers puts the begin token before a text unless a file says otherwise
+    )
 
     def __init__(self, model: bytes):
         """`model`: the serialized model; `ValueError` if it has no pieces."""

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from longmem_jax.data.conventions import Conventions
 from longmem_jax.data.sets.cmu_dog import Dialogue
 from longmem_jax.generation.contexts import ContextReader, num_full
 from longmem_jax.generation.continuations import complete_texts
@@ -34,6 +35,7 @@ class Response:
 def respond(
     reader: ContextReader,
     tokenizer: Any,
+    conventions: Conventions,
     dialogues: Sequence[Dialogue],
     *,
     min_history: int,
@@ -44,6 +46,7 @@ def respond(
     Args:
       reader: of the model.
       tokenizer: of the model.
+      conventions: of its texts.
       dialogues: the conversations.
       min_history: utterances that are only read.
       settings: `config.generate`: most tokens of an utterance, temperature, top_k, top_p, seed.
@@ -53,33 +56,35 @@ def respond(
     order = sorted(dialogues, key=lambda dialogue: -len(dialogue.utterances))
     for begin in range(0, len(order), reader.num_lanes):
         part = order[begin : begin + reader.num_lanes]
-        responses += _respond(reader, tokenizer, part, min_history, settings, begin)
+        responses += _respond(reader, tokenizer, conventions, part, min_history, settings, begin)
     return sorted(responses, key=lambda response: (response.dialogue, response.turn))
 
 
-def contexts(tokenizer: Any, dialogue: Dialogue) -> list[np.ndarray]:
-    """For every utterance the tokens before its text, int32 [n], from the begin token to its speaker."""
-    tokens, found = [np.asarray([tokenizer.begin])], []
+def contexts(tokenizer: Any, conventions: Conventions, dialogue: Dialogue) -> list[np.ndarray]:
+    """For every utterance the tokens before its text, int32 [n], up to its speaker."""
+    tokens, found = [], []
     pieces = [tokenizer.encode(piece.text.encode()) for piece in dialogue.pieces()]
     first = len(pieces) - 2 * len(dialogue.utterances)
     for place, piece in enumerate(pieces):
         tokens.append(piece)
         if place >= first and (place - first) % 2 == 0:
-            found.append(np.concatenate(tokens).astype(np.int32))
+            found.append(conventions.read(np.concatenate(tokens)))
     return found
 
 
 def _respond(
     reader: ContextReader,
     tokenizer: Any,
+    conventions: Conventions,
     dialogues: Sequence[Dialogue],
     min_history: int,
     settings: dict[str, Any],
     seed: int,
 ) -> list[Response]:
     """As `respond`, for at most as many conversations as there are lanes."""
+    texts = [contexts(tokenizer, conventions, dialogue) for dialogue in dialogues]
+    reader.fit(max(len(text[-1]) for text in texts) + settings['length'])
     length, states = reader.model.segment_length, reader.start()
-    texts = [contexts(tokenizer, dialogue) for dialogue in dialogues]
     read, responses = [0] * len(dialogues), []
     key = jax.random.fold_in(jax.random.key(settings['seed']), seed)
     for turn in range(min_history, max(map(len, texts))):
@@ -101,6 +106,7 @@ def _respond(
             pending,
             settings['length'],
             tokenizer,
+            conventions,
             ('\n',),
             temperature=settings['temperature'],
             top_k=settings['top_k'],

@@ -1,7 +1,6 @@
 """Log-likelihoods of continuations, each after its own text, in batches of static shapes."""
 
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +14,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.generation.contexts import ContextReader, Rows, cut, num_full, steps
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.models.stack import context_of
 from longmem_jax.segment import Segment, read_segments
 
 
@@ -39,8 +39,17 @@ class Likelihood:
       reader: reads the texts; counts the tokens.
     """
 
-    def __init__(self, model: LanguageModel, params: Any, mesh: Mesh, num_lanes: int):
+    def __init__(
+        self,
+        model: LanguageModel,
+        params: Any,
+        mesh: Mesh,
+        num_lanes: int,
+        report: Callable[[str], None] = lambda line: None,
+    ):
         """Compiles nothing yet; `num_lanes` continuations are scored at a time.
+
+        `report` is called with lines on a decoder: the size of its cache, and texts beyond its context.
 
         Raises:
           UsageError: lanes that the devices do not divide, several processes, or a model of examples.
@@ -51,12 +60,14 @@ class Likelihood:
                 f'config.model.kind = {model.config.kind!r}: only language models continue texts; use '
                 'another model.'
             )
-        self.reader = ContextReader(model, params, mesh, num_lanes)
+        self._report, self._context = report, context_of(model.config)
+        self.reader = ContextReader(model, params, mesh, num_lanes, report)
         everywhere = replicated(mesh)
         self._score = jax.jit(
-            functools.partial(_score, model),
+            _score,
+            static_argnums=0,
             out_shardings=(self.reader.shardings, everywhere),
-            donate_argnums=1,
+            donate_argnums=2,
         )
 
     def use(self, params: Any) -> None:
@@ -65,6 +76,9 @@ class Likelihood:
 
     def __call__(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Score]:
         """Scores pairs of a text and its continuation.
+
+        A plain decoder has a longest text. Of a longer pair it reads the last tokens that it can, and
+        scores a continuation that is longer itself in `windows`, as lm-eval does with its own models.
 
         Args:
           pairs: two int32 [n] each; a text begins with the begin token and has at least one token.
@@ -77,7 +91,27 @@ class Likelihood:
         """
         if any(not len(text) for text, _ in pairs):
             raise UsageError('a text to continue is empty: it needs at least the begin token.')
+        parts = [list(windows(*pair, self._context)) for pair in pairs]
+        cut = sum(
+            len(part) > 1 or len(part[0][0]) < len(text)
+            for part, (text, _) in zip(parts, pairs, strict=True)
+        )
+        if cut:
+            self._report(
+                f'{cut:,} of {len(pairs):,} texts are longer than the {self._context:,} tokens that the '
+                'model reads: only the last of them are read, and a longer text is scored in windows'
+            )
+        scores = iter(self._score_pairs([pair for part in parts for pair in part]))
+        together = ([next(scores) for _ in part] for part in parts)
+        return [
+            Score(sum(s.log_likelihood for s in each), all(s.greedy for s in each))
+            for each in together
+        ]
+
+    def _score_pairs(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Score]:
+        """As `__call__`, for pairs that the model can read whole."""
         scores: list[Score] = [Score(0.0, True)] * len(pairs)
+        self.reader.fit(max((len(text) + len(rest) - 1 for text, rest in pairs), default=0))
         length, lanes = self.reader.model.segment_length, self.reader.num_lanes
         # Texts with the same whole segments are one: (its whole segments, its pairs).
         shared: dict[bytes, tuple[np.ndarray, list[int]]] = {}
@@ -116,13 +150,35 @@ class Likelihood:
             total, greedy = np.zeros((lanes,)), np.ones((lanes,), bool)
             for part in steps(rows):
                 memory, (sums, right) = self._score(
-                    self.reader.params, memory, self.reader.to_devices(part)
+                    self.reader.model, self.reader.params, memory, self.reader.to_devices(part)
                 )
                 total += np.asarray(sums, np.float64).sum(0)
                 greedy &= np.asarray(right).all(0)
                 stopping.poll()
             for lane, job in enumerate(batch):
                 yield job, Score(float(total[lane]), bool(greedy[lane]))
+
+
+def windows(
+    before: np.ndarray, tokens: np.ndarray, context: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """A text in windows that a decoder can read, as lm-eval cuts it; every token is scored once.
+
+    Args:
+      before: int32 [m], what stands before the text, m at least 1.
+      tokens: int32 [n], the text.
+      context: tokens that the decoder reads at a time; 0 = any number.
+
+    Yields:
+      What is read, and the part that is scored after it. All windows are full: the last one is read
+      after tokens that the one before it has scored.
+    """
+    context = context or len(before) + len(tokens)
+    first = min(len(tokens), context)
+    yield before[max(first - 1 + len(before) - context, 0) :], tokens[:first]
+    for start in range(first, len(tokens), context):
+        end = min(start + context, len(tokens))
+        yield tokens[end - context - 1 : start], tokens[start:end]
 
 
 class _Job:

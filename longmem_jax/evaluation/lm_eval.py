@@ -4,9 +4,10 @@
     import longmem_jax.evaluation.lm_eval
     lm_eval.simple_evaluate('longmem_jax', model_args='workdir=DIR', tasks=['blimp'])
 
-or `python -m longmem_jax.commands.lm_eval --workdir=DIR --tasks=blimp`. There is no longest context: a
-context of any length is read into memory, a document is scored with the memory carried from its first
-token to its last. Contexts that requests share are read once.
+or `python -m longmem_jax.commands.lm_eval --workdir=DIR --tasks=blimp`. With a memory there is no
+longest context: one of any length is read into memory, a document is scored with the memory carried from
+its first token to its last. A plain decoder reads at most its own context, as lm-eval's models do: the
+end of a longer text, or windows of a longer document. Contexts that requests share are read once.
 """
 
 import itertools
@@ -17,12 +18,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from longmem_jax.data.conventions import Conventions
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.likelihood import Likelihood
 from longmem_jax.experiment import Experiment, saved_config
 from longmem_jax.generation.contexts import num_full
 from longmem_jax.generation.continuations import complete_texts
+from longmem_jax.models.stack import context_of
 
 try:
     from lm_eval import simple_evaluate as simple_evaluate
@@ -51,12 +54,13 @@ class LongMemLM(LM):
     Attributes:
       likelihood: scores; `likelihood.reader.tokens_read` counts the tokens of contexts.
       tokenizer: of the model.
+      conventions: of its texts.
     """
 
-    def __init__(self, likelihood: Likelihood, tokenizer: Any):
+    def __init__(self, likelihood: Likelihood, tokenizer: Any, conventions: Conventions):
         """Takes parts that are loaded; see `of_experiment`."""
         super().__init__()
-        self.likelihood, self.tokenizer = likelihood, tokenizer
+        self.likelihood, self.tokenizer, self.conventions = likelihood, tokenizer, conventions
 
     @classmethod
     def of_experiment(cls, experiment: Experiment, params: Any, batch_size: int = 0) -> 'LongMemLM':
@@ -66,8 +70,10 @@ class LongMemLM(LM):
           UsageError: as in `Likelihood`.
         """
         lanes = batch_size or experiment.config.evaluate.num_lanes
-        likelihood = Likelihood(experiment.evaluation_model, params, experiment.mesh, lanes)
-        return cls(likelihood, experiment.tokenizer)
+        likelihood = Likelihood(experiment.evaluation_model, params, experiment.mesh, lanes, print)
+        conventions = experiment.conventions()
+        print(conventions.in_words(experiment.tokenizer))
+        return cls(likelihood, experiment.tokenizer, conventions)
 
     @classmethod
     def create_from_arg_obj(
@@ -115,12 +121,8 @@ class LongMemLM(LM):
         """Tokens of a text, int32 [n]."""
         return np.asarray(self.tokenizer.encode(text.encode()), np.int32)
 
-    def _after_begin(self, tokens: np.ndarray) -> np.ndarray:
-        """The tokens after the begin token, as all texts are read."""
-        return np.concatenate([[self.tokenizer.begin], tokens]).astype(np.int32)
-
     def pair(self, context: str, continuation: str) -> Pair:
-        """Tokens of a context, after the begin token, and of its continuation.
+        """Tokens of a context, as it is read, and of its continuation.
 
         A blank at the end of the context belongs to the continuation, and both are encoded as one text,
         as all models of the harness do. Where the tokenizer joins the continuation to the last token of
@@ -133,7 +135,11 @@ class LongMemLM(LM):
         added = self._encode(stripped + continuation)[len(tokens) :]
         if continuation and not len(added):
             added = self._encode(continuation)
-        return self._after_begin(tokens), added
+        # A text that is scored whole follows what stands before it, which is not scored.
+        if not len(tokens):
+            first = self.conventions.before()
+            return first, added[1:] if np.array_equal(added[:1], first) else added
+        return self.conventions.read(tokens), added
 
     def loglikelihood(
         self, requests: Sequence[Any], disable_tqdm: bool = False
@@ -148,8 +154,12 @@ class LongMemLM(LM):
     def loglikelihood_rolling(
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[float]:
-        """Log-likelihood of whole documents, nats; the memory is carried through each of them."""
-        begin = self._after_begin(np.zeros((0,), np.int32))
+        """Log-likelihood of whole documents, nats; the memory is carried through each of them.
+
+        Unlike lm-eval's own models this one never scores a begin token: those read it twice, and score
+        the second, where their tokenizer puts it before every text.
+        """
+        begin = self.conventions.before()
         scores = self.likelihood([(begin, self._encode(request.args[0])) for request in requests])
         results = [score.log_likelihood for score in scores]
         for request, result in zip(requests, results, strict=True):
@@ -159,7 +169,7 @@ class LongMemLM(LM):
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Continues contexts up to a stop text, which is left out, or up to `max_gen_toks` tokens."""
         settings = [_settings(request.args[1]) for request in requests]
-        contexts = [self._after_begin(self._encode(request.args[0])) for request in requests]
+        contexts = [self.conventions.read(self._encode(request.args[0])) for request in requests]
         alike: dict[str, list[int]] = {}
         for number, each in enumerate(settings):
             alike.setdefault(repr(each), []).append(number)
@@ -182,7 +192,16 @@ class LongMemLM(LM):
         self, contexts: list[np.ndarray], settings: dict[str, Any], key: jax.Array
     ) -> list[str]:
         """Continues at most a batch of contexts."""
-        reader = self.likelihood.reader
+        reader, context = self.likelihood.reader, context_of(self.likelihood.reader.model.config)
+        if context:
+            room = context - settings['max_gen_toks']
+            if room < 1:
+                raise UsageError(
+                    f'max_gen_toks = {settings["max_gen_toks"]}: this model reads {context:,} tokens at '
+                    'most, the context included; ask for fewer in generation_kwargs of the task.'
+                )
+            contexts = [text[-room:] for text in contexts]
+        reader.fit(max(map(len, contexts)) + settings['max_gen_toks'])
         full = [num_full(len(context), reader.model.segment_length) for context in contexts]
         states = reader.read([text[:end] for text, end in zip(contexts, full, strict=True)])
         return complete_texts(
@@ -191,6 +210,7 @@ class LongMemLM(LM):
             [text[end:] for text, end in zip(contexts, full, strict=True)],
             settings['max_gen_toks'],
             self.tokenizer,
+            self.conventions,
             settings['until'],
             temperature=settings['temperature'],
             top_k=settings['top_k'],

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from longmem_jax.data.conventions import Conventions
 from longmem_jax.data.minimal_pairs import Paradigm
 from longmem_jax.evaluation.likelihood import Likelihood
 
@@ -37,6 +38,7 @@ class Preference:
 def prefer(
     likelihood: Likelihood,
     tokenizer: Any,
+    conventions: Conventions,
     paradigms: Sequence[Paradigm],
     *,
     before: str = '',
@@ -49,11 +51,12 @@ def prefer(
     Args:
       likelihood: of the model.
       tokenizer: of the model.
+      conventions: of its texts.
       paradigms: the pairs.
       before: text put before every sentence, and scored with it.
       num_pairs: the first pairs of every paradigm; 0 = all.
     """
-    begin = np.asarray([tokenizer.begin], np.int32)
+    begin = conventions.before()
     paradigms = [
         dataclasses.replace(paradigm, pairs=paradigm.pairs[: num_pairs or None])
         for paradigm in paradigms

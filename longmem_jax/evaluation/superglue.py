@@ -5,13 +5,18 @@ from typing import Any
 
 import numpy as np
 
+from longmem_jax.data.conventions import Conventions
 from longmem_jax.data.sets.classes import ClassExample
 from longmem_jax.data.sets.superglue import Example
 from longmem_jax.evaluation.likelihood import Likelihood
 
 
 def answer(
-    likelihood: Likelihood, tokenizer: Any, examples: Sequence[Example], answers: Sequence[str]
+    likelihood: Likelihood,
+    tokenizer: Any,
+    conventions: Conventions,
+    examples: Sequence[Example],
+    answers: Sequence[str],
 ) -> np.ndarray:
     """The class whose word is the most likely after the prompt of every example, int64 [examples].
 
@@ -20,8 +25,7 @@ def answer(
     words = [np.asarray(tokenizer.encode(word.encode()), np.int32) for word in answers]
     pairs = []
     for example in examples:
-        prompt = tokenizer.encode(example.prompt.encode())
-        text = np.concatenate([[tokenizer.begin], prompt]).astype(np.int32)
+        text = conventions.read(tokenizer.encode(example.prompt.encode()))
         pairs += [(text, word) for word in words]
     scores = [score.log_likelihood for score in likelihood(pairs)]
     return np.asarray(scores).reshape(-1, len(words)).argmax(axis=1)

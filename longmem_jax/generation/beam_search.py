@@ -1,7 +1,7 @@
 """Beam search over any model that is read token by token (Graves, 2012; length penalty as fairseq's)."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.struct
@@ -40,7 +40,7 @@ class _Settings:
 
     batch_size: int
     begin: int
-    end: int
+    ends: tuple[int, ...]
     beams: int
     max_length: int
     length_penalty: float
@@ -71,7 +71,7 @@ def _first_beams(cache: Any, settings: _Settings) -> _Beams:
     shape = (settings.batch_size, settings.beams)
     # All beams are equal at first, so only one of them may count.
     only_first = jnp.where(jnp.arange(settings.beams) == 0, 0.0, NEVER)
-    tokens = jnp.full((*shape, settings.max_length), settings.end, jnp.int32)
+    tokens = jnp.full((*shape, settings.max_length), settings.ends[0], jnp.int32)
     return _Beams(
         step=jnp.zeros((), jnp.int32),
         cache=jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], settings.beams, axis=1), cache),
@@ -92,24 +92,25 @@ def _expand(step: StepFunction, state: _Beams, settings: _Settings) -> _Beams:
     logits, cache = step(tokens, _flat(state.cache), position)
     logs = jax.nn.log_softmax(logits.astype(jnp.float32)).reshape(batch_size, beams, -1)
     vocab = logs.shape[-1]
-    ends = jnp.arange(vocab) == settings.end
+    ends = jnp.isin(jnp.arange(vocab), jnp.asarray(settings.ends))
     # The last position can only hold the end.
     at_last = position == settings.max_length - 1
     logs = jnp.where(at_last & ~ends[None, None], NEVER, logs)
     total = (state.alive_log[..., None] + logs).reshape(batch_size, -1)
-    # Of the best 2 * beams candidates at most half end, so enough open ones remain.
-    log, chosen = jax.lax.top_k(total, min(2 * beams, beams * vocab))
+    # Every beam ends in as many candidates as there are ends, so enough open ones remain.
+    most = (1 + len(settings.ends)) * beams
+    log, chosen = jax.lax.top_k(total, min(most, beams * vocab))
     parent, token = chosen // vocab, (chosen % vocab).astype(jnp.int32)
     candidates = _pick(state.alive, parent)
     candidates = jax.lax.dynamic_update_slice_in_dim(candidates, token[..., None], position, axis=2)
-    is_end = token == settings.end
+    is_end = jnp.isin(token, jnp.asarray(settings.ends))
     # Hypotheses that end now compete with those that ended earlier.
     score = settings.score(log, position + 1)
     score = jnp.where(is_end & (log > NEVER / 2), score, NEVER)
     scores = jnp.concatenate([state.ended_score, score], axis=1)
-    # After the end, every position holds the end.
+    # After the end, every position holds an end.
     after = jnp.arange(settings.max_length)[None, None] > position
-    ended = jnp.concatenate([state.ended, jnp.where(after, settings.end, candidates)], axis=1)
+    ended = jnp.concatenate([state.ended, jnp.where(after, settings.ends[0], candidates)], axis=1)
     ended_score, best_ended = jax.lax.top_k(scores, beams)
     alive_log, best_alive = jax.lax.top_k(jnp.where(is_end, NEVER, log), beams)
     return _Beams(
@@ -137,7 +138,7 @@ def beam_search(
     batch_size: int,
     *,
     begin: int,
-    end: int,
+    end: int | Sequence[int],
     beams: int,
     max_length: int,
     length_penalty: float,
@@ -149,16 +150,18 @@ def beam_search(
         `position` is an int32 scalar.
       cache: of lanes that have read nothing, every leaf [batch_size, ...].
       batch_size: number of lanes.
-      begin, end: tokens that a sequence begins and ends with.
+      begin: token that a sequence begins with.
+      end: token that it ends with, or several.
       beams: hypotheses kept per lane.
       max_length: most tokens, including the end, which is forced there.
       length_penalty: hypotheses are ranked by log-probability / length ** length_penalty.
 
     Returns:
-      tokens, int32 [batch_size, beams, max_length], `end` from the end on; scores, float32
+      tokens, int32 [batch_size, beams, max_length], after its end the first `end`; scores, float32
       [batch_size, beams], best first.
     """
-    settings = _Settings(batch_size, begin, end, beams, max_length, length_penalty)
+    ends = (end,) if isinstance(end, int) else tuple(end)
+    settings = _Settings(batch_size, begin, ends, beams, max_length, length_penalty)
     last = jax.lax.while_loop(
         lambda state: _unfinished(state, settings),
         lambda state: _expand(step, state, settings),

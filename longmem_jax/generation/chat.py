@@ -12,24 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from longmem_jax.data.conventions import settings_of
 from longmem_jax.errors import UsageError
-from longmem_jax.untrusted import json_file
 
 MOST_STEPS = 200_000  # of loops and calls in one rendering
 MOST_CHARACTERS = 1 << 26  # of a text, or entries of a list
 MOST_MADE = 1 << 28  # of all that are made in one rendering
 MOST_BITS = 4096  # of a whole number
 MOST_SECONDS = 20.0  # of one rendering
-# Tokens that templates print by name, as `tokenizer_config.json` calls them.
-SPECIAL = (
-    'bos_token',
-    'eos_token',
-    'unk_token',
-    'pad_token',
-    'sep_token',
-    'cls_token',
-    'mask_token',
-)
 # What templates use of jinja2's filters, and of the methods of texts; others may write any number of
 # blanks, such as `center`. What `join`, `replace` and `indent` write is limited.
 FILTERS = (
@@ -235,7 +225,7 @@ class ChatTemplate:
 
     Attributes:
       where: its file, for messages.
-      special: names of `SPECIAL` to their texts.
+      special: names of special tokens to their texts; see `data.conventions.SPECIAL`.
     """
 
     def __init__(self, source: str, where: str, special: Mapping[str, str]):
@@ -292,19 +282,17 @@ def _line(error: BaseException) -> str:
     return (str(error).splitlines() or [''])[0][:200]
 
 
-def load_template(folder: Path) -> ChatTemplate:
+def load_template(folder: Path, special: Mapping[str, str]) -> ChatTemplate:
     """The chat template of a folder: `chat_template.jinja`, or else that of `tokenizer_config.json`.
+
+    Args:
+      folder: of a pretrained model.
+      special: texts of its special tokens, `Conventions.special`.
 
     Raises:
       UsageError: the folder has none, or one that cannot be read.
     """
-    settings = _settings(folder / 'tokenizer_config.json')
-    special = {}
-    for name in SPECIAL:
-        token = settings.get(name)
-        token = token.get('content') if isinstance(token, dict) else token
-        if isinstance(token, str):
-            special[name] = token
+    settings = settings_of(folder / 'tokenizer_config.json')
     path = folder / 'chat_template.jinja'
     if path.exists():
         try:
@@ -328,40 +316,6 @@ def load_template(folder: Path) -> ChatTemplate:
     if not isinstance(source, str):
         raise UsageError(f'{where}: must be text, or a list with a template named default.')
     return ChatTemplate(source, where, special)
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    """A JSON object; {} where there is no such file."""
-    if not path.exists():
-        return {}
-    settings = json_file.read(path)
-    if not isinstance(settings, dict):
-        raise UsageError(f'{path}: must be a JSON object.')
-    return settings
-
-
-def end_tokens(folder: Path, tokenizer: Any) -> tuple[int, ...]:
-    """Tokens that end an answer: of `generation_config.json` or `config.json`, and `eos_token`.
-
-    Raises:
-      UsageError: a file that cannot be read, or no such token.
-    """
-    ends: list[int] = []
-    for name in ('generation_config.json', 'config.json'):
-        given = _settings(folder / name).get('eos_token_id')
-        given = given if isinstance(given, list) else [given]
-        ends += [end for end in given if isinstance(end, int) and end < tokenizer.vocab_size]
-    token = _settings(folder / 'tokenizer_config.json').get('eos_token')
-    token = token.get('content') if isinstance(token, dict) else token
-    if isinstance(token, str):
-        found = tokenizer.encode(token.encode())
-        ends += [int(found[0])] if len(found) == 1 else []
-    if not ends:
-        raise UsageError(
-            f'--chat: {folder} names no token that ends an answer (eos_token of tokenizer_config.json, '
-            'or eos_token_id of generation_config.json).'
-        )
-    return tuple(dict.fromkeys(ends))
 
 
 def read_messages(prompt: str) -> list[dict[str, str]]:

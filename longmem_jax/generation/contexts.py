@@ -5,8 +5,7 @@ continuation reads them again, with segment borders where they would be if the w
 once. So a text that many continuations share is read once.
 """
 
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import flax.struct
@@ -17,6 +16,7 @@ from jax.sharding import Mesh
 
 from longmem_jax import stopping
 from longmem_jax.devices.sharding import from_processes, memory_shardings, own_lanes
+from longmem_jax.generation import cache
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Segment, read_segments
@@ -92,14 +92,21 @@ class ContextReader:
       tokens_read: tokens of all texts read so far.
     """
 
-    def __init__(self, model: LanguageModel, params: Any, mesh: Mesh, num_lanes: int):
-        """Compiles nothing yet.
+    def __init__(
+        self,
+        model: LanguageModel,
+        params: Any,
+        mesh: Mesh,
+        num_lanes: int,
+        report: Callable[[str], None] = lambda line: None,
+    ):
+        """Compiles nothing yet; `report` is called with a line on the size of a decoder's cache.
 
         Raises:
           UsageError: lanes that the devices do not divide.
         """
         self.model, self.params, self.mesh, self.num_lanes = model, params, mesh, num_lanes
-        self.tokens_read = 0
+        self.tokens_read, self._longest, self._report = 0, 0, report
         own_lanes(mesh, num_lanes)
 
         def one_lane():
@@ -108,18 +115,26 @@ class ContextReader:
 
         #: shardings of the memories
         self.shardings = memory_shardings(mesh, jax.eval_shape(one_lane))
-        self._start = jax.jit(
-            lambda params: model.apply({'params': params}, num_lanes, method='initial_state'),
-            out_shardings=self.shardings,
-        )
+        self._start = jax.jit(_start, static_argnums=(0, 2), out_shardings=self.shardings)
         self._read = jax.jit(
-            functools.partial(_read, model), out_shardings=self.shardings, donate_argnums=1
+            _read, static_argnums=0, out_shardings=self.shardings, donate_argnums=2
         )
         self._take = jax.jit(_take, out_shardings=self.shardings)
 
+    def fit(self, longest: int) -> None:
+        """Makes the cache of a decoder as long as texts of `longest` tokens need; it never shrinks.
+
+        Without this it is as long as `config.cache_tokens`, or the window. Memories from before do not
+        fit then.
+        """
+        if longest <= self._longest or not cache.has_cache(self.model.config):
+            return
+        self.model, self._longest = cache.for_texts(self.model, longest), longest
+        self._report(cache.in_words(self.model, self.num_lanes))
+
     def start(self) -> Any:
         """Memories at the start of a text; every leaf [num_lanes, ...]."""
-        return self._start(self.params)
+        return self._start(self.model, self.params, self.num_lanes)
 
     def read(self, texts: Sequence[np.ndarray], states: Any = None) -> Any:
         """Reads texts.
@@ -137,7 +152,7 @@ class ContextReader:
             raise ValueError(f'texts of {partial} tokens are not whole segments of {length}')
         states = self.start() if states is None else states
         for rows in steps(cut(texts, self.num_lanes, length)):
-            states = self._read(self.params, states, self.to_devices(rows))
+            states = self._read(self.model, self.params, states, self.to_devices(rows))
             stopping.poll()
         self.tokens_read += sum(len(text) for text in texts)
         return states
@@ -151,6 +166,10 @@ class ContextReader:
     def to_devices(self, tree: Any) -> Any:
         """Arrays on the devices, from numpy arrays with lanes on axis 1."""
         return from_processes(self.mesh, tree, 1)
+
+
+def _start(model: LanguageModel, params: Any, num_lanes: int) -> Any:
+    return model.apply({'params': params}, num_lanes, method='initial_state')
 
 
 def _read(model: LanguageModel, params: Any, states: Any, rows: Rows) -> Any:

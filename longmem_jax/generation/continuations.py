@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax import stopping
+from longmem_jax.data.conventions import Conventions
 from longmem_jax.generation.contexts import ContextReader
 from longmem_jax.generation.reader import continue_stream
 from longmem_jax.generation.stream import read_open_segment, room
@@ -74,14 +75,16 @@ def complete_texts(
     pending: Sequence[np.ndarray],
     length: int,
     tokenizer: Any,
+    conventions: Conventions,
     until: Sequence[str],
     **sampling: Any,
 ) -> list[str]:
-    """Continues texts up to their ends: the begin token, which also ends a text, or a stop text.
+    """Continues texts up to their ends: a token that ends a text, or a stop text.
 
     Args:
       reader, states, pending, length: as in `continue_texts`.
       tokenizer: of the model.
+      conventions: of its texts.
       until: stop texts.
       **sampling: temperature, top_k, top_p and key of `continue_texts`.
 
@@ -97,15 +100,17 @@ def complete_texts(
         for lane, new in enumerate(chunk):
             if not ended[lane]:
                 tokens[lane] = np.concatenate([tokens[lane], new])
-                texts[lane], ended[lane] = _before_end(tokenizer, tokens[lane], until)
+                texts[lane], ended[lane] = _before_end(tokenizer, conventions, tokens[lane], until)
         if all(ended):
             break
     return texts
 
 
-def _before_end(tokenizer: Any, tokens: np.ndarray, until: Sequence[str]) -> tuple[str, bool]:
-    """The text of tokens before the first begin token or stop text, and whether there was one."""
-    ends = np.flatnonzero(tokens == tokenizer.begin)
-    text = tokenizer.decode(tokens[: ends[0]] if len(ends) else tokens).decode('utf-8', 'replace')
+def _before_end(
+    tokenizer: Any, conventions: Conventions, tokens: np.ndarray, until: Sequence[str]
+) -> tuple[str, bool]:
+    """The text of tokens before the first that ends a text, or stop text; and whether there was one."""
+    tokens, ended = conventions.up_to_end(tokens)
+    text = tokenizer.decode(tokens).decode('utf-8', 'replace')
     stops = [place for stop in until if (place := text.find(stop)) >= 0]
-    return text[: min(stops)] if stops else text, bool(stops) or bool(len(ends))
+    return text[: min(stops)] if stops else text, bool(stops) or ended

@@ -78,7 +78,7 @@ def _search(
     stream: Stream,
     last: jax.Array,
     vocab_size: int,
-    end: int,
+    ends: tuple[int, ...],
     beams: int,
     length: int,
     length_penalty: float,
@@ -95,7 +95,7 @@ def _search(
         stream,
         1,
         begin=last,
-        end=end,
+        end=ends,
         beams=beams,
         max_length=length + 1,
         length_penalty=length_penalty,
@@ -200,14 +200,20 @@ class Reader:
             stopping.poll()
 
     def search(
-        self, length: int, *, vocab_size: int, end: int, beams: int, length_penalty: float
+        self,
+        length: int,
+        *,
+        vocab_size: int,
+        ends: tuple[int, ...],
+        beams: int,
+        length_penalty: float,
     ) -> np.ndarray:
         """Continues the text of a single lane by the most likely tokens, found by beam search.
 
         Args:
           length: most tokens.
           vocab_size: as in `write`.
-          end: token after which nothing follows; it is not among those returned, nor read.
+          ends: tokens after which nothing follows; they are not among those returned, nor read.
           beams: hypotheses kept.
           length_penalty: they are ranked by log-probability / length ** length_penalty.
 
@@ -223,13 +229,13 @@ class Reader:
                 stream,
                 jnp.asarray(self.pending[0, -1]),
                 vocab_size,
-                end,
+                ends,
                 beams,
                 length,
                 float(length_penalty),
             )
         )
-        best = best[None, : int(np.argmax(best == end))]  # the search always ends
+        best = best[None, : int(np.argmax(np.isin(best, ends)))]  # the search always ends
         if best.size:
             self.read(best)
         return best

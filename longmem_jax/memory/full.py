@@ -4,6 +4,10 @@ The state is the key-value cache of such a decoder: a text of any length can be 
 and gives what the decoder computes from the whole text at once. Keys are kept without their positions,
 which are counted from the start of the cache whenever it is read. Gradients go through the cache to
 earlier segments of the same training step.
+
+Tokens see `window` tokens, and the cache has room for those before the segment. A run whose texts are
+shorter, or that has less memory, keeps fewer (`settings.cache_tokens`): then tokens see what is kept and
+their own segment. Nothing else depends on it.
 """
 
 from collections.abc import Callable
@@ -32,7 +36,7 @@ class FullState:
     """The cache of one layer at a segment border.
 
     Attributes:
-      keys, values: [batch, kv_heads, window, head_dim]; the last `count` are filled. Keys have no
+      keys, values: [batch, kv_heads, slots, head_dim]; the last `count` are filled. Keys have no
         position yet.
       count: int32 [batch].
     """
@@ -86,11 +90,20 @@ class FullAttention(nn.Module):
             clamp_length=0,
         )
 
+    @property
+    def slots(self) -> int:
+        """Tokens that the cache has room for."""
+        return min(self.window, self.settings.cache_tokens or self.window)
+
+    def _room(self, batch_size: int, length: int) -> jax.Array:
+        """Zeros for keys or values of `length` tokens."""
+        settings = self.settings
+        shape = (batch_size, settings.kv_heads, length, settings.head_dim)
+        return jnp.zeros(shape, settings.cache_dtype or settings.dtype)
+
     def initial_state(self, batch_size: int) -> FullState:
         """An empty cache."""
-        settings = self.settings
-        shape = (batch_size, settings.kv_heads, self.window, settings.head_dim)
-        room = jnp.zeros(shape, settings.dtype)
+        room = self._room(batch_size, self.slots)
         return FullState(room, room, jnp.zeros((batch_size,), jnp.int32))
 
     def _read(
@@ -108,13 +121,14 @@ class FullAttention(nn.Module):
         )
         rules = Rules(
             offset=offset,
-            first=self.window - count,
+            first=self.slots - count,
             window=self.window,
             scale=self.settings.score_scale,
             **by_distance,
         )
-        parts = (('cache', self.window), ('segment', num_keys - self.window))
-        out = attend_in(self, queries, cache.keys, cache.values, rules, train=train, parts=parts)
+        parts = (('cache', self.slots), ('segment', num_keys - self.slots))
+        keys, values = (array.astype(queries.dtype) for array in (cache.keys, cache.values))
+        out = attend_in(self, queries, keys, values, rules, train=train, parts=parts)
         return self.projections.out(out)
 
     def __call__(
@@ -124,27 +138,24 @@ class FullAttention(nn.Module):
         x = self.normalize(x)
         keys, values = self.projections.keys(x), self.projections.values(x)
         joined = KeyValues(
-            self.relation.apply_to_keys(jnp.concatenate([state.keys, keys], axis=2), 0),
-            jnp.concatenate([state.values, values], axis=2),
+            self.relation.apply_to_keys(_joined(state.keys, keys), 0), _joined(state.values, values)
         )
-        y = self._read(x, joined, self.window, state.count, train)
+        y = self._read(x, joined, self.slots, state.count, train)
         metrics = {'memory_size': mean_count(state.count)}
         return y, remember(state, keys, values, segment.num_valid), Aux({}, metrics)
 
     def open_segment(self, state: FullState, batch_size: int) -> FullCache:
         """Gives the cached keys their positions, once for all tokens of the segment."""
-        settings = self.settings
-        shape = (batch_size, settings.kv_heads, settings.segment_length, settings.head_dim)
-        room = jnp.zeros(shape, settings.dtype)
-        placed = self.relation.apply_to_keys(state.keys, 0)
-        joined = (jnp.concatenate([array, room], axis=2) for array in (placed, state.values))
+        room = self._room(batch_size, self.settings.segment_length)
+        placed = self.relation.apply_to_keys(state.keys.astype(self.settings.dtype), 0)
+        joined = (_joined(array.astype(room.dtype), room) for array in (placed, state.values))
         return FullCache(KeyValues(*joined), room, state.count)
 
     def extend(
         self, x: jax.Array, cache: FullCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, FullCache]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
-        x, offset = self.normalize(x), self.window + index
+        x, offset = self.normalize(x), self.slots + index
         keys, values = self.projections.keys(x), self.projections.values(x)
         placed = self.relation.apply_to_keys(keys, offset)
         joined = cache.attention.write_at(placed, values, offset)
@@ -153,7 +164,12 @@ class FullAttention(nn.Module):
 
     def close_segment(self, state: FullState, cache: FullCache, count: jax.Array) -> FullState:
         """Writes the first `count` tokens of the open segment."""
-        return remember(state, cache.keys, cache.attention.values[:, :, self.window :], count)
+        return remember(state, cache.keys, cache.attention.values[:, :, self.slots :], count)
+
+
+def _joined(kept: jax.Array, new: jax.Array) -> jax.Array:
+    """Keys or values of the cache, then those of the segment, in the dtype of the latter."""
+    return jnp.concatenate([kept.astype(new.dtype), new], axis=2)
 
 
 def remember(
@@ -174,9 +190,10 @@ ENTRY = Entry(
     fused=fused_rules.position_fault,
     check=check,
     view=View(
-        held=lambda layer, state: {'cache': held_window(state.count, layer.window)},
+        held=lambda layer, state: {'cache': held_window(state.count, layer.slots)},
         read=lambda seen: read_window(seen.look()),
     ),
+    context=lambda fields: fields['window'],
     lengths={'window': ''},
     reach=lambda fields, segment: fields['window'] - 1,
     toy=dict(window=6),

@@ -7,7 +7,9 @@ of language model share.
 
 Absolute positions begin at 0 in every segment. With a table of fixed length (`config.num_positions`)
 they continue through the document instead, so the state also counts tokens, unless
-`config.positions_restart`.
+`config.positions_restart`. A decoder without any other memory than its cache has never seen a text that
+is longer than the table, so it reads one in windows: a segment that the table has no positions for
+begins at position 0 with an empty cache. With another memory, tokens beyond the table have its last one.
 """
 
 from typing import Any
@@ -19,7 +21,7 @@ import jax.numpy as jnp
 
 from longmem_jax.in_place import reset_lanes
 from longmem_jax.models.block import BlockState
-from longmem_jax.models.stack import make_stack, with_key
+from longmem_jax.models.stack import has_table, is_plain, make_stack, with_key
 from longmem_jax.segment import Aux, Segment, pack
 
 
@@ -57,7 +59,25 @@ class LanguageModel(nn.Module):
     @property
     def _counts(self) -> bool:
         """Whether positions continue through a document."""
-        return bool(self.config.num_positions) and not self.config.positions_restart
+        return has_table(self.config)
+
+    @property
+    def _in_windows(self) -> bool:
+        """Whether a text that is longer than the table of positions is read in windows."""
+        return self._counts and is_plain(self.config)
+
+    def _ends(self, position: jax.Array) -> jax.Array:
+        """Whether the table has no positions for a segment from `position` on; bool [batch]."""
+        return position + self.segment_length > self.config.num_positions
+
+    def _at_border(
+        self, state: tuple[BlockState, ...] | Counted
+    ) -> tuple[BlockState, ...] | Counted:
+        """What a segment begins with, from the memories that the one before it has left."""
+        if not self._in_windows:
+            return state
+        fresh = self.initial_state(state.position.shape[0])
+        return reset_lanes(self._ends(state.position), fresh, state)
 
     def _join(
         self, blocks: tuple[BlockState, ...], position: jax.Array | None
@@ -80,7 +100,10 @@ class LanguageModel(nn.Module):
     def _read(self, segment: Segment, state: Any, train: bool) -> tuple[jax.Array, Any, Aux]:
         """Reads a packed segment: the last block's output, memories after it, `Aux`."""
         fresh = self.initial_state(segment.start.shape[0])
-        state = reset_lanes(segment.start, fresh, state)
+        start = segment.start
+        if self._in_windows:
+            start = start | self._ends(state.position)
+        state = reset_lanes(start, fresh, state)
         segment = with_key(self, segment, train)
         blocks, position = self._split(state)
         x = self.stack.embed(segment.tokens, first=position, train=train)
@@ -133,7 +156,7 @@ class LanguageModel(nn.Module):
         self, state: tuple[BlockState, ...] | Counted, batch_size: int
     ) -> tuple[BlockState, ...] | Counted:
         """Caches of a segment that begins with the memories `state`; see `generation.stream`."""
-        blocks, position = self._split(state)
+        blocks, position = self._split(self._at_border(state))
         return self._join(self.stack.open_segment(blocks, batch_size), position)
 
     def extend(
@@ -169,6 +192,6 @@ class LanguageModel(nn.Module):
         count: jax.Array,
     ) -> tuple[BlockState, ...] | Counted:
         """Writes the first `count` (int32 [batch]) tokens of the open segment to the memories."""
-        (blocks, position), (caches, _) = self._split(state), self._split(cache)
+        (blocks, position), (caches, _) = self._split(self._at_border(state)), self._split(cache)
         after = self._after(position, count)
         return self._join(self.stack.close_segment(blocks, caches, count), after)

@@ -188,6 +188,27 @@ def token_std(config: Any) -> float:
     return (config.embedding_std or init_std(config)) * scale
 
 
+def is_plain(config: Any) -> bool:
+    """Whether the only memory of a `config.model` is the key-value cache of a pretrained decoder."""
+    layers = [LAYERS.get(name) for name in config.attention]
+    return config.kind == 'language_model' and all(
+        layer is not None and layer.context is not None for layer in layers
+    )
+
+
+def has_table(config: Any) -> bool:
+    """Whether absolute positions continue through a document, up to the end of their table."""
+    return bool(config.num_positions) and not config.positions_restart
+
+
+def context_of(config: Any) -> int:
+    """Tokens of the longest text that a plain decoder was made for; 0 = there is no longest."""
+    if not is_plain(config):
+        return 0
+    windows = [LAYERS[name].context(config[name]) for name in config.attention]
+    return config.num_positions if has_table(config) else max(windows)
+
+
 def make_settings(config: Any, segment_length: int) -> ModelSettings:
     """Model settings shared by all layers."""
     return ModelSettings(
@@ -216,6 +237,8 @@ def make_settings(config: Any, segment_length: int) -> ModelSettings:
         init=config.init,
         scale_residual_init=config.scale_residual_init,
         kernels=config.kernels,
+        cache_tokens=config.cache_tokens,
+        cache_dtype=jnp.dtype(config.cache_dtype) if config.cache_dtype else None,
     )
 
 

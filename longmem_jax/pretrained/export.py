@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
+from longmem_jax.data.tokenizer_files import LARGEST_FILE
 from longmem_jax.errors import UsageError
 from longmem_jax.pretrained.families import FAMILIES, Family
 from longmem_jax.pretrained.hosts import OWN, Host, rows_of
@@ -26,6 +27,7 @@ from longmem_jax.pretrained.model_fields import attributes_of, differences, mode
 from longmem_jax.pretrained.patterns import pattern
 from longmem_jax.pretrained.tables import TABLE
 from longmem_jax.pretrained.tensor_files import DTYPES, INDEX, WHOLE
+from longmem_jax.untrusted import json_file
 
 SHARD_BYTES = 5 << 30
 COPIED = (
@@ -90,8 +92,8 @@ def save(
       The names of the files.
 
     Raises:
-      UsageError: the folder has files, or the model is of no family that it could be read as. Nothing
-        is left behind then.
+      UsageError: the folder has files, the model is of no family that it could be read as, or a file
+        of the host is not one to publish (see `_of_host`). Nothing is left behind then.
     """
     folder = Path(folder).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -105,19 +107,47 @@ def save(
     tensors, sizes = _tensors(model, params, given, like)
     if differences(model_of(given, 'config.json'), model):
         given['longmem'] = {'segment_length': segment_length, 'model': model.to_dict()}
-    copies = {name: like.folder / name for name in COPIED} if like else {}
-    copies = {name: path for name, path in copies.items() if path.is_file()} | dict(files or {})
+    copies = {}
+    if like:
+        names = (*COPIED, *(['config.json'] if given == like.attributes else []))
+        paths = {name: like.folder / name for name in names}
+        copies = {name: _of_host(path) for name, path in paths.items() if path.is_file()}
     with _new_folder(folder) as partial:
         _write_tensors(partial, tensors, sizes, shard_bytes)
-        if like and given == like.attributes:
-            shutil.copyfile(like.folder / 'config.json', partial / 'config.json')
-        else:
+        if 'config.json' not in copies:
             (partial / 'config.json').write_text(json.dumps(given, indent=2) + '\n')
-        for name, path in copies.items():
+        for name, content in copies.items():
+            (partial / name).write_bytes(content)
+        for name, path in dict(files or {}).items():
             shutil.copyfile(path, partial / name)
         if card:
             (partial / 'README.md').write_text(card)
     return sorted(path.name for path in folder.iterdir())
+
+
+def _of_host(path: Path) -> bytes:
+    """The content of a file of a host's folder, which the export will show to others.
+
+    Raises:
+      UsageError: it is a link that leads out of the folder and not into the hub's cache; it is too large;
+        or it is not the JSON or the text that it should be.
+    """
+    folder, real = path.parent.resolve(), path.resolve()
+    blobs = folder.parent.parent / 'blobs' if folder.parent.name == 'snapshots' else folder
+    if not any(real.is_relative_to(allowed) for allowed in (folder, blobs)):
+        raise UsageError(
+            f'{path}: is a link to {real}, out of the folder; an export would publish that file. Put a '
+            'copy in its place if it belongs to the model, or remove the link.'
+        )
+    content = json_file.read_bytes(path, largest=LARGEST_FILE)
+    if path.suffix == '.json':
+        json_file.parse(content, str(path))
+    elif path.suffix in ('.txt', '.jinja'):
+        try:
+            content.decode()
+        except UnicodeDecodeError as error:
+            raise UsageError(f'{path}: is not a text in UTF-8 ({error.reason}).') from error
+    return content
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from longmem_jax.config.recipes import Given, recipes, scale_of, section
 from longmem_jax.contract import Graft, Recipe
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.memory.registry import ATTENTION, LAYERS
+from longmem_jax.models.stack import context_of, has_table
 from longmem_jax.pretrained import hosts, model_fields
 
 # GPT-2 small, for a model of its shape that is trained from the start.
@@ -22,6 +23,9 @@ GPT2_SMALL = dict(
     model_type='gpt2', vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12
 )
 # Layers that hosts have by themselves; others are memories, or attention that `graft` has changed.
+TRAINING_CACHE = (
+    2048  # tokens that a host without a memory keeps in training, unless more are asked for
+)
 OWN_LAYERS = {'attention': {'full', 'sliding'}, 'feed_forward': {'dense'}}
 # Paths of the parameters that a host has; low-rank parts and memories are not among them.
 HOST = (
@@ -156,6 +160,30 @@ def graft(
         f'{how.positions}',
         *changes.notes,
     )
+
+
+def keep_plain(config: Any, context: int) -> None:
+    """Limits the cache that a host without a memory has in training, and says what longer texts do.
+
+    Args:
+      config: the whole configuration, with its host and its final lengths; changed in place.
+      context: as in `use_host`; 0 = the cache has room for at most `TRAINING_CACHE` tokens.
+    """
+    model, longest = config.model, context_of(config.model)
+    cached = [model[name].window for name in {*model.attention} & OWN_LAYERS['attention']]
+    kept = max(TRAINING_CACHE, config.train.segment_length)
+    if has_table(model) and longest:
+        config.notes = (
+            f'none: there are positions for {model.num_positions:,} tokens; longer texts are read in '
+            'windows of whole segments, each with an empty cache',
+        )
+    elif cached and max(cached) > kept and not context:
+        model.cache_tokens = kept
+        config.notes = (
+            f'none: tokens see their segment and {kept:,} tokens before it, of the {max(cached):,} that '
+            'the host can see, in training and in --mode=evaluate; context=N sees N, '
+            '--config.model.cache_tokens=0 all',
+        )
 
 
 def rate_of_host(config: Any, rate: float) -> None:

@@ -97,7 +97,8 @@ def find(source: str | Path, context: int = 0) -> Host:
     """A host by its folder, or by its name on the Hugging Face hub.
 
     Args:
-      source: a folder with `config.json` and safetensors, or a name such as 'gpt2' or 'org/name'.
+      source: a folder with `config.json` and safetensors, or a name such as 'gpt2' or 'org/name', with
+        '@' and a commit, tag or branch after it if it shall not be the newest.
       context: tokens that attention without a window sees; 0 = the host's longest text. The memory and
         time of a segment grow with it, also where a text is short.
 
@@ -124,7 +125,9 @@ def find(source: str | Path, context: int = 0) -> Host:
 
 def _fetch(name: str) -> Path:
     """The folder of a model of the hub, downloaded unless it is in the cache."""
-    if not re.fullmatch(r'[\w.-]+(/[\w.-]+)?', name) or name.startswith('.'):
+    name, _, revision = name.partition('@')
+    named = re.fullmatch(r'[\w.-]+(/[\w.-]+)?', name) and re.fullmatch(r'[\w./-]*', revision)
+    if not named or name.startswith('.'):
         raise UsageError(f'{name}: there is no such folder, and it is not a name on the hub.')
     try:
         import huggingface_hub
@@ -135,7 +138,7 @@ def _fetch(name: str) -> Path:
         ) from error
     try:
         folder = huggingface_hub.snapshot_download(
-            name, allow_patterns=PATTERNS, ignore_patterns=OTHER_COPIES
+            name, revision=revision or None, allow_patterns=PATTERNS, ignore_patterns=OTHER_COPIES
         )
         return Path(folder)
     except Exception as error:  # the library lets errors of several others through
@@ -352,6 +355,12 @@ def _place(
             taken = rule.take(lambda cuts: files.read(name, cuts), whole, shape)
             taken = taken if number < 0 else taken[0]
             parts[key] = np.ascontiguousarray(taken, dtype=np.float32)
+            # Both are NaN if any number is; no array of flags is made.
+            if parts[key].size and not np.isfinite([parts[key].min(), parts[key].max()]).all():
+                raise UsageError(
+                    f'{files.folder}: {name} has numbers that are not finite: its file is damaged, or '
+                    'the model was saved after its training had failed; get another copy.'
+                )
         return parts[key]
 
     return jax.make_array_from_callback(ours, placed, part)

@@ -55,6 +55,10 @@ def model_of(given: Mapping[str, Any], source: str, context: int = 0) -> ConfigD
     model.d_embed = model.d_model
     length = left.number(family.context, int)
     left.require('n_ctx', length)
+    if context > length:
+        raise left.refusal(
+            family.context, length, f'no longer context, such as {context}, is possible'
+        )
     _heads(family, left, model)
     bias = family.attention_bias
     model.attention_bias = (
@@ -152,7 +156,7 @@ def attributes_of(model: Any) -> dict[str, Any]:
 FREE = frozenset(
     """
     dropout residual_dropout embedding_dropout attention_dropout layer_drop init init_std embedding_std
-    scale_residual_init dtype kernels
+    scale_residual_init dtype kernels cache_tokens cache_dtype
     """.split()
 )
 

@@ -10,11 +10,11 @@ import pytest
 import tokenizers
 
 from longmem_jax.commands import generate
+from longmem_jax.data.conventions import of_folder
 from longmem_jax.data.load import make_tokenizer
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
-from longmem_jax.generation import chat
 from longmem_jax.models.parameters import initial_parameters, unbox
 from tests.commands.train_test import small_config
 
@@ -101,13 +101,14 @@ def test_the_answer_ends_and_nothing_after_its_end_is_remembered(
 def test_folders_that_cannot_chat(experiment, folder, tmp_path, monkeypatch):
     plain = shutil.copytree(folder, tmp_path / 'plain')
     tokenizer = make_tokenizer(experiment.config.data, None)
-    assert chat.end_tokens(folder, tokenizer) == (7,)
+    assert of_folder(folder, tokenizer).ends == (7,)
     (plain / 'generation_config.json').write_text(json.dumps(dict(eos_token_id=[2, 7])))
-    assert chat.end_tokens(plain, tokenizer) == (2, 7)
+    assert of_folder(plain, tokenizer).ends == (2, 7)
     (plain / 'generation_config.json').unlink()
     (plain / 'tokenizer_config.json').write_text(json.dumps(dict(chat_template='x')))
+    experiment.config.data.tokenizer.path = str(plain)
     with pytest.raises(UsageError, match='names no token that ends an answer'):
-        chat.end_tokens(plain, tokenizer)
+        answer(experiment, monkeypatch, 'who')
     experiment.config.data.tokenizer.path = str(plain / 'tokenizer.json')
     with pytest.raises(UsageError, match='set the path to that folder, or leave out --chat'):
         answer(experiment, monkeypatch, 'who')

@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 from longmem_jax.config.base import base
 from longmem_jax.data import hubs, stored_files, tables
+from longmem_jax.data.conventions import of_folder
 from longmem_jax.data.json_lines import read_examples
 from longmem_jax.data.load import load, load_source
 from longmem_jax.data.sets import cmu_dog
@@ -20,7 +21,7 @@ from longmem_jax.data.stored_files import StoredFiles
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
-from longmem_jax.generation.chat import end_tokens, read_messages
+from longmem_jax.generation.chat import read_messages
 from longmem_jax.generation.text import read_prompt
 from longmem_jax.lifelong.data import qa
 
@@ -48,7 +49,7 @@ def test_files_of_data_sets_with_many_brackets(tmp_path):
             read(tmp_path / 'set.json')
     (tmp_path / 'generation_config.json').write_text(DEEP)
     with pytest.raises(UsageError, match='generation_config.json: not JSON .more than 64 levels'):
-        end_tokens(tmp_path, Bytes())
+        of_folder(tmp_path, Bytes())
     assert read_messages(DEEP) == [dict(role='user', content=DEEP)]
 
 

@@ -9,6 +9,7 @@ import pytest
 from configs import cmu_dog as config_file
 from longmem_jax.commands import evaluate
 from longmem_jax.commands.train import train
+from longmem_jax.data.conventions import Conventions
 from longmem_jax.data.sets.cmu_dog import Dialogue
 from longmem_jax.devices.sharding import make_mesh
 from longmem_jax.evaluation.dialogue import contexts, respond
@@ -35,6 +36,7 @@ class Letters:
         return ''.join(self.letters[t] for t in tokens if t < 23).encode()
 
 
+LETTERS = Conventions((Letters.begin,), Letters.begin, ends=(Letters.begin,))
 DIALOGUES = [
     Dialogue('one', 'some document', (('A', 'ab'), ('B', 'cdefg'), ('A', 'i'), ('B', 'no'))),
     Dialogue('two', '', (('B', 'q'), ('A', 'rst'))),
@@ -59,21 +61,23 @@ def test_responses_are_those_of_every_context_by_itself(memory):
     model, params = toy(memory)
     mesh = make_mesh(dict(data=1), jax.devices()[:1])
     reader = ContextReader(model, params, mesh, 2)
-    found = respond(reader, Letters(), DIALOGUES, min_history=1, settings=GREEDY)
+    found = respond(reader, Letters(), LETTERS, DIALOGUES, min_history=1, settings=GREEDY)
     assert [(each.dialogue, each.turn) for each in found] == [
         ('one', 1), ('one', 2), ('one', 3), ('three', 1), ('three', 2), ('two', 1),
     ]  # fmt: skip
     for each in found:
         (source,) = [d for d in DIALOGUES if d.name == each.dialogue]
         assert (each.speaker, each.reference) == source.utterances[each.turn]
-        assert each.text == alone(model, params, contexts(Letters(), source)[each.turn])
+        assert each.text == alone(model, params, contexts(Letters(), LETTERS, source)[each.turn])
     # Every conversation is read once: its whole segments before the last utterance.
-    most = [(len(contexts(Letters(), d)[-1]) - 1) // 5 * 5 for d in DIALOGUES]
+    most = [(len(contexts(Letters(), LETTERS, d)[-1]) - 1) // 5 * 5 for d in DIALOGUES]
     assert reader.tokens_read == sum(most)
 
 
 def test_a_context_ends_with_the_speaker():
-    found = [Letters().decode(tokens).decode() for tokens in contexts(Letters(), DIALOGUES[2])]
+    found = [
+        Letters().decode(tokens).decode() for tokens in contexts(Letters(), LETTERS, DIALOGUES[2])
+    ]
     assert found == ['abc\na:', 'abc\na: f\na:', 'abc\na: f\na: gh\nb:']
 
 

@@ -146,7 +146,7 @@ class Joining(Bytes):
 
 def test_a_continuation_always_has_tokens(model):
     """Where it is joined to the last token of the context; its score would be that of nothing, 0."""
-    joining = LongMemLM(model.likelihood, Joining())
+    joining = LongMemLM(model.likelihood, Joining(), model.conventions)
     assert joining.pair('a', 'b')[1].tolist() == [98] == joining.pair('xa', 'b')[1].tolist()
     assert joining.pair('a', 'bc')[1].tolist() == [99] and joining.pair('a', '')[1].size == 0
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from longmem_jax.data.conventions import of_training
 from longmem_jax.data.minimal_pairs import Paradigm, read_paradigms
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
@@ -85,6 +86,7 @@ def test_the_likelier_sentence_wins_and_ties_count_a_half():
     found = prefer(
         shorter_is_likelier,
         Bytes(),
+        of_training(Bytes()),
         [
             paradigm('p', 'syntax', 'x', ('ab', 'abc'), ('abc', 'ab'), ('ab', 'cd'), ('a', 'bc')),
             paradigm('q', 'syntax', 'x', ('a', 'bc')),

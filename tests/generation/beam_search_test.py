@@ -18,7 +18,7 @@ def chain(seed=0):
     return (2 * random.normal(size=(BATCH, VOCAB, VOCAB))).astype(np.float32)
 
 
-def search(tables, beams, max_length, penalty):
+def search(tables, beams, max_length, penalty, end=END):
     def step(tokens, cache, place):
         return jax.vmap(lambda table, token: table[token])(cache, tokens), cache
 
@@ -28,7 +28,7 @@ def search(tables, beams, max_length, penalty):
             tables,
             BATCH,
             begin=BEGIN,
-            end=END,
+            end=end,
             beams=beams,
             max_length=max_length,
             length_penalty=penalty,
@@ -90,3 +90,24 @@ def test_a_penalty_prefers_longer():
     long = search(tables, beams=6, max_length=5, penalty=3.0)[0]
     assert int(short[0, 0, 0]) == END
     assert int(long[0, 0, 0]) != END
+
+
+def test_a_sequence_ends_at_any_of_several_ends():
+    """As if they were one token with the probability of the likeliest of them."""
+    tables, ends = chain(1), (END, 3)
+    tokens, scores = search(tables, beams=40, max_length=3, penalty=1.0, end=ends)
+    for lane in range(BATCH):
+        log = np.asarray(jax.nn.log_softmax(tables[lane]))
+        wanted = []
+        for length in range(1, 4):
+            for middle in itertools.product((0, 1), repeat=length - 1):
+                for end in ends:
+                    sequence = (*middle, end)
+                    steps = zip((BEGIN, *sequence[:-1]), sequence, strict=True)
+                    wanted.append((sum(log[a, b] for a, b in steps) / length, sequence))
+        wanted.sort(reverse=True)
+        for place in range(3):
+            np.testing.assert_allclose(scores[lane, place], wanted[place][0], rtol=1e-5)
+            row = tuple(int(token) for token in tokens[lane, place])
+            assert row[: len(wanted[place][1])] == wanted[place][1]
+            assert {*row[len(wanted[place][1]) :]} <= {END}

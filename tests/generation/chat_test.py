@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from longmem_jax.data.conventions import special_of
 from longmem_jax.errors import UsageError
 from longmem_jax.generation import chat
 
@@ -180,32 +181,32 @@ def test_the_file_comes_before_the_entry(tmp_path):
     write(
         tmp_path, bos_token={'content': '<s>', 'lstrip': False}, eos_token=None, chat_template='B'
     )
-    assert chat.load_template(tmp_path).render(MESSAGES) == 'B'
+    assert chat.load_template(tmp_path, special_of(tmp_path)).render(MESSAGES) == 'B'
     (tmp_path / 'chat_template.jinja').write_text('A{{ bos_token }}{{ eos_token is defined }}')
-    assert chat.load_template(tmp_path).render(MESSAGES) == 'A<s>False'
+    assert chat.load_template(tmp_path, special_of(tmp_path)).render(MESSAGES) == 'A<s>False'
     (tmp_path / 'chat_template.jinja').unlink()
     write(
         tmp_path,
         chat_template=[dict(name='tool_use', template='T'), dict(name='default', template='D')],
     )
-    assert chat.load_template(tmp_path).render(MESSAGES) == 'D'
+    assert chat.load_template(tmp_path, special_of(tmp_path)).render(MESSAGES) == 'D'
 
 
 def test_folders_without_one_or_with_a_broken_one(tmp_path):
     pytest.importorskip('jinja2')
     with pytest.raises(UsageError, match='has no chat template.*leave out --chat'):
-        chat.load_template(tmp_path)
+        chat.load_template(tmp_path, special_of(tmp_path))
     write(tmp_path, chat_template=7)
     with pytest.raises(UsageError, match='must be text'):
-        chat.load_template(tmp_path)
+        chat.load_template(tmp_path, special_of(tmp_path))
     for broken in ('{', '[1]', '[' * 100_000):
         (tmp_path / 'tokenizer_config.json').write_text(broken)
         with pytest.raises(UsageError, match=r'tokenizer_config.json: (not JSON|must be)'):
-            chat.load_template(tmp_path)
+            chat.load_template(tmp_path, special_of(tmp_path))
     write(tmp_path)
     (tmp_path / 'chat_template.jinja').write_bytes(b'\xff\xfe{{')
     with pytest.raises(UsageError, match=r'chat_template.jinja: cannot be read'):
-        chat.load_template(tmp_path)
+        chat.load_template(tmp_path, special_of(tmp_path))
 
 
 def test_without_jinja_there_is_one_clear_error(without_jinja):

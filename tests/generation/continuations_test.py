@@ -2,14 +2,16 @@
 
 import numpy as np
 
+from longmem_jax.data.conventions import Conventions
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.generation import continuations
 
-END = chr(256)  # the begin token
+END = chr(256)
+ENDS = Conventions(begin=(), first=7, ends=(8, 256))
 
 
-def test_texts_end_at_the_begin_token_or_at_a_stop_text(monkeypatch):
-    written = [f'ab{END}cd---', 'abcdef!?', 'a--b!?--', 'abcdefgh', '--------']
+def test_texts_end_at_any_end_token_or_at_a_stop_text(monkeypatch):
+    written = [f'ab{END}cd---', 'abcdef!?', 'a--b!?--', 'abcd\bfgh', '--------']
 
     def chunks(*_, **__):
         for start in range(0, 8, 3):
@@ -17,8 +19,8 @@ def test_texts_end_at_the_begin_token_or_at_a_stop_text(monkeypatch):
 
     monkeypatch.setattr(continuations, 'continue_texts', chunks)
     pending = [np.ones((1,), np.int32)] * 4 + [np.zeros((0,), np.int32)]
-    found = continuations.complete_texts(None, None, pending, 8, Bytes(), ('!?', '--'))
-    assert found == ['ab', 'abcdef', 'a', 'abcdefgh', '']
+    found = continuations.complete_texts(None, None, pending, 8, Bytes(), ENDS, ('!?', '--'))
+    assert found == ['ab', 'abcdef', 'a', 'abcd', '']
 
 
 def test_nothing_is_drawn_after_the_last_end(monkeypatch):
@@ -28,4 +30,7 @@ def test_nothing_is_drawn_after_the_last_end(monkeypatch):
 
     monkeypatch.setattr(continuations, 'continue_texts', chunks)
     pending = [np.ones((1,), np.int32)] * 2
-    assert continuations.complete_texts(None, None, pending, 9, Bytes(), ('\n',)) == ['a', 'b']
+    assert continuations.complete_texts(None, None, pending, 9, Bytes(), ENDS, ('\n',)) == [
+        'a',
+        'b',
+    ]

@@ -118,7 +118,7 @@ def test_beams_find_the_likeliest_text_across_a_border_and_remember_it():
     made = lambda: Reader(model, params, fresh_state(model, params, 1), NONE)  # noqa: E731
     reader = made()
     reader.read(prompt)
-    best = reader.search(2, vocab_size=few, end=end, beams=8, length_penalty=1.0)
+    best = reader.search(2, vocab_size=few, ends=(end,), beams=8, length_penalty=1.0)
 
     def score(text):
         total, read = 0.0, made()

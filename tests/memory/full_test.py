@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax.generation.stream import open_stream, read_token
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import make_model
 from longmem_jax.segment import Segment
@@ -73,7 +74,7 @@ def test_a_layer_that_is_another_has_no_code_of_its_own(name):
         for field in dataclasses.fields(entry)
         if getattr(entry, field.name) != getattr(other, field.name)
     }
-    assert differing <= {'name', 'layer', 'variants', 'same_as', 'recipes'}
+    assert differing <= {'name', 'layer', 'variants', 'same_as', 'recipes', 'context'}
 
 
 def test_a_token_sees_its_window():
@@ -84,3 +85,64 @@ def test_a_token_sees_its_window():
     np.testing.assert_array_equal(
         changed.any(axis=-1)[0], [2 <= position < 5 for position in range(LENGTH)]
     )
+
+
+def streamed(config, params, tokens, length):
+    """Logits of tokens [1, n], read one by one."""
+    model = make_model(config, length)
+    state = model.apply({'params': params}, 1, method='initial_state')
+
+    def body(stream, token):
+        logits, stream = read_token(model, params, token, stream)
+        return stream, logits
+
+    first = open_stream(model, params, state, 1)
+    return jax.jit(lambda: jax.lax.scan(body, first, tokens.T))()[1].swapaxes(0, 1)
+
+
+def test_a_cache_that_holds_the_text_is_enough():
+    """Its length changes no number where nothing is dropped; with less, the rest is still seen."""
+    config = config_of(window=1000)
+    params, tokens = start(config)
+    wanted = read(config, params, tokens, 4)
+    config.cache_tokens = LENGTH - 4
+    state = jax.eval_shape(
+        lambda: make_model(config, 4).apply({'params': params}, 1, method='initial_state')
+    )
+    assert {leaf.shape[2] for leaf in jax.tree.leaves(state) if leaf.ndim == 4} == {LENGTH - 4}
+    np.testing.assert_allclose(read(config, params, tokens, 4), wanted, atol=2e-5)
+    np.testing.assert_allclose(streamed(config, params, tokens, 4), wanted, atol=2e-5)
+    config.cache_tokens = 2
+    other = tokens.at[0, 5].set((tokens[0, 5] + 1) % VOCAB)
+    changed = read(config, params, tokens, 4) != read(config, params, other, 4)
+    np.testing.assert_array_equal(changed.any(axis=-1)[0], [False] * 5 + [True] * 3 + [False] * 4)
+
+
+def test_a_cache_of_half_the_bytes():
+    config = config_of()
+    params, tokens = start(config)
+    wanted = read(config, params, tokens, 4)
+    config.cache_dtype = 'bfloat16'
+    model = make_model(config, 4)
+    state = model.apply({'params': params}, 1, method='initial_state')
+    stream = open_stream(model, params, state, 1)
+    held = {leaf.dtype.name for leaf in jax.tree.leaves(stream) if leaf.ndim == 4}
+    assert held == {'bfloat16'}
+    for found in (read(config, params, tokens, 4), streamed(config, params, tokens, 4)):
+        assert 0 < np.abs(found - wanted).max() < 0.02 * np.abs(wanted).max()
+
+
+def test_a_text_beyond_the_table_of_positions_is_read_in_windows():
+    """Each begins at position 0 with an empty cache; what would not fit whole begins the next."""
+    config = config_of(position='learned', num_positions=7)
+    params, tokens = start(config)
+    found = read(config, params, tokens, 3)
+    config.num_positions = LENGTH  # the first positions are the same, and are enough for a window
+    places = jnp.pad(params['embedding']['places'], [(0, LENGTH - 7), (0, 0)])
+    longer = params | {'embedding': params['embedding'] | {'places': places}}
+    for first in (0, 6):
+        window = jnp.roll(tokens, -first, axis=1)
+        wanted = read(config, longer, window, 3)[:, :6]
+        np.testing.assert_allclose(found[:, first : first + 6], wanted, atol=2e-5)
+    config.num_positions = 7
+    np.testing.assert_allclose(streamed(config, params, tokens, 3), found, atol=2e-5)

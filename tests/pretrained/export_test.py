@@ -1,6 +1,7 @@
 """Folders that are written and read again."""
 
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -177,3 +178,26 @@ def test_nothing_is_written_where_something_is_wrong(tmp_path, monkeypatch):
         export.save(tmp_path / 'late', host.model, params, like=host)
     assert [path.name for path in tmp_path.iterdir()] == ['full']
     assert [path.name for path in full.iterdir()] == ['mine']
+
+
+def test_a_file_that_is_linked_to_from_a_host_is_not_published(tmp_path):
+    """The files of the hub's cache are links as well, but to its own."""
+    secret = tmp_path / 'private.txt'
+    secret.write_text('secret')
+    folder = copied('gpt2', tmp_path / 'a')
+    (folder / 'merges.txt').symlink_to(secret)
+    host, params, _ = load(folder)
+    with pytest.raises(UsageError, match=r'merges.txt: is a link to .*private.txt, out of the folder'):
+        export.save(tmp_path / 'out', host.model, params, like=host)
+    assert not (tmp_path / 'out').exists()
+    cached = tmp_path / 'models--org--name'
+    (cached / 'blobs').mkdir(parents=True)
+    shutil.copytree(folder, cached / 'snapshots' / 'c0', ignore=lambda *_: ['merges.txt'])
+    (cached / 'blobs' / '123').write_text('#version: 0.2\n')
+    (cached / 'snapshots' / 'c0' / 'merges.txt').symlink_to('../../blobs/123')
+    host = hosts.find(cached / 'snapshots' / 'c0')
+    assert 'merges.txt' in export.save(tmp_path / 'out', host.model, params, like=host)
+    assert (tmp_path / 'out' / 'merges.txt').read_text() == '#version: 0.2\n'
+    (cached / 'snapshots' / 'c0' / 'vocab.json').write_text('-----BEGIN')
+    with pytest.raises(UsageError, match='vocab.json: not JSON'):
+        export.save(tmp_path / 'other', host.model, params, like=host)

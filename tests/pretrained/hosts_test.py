@@ -322,3 +322,14 @@ def test_a_memory_takes_the_place_of_attention():
     model.position, model.num_positions = 'none', 0
     hosts.load(host, hosts.make(model, 8), report=lines.append)
     assert 'ignored: transformer.wpe.weight.' in lines[1]
+
+
+@pytest.mark.parametrize('number', [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite(number, tmp_path):
+    def damaged(tensors):
+        tensors['transformer.wte.weight'][3, 1] = number
+        return tensors
+
+    folder = copied('gpt2', tmp_path, damaged)
+    with pytest.raises(UsageError, match='transformer.wte.weight has numbers that are not finite'):
+        load(folder)

@@ -13,7 +13,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.pretrained import hosts
 from tests.pretrained.hosts_test import folder_of
 
-COMMIT = 'c' * 40
+COMMIT, OTHER = 'c' * 40, 'v1.0'
 # Weights in other formats and copies for other programs, as real repositories have them.
 OTHERS = (
     'pytorch_model.bin', 'tf_model.h5', 'onnx/model.safetensors', 'onnx/config.json',
@@ -25,7 +25,7 @@ def answers(files):
     """The class of a server with one repository, 'org/name'; `files`: name to content."""
 
     class Answers(http.server.BaseHTTPRequestHandler):
-        fetched = []
+        fetched, asked = [], []
 
         def do_GET(self):
             self.reply(body=True)
@@ -35,9 +35,12 @@ def answers(files):
 
         def reply(self, body):
             path = self.path.partition('?')[0]
-            if path in ('/api/models/org/name/revision/main', '/api/models/org/name'):
+            _, _, revision = path.partition('/api/models/org/name/revision/')
+            if revision in ('main', OTHER) or path == '/api/models/org/name':
                 siblings = [{'rfilename': name} for name in files]
-                content = json.dumps(dict(id='org/name', sha=COMMIT, siblings=siblings)).encode()
+                self.asked.append(revision)
+                about = dict(id='org/name', sha=COMMIT, siblings=siblings)
+                content = json.dumps(about).encode()
             elif path.startswith('/api/models/org/name/tree/'):
                 entries = [
                     dict(type='file', path=name, size=len(data), oid=hashlib.sha1(data).hexdigest())
@@ -106,3 +109,9 @@ def test_a_name_is_fetched_once_and_only_what_a_host_has(hub):
 def test_a_name_that_is_not_there(hub):
     with pytest.raises(UsageError, match='the Hugging Face hub gave no model of that name'):
         hosts.find('org/nothing')
+
+
+def test_a_name_with_a_revision(hub):
+    assert hosts.find(f'org/name@{OTHER}').files.shapes and OTHER in hub.asked
+    with pytest.raises(UsageError, match='it is not a name on the hub'):
+        hosts.find('org/name@a b')

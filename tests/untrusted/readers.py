@@ -14,7 +14,7 @@ import numpy as np
 from longmem_jax.commands.import_checkpoint import ARGUMENTS, import_checkpoint
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
-from longmem_jax.data import learn_tokenizer, minimal_pairs
+from longmem_jax.data import conventions, learn_tokenizer, minimal_pairs
 from longmem_jax.data.documents import Document
 from longmem_jax.data.json_lines import read_examples
 from longmem_jax.data.lanes import Cursor
@@ -226,8 +226,9 @@ def tokenizer_folder(*names: str) -> Case:
         loaded.decode(loaded.encode(PROBE.encode()))
         loaded.encode_all([PROBE])
         loaded.encode_with_places(PROBE)
-        chat.load_template(folder).render(chat.read_messages(PROBE))
-        assert all(end < loaded.vocab_size for end in chat.end_tokens(folder, loaded))
+        found = conventions.of_folder(folder, loaded)
+        chat.load_template(folder, found.special).render(chat.read_messages(PROBE))
+        assert all(end < loaded.vocab_size for end in found.ends)
 
     return Case(make, (*names, 'tokenizer_config.json', 'generation_config.json'), read)
 

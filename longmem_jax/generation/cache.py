@@ -1,0 +1,49 @@
+"""The key-value cache of a plain decoder: as long as the texts of a run need, and what it takes.
+
+A decoder's window says how far its tokens see, often 32,768 tokens and more. Its cache needs room for
+what is read before the last segment of the longest text, which is less for most texts.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import ml_collections
+
+from longmem_jax.memory.registry import LAYERS
+from longmem_jax.models.parameters import abstract_parameters, unbox
+
+
+def has_cache(config: Any) -> bool:
+    """Whether a layer of a `config.model` has a decoder's key-value cache for its memory."""
+    layers = (LAYERS.get(name) for name in config.attention)
+    return any(layer is not None and layer.context is not None for layer in layers)
+
+
+def for_texts(model: nn.Module, longest: int) -> nn.Module:
+    """The same model with a cache for texts of `longest` tokens: all numbers are the same for these."""
+    if not has_cache(model.config):
+        return model
+    # What is read before the segment of the last token.
+    tokens = max(longest - 1, 0) // model.segment_length * model.segment_length
+    config = model.config.as_configdict()
+    config.cache_tokens = max(tokens, 1)
+    return model.clone(config=ml_collections.FrozenConfigDict(config))
+
+
+def num_tokens(config: Any) -> int:
+    """Tokens that the longest cache of a `config.model` has room for."""
+    windows = [config[name].window for name in {*config.attention} if LAYERS[name].context]
+    return min(max(windows), config.cache_tokens or max(windows))
+
+
+def in_words(model: nn.Module, lanes: int) -> str:
+    """What the caches of `lanes` texts take: 'cache: 512 tokens x 8 texts, float32, 0.94 GB'."""
+    params = unbox(abstract_parameters(model))
+    state = jax.eval_shape(
+        lambda params: model.apply({'params': params}, lanes, method='initial_state'), params
+    )
+    config = model.config
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    dtype = config.cache_dtype or config.dtype
+    return f'cache: {num_tokens(config):,} tokens x {lanes} texts, {dtype}, {size / 1e9:,.2f} GB'
