@@ -10,11 +10,11 @@ low-rank parts to its queries and values. `segment=1024` is the length of segmen
 replaces the positions in the host's embeddings. With `memory=none`, `context=1024` is the most that a
 token sees; without it the cache in training has at most 2,048 tokens. `:tiny` is for two cores, and
 without `path` of a small model of bytes that has learned nothing. What was loaded, is new, and was
-ignored is printed. Without `--config.data` it reads the Python standard library. `:passkey` asks for keys
-that were given in the books of `--config.data.path`, at distances in characters.
+ignored is printed. Without `--config.data` it reads the Python standard library. `:passkey` asks for
+keys that were given in the books of `--config.data.path`, at distances in characters.
 
-The default is `memory=infini`, which needs least; it gained .0004 bits per byte on two hosts of 3 layers,
-windows of older keys up to .03 (experiments/hosts). No gain is shown on a larger host.
+The default is `memory=infini`, which needs least; it gained .0004 bits per byte on two hosts of 3
+layers, windows of older keys up to .03 (experiments/hosts). No gain is shown on a larger host.
 """
 
 from longmem_jax.config.base import base, read_bytes, two_cores

@@ -129,8 +129,8 @@ def _of_host(path: Path) -> bytes:
     """The content of a file of a host's folder, which the export will show to others.
 
     Raises:
-      UsageError: it is a link that leads out of the folder and not into the hub's cache; it is too large;
-        or it is not the JSON or the text that it should be.
+      UsageError: it is a link that leads out of the folder and not into the hub's cache; it is too
+        large; or it is not the JSON or the text that it should be.
     """
     folder, real = path.parent.resolve(), path.resolve()
     blobs = folder.parent.parent / 'blobs' if folder.parent.name == 'snapshots' else folder

@@ -16,6 +16,7 @@ from longmem_jax.experiment import Experiment
 torch = pytest.importorskip('torch', reason="needs pip install 'longmem_jax[test-torch]'")
 transformers = pytest.importorskip('transformers')
 pytest.importorskip('lm_eval')  # the extra [eval]
+pytest.importorskip('accelerate')  # which lm-eval's backend of transformers imports
 
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.models.huggingface import HFLM  # noqa: E402

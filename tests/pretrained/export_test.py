@@ -187,7 +187,9 @@ def test_a_file_that_is_linked_to_from_a_host_is_not_published(tmp_path):
     folder = copied('gpt2', tmp_path / 'a')
     (folder / 'merges.txt').symlink_to(secret)
     host, params, _ = load(folder)
-    with pytest.raises(UsageError, match=r'merges.txt: is a link to .*private.txt, out of the folder'):
+    with pytest.raises(
+        UsageError, match=r'merges.txt: is a link to .*private.txt, out of the folder'
+    ):
         export.save(tmp_path / 'out', host.model, params, like=host)
     assert not (tmp_path / 'out').exists()
     cached = tmp_path / 'models--org--name'

@@ -1,0 +1,131 @@
+"""A plain decoder's cache is as long as the texts need; beyond its context it reads windows."""
+
+import io
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from configs import host as host_config
+from longmem_jax.commands.generate import generate
+from longmem_jax.commands.score import Scorer
+from longmem_jax.config import checks
+from longmem_jax.devices.sharding import make_mesh
+from longmem_jax.errors import UsageError
+from longmem_jax.evaluation.likelihood import Likelihood, windows
+from longmem_jax.experiment import Experiment
+from longmem_jax.generation import cache
+from longmem_jax.pretrained import hosts, model_fields
+from tests import toys
+from tests.pretrained.hosts_test import attributes, copied
+
+TEXT = np.arange(1, 31, dtype=np.int32)
+
+
+def pieces(before, tokens, context):
+    return [(a.tolist(), b.tolist()) for a, b in windows(before, tokens, context)]
+
+
+def test_windows_score_every_token_once_and_are_full():
+    before, text = np.asarray([90, 91, 92]), np.arange(8)
+    assert pieces(before, text, 0) == [([90, 91, 92], list(range(8)))]
+    assert pieces(before, text[:2], 4) == [([90, 91, 92], [0, 1])]
+    assert pieces(before, text[:2], 2) == [([92], [0, 1])]
+    assert pieces(before, text, 3) == [
+        ([92], [0, 1, 2]),
+        ([2], [3, 4, 5]),
+        ([4, 5], [6, 7]),  # read again, so that the last window is as long as the others
+    ]
+    assert pieces(before, text[:0], 3) == [([90, 91, 92], [])]
+
+
+def test_the_cache_of_a_large_context_is_that_of_its_texts():
+    """By default it would have room for 40,960 tokens."""
+    given = attributes('llama', max_position_embeddings=40_960)
+    model = hosts.make(model_fields.model_of(given, 'config.json'), 16)
+    kv = model.config.num_layers * 2 * (model.config.num_kv_heads or model.config.num_heads)
+    token = kv * model.config.head_dim * 4 / 1e9
+    assert cache.in_words(model, 8).startswith('cache: 40,960 tokens x 8 texts, float32, ')
+    assert f', {8 * 40_960 * token:.2f} GB' in cache.in_words(model, 8)
+    for longest, kept in ((0, 1), (16, 1), (17, 16), (100, 96), (50_000, 40_960)):
+        assert cache.num_tokens(cache.for_texts(model, longest).config) == kept
+    memory, _ = toys.toy('infini')
+    assert cache.for_texts(memory, 100) is memory
+
+
+@pytest.fixture(scope='module')
+def decoder():
+    """A GPT-2 with 12 positions, and its parameters."""
+    model = hosts.make(model_fields.model_of(attributes('gpt2', n_positions=12), 'config.json'), 4)
+    return model, toys.parameters(model, 0)
+
+
+def test_continuations_are_scored_within_the_context(decoder):
+    said, mesh = [], make_mesh(dict(data=1), jax.devices()[:1])
+    likelihood = Likelihood(*decoder, mesh, 2, said.append)
+    short = (TEXT[:4], TEXT[4:7])
+    (first,) = likelihood([short])
+    assert said == [cache.in_words(likelihood.reader.model, 2)] and 'cache: 4 tokens' in said[0]
+    found = likelihood([(TEXT[:20], TEXT[20:25]), (TEXT[:1], TEXT[1:]), short])
+    assert said[1].startswith('2 of 3 texts are longer than the 12 tokens that the model reads')
+    cut, *parts, again = likelihood(
+        [(TEXT[12:20], TEXT[20:25]), *windows(TEXT[:1], TEXT[1:], 12), short]
+    )
+    np.testing.assert_allclose(
+        [score.log_likelihood for score in found],
+        [cut.log_likelihood, sum(part.log_likelihood for part in parts), first.log_likelihood],
+        rtol=1e-5,
+    )
+    assert again.log_likelihood == pytest.approx(first.log_likelihood, rel=1e-5)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A host of bytes with 24 positions, as if it were a checkpoint of step 0."""
+    config = host_config.get_config('tiny,memory=none,segment=8,context=24')
+    config.mesh = dict(data=1, fsdp=1, tensor=1, memory=1)
+    assert not checks.find_faults(config, 1)
+    made = Experiment(config, tmp_path, make_mesh(dict(data=1), jax.devices()[:1]))
+    params = jax.tree.map(lambda leaf: 4 * leaf, toys.parameters(made.model, 0))
+    monkeypatch.setattr(Experiment, 'restore_parameters', lambda self: (params, 0))
+    return made
+
+
+def test_a_text_beyond_the_context_is_scored_in_windows(run, capsys):
+    scorer, text = Scorer(run), b'alpha beta gamma delta epsilon zeta'
+    losses = scorer(text)
+    said = capsys.readouterr().err
+    assert 'longer than the 24 tokens that the model reads: scored in windows' in said
+    assert 'cache: 16 tokens x 1 texts' in said and 'texts begin with (256)' in said
+    first = Scorer(run)(text[:24])
+    np.testing.assert_allclose(losses.nats[:24], first.nats, atol=1e-5)
+    assert len(losses.nats) == len(text) and np.isfinite(losses.nats).all()
+
+
+def test_a_prompt_that_the_positions_do_not_reach_is_refused(run, capsys):
+    options = dict(length=4, temperature=0.0)
+    generate(run, 'alpha', options, out=io.StringIO())
+    assert 'cache: 8 tokens x 1 texts' in capsys.readouterr().err
+    with pytest.raises(
+        UsageError, match='22 prompt tokens and --length=4: .* positions for 24 tok'
+    ):
+        generate(run, 'a' * 21, options, out=io.StringIO())
+
+
+def test_the_cache_in_training_has_a_limit_that_is_said(tmp_path):
+    folder = copied('llama', tmp_path, max_position_embeddings=40_960)
+    config = host_config.get_config(f'path={folder},memory=none')
+    assert config.model.cache_tokens == 2048 and config.model.full.window == 40_960
+    assert 'tokens see their segment and 2,048 tokens before it, of the 40,960' in config.notes[0]
+    config = host_config.get_config(f'path={folder},memory=none,context=1024')
+    assert config.model.full.window == 1024 and not config.model.cache_tokens
+    assert not json.loads((folder / 'config.json').read_text()).get('longmem')
+    for argument, message in (
+        ('memory=none,context=50000', 'no longer context, such as 50000, is possible'),
+        ('memory=infini,context=1024', 'is for memory=none'),
+    ):
+        with pytest.raises(UsageError, match=message):
+            host_config.get_config(f'path={folder},{argument}')
+    config.model.cache_dtype = 'float8'
+    assert 'cache_dtype' in '\n'.join(checks.find_faults(config, 1))
