@@ -20,6 +20,7 @@ from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation.reader import Reader
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.models.stack import has_table, is_plain
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
 from longmem_jax.reporting.waiting import Waiting
@@ -67,6 +68,11 @@ def evaluate(
     evaluator = Evaluator(model, experiment.mesh, experiment.config)
     if cache.has_cache(model.config):
         progress.say(cache.in_words(model, config.num_lanes))
+        if is_plain(model.config) and has_table(model.config):
+            progress.say(
+                f'texts of more than {model.config.num_positions:,} tokens are read in windows of whole '
+                'segments, each with an empty cache'
+            )
     corpus, results = experiment.corpus(split), {}
     initial = evaluator.initial_state(params, config.num_lanes)
     if load_state:

@@ -66,8 +66,8 @@ class Writer:
                 )
         _say(self._conventions.in_words(self.tokenizer))
 
-    def read(self, text: bytes) -> tuple[Reader, int]:
-        """A reader that has read a prompt, and the number of its tokens."""
+    def tokens(self, text: bytes) -> np.ndarray:
+        """The tokens of a prompt as it is read, int32 [n]."""
         if self._template is not None:
             messages = chats.read_messages(text.decode('utf-8', 'replace'))
             text = self._template.render(messages).encode()
@@ -75,7 +75,12 @@ class Writer:
         # A chat template writes the first token itself, if the model has one.
         if self._memory is None and (self._template is None or not tokens.size):
             tokens = self._conventions.read(tokens)
-        self._fit(tokens.size)
+        return tokens
+
+    def read(self, text: bytes) -> tuple[Reader, int]:
+        """A reader that has read a prompt, and the number of its tokens."""
+        tokens = self.tokens(text)
+        self.fit(tokens.size)
         if self._memory is not None:
             state, pending = self._memory
         else:
@@ -88,8 +93,8 @@ class Writer:
                     waiting.update(count)
         return reader, tokens.size
 
-    def _fit(self, size: int) -> None:
-        """Says what a decoder's cache takes; it is made as long as a prompt of `size` tokens needs.
+    def fit(self, size: int) -> None:
+        """Makes a decoder's cache as long as a prompt of `size` tokens needs, and says what it takes.
 
         Raises:
           UsageError: the model has no positions for the prompt and what follows it.
@@ -111,8 +116,11 @@ class Writer:
             _say(
                 f'longer than the {context:,} tokens that the model sees: of these it sees the last'
             )
-        if not self._fixed and longest > self._longest:
-            self.model, self._longest = cache.for_texts(self.model, longest), longest
+        if longest <= self._longest:
+            return
+        self._longest = longest
+        if not self._fixed:
+            self.model = cache.for_texts(self.model, longest)
         _say(cache.in_words(self.model, 1))
 
     def pieces(self, reader: Reader) -> Iterator[str]:
@@ -202,9 +210,12 @@ def generate_all(
         require_writable(output, f'--output={output}')
     examples = read_examples(Path(prompts).expanduser(), {'text': str})
     writer, found = Writer(experiment, options, load_state=load_state, chat=chat), []
+    texts = [example['text'].encode('utf-8', 'replace') for example in examples]
+    # At once for all, so that a prompt which is too long is said before hours of others.
+    writer.fit(max((writer.tokens(text).size for text in texts), default=0))
     with opened(output, out or sys.stdout) as file:
-        for number, example in enumerate(examples, 1):
-            reader, count = writer.read(example['text'].encode('utf-8', 'replace'))
+        for number, (example, text) in enumerate(zip(examples, texts, strict=True), 1):
+            reader, count = writer.read(text)
             _say(f'prompt {number} of {len(examples)}, {count} tokens read')
             found.append(''.join(writer.pieces(reader)))
             line = json.dumps(example | {'continuation': found[-1]}, ensure_ascii=False)

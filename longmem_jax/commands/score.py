@@ -69,8 +69,11 @@ class Scorer:
         """Makes a decoder's cache as long as texts of `longest` tokens need, and says what it takes."""
         if not cache.has_cache(self.model.config):
             return
-        if longest > self._longest and not self._loaded:
-            self.model, self._longest = cache.for_texts(self.model, longest), longest
+        if longest <= self._longest:
+            return
+        self._longest = longest
+        if not self._loaded:
+            self.model = cache.for_texts(self.model, longest)
             self.state = self.fresh = fresh_state(self.model, self.params, 1)
         _say(cache.in_words(self.model, 1))
 
