@@ -106,10 +106,11 @@ class Writer:
         if self._memory is not None:
             state, pending = self._memory
             longest += pending.shape[1] + (int(state.position[0]) if has_table(config) else 0)
-        if context and longest > context and has_table(config):
+        if context and has_table(config) and longest > config.num_positions:
+            others = ', those in the memory included' if self._memory else ''
             raise UsageError(
                 f'{size:,} prompt tokens and --length={length}: this model has positions for '
-                f'{context:,} tokens in all{", those in the memory included" if self._memory else ""}; '
+                f'{config.num_positions:,} tokens in all{others}; '
                 'give a shorter prompt or --length, or a memory, which reads texts of any length.'
             )
         if context and longest > context:

@@ -26,8 +26,8 @@ def for_texts(model: nn.Module, longest: int) -> nn.Module:
         return model
     # What is read before the segment of the last token.
     tokens = max(longest - 1, 0) // model.segment_length * model.segment_length
-    config = model.config.as_configdict()
-    config.cache_tokens = max(tokens, 1)
+    # `as_configdict` is no copy: a change of it would be one of the model, which programs are kept by.
+    config = model.config.to_dict() | {'cache_tokens': max(tokens, 1)}
     return model.clone(config=ml_collections.FrozenConfigDict(config))
 
 

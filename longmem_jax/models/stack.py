@@ -205,8 +205,9 @@ def context_of(config: Any) -> int:
     """Tokens of the longest text that a plain decoder was made for; 0 = there is no longest."""
     if not is_plain(config):
         return 0
-    windows = [LAYERS[name].context(config[name]) for name in config.attention]
-    return config.num_positions if has_table(config) else max(windows)
+    longest = max(LAYERS[name].context(config[name]) for name in config.attention)
+    positions = config.num_positions if has_table(config) else 0
+    return min(longest, positions) if longest and positions else longest or positions
 
 
 def make_settings(config: Any, segment_length: int) -> ModelSettings:

@@ -142,6 +142,8 @@ def test_a_frozen_host_learns_by_its_memory_and_low_rank_parts(host, texts, tmp_
     assert any(path.endswith('lora/b') for path in moved)
     assert 'block_0/attention/gate' in moved
     export(run, str(tmp_path / 'out'))
+    card = (tmp_path / 'out' / 'README.md').read_text()
+    assert 'base_model: "host"' in card and str(tmp_path.parent) not in card
     found = hosts.find(tmp_path / 'out')
     assert found.model.attention == ('infini', 'infini') and not found.model.lora.rank
     params = hosts.load(found, hosts.make(found.model, 8), report=lambda line: None)
@@ -150,3 +152,19 @@ def test_a_frozen_host_learns_by_its_memory_and_low_rank_parts(host, texts, tmp_
     # The exported folder is a host with this memory already.
     again = host_config.get_config(f'tiny,path={tmp_path / "out"},segment=8,memory=none')
     assert again.model.attention == ('infini', 'infini')
+
+
+@pytest.mark.slow
+def test_a_host_without_a_memory_is_trained_and_scored_by_itself(host, texts, tmp_path, capsys):  # noqa: F811
+    """Texts are longer than its 32 positions; begin tokens are those of training afterwards."""
+    run = experiment(config_of(host, texts, 'memory=none,context=16'), tmp_path / 'run')
+    before = score(run, BOOK, out=io.StringIO())
+    said = capsys.readouterr().err
+    assert 'scored in windows' in said and 'texts begin with their first token' in said
+    assert np.isnan(before.nats[0]) and np.isfinite(before.nats[1:]).all()
+    train(run)
+    said = ' '.join(capsys.readouterr().out.split())
+    assert 'cache: 16 tokens x 4 texts, float32' in said and 'in windows of whole segments' in said
+    after = score(run, BOOK, out=io.StringIO())
+    assert np.isfinite(after.nats).all()
+    assert 'texts begin with' in capsys.readouterr().err

@@ -83,7 +83,8 @@ def test_continuations_are_scored_within_the_context(decoder):
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """A host of bytes with 24 positions, as if it were a checkpoint of step 0."""
-    config = host_config.get_config('tiny,memory=none,segment=8,context=24')
+    config = host_config.get_config('tiny,memory=none,segment=8')
+    config.model.num_positions = 24
     config.mesh = dict(data=1, fsdp=1, tensor=1, memory=1)
     assert not checks.find_faults(config, 1)
     made = Experiment(config, tmp_path, make_mesh(dict(data=1), jax.devices()[:1]))

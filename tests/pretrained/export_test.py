@@ -173,7 +173,7 @@ def test_nothing_is_written_where_something_is_wrong(tmp_path, monkeypatch):
     def fails(*arguments):
         raise OSError(28, 'No space left on device')
 
-    monkeypatch.setattr(export.shutil, 'copyfile', fails)
+    monkeypatch.setattr(export.Path, 'write_bytes', fails)
     with pytest.raises(UsageError, match='No space left'):
         export.save(tmp_path / 'late', host.model, params, like=host)
     assert [path.name for path in tmp_path.iterdir()] == ['full']
