@@ -157,12 +157,17 @@ def undisturbed(
         code, seconds, said = run(prepare(name, base, folder))
         assert code == 0, f'{name}: {said}'
         found.append(result(folder, said))
-    first, second = found
-    wanted = {k: v for k, v in first.items() if k in second and second[k] == v}
     files = [{k for k in each if not k.startswith(PRINTED)} for each in found]
     assert files[0] == files[1], f'{name}: other files'
+    whole = same(*found, seconds)
     losses = [k for k in files[0] if k.endswith('/loss') or 'checkpoints' in k]
-    assert all(k in wanted for k in losses), f'{name}: two runs without a signal differ'
+    assert all(k in whole.wanted for k in losses), f'{name}: two runs without a signal differ'
+    return whole
+
+
+def same(first: dict[str, Any], second: dict[str, Any], seconds: float) -> Whole:
+    """What two undisturbed commands have in common."""
+    wanted = {k: v for k, v in first.items() if k in second and second[k] == v}
     return Whole(wanted, frozenset({*first, *second} - {*wanted}), seconds)
 
 

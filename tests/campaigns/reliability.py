@@ -1,7 +1,7 @@
 """Kills commands, changes bytes of files, lets calls fail, and says what was lost or not noticed.
 
     python -m tests.campaigns.reliability --output=DIR [--kills=200] [--flips=2000] [--faults=1000] \\
-        [--seed=0]
+        [--of_four=4] [--seed=0]
 
 Finished attempts are in DIR/kills.jsonl, DIR/flips.jsonl and DIR/faults.jsonl; the same command
 continues after them, and a new DIR begins again. The tables are in DIR/table.md. The faults need a C
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.campaigns import faults, flips, kills, runs
+from tests.campaigns import faults, flips, kills, of_four, runs
 from tests.forks import ROOT, commands
 from tests.processes import environment
 
@@ -45,12 +45,11 @@ def kill(folder: Path, count: int, seed: int, start: Any) -> list[dict[str, Any]
     return lines
 
 
-def inject(folder: Path, count: int, seed: int, start: Any) -> list[dict[str, Any]]:
-    """Lets a call fail in `count` commands."""
-    path = folder / 'faults.jsonl'
-    lines, made = _lines(path), faults.Faults(folder, start)
+def cases(path: Path, count: int, seed: int, attempt: Any) -> list[dict[str, Any]]:
+    """Cases until there are `count`; those of earlier calls are in the file."""
+    lines = _lines(path)
     while len(lines) < count:
-        lines.append(made.case(len(lines), seed))
+        lines.append(attempt(len(lines), seed))
         _add(path, lines[-1])
         if lines[-1]['faults']:
             print(len(lines), json.dumps(lines[-1]), flush=True)
@@ -91,7 +90,13 @@ def main() -> None:
     """See above."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--output', type=Path, required=True)
-    for name, default in (('kills', 200), ('flips', 2000), ('faults', 1000), ('seed', 0)):
+    for name, default in (
+        ('kills', 200),
+        ('flips', 2000),
+        ('faults', 1000),
+        ('of_four', 4),
+        ('seed', 0),
+    ):
         parser.add_argument(f'--{name}', type=int, default=default)
     options = parser.parse_args()
     folder = options.output.resolve()
@@ -107,10 +112,17 @@ def main() -> None:
 
         runs.make(folder / 'work/base', run)
         flipped = flip(folder, options.flips, options.seed)
-        injected = inject(folder, options.faults, options.seed, start)
-        killed = kill(folder, options.kills, options.seed, start)
+        seed = options.seed
+        injected = cases(
+            folder / 'faults.jsonl', options.faults, seed, faults.Faults(folder, start).case
+        )
+        killed = kill(folder, options.kills, seed, start)
+        together = cases(
+            folder / 'of_four.jsonl', options.of_four, seed, of_four.OfFour(folder, start).attempt
+        )
     tables = [kills.table(killed), flips.table(flipped), faults.table(injected)]
-    text = '\n\n'.join([*tables, kills.show(killed), faults.show(injected)])
+    shown = [kills.show(killed), of_four.show(together), faults.show(injected)]
+    text = '\n\n'.join([*tables, of_four.table(together), *shown])
     (folder / 'table.md').write_text(text + '\n')
     print(text)
 
