@@ -582,7 +582,7 @@ def test_seeds_share_what_is_compiled(texts, tmp_path, monkeypatch):
         lambda *given: compiled.append(given) or trace_step(*given),
     )
     config = small_config(texts)
-    train_seeds(experiment(config, tmp_path), 2)
+    train_seeds(experiment(config, tmp_path), range(2))
     assert len(compiled) == 1
     config.data.seed = config.train.seed = 1
     alone = train(experiment(config, tmp_path / 'alone')).results
@@ -592,7 +592,7 @@ def test_seeds_share_what_is_compiled(texts, tmp_path, monkeypatch):
             json.loads((tmp_path / str(seed) / 'results.json').read_text())['test']['loss']
         )
     assert losses[1] == alone['test'].loss != losses[0]
-    train_seeds(experiment(config, tmp_path), 2)
+    train_seeds(experiment(config, tmp_path), range(2))
     assert len(compiled) == 2  # that of `alone`: finished seeds are not repeated
 
 
