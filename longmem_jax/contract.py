@@ -130,7 +130,8 @@ class MemoryLayer(Protocol):
         """Reads the next tokens of the open segment.
 
         Args:
-          x: [batch, n, d_model]; the segment has room for n from `index` on.
+          x: [batch, n, d_model]; the segment has room for one, and for the first `count`, from `index`
+            on.
           cache: of the open segment.
           index: position of the first of them, int32 [batch]. An int is the same in all lanes and
             known to the compiler, which saves gathers by distance and empty room of the cache.

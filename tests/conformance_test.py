@@ -608,6 +608,47 @@ def test_open_at_once_is_forward(entry, room):
         assert_close(np.stack(found, 1), then, broken, STREAM, axes=('row', 'position'), atol=2e-5)
 
 
+@pytest.mark.slow
+def test_an_open_segment_is_extended_with_padding(entry):
+    """Rows at different positions get different numbers; padding may pass the segment's end."""
+    model, params = toy(entry)
+    segments = jax.device_get(random_segments())
+    wanted, _ = run(model, params, segments)
+    text = segments.tokens.swapaxes(0, 1).reshape(BATCH, -1)
+    wanted = wanted.swapaxes(0, 1).reshape(BATCH, -1, VOCAB)
+    opened, read = stream_step(entry)
+    lanes, nowhere = np.arange(BATCH), np.zeros((BATCH,), bool)
+    begin, size = np.asarray([LENGTH - 2, 1], np.int32), LENGTH - 2
+
+    @jax.jit
+    def extend(stream, tokens, counts):
+        logits, cache = model.apply(
+            {'params': params}, tokens, stream.cache, stream.index, counts, method='extend'
+        )
+        return logits[:, 0], stream.replace(cache=cache, index=stream.index + counts)
+
+    for counts in ((2, size), (1, 2), (0, 1)):
+        stream, where = jax.tree.map(jnp.copy, opened), np.zeros_like(begin)
+        while (where < begin).any():  # rows that are where they should be get padding
+            one = (where < begin).astype(np.int32)
+            _, stream = extend(stream, text[lanes[:, None], where[:, None] + np.arange(size)], one)
+            where = where + one
+        logits, stream = extend(
+            stream, text[lanes[:, None], where[:, None] + np.arange(size)], np.asarray(counts)
+        )
+        where, some = where + np.asarray(counts), np.asarray(counts) > 0
+        broken = (
+            f'{counts} tokens at positions {tuple(begin)} and padding after them give other logits'
+        )
+        assert_close(
+            logits[some], wanted[lanes, where - 1][some], broken, STREAM, axes=('row',), atol=2e-5
+        )
+        for step in range(LENGTH + 1):
+            found, stream = read(text[lanes, where + step], stream, nowhere)
+            then = wanted[lanes, where + step]
+            assert_close(found, then, f'later, {broken}', STREAM, axes=('row',), atol=2e-5)
+
+
 def test_a_memory_is_a_file(entry, tmp_path):
     """As `--save_state` writes it and `--load_state` reads it, which refuses what no memory has."""
     model, params = toy(entry)

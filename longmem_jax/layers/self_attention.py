@@ -58,7 +58,8 @@ def write_at(array: jax.Array, new: jax.Array, position: int | jax.Array, axis: 
     Args:
       array: [batch, ...].
       new: like `array`, shorter along `axis`; cast to its dtype.
-      position: the first position written, int32 [batch], or an int for all rows.
+      position: the first position written, int32 [batch], or an int for all rows. What of several
+        vectors is beyond the last position of `array` is dropped.
       axis: at least 1.
 
     Returns:
@@ -70,7 +71,12 @@ def write_at(array: jax.Array, new: jax.Array, position: int | jax.Array, axis: 
         return jax.lax.dynamic_update_slice_in_dim(array, new, position, axis)
 
     def write(array: jax.Array, new: jax.Array, position: jax.Array) -> jax.Array:
-        return jax.lax.dynamic_update_slice_in_dim(array, new, position, axis - 1)
+        if (
+            new.shape[axis - 1] == 1
+        ):  # a slice is faster, but is moved to where there is room for it
+            return jax.lax.dynamic_update_slice_in_dim(array, new, position, axis - 1)
+        index = position + jnp.arange(new.shape[axis - 1], dtype=jnp.int32)
+        return array.at[(slice(None),) * (axis - 1) + (index,)].set(new, mode='drop')
 
     return jax.vmap(write)(array, new, position)
 
