@@ -115,8 +115,7 @@ class MemoryTransformer(nn.Module):
         """The memory tokens around the coming segment, [batch, num_tokens, d_model]."""
         if state.vectors is None:
             return self.memory_tokens(batch_size)
-        gradients = self.config.memory_transformer.gradients
-        return state.vectors if gradients else jax.lax.stop_gradient(state.vectors)
+        return state.vectors
 
     def _write(
         self,
@@ -128,6 +127,9 @@ class MemoryTransformer(nn.Module):
         """The state after a segment; `written` is stored where lanes had tokens (`alive`)."""
         if state.vectors is None:
             return MemoryTransformerState(blocks, None)
+        if not self.config.memory_transformer.gradients:
+            # Not where they are read: a document begins with the learned tokens, which must train.
+            written = jax.lax.stop_gradient(written)
         vectors = select_lanes(alive, written.astype(state.vectors.dtype), state.vectors)
         return MemoryTransformerState(blocks, vectors)
 
