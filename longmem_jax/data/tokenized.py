@@ -2,7 +2,8 @@
 
 `config.data.tokenized` names a folder with one folder per split: safetensors files of many documents
 each, and an index, written last. Every file has a checksum, which is compared when tokenizing is taken
-up again; every document has a digest, which is compared when it is read.
+up again, and one of all but the tokens, which is compared when it is opened. Every document has a
+digest of its tokens and bytes, which is compared when it is read.
 """
 
 import contextlib
@@ -25,12 +26,13 @@ from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
 from longmem_jax.untrusted import json_file, schema, tensor_file
 
-FORMAT = 1
+FORMAT = 2
 INDEX = 'index.json'
 MOST_SHARDS = 256
 DIGESTS = ('files', 'folders')  # of texts, if they are at hand
 SOURCES = ('stdlib', 'text', 'tfds', 'huggingface')
 AGAIN = 'run --mode=tokenize, which writes what is missing'
+TABLE = 'table'  # in the metadata of a file: checksum of the arrays of `_DTYPES`
 _DTYPES = {'ends': 'I64', 'num_bytes': 'I64', 'digests': 'U64'}
 _ABOUT = schema.named(schema.anything)
 _INDEX = schema.fields(
@@ -108,10 +110,12 @@ class Shards:
             'tokens': np.concatenate(tokens),
             'ends': np.cumsum([len(part) for part in tokens], dtype=np.int64),
             'num_bytes': np.asarray([document.num_bytes for document in documents], np.int64),
-            'digests': np.asarray([_digest(part) for part in tokens], np.uint64),
+            'digests': np.asarray([_digest(document) for document in documents], np.uint64),
         }
+        table = tensor_file.checksum({name: arrays[name] for name in _DTYPES})
+        about = {'about': json.dumps(self.about), TABLE: table}
         with written(), whole_file(path) as partial:
-            tensor_file.write(partial, arrays, {'about': json.dumps(self.about)})
+            tensor_file.write(partial, arrays, about)
         return len(arrays['tokens'])
 
     def finish(self, tokens: list[int]) -> None:
@@ -129,6 +133,13 @@ def require_same(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> 
       wanted: what is read.
       path: where they are.
     """
+    made = stored.get('format')
+    if made != wanted.get('format') and isinstance(made, int):
+        raise UsageError(
+            f'{path}: tokens of {"an earlier" if made < FORMAT else "a later"} version of this library '
+            f'(format {made}, this version has {FORMAT}). Delete {path.parent} and run --mode=tokenize '
+            'again, or give another folder as config.data.tokenized.'
+        )
     for name in sorted({*stored, *wanted}, key=lambda name: (name in DIGESTS, name)):
         ours, theirs = wanted.get(name), stored.get(name)
         if ours != theirs and not (name in DIGESTS and None in (ours, theirs)):
@@ -161,8 +172,11 @@ def about(data: Any, split: str, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _digest(tokens: np.ndarray) -> int:
-    return int.from_bytes(hashlib.sha256(np.ascontiguousarray(tokens).data).digest()[:8], 'little')
+def _digest(document: TokenizedDocument) -> int:
+    """A digest of all that is stored of a document, 64 bits."""
+    digest = hashlib.sha256(f'{len(document.tokens)} {document.num_bytes} '.encode())
+    digest.update(np.ascontiguousarray(document.tokens).data)
+    return int.from_bytes(digest.digest()[:8], 'little')
 
 
 class _Shard:
@@ -170,7 +184,8 @@ class _Shard:
 
     def __init__(self, path: Path, documents: int, tokens: int):
         """Raises `UsageError` if it is torn, or not what the index says."""
-        tensors = tensor_file.read_header(path).tensors
+        header = tensor_file.read_header(path)
+        tensors = header.tensors
         wanted = {name: (dtype, (documents,)) for name, dtype in _DTYPES.items()}
         found = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
         dtype, shape = found.pop('tokens', ('', ()))
@@ -186,6 +201,13 @@ class _Shard:
 
         self._path, self._tokens = path, mapped('tokens')
         self._ends, self._num_bytes, self._digests = (np.array(mapped(name)) for name in _DTYPES)
+        table = (self._ends, self._num_bytes, self._digests)
+        table = tensor_file.checksum(dict(zip(_DTYPES, table, strict=True)))
+        if header.metadata.get(TABLE) != table:
+            raise UsageError(
+                f'{path}: its lengths, bytes and digests are not those that were written; delete it, '
+                f'and {AGAIN}.'
+            )
         sizes = self.lengths()
         if documents and (sizes.min() < 0 or self._ends[-1] != tokens):
             raise UsageError(
@@ -201,14 +223,15 @@ class _Shard:
         return self._num_bytes
 
     def document(self, index: int) -> TokenizedDocument:
-        """A document of this file; raises `UsageError` if its tokens changed since they were written."""
+        """A document of this file; raises `UsageError` if it has changed since it was written."""
         tokens = self._tokens[self._ends[index - 1] if index else 0 : self._ends[index]]
-        if _digest(tokens) != int(self._digests[index]):
+        document = TokenizedDocument(tokens, int(self._num_bytes[index]))
+        if _digest(document) != int(self._digests[index]):
             raise UsageError(
                 f'{self._path}: the tokens of its document {index} are not those that were written; '
                 f'delete it, and {AGAIN}.'
             )
-        return TokenizedDocument(tokens, int(self._num_bytes[index]))
+        return document
 
 
 class StoredCorpus:

@@ -230,6 +230,38 @@ def test_changed_tokens_are_not_read(data):
         load.load(data, 'test', Bytes())[3]
 
 
+@pytest.mark.parametrize('name', ['tokens', 'ends', 'num_bytes', 'digests'])
+def test_no_bit_of_any_array_changes_in_silence(data, name):
+    """Compare `num_bytes` too: bits per byte divide by it."""
+    file = sorted((written(data, 'test') / 'test').glob('*.safetensors'))[3]
+    tensor = tensor_file.read_header(file).tensors[name]
+    whole = file.read_bytes()
+    for place in range(tensor.start, tensor.end):
+        changed = bytearray(whole)
+        changed[place] ^= 1 << place % 8
+        file.write_bytes(changed)
+        corpus = load.load(data, 'test', Bytes())
+        with pytest.raises(UsageError, match='not those that were written; delete it'):
+            corpus[3]
+    file.write_bytes(whole)
+    same(load.load(data, 'test', Bytes()), direct(data, 'test'))
+
+
+@pytest.mark.parametrize(('version', 'age'), [(1, 'an earlier'), (9, 'a later')])
+def test_tokens_of_another_version_are_told_apart(data, monkeypatch, version, age):
+    monkeypatch.setattr(tokenized, 'FORMAT', version)
+    folder = written(data, 'train')
+    monkeypatch.undo()
+    said = (
+        rf'tokens of {age} version .*\(format {version}, .*Delete {folder / "train"} and run --mode'
+    )
+    with pytest.raises(UsageError, match=said):
+        load.load(data, 'train', Bytes())
+    (folder / 'train' / tokenized.INDEX).unlink()
+    with pytest.raises(UsageError, match=said):
+        written(data, 'train')
+
+
 def test_only_texts_can_be_tokenized():
     config = base()
     config.data.source, config.data.tokenized = 'recall', 'tokens'
