@@ -225,10 +225,11 @@ def test_the_order_of_documents_is_fixed():
     assert [order.permuted(place, 1000, 7, 1) for place in range(4)] == [404, 199, 998, 715]
     for count in range(1, 40):
         assert sorted(order.permuted(place, count, 5) for place in range(count)) == [*range(count)]
-        epoch = [order.document(number, count, 4, 1) for number in range(2 * count)]
-        assert sorted(epoch[:count]) == sorted(epoch[count:]) == [*range(count)]
-        for at in range(count if count >= 4 else 0):
-            assert len(set(epoch[at : at + 4])) == 4, 'neighbours differ, also between epochs'
+        epochs = [order.document(number, count, 4, 1) for number in range(9 * count)]
+        for at in range(0, 9 * count, count):
+            assert sorted(epochs[at : at + count]) == [*range(count)]
+        for at in range(8 * count if count >= 4 else 0):
+            assert len(set(epochs[at : at + 4])) == 4, 'neighbours differ, also between epochs'
 
 
 @pytest.mark.parametrize(('documents', 'multiple', 'lanes', 'most'), [
