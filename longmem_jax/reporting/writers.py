@@ -23,6 +23,10 @@ if typing.TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METRICS = 'metrics.jsonl'
+AFTER = (
+    'after'  # field of a line: the checksum of the line before, so that none is taken out unseen
+)
+FIRST = f'{0:08x}'  # of the first line
 SEALED = re.compile(rb'(\{.*), "crc32": "([0-9a-f]{8})"\}')  # a line with its checksum
 EVENTS = 'tensorboard'
 
@@ -40,16 +44,41 @@ class _Lines:
     Attributes:
       rows: the values of each whole line, with its bytes.
       damaged: numbers of damaged lines, from 1; a last line that was cut short is not counted.
+      missing: numbers of lines before which others were taken out.
     """
 
     rows: list[tuple[dict[str, Any], bytes]]
     damaged: list[int]
+    missing: list[int]
 
 
-def _line(row: dict[str, Any]) -> str:
-    """A row with the checksum of its text, which other programs read as one more field."""
-    text = json.dumps(row)
-    return f'{text[:-1]}, "crc32": "{zlib.crc32(text.encode()):08x}"}}\n'
+def _line(row: dict[str, Any], before: str) -> bytes:
+    """A row with the checksums of the line before and of its text, without a line end.
+
+    Other programs read them as two more fields.
+    """
+    text = json.dumps(row | {AFTER: before})
+    return f'{text[:-1]}, "crc32": "{zlib.crc32(text.encode()):08x}"}}'.encode()
+
+
+def _checksum(line: bytes) -> str:
+    """Of a whole line, for the next one."""
+    return f'{zlib.crc32(line):08x}'
+
+
+def _chained(rows: list[tuple[dict[str, Any], bytes]]) -> list[bytes]:
+    """The lines of rows, each of which names the one before; others stay as they are."""
+    lines, before = [], FIRST
+    for row, line in rows:
+        named = _after(line)
+        lines.append(line if named in (None, before) else _line(row, before))
+        before = _checksum(lines[-1])
+    return lines
+
+
+def _after(line: bytes) -> str | None:
+    """What a whole line says of the one before; None = nothing, as in earlier versions."""
+    return json.loads(line).get(AFTER)
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
@@ -64,6 +93,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(row, dict) or type(row.get('step')) is not int:
         return None
+    row.pop(AFTER, None)
     texts = {name for name, value in row.items() if isinstance(value, str)}
     # A text that is no number is what was a checksum.
     plain = all(row[name] in ('nan', 'inf', '-inf') for name in texts - {'group'})
@@ -72,20 +102,44 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 def _read(path: Path) -> _Lines:
     """The lines of a file, which may be damaged or not there."""
-    found = _Lines([], [])
+    found = _Lines([], [], [])
     lines = path.read_bytes().split(b'\n') if path.exists() else [b'']
+    before: str | None = FIRST  # None: not known, after a damaged line
     for number, line in enumerate(lines, 1):
         row = _row(line)
         if row is not None:
+            if None not in (before, _after(line)) and _after(line) != before:
+                found.missing.append(number)
             found.rows.append((row, line))
+            before = _checksum(line)
         elif number < len(lines):
             found.damaged.append(number)
+            before = None
     return found
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The values of the lines of a `metrics.jsonl`; damaged lines are left out."""
     return [row for row, _ in _read(path).rows]
+
+
+def _some(numbers: list[int]) -> str:
+    """The first of some numbers, as text."""
+    return f'{", ".join(map(str, numbers[:10]))}{", ..." if len(numbers) > 10 else ""}'
+
+
+def _ends_early(steps: list[int], step: int, every: int) -> list[int]:
+    """The last of the steps that have lines, [step], if more are missing after it than between any two.
+
+    Args:
+      steps: of the lines, up to `step`.
+      step: where the run is.
+      every: steps from one line to the next in this run; 0 = not known.
+    """
+    known = sorted({0, *steps})
+    gaps = [after - before for before, after in zip(known, known[1:], strict=False)]
+    usual = max([every, *gaps])
+    return [known[-1]] if every and step - known[-1] > usual else []
 
 
 class Writer:
@@ -102,6 +156,7 @@ class Writer:
         self._folder = workdir / EVENTS
         self._writer: SummaryWriter | None = None
         self._file, self._purge = None, None
+        self._before = FIRST  # checksum of the last line
         self._known: set[tuple[int, str]] = set()
         self._last: dict[str, dict[str, Any]] = {}
         if self._path.exists() and not self._path.is_file():
@@ -131,7 +186,7 @@ class Writer:
             raise OSError(errno.EIO, 'events cannot be written', str(self._folder))
         return self._writer
 
-    def resume(self, step: int, *, again: bool = False) -> str:
+    def resume(self, step: int, *, again: bool = False, every: int = 0) -> str:
         """Deletes what a killed run wrote after `step`, and lines that are damaged.
 
         The events of the step are written again, since TensorBoard forgets whole steps only.
@@ -139,9 +194,10 @@ class Writer:
         Args:
           step: the run has its state after this step.
           again: the test of this step comes again, so its rows (`test...`) are deleted, too.
+          every: steps from one line to the next; 0 = not known.
 
         Returns:
-          What damage was found, and where the file is as it was; '' if there was none.
+          What damage was found or is missing, and where the file is as it was; '' if nothing.
         """
         if not self._active:
             return ''
@@ -156,21 +212,22 @@ class Writer:
         ]
         self._known = {(row['step'], row['group']) for row, _ in kept}
         self._last = {row['group']: row for row, _ in kept}
-        said = ''
+        faults = []
         if found.damaged:
-            old = self._keep()
-            numbers = ', '.join(map(str, found.damaged[:10]))
-            said = (
-                f'{self._path}: left out {len(found.damaged)} damaged lines ({numbers}'
-                f'{", ..." if len(found.damaged) > 10 else ""}); the file as it was is {old.name}.'
-            )
+            faults.append(f'left out {len(found.damaged)} damaged lines ({_some(found.damaged)})')
+        if found.missing:
+            faults.append(f'lines are missing before line {_some(found.missing)}')
+        said = f'{"; ".join(faults)}; the file as it was is {self._keep().name}' if faults else ''
+        if last := _ends_early([row['step'] for row, _ in kept], step, every):
+            ends = f'ends at step {last[0]:,}, and the run is at step {step:,}: lines are missing'
+            said = f'{said}; it {ends}' if said else ends
         if self._path.exists():
             with whole_file(self._path) as partial:
-                partial.write_bytes(b''.join(line + b'\n' for _, line in kept))
+                partial.write_bytes(b''.join(line + b'\n' for line in _chained(kept)))
         for row, _ in kept:
             if row['step'] == step and self._purge is not None:
                 self._add(step, row['group'], row)
-        return said
+        return f'{self._path}: {said}.' if said else ''
 
     def _keep(self) -> Path:
         """Copies the file to a name that is free."""
@@ -194,10 +251,14 @@ class Writer:
         if not self._active:
             return
         if self._file is None:
-            self._file = self._path.open('a')
+            found = _read(self._path).rows  # as a run that goes on has left it
+            self._before = _checksum(found[-1][1]) if found else FIRST
+            self._file = self._path.open('ab')
         line = {'step': step, 'group': group}
         line |= {name: _plain(value) for name, value in values.items()}
-        self._file.write(_line(line))
+        sealed = _line(line, self._before)
+        self._before = _checksum(sealed)
+        self._file.write(sealed + b'\n')
         self._file.flush()
         self._known.add((step, group))
         self._add(step, group, values)

@@ -127,7 +127,7 @@ def _run(context: _Context, start: tuple[State, int] | None) -> Ended:
         )
     state, step = start or _restore(task, saver, progress)
     finished = step >= num_steps
-    if damage := context.writer.resume(step, again=finished):
+    if damage := context.writer.resume(step, again=finished, every=task.plan.log_every):
         progress.say(damage)
     here = _devices(state)
     if told := _moved(context.writer.last('compile'), here):

@@ -50,7 +50,7 @@ def test_lines_are_json_even_where_numbers_are_not_finite(tmp_path):
 
     text = (tmp_path / 'metrics.jsonl').read_text()
     row = json.loads(text, parse_constant=refuse)
-    assert len(row.pop('crc32')) == 8
+    assert len(row.pop('crc32')) == 8 and row.pop('after') == '00000000'
     assert row == {'step': 1, 'group': 'train', 'loss': 'nan', 'norm': 'inf'}
     assert writers.read_metrics(tmp_path / 'metrics.jsonl') == [row]
 
@@ -131,7 +131,59 @@ def test_a_damaged_line_costs_nothing_but_itself(tmp_path, damage):
             said = writer.resume(6)
         assert f'left out 1 damaged lines (4); the file as it was is {copy}.' in said
         assert (tmp_path / copy).read_bytes() == b'\n'.join(lines)
-    assert path.read_bytes() == b'\n'.join([*lines[:3], *lines[4:6], b''])
+        with writers.Writer(tmp_path) as writer:
+            assert writer.resume(6) == '', 'it is said once'
+    kept = path.read_bytes().split(b'\n')
+    assert kept[:3] == lines[:3] and kept[5:] == [b'']
+    for row, wanted in zip(kept[3:5], lines[4:6], strict=True):  # chained again
+        checksums = {'after': 0, 'crc32': 0}
+        assert json.loads(row) | checksums == json.loads(wanted) | checksums
+
+
+@pytest.mark.parametrize(
+    ('left', 'said'),
+    [
+        ([0, 4, 5, 6], 'lines are missing before line 2; the file as it was is metrics.jsonl.old.'),
+        ([3, 4, 5, 6], 'lines are missing before line 1;'),
+        ([0, 2, 3, 5, 6], 'lines are missing before line 2, 4;'),
+        ([1, 0, 2, 3, 4, 5, 6], 'lines are missing before line 1, 2, 3;'),
+        ([0, 1, 2, 3], 'ends at step 40, and the run is at step 70: lines are missing.'),
+        ([], 'ends at step 0, and the run is at step 70: lines are missing.'),
+        ([0, 1, 2, 3, 4, 5], ''),  # another step was not a tenth
+        (range(7), ''),
+    ],
+)
+def test_lines_that_were_taken_out_are_noticed(tmp_path, left, said):
+    """Each line is whole by itself: name the one before in it."""
+    path = tmp_path / 'metrics.jsonl'
+    with writers.Writer(tmp_path) as writer:
+        for step in range(1, 8):
+            writer.scalars(10 * step, 'train', {'loss': 1 / step})
+    lines = path.read_bytes().split(b'\n')
+    path.write_bytes(b''.join(lines[number] + b'\n' for number in left))
+    with writers.Writer(tmp_path) as writer:
+        found = writer.resume(70, every=10)
+        assert (said in found and found.startswith(str(path))) if said else not found
+    steps = [row['step'] for row in writers.read_metrics(path)]
+    assert steps == [10 * (number + 1) for number in left]
+    with writers.Writer(tmp_path) as writer:
+        assert 'before line' not in writer.resume(70, every=10), 'it is said once'
+
+
+def test_lines_of_earlier_versions_are_followed_by_chained_ones(tmp_path):
+    path = tmp_path / 'metrics.jsonl'
+    path.write_text('{"step": 1, "group": "train", "loss": 0.5}\n' * 3)
+    with writers.Writer(tmp_path) as writer:
+        assert writer.resume(1, every=1) == ''
+        writer.scalars(2, 'train', {'loss': 0.25})
+    with writers.Writer(tmp_path) as writer:
+        assert writer.resume(2, every=1) == ''
+    path.write_bytes(b'\n'.join(path.read_bytes().split(b'\n')[1:]))
+    with writers.Writer(tmp_path) as writer:
+        assert writer.resume(2, every=1) == ''
+    path.write_bytes(b'\n'.join(path.read_bytes().split(b'\n')[2:]))
+    with writers.Writer(tmp_path) as writer:
+        assert 'missing before line 1' in writer.resume(2, every=1)
 
 
 def test_what_is_no_file_is_refused(tmp_path):
