@@ -20,7 +20,7 @@ from longmem_jax.retrieval.cache import Cache
 from longmem_jax.retrieval.datastore import Datastore, identity
 from longmem_jax.retrieval.index import Index, make_index
 from longmem_jax.retrieval.knn_lm import log_probability, mixture
-from longmem_jax.retrieval.own_document import is_own_text, warnings
+from longmem_jax.retrieval.own_document import is_own_text, source_of, warnings
 from longmem_jax.retrieval.reading import Part, Reader
 from longmem_jax.retrieval.search import require_k
 from longmem_jax.retrieval.spalm_keys import open_keys
@@ -237,7 +237,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
 
     def make_lookup(flatness: tuple[float, ...], split: str) -> Lookup:
         cache = Cache(settings.cache_length, flatness) if kind in WITH_CACHE else None
-        own_text = store is not None and is_own_text(store, experiment, split)
+        own_text = store is not None and is_own_text(store, source_of(experiment, split))
         return Lookup(index, store, settings.k, cache, own_text=own_text)
 
     def parts(split: str, limit: int = 0) -> Iterable[Part]:

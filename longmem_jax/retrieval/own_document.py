@@ -1,8 +1,8 @@
 """Whether a text is the one that a datastore was made from, so that its own documents can be left out.
 
 A document's number is its position in the split, whatever the number of lanes that read it. Numbers of
-a text and of a datastore mean the same documents if both have the same split into documents: as many,
-with the same first and the same last. Paths are not compared for that, so a text may be moved.
+a text and of a datastore mean the same documents if both have the same documents in the same order.
+Paths are not compared for that, so a text may be moved.
 """
 
 import hashlib
@@ -18,43 +18,59 @@ from longmem_jax.experiment import Experiment
 from longmem_jax.retrieval.datastore import Datastore
 
 
-def fingerprint_of(corpus: Corpus) -> str:
-    """A short checksum of how many documents there are, and of the tokens of the first and last."""
-    checksum = hashlib.sha256(str(len(corpus)).encode())
-    for document in (0, len(corpus) - 1):
-        checksum.update(np.ascontiguousarray(corpus[document].tokens, np.int32).tobytes())
-    return checksum.hexdigest()[:16]
+def fingerprint_of(corpus: Corpus) -> tuple[str, str]:
+    """Short checksums of the tokens of the first and last document, and of those of all in order.
+
+    Datastores of earlier versions have the first only.
+    """
+    ends, whole = (hashlib.sha256(str(len(corpus)).encode()) for _ in range(2))
+    for document in range(len(corpus)):
+        tokens = np.ascontiguousarray(corpus[document].tokens, np.int32)
+        whole.update(f' {len(tokens)} '.encode() + tokens.tobytes())
+        for last in (0, len(corpus) - 1):  # a single document is both
+            if document == last:
+                ends.update(tokens.tobytes())
+    return ends.hexdigest()[:16], whole.hexdigest()[:16]
 
 
 def source_of(experiment: Experiment, split: str) -> dict[str, Any]:
     """The text of a datastore, as its manifest describes it."""
     data = experiment.config.data
+    ends, whole = fingerprint_of(experiment.corpus(split))
     return {
         'split': split,
         'path': data.path,
         'name': data.name,
         'source': data.source,
-        'corpus': fingerprint_of(experiment.corpus(split)),
+        'corpus': ends,
+        'documents': whole,
     }
 
 
-def is_own_text(store: Datastore, experiment: Experiment, split: str) -> bool:
-    """Whether a datastore has the documents of a split, with the same numbers.
+def is_own_text(store: Datastore, here: dict[str, Any]) -> bool:
+    """Whether a datastore has the documents of a text, with the same numbers.
 
     If so, a token's own document must be left out of the search, or its nearest neighbour is itself.
+
+    Args:
+      store: the datastore.
+      here: the text, from `source_of`.
 
     Raises:
       UsageError: it was made from the same files, but they were changed or are now cut into other
         documents, so that a token's own document is not known.
     """
-    here, there = source_of(experiment, split), store.source
-    if here['corpus'] == there.get('corpus'):
+    there = store.source
+    if here['corpus'] == there.get('corpus') and there.get('documents') in (
+        None,
+        here['documents'],
+    ):
         return True
     same = all(here[name] == there.get(name, '') for name in ('split', 'name', 'source'))
     if same and _place(here) == _place(there):
+        text = here['path'] or here['name'] or here['source']
         raise UsageError(
-            f'{store.folder}: was made from {split} of {here["path"] or here["name"] or here["source"]}'
-            ', but its documents have changed since (files, config.data.documents, pieces, fractions '
+            f'{store.folder}: was made from {here["split"]} of {text}, but its documents have changed since (files, config.data.documents, pieces, fractions '
             'or seed), so a token could find itself. Build the datastore again in another folder, or '
             'go back to the config.data it was made with.'
         )
@@ -72,7 +88,13 @@ def warnings(
       uses: split to what is done with it: 'scored'.
     """
     for split, how in uses.items():
-        if store is not None and is_own_text(store, experiment, split):
+        if store is not None and is_own_text(store, source_of(experiment, split)):
+            if 'documents' not in store.source:
+                yield (
+                    f'{store.folder} was built by an earlier version, which kept a checksum of the '
+                    f'first and the last document only: if others of {split} have changed or moved since, '
+                    'wrong ones are left out; then build it again in another folder.'
+                )
             yield (
                 f'{store.folder} holds {split}, which is {how}: a token finds the other documents of '
                 'its own split, so it gains more than new text would; build the datastore with '

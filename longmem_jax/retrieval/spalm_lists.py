@@ -119,9 +119,10 @@ def look_up(workdir: Path, keys: Keys, split: str, k: int, report: Callable[[str
     """
     experiment, store = keys.experiment, keys.store
     settings, reading = experiment.config.retrieval, experiment.config.evaluate
-    own_text = is_own_text(store, experiment, split)
+    text = source_of(experiment, split)
+    own_text = is_own_text(store, text)
     about = {
-        'text': source_of(experiment, split)['corpus'],
+        'text': text['documents'],
         'datastore': store.digest,
         'own_document_left_out': own_text,
         'k': k,

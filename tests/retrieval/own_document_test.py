@@ -20,16 +20,27 @@ def experiment(path, **data):
 
 def test_a_text_is_known_by_its_documents(texts, tmp_path, monkeypatch):  # noqa: F811
     store = SimpleNamespace(folder='store', source=source_of(experiment(texts), 'train'))
-    assert is_own_text(store, experiment(texts), 'train')
+    assert is_own_text(store, source_of(experiment(texts), 'train'))
     other_lanes = experiment(texts)
     other_lanes.config.evaluate.num_lanes = 3
-    assert is_own_text(store, other_lanes, 'train')
-    assert not is_own_text(store, experiment(texts), 'test')
+    assert is_own_text(store, source_of(other_lanes, 'train'))
+    assert not is_own_text(store, source_of(experiment(texts), 'test'))
     moved = tmp_path / 'moved'
     shutil.copytree(texts, moved)
-    assert is_own_text(store, experiment(moved), 'train')
+    assert is_own_text(store, source_of(experiment(moved), 'train'))
+    files = [moved / 'train' / f'{number}.txt' for number in (2, 3)]
+    contents = [file.read_text() for file in files]
+    for swapped in (contents[::-1], [contents[0], contents[1] + '!']):
+        for file, content in zip(files, swapped, strict=True):
+            file.write_text(content)
+        assert not is_own_text(store, source_of(experiment(moved), 'train')), (
+            'digest the middle too'
+        )
+    for file, content in zip(files, contents, strict=True):
+        file.write_text(content)
+    assert is_own_text(store, source_of(experiment(moved), 'train'))
     (moved / 'train' / '5.txt').write_text('other words')
-    assert not is_own_text(store, experiment(moved), 'train')
+    assert not is_own_text(store, source_of(experiment(moved), 'train'))
 
 
 def test_a_datastore_of_what_it_is_used_on_is_said(texts):  # noqa: F811
@@ -40,6 +51,9 @@ def test_a_datastore_of_what_it_is_used_on_is_said(texts):  # noqa: F811
     assert 'store holds validation, which is tuned on' in said
     assert not list(warnings(store, run, {'test': 'scored'}))
     assert not list(warnings(None, run, uses))
+    del store.source['documents']
+    earlier, _ = warnings(store, run, uses)
+    assert 'the first and the last document only' in earlier
 
 
 def test_the_same_text_in_other_documents_is_refused(texts, monkeypatch):  # noqa: F811
@@ -47,7 +61,7 @@ def test_the_same_text_in_other_documents_is_refused(texts, monkeypatch):  # noq
     monkeypatch.chdir(texts.parent)
     for path in (texts, Path(texts.name)):
         with pytest.raises(UsageError, match='documents have changed since'):
-            is_own_text(store, experiment(path, pieces=2), 'train')
+            is_own_text(store, source_of(experiment(path, pieces=2), 'train'))
     del store.source['corpus']  # as in a datastore that does not say
     with pytest.raises(UsageError, match='documents have changed since'):
-        is_own_text(store, experiment(texts), 'train')
+        is_own_text(store, source_of(experiment(texts), 'train'))
