@@ -70,8 +70,8 @@ def is_own_text(store: Datastore, here: dict[str, Any]) -> bool:
     if same and _place(here) == _place(there):
         text = here['path'] or here['name'] or here['source']
         raise UsageError(
-            f'{store.folder}: was made from {here["split"]} of {text}, but its documents have changed since (files, config.data.documents, pieces, fractions '
-            'or seed), so a token could find itself. Build the datastore again in another folder, or '
+            f'{store.folder}: was made from {here["split"]} of {text}, but its documents '
+            'have changed since (files, config.data.documents, pieces, fractions or seed), so a token could find itself. Build the datastore again in another folder, or '
             'go back to the config.data it was made with.'
         )
     return False
@@ -92,8 +92,8 @@ def warnings(
             if 'documents' not in store.source:
                 yield (
                     f'{store.folder} was built by an earlier version, which kept a checksum of the '
-                    f'first and the last document only: if others of {split} have changed or moved since, '
-                    'wrong ones are left out; then build it again in another folder.'
+                    f'first and the last document only: if others of {split} have changed or moved '
+                    'since, wrong ones are left out; then build it again in another folder.'
                 )
             yield (
                 f'{store.folder} holds {split}, which is {how}: a token finds the other documents of '
