@@ -70,9 +70,10 @@ def is_own_text(store: Datastore, here: dict[str, Any]) -> bool:
     if same and _place(here) == _place(there):
         text = here['path'] or here['name'] or here['source']
         raise UsageError(
-            f'{store.folder}: was made from {here["split"]} of {text}, but its documents '
-            'have changed since (files, config.data.documents, pieces, fractions or seed), so a token could find itself. Build the datastore again in another folder, or '
-            'go back to the config.data it was made with.'
+            f'{store.folder}: was made from {here["split"]} of {text}, but its documents have changed '
+            'since (files, config.data.documents, pieces, fractions or seed), so a token could find '
+            'itself. Build the datastore again in another folder, or go back to the config.data it was '
+            'made with.'
         )
     return False
 
