@@ -5,7 +5,7 @@ from pathlib import Path
 
 from longmem_jax.data.documents import FRACTIONS, Document, split_seeded
 from longmem_jax.data.stored_files import read_whole
-from longmem_jax.data.text_files import NAMES
+from longmem_jax.data.text_files import NAMES, files_below
 from longmem_jax.errors import UsageError
 
 
@@ -61,14 +61,8 @@ class Folders:
 
     def _files(self, name: str, endings: tuple[str, ...]) -> list[Path]:
         entry = self._root / name
-        files = [entry] if entry.is_file() else entry.rglob('*')
-        return sorted(
-            path
-            for path in files
-            if path.is_file()
-            and not any(name.startswith('.') for name in path.relative_to(self._root).parts)
-            and (not endings or path.name.endswith(endings))
-        )
+        files = [entry] if entry.is_file() else files_below(entry)
+        return [path for path in files if not endings or path.name.endswith(endings)]
 
     def files(self) -> list[tuple[str, Path]]:
         """Name and path of every file, in order."""

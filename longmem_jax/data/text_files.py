@@ -7,6 +7,7 @@ called valid, val or dev.
 
 import itertools
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -74,6 +75,25 @@ def has_splits(path: Path) -> bool:
     return any(_of_split(path, split) for split in SPLITS)
 
 
+def files_below(folder: Path) -> list[Path]:
+    """All files of a folder and of the folders in it, in order; hidden ones are left out.
+
+    Raises:
+      OSError: a folder cannot be listed, in which `Path.rglob` would see no files.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    return sorted(
+        path
+        for parent, _, names in os.walk(folder, onerror=fail)
+        if not any(name.startswith('.') for name in Path(parent).relative_to(folder).parts)
+        for name in names
+        if not name.startswith('.') and (path := Path(parent, name)).is_file()
+    )
+
+
 def _texts(files: Iterable[Path]) -> list[Path]:
     """The files that are texts: beside others a table lists them, as in PG-19."""
     files = list(files)
@@ -85,12 +105,7 @@ def _of_split(path: Path, split: str) -> list[Path] | None:
     for name in NAMES[split]:
         folder = path / name
         if folder.is_dir():
-            files = sorted(
-                file
-                for file in folder.rglob('*')
-                if file.is_file()
-                and not any(name.startswith('.') for name in file.relative_to(folder).parts)
-            )
+            files = files_below(folder)
             if not files:
                 raise UsageError(f'{folder}: has no files; put the texts of the split there.')
             return _texts(files)

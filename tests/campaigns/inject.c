@@ -5,8 +5,8 @@
    INJECT_FOLDER  only calls on paths below it, or on files opened there, are counted and fail.
    INJECT_FAULT   CLASS:NUMBER:KIND:LASTING, or nothing to count only. CLASS is a name of `names`, NUMBER
                   counts its calls from 0, KIND is a name of errno, `short` (reads and writes end early),
-                  `late` (the name changes a little after the call has returned) or `lost` (the call is
-                  done, and says EIO). LASTING = 1: every later call of the class fails, too; ENOSPC
+                  `late` (the name changes after a while, and the call waits for it) or `lost` (the
+                  call is done, and says EIO). LASTING = 1: every later call of the class fails, too; ENOSPC
                   then ends every call that needs space. */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -48,7 +48,6 @@ static int fault_class = -1, fault_kind, lasting;
 static long fault_number;
 static char ours[1 << 16]; /* descriptors of files in the folder */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static int waiting; /* late names */
 
 #define REAL(name) ((__typeof__(&name))real(#name, &found_##name))
 #define FIND(name) static void *found_##name
@@ -299,26 +298,11 @@ int closedir(DIR *directory) { FIND(closedir); mark(dirfd(directory), 0); return
 NEXT(readdir, struct dirent)
 NEXT(readdir64, struct dirent64)
 
-/* Names that change late, and the end of a process, which waits for them. */
-struct later { int from, to; char *old, *new; };
-static void *later(void *given) {
-  struct later *names = given;
-  usleep(20000);
-  syscall(SYS_renameat2, names->from, names->old, names->to, names->new, 0);
-  __atomic_fetch_sub(&waiting, 1, __ATOMIC_SEQ_CST);
-  return NULL;
-}
+/* Names. */
 static int renamed(int from, const char *old, int to, const char *new, unsigned flags) {
   int what = below(to, new) || below(from, old) ? fate(RENAME, "rename", new, -1) : DONE;
   if (what > 0) return errno = what, -1;
-  struct stat about;
-  pthread_t thread;
-  if (what == LATE && !syscall(SYS_newfstatat, from, old, &about, AT_SYMLINK_NOFOLLOW)) {
-    struct later *names = malloc(sizeof *names);
-    *names = (struct later){from, to, strdup(old), strdup(new)};
-    __atomic_fetch_add(&waiting, 1, __ATOMIC_SEQ_CST);
-    return pthread_create(&thread, NULL, later, names) || pthread_detach(thread);
-  }
+  if (what == LATE) usleep(50000);
   int result = syscall(SYS_renameat2, from, old, to, new, flags);
   return what == LOST && !result ? errno = EIO, -1 : result;
 }
@@ -334,11 +318,4 @@ int linkat(int from, const char *old, int to, const char *path, int flags) {
 int link(const char *old, const char *path) {
   FIND(link);
   CALL(below(AT_FDCWD, path), RENAME, "link", path, -1, int, REAL(link)(old, path));
-}
-void _exit(int code) {
-  while (__atomic_load_n(&waiting, __ATOMIC_SEQ_CST)) usleep(1000);
-  for (;;) syscall(SYS_exit_group, code);
-}
-__attribute__((destructor)) static void ended(void) {
-  while (__atomic_load_n(&waiting, __ATOMIC_SEQ_CST)) usleep(1000);
 }

@@ -3,6 +3,7 @@
 import gzip
 import json
 import lzma
+import os
 import sys
 
 import pytest
@@ -237,3 +238,22 @@ def test_a_folder_is_a_document(tmp_path):
         load_source(settings(tmp_path / 'test', documents='folder', endings=('.py',)), 'train')
     with pytest.raises(UsageError, match="documents='folder' needs a folder"):
         load_source(settings(tmp_path / 'none', documents='folder'), 'train')
+
+
+@pytest.mark.parametrize('documents', ['file', 'folder'])
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(tmp_path, monkeypatch, documents):
+    """`Path.rglob` leaves it out: a part of the texts would be missing, and nobody would know."""
+    for name in ('train/one/a.txt', 'train/one/inner/b.txt', 'test/two/c.txt'):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    listed = os.scandir
+
+    def refuse(path):
+        if str(path).endswith('inner'):
+            raise PermissionError(13, 'Permission denied', str(path))
+        return listed(path)
+
+    assert len(b''.join(texts(settings(tmp_path, documents=documents))).split(b'txt')) == 3
+    monkeypatch.setattr(os, 'scandir', refuse)
+    with pytest.raises(PermissionError, match='inner'):
+        texts(settings(tmp_path, documents=documents))
