@@ -269,6 +269,16 @@ def _function(functions: Mode, kind: str) -> Callable[[Experiment], Any] | None:
     return of_kind.get(kind, function)
 
 
+def _writes(mode: str, config: Any) -> bool:
+    """Whether a mode puts files of its own into the workdir; the others read a run that may be
+    read-only, and write where an option says."""
+    if mode != 'evaluate':
+        return mode in ('train', 'floors', 'play', 'train_spalm')
+    kind, source = config.model.kind, config.data.source
+    texts = MODES[mode].texts is _function(MODES[mode], kind)
+    return not texts or config.retrieval.kind != 'none' or source == 'recall'
+
+
 def _run() -> None:
     config, mode = _CONFIG.value, _MODE.value
     if mode == 'list':
@@ -300,7 +310,7 @@ def _run() -> None:
     facts = {'config': config.to_dict(), '--mode': mode, '--workdir': _WORKDIR.value}
     processes.require_same(facts | processes.installed())
     trained = mode in OF_A_RUN and not of_host(config)
-    workdir = prepare_workdir(_WORKDIR.value, trained=trained)
+    workdir = prepare_workdir(_WORKDIR.value, trained=trained, writes=_writes(mode, config))
     processes.require_shared(workdir)
     if mode in OF_TEXTS and jax.process_index() == 0:  # training says it where it says all
         for text in oddities(config.data):

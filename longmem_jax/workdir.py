@@ -13,23 +13,27 @@ from typing import Any
 import jax
 
 from longmem_jax.errors import UsageError
+from longmem_jax.files import open_own, probe
 
 LOCK = '.lock'
 # Which process this is: the system gives the number of one that has ended to another.
 _PROCESS = uuid.uuid4().hex
-# The open lock files of this process, with how many hold each: `flock` would refuse the second.
-_held: dict[tuple[int, int], list[Any]] = {}
+TAKEN = (errno.EWOULDBLOCK, errno.EACCES)  # what `flock` says where another process has the lock
+# The locks of this process by folder: `flock` would refuse the second.
+_held: dict[tuple[int, int], '_Lock'] = {}
 
 
-def prepare_workdir(workdir: str, *, trained: bool = False) -> Path:
-    """Makes the folder of a run and checks that it can be written.
+def prepare_workdir(workdir: str, *, trained: bool = False, writes: bool = True) -> Path:
+    """Makes the folder of a run, and checks that it can be written.
 
     Args:
       workdir: as given by the user.
       trained: the folder must be there already; none is made.
+      writes: whether files will be written; else a folder that cannot be written will do.
 
     Raises:
-      UsageError: no folder was given, it is not there or cannot be written, or it is an address.
+      UsageError: no folder was given, it is not there or cannot be written, it is an address, or its
+        name is not UTF-8.
     """
     if not workdir:
         raise UsageError('--workdir= is missing: the folder for checkpoints, events and results.')
@@ -38,23 +42,52 @@ def prepare_workdir(workdir: str, *, trained: bool = False) -> Path:
             f'--workdir={workdir}: an address; give a folder, such as one where a bucket is mounted.'
         )
     path = Path(workdir).expanduser()
+    try:
+        os.path.abspath(path).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f'--workdir={ascii(os.path.abspath(path))}: a path that is not UTF-8, which the library of '
+            'checkpoints cannot open; rename the folder, or use another.'
+        ) from error
     if trained and not path.is_dir():
         raise UsageError(f'--workdir={workdir}: there is no such folder; train first.')
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        probe = path / f'.writable-{os.getpid()}'
-        probe.write_text('')
-        probe.unlink()
+        if writes or not path.is_dir():
+            path.mkdir(parents=True, exist_ok=True)
+            probe(path)
     except OSError as error:
         raise UsageError(f'--workdir={workdir}: cannot be written ({error}).') from error
     return path
+
+
+class _Lock:
+    """What this process has of a folder: the locked `.lock`, the folder, and how often it is held."""
+
+    def __init__(self, folder: Path, descriptor: int):
+        self.file = _locked(folder)
+        self.folder, self.holds = os.dup(descriptor), 1
+        try:
+            # The file can be deleted while a run is writing; the folder not without the run.
+            fcntl.flock(self.folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in TAKEN:
+                self.close()
+                raise _taken(folder, 'another process, whose .lock was deleted,') from error
+
+    def close(self) -> None:
+        """Gives both locks back."""
+        # Not deleted: another run could have it open, and a third one make a new one.
+        self.file.truncate(0)
+        self.file.close()
+        os.close(self.folder)
 
 
 class Hold:
     """A run's hold on its folder: nobody else writes there, and the folder stays where it is.
 
     Process 0 has a lock (`flock`) on the file `.lock`, which the system takes back when the process
-    ends, however it ends. The file says who has it. One process may hold a folder several times.
+    ends, however it ends. The file says who has it. Where the file system can, the folder is locked as
+    well. One process may hold a folder several times.
     """
 
     def __init__(self, folder: Path, report: Callable[[str], None]):
@@ -62,10 +95,11 @@ class Hold:
 
         Args:
           folder: the folder of a run.
-          report: called with a line where the file system has no locks, and the run goes on without.
+          report: called with a line where the file system has no locks and the run goes on without, and
+            where `.lock` was deleted while the run was writing.
 
         Raises:
-          UsageError: another run writes there, or the folder cannot be written.
+          UsageError: another run writes there, the folder cannot be written, or `.lock` is a link.
         """
         self.folder, self._report = folder, report
         self._key, self._descriptor = None, None
@@ -73,58 +107,53 @@ class Hold:
             return
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._key = self._take()
             # Open, so that no other folder gets its number.
             self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError as error:
-            raise UsageError(f'--workdir={folder}: cannot be written ({error}).') from error
+            self._take()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise UsageError(f'--workdir={folder}: cannot be written ({error}).') from error
+            raise
 
-    def _take(self) -> tuple[int, int] | None:
-        """The key of the lock in `_held`; None where there are no locks."""
-        path = self.folder / LOCK
-        # Looked up before it is opened: on some file systems closing any handle gives up the lock.
-        if path.exists() and (held := _held.get(_number(os.stat(path)))):
-            held[1] += 1
-            return _number(os.stat(path))
-        file = path.open('a+')
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            holder = _holder(file.read())
-            file.close()
-            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                raise UsageError(
-                    f'--workdir={self.folder}: {holder} is writing there. Wait for it, stop it, or use '
-                    'another --workdir.'
-                ) from error
-            self._report(
-                f'{self.folder}: this file system has no locks ({error.strerror}); take care that no '
-                'other run writes there.'
-            )
-            return None
-        file.truncate(0)
-        about = {'host': socket.gethostname(), 'pid': os.getpid(), 'process': _PROCESS}
-        file.write(json.dumps(about) + '\n')
-        file.flush()
-        key = _number(os.fstat(file.fileno()))
-        _held[key] = [file, 1]
-        return key
+    def _take(self) -> None:
+        """Locks the folder, unless this process has; sets the key of the lock in `_held`."""
+        key = _number(os.fstat(self._descriptor))
+        # Asked before the file is opened: on some file systems closing any handle gives up the lock.
+        if key in _held:
+            _held[key].holds += 1
+        else:
+            try:
+                _held[key] = _Lock(self.folder, self._descriptor)
+            except _NoLocks as error:
+                self._report(
+                    f'{self.folder}: this file system has no locks ({error}); take care that no other '
+                    'run writes there.'
+                )
+                return
+        self._key = key
 
     def require_there(self) -> None:
-        """Raises `UsageError` if the folder was deleted, renamed or replaced."""
+        """Raises `UsageError` if the folder was deleted, renamed or replaced, or its lock was taken.
+
+        A `.lock` that was deleted is made and locked again, if no other run has done that.
+        """
         if self._descriptor is None:
             return
-        try:
-            there = os.path.samestat(os.stat(self.folder), os.fstat(self._descriptor))
-        except (FileNotFoundError, NotADirectoryError):
-            there = False
-        if not there:
+        if not _same(self.folder.resolve(), self._descriptor):
             raise UsageError(
                 f'--workdir={self.folder}: the folder was deleted, renamed or replaced while the run '
                 'was writing there. The run has stopped; put the folder back in the '
                 'place of what is there now, and run the same command.'
             )
+        lock = _held.get(self._key)
+        if lock and not _same(self.folder / LOCK, lock.file.fileno()):
+            self._report(
+                f'{self.folder / LOCK}: was deleted or replaced while the run was writing, and is taken '
+                'again. Leave it there: it keeps other runs away.'
+            )
+            lost, lock.file = lock.file, _locked(self.folder)
+            lost.close()
 
     def close(self) -> None:
         """Gives the folder up; may be called twice."""
@@ -132,14 +161,50 @@ class Hold:
             os.close(self._descriptor)
             self._descriptor = None
         if self._key in _held:
-            held = _held[self._key]
-            held[1] -= 1
-            if not held[1]:
-                # Not deleted: another run could have it open, and a third one make a new one.
-                held[0].truncate(0)
-                held[0].close()
+            lock = _held[self._key]
+            lock.holds -= 1
+            if not lock.holds:
+                lock.close()
                 del _held[self._key]
         self._key = None
+
+
+class _NoLocks(Exception):
+    """The file system has no locks."""
+
+
+def _locked(folder: Path) -> Any:
+    """The open file `.lock` of a folder, locked, with who has it; raises `UsageError` or `_NoLocks`."""
+    file = open_own(folder / LOCK, 'a+')
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.seek(0)
+        holder = _holder(file.read())
+        file.close()
+        if error.errno in TAKEN:
+            raise _taken(folder, holder) from error
+        raise _NoLocks(error.strerror) from error
+    file.truncate(0)
+    about = {'host': socket.gethostname(), 'pid': os.getpid(), 'process': _PROCESS}
+    file.write(json.dumps(about) + '\n')
+    file.flush()
+    return file
+
+
+def _taken(folder: Path, holder: str) -> UsageError:
+    return UsageError(
+        f'--workdir={folder}: {holder} is writing there. Wait for it, stop it, or use another '
+        '--workdir.'
+    )
+
+
+def _same(path: Path, descriptor: int) -> bool:
+    """Whether a path still leads to what is open."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _number(status: os.stat_result) -> tuple[int, int]:

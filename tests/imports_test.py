@@ -11,7 +11,8 @@ PACKAGE = 'longmem_jax'
 # before its own and itself, but not the other rooms of its floor.
 FLOORS = (
     ('errors',),
-    ('files', 'faults', 'untrusted', 'workdir'),
+    ('files', 'faults'),
+    ('untrusted', 'workdir'),
     ('segment',),
     ('in_place', 'views'),
     ('contract', 'devices'),

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -87,3 +88,70 @@ def test_a_mistyped_folder_is_not_made(tmp_path):
         prepare_workdir('gs://bucket/run')
     with pytest.raises(UsageError, match='--workdir= is missing'):
         prepare_workdir('')
+
+
+def test_a_link_in_place_of_the_lock_is_refused(tmp_path):
+    victim, run = tmp_path / 'victim', tmp_path / 'run'
+    victim.write_text('precious')
+    run.mkdir()
+    for link in (os.symlink, os.link):
+        link(victim, run / LOCK)
+        with pytest.raises(UsageError, match=f'{run / LOCK}: is a link'):
+            Hold(run, pytest.fail)
+        assert victim.read_text() == 'precious'
+        (run / LOCK).unlink()
+    (run / f'.writable-{os.getpid()}').symlink_to(victim)
+    assert prepare_workdir(str(run)) == run and victim.read_text() == 'precious'
+
+
+def test_a_deleted_lock_is_made_again(tmp_path):
+    lines = []
+    hold = Hold(tmp_path, lines.append)
+    (tmp_path / LOCK).unlink()
+    hold.require_there()
+    hold.require_there()
+    assert len(lines) == 1 and 'was deleted or replaced' in lines[0]
+    with (tmp_path / LOCK).open() as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    hold.close()
+
+
+def test_a_deleted_lock_that_another_run_has_made_stops_this_one(tmp_path, request):
+    hold = Hold(tmp_path, lambda _: None)
+    (tmp_path / LOCK).unlink()
+    other = request.getfixturevalue('other')
+    with pytest.raises(UsageError, match=f'process {other.pid} on .* is writing there'):
+        hold.require_there()
+    hold.close()
+
+
+def test_a_second_run_is_refused_where_the_lock_of_the_first_was_deleted(tmp_path):
+    holder = (
+        'import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); '
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, '-c', holder, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as first:
+        assert first.stdout.readline() == b'held\n'
+        with pytest.raises(UsageError, match='whose .lock was deleted, is writing there'):
+            Hold(tmp_path, pytest.fail)
+    hold = Hold(tmp_path, pytest.fail)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(os.open(tmp_path, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    hold.close()
+
+
+def test_a_folder_that_is_only_read_needs_no_probe(tmp_path, monkeypatch):
+    def none(**_):
+        raise OSError(errno.EROFS, 'Read-only file system')
+
+    monkeypatch.setattr(tempfile, 'TemporaryFile', none)
+    assert prepare_workdir(str(tmp_path), trained=True, writes=False) == tmp_path
+    with pytest.raises(UsageError, match='cannot be written .*Read-only file system'):
+        prepare_workdir(str(tmp_path), trained=True)
+
+
+def test_a_path_that_is_not_utf8_is_refused_at_the_start(tmp_path):
+    with pytest.raises(UsageError, match='not UTF-8'):
+        prepare_workdir(os.fsdecode(os.fsencode(tmp_path) + b'/\xff'))

@@ -20,6 +20,7 @@ import matplotlib.figure
 import numpy as np
 from absl import flags
 
+from longmem_jax import files
 from longmem_jax.analysis.reading import full_segments, one_lane
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
@@ -151,7 +152,7 @@ def save(found: dict[str, Look], path: Path) -> None:
         arrays[f'{name}/columns'] = np.repeat(names, numbers)
         if look.entries is not None:
             arrays[f'{name}/entries'] = look.entries
-    np.savez(path, **arrays)
+    files.write_arrays(path, **arrays)
 
 
 def _main(experiment: Experiment) -> None:
@@ -174,7 +175,8 @@ def _main(experiment: Experiment) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     number = _SEGMENT.value % len(inputs)
     shown = 'mean of all queries' if _QUERY.value < 0 else f'query {_QUERY.value}'
-    draw(found, f'segment {number}, {shown}, step {step:,}', _QUERY.value).savefig(output)
+    drawn = draw(found, f'segment {number}, {shown}, step {step:,}', _QUERY.value)
+    figures.save(drawn, output)
     save(found, output.with_suffix('.npz'))
     print(f'figure: {output}, weights: {output.with_suffix(".npz")}')
 

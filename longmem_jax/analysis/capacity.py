@@ -106,7 +106,7 @@ def draw(
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc='outside lower center', ncols=3, fontsize=8
     )
-    figure.savefig(path)
+    figures.save(figure, path)
 
 
 def _numbers(name: str, values: list[str]) -> tuple[int, ...]:

@@ -72,7 +72,7 @@ def draw_attention(mass: np.ndarray, borders: list[float], path: Path) -> Figure
         axes.set_ylabel(f'layer {layer}')
     panels[-1].set_xlabel('position in memory: old to new')
     figure.suptitle('Attention over the continuous memory', fontsize=10)
-    figure.savefig(path)
+    figures.save(figure, path)
     return figure
 
 
@@ -97,7 +97,7 @@ def draw_space(spaces: dict[str, np.ndarray], begins: list[int], path: Path) -> 
         axes.legend()
     else:
         axes.set_title('the text is too short: nothing was stored', fontsize=9)
-    figure.savefig(path)
+    figures.save(figure, path)
     return figure
 
 
@@ -116,7 +116,7 @@ def draw_predictions(predictions: list[Prediction], path: Path) -> Figure:
         axes.set_title(f'{title}\n{seen}', fontsize=7, loc='left', family='monospace')
         axes.set_ylabel('attention')
     panels[-1].set_xlabel('position in memory: old to new')
-    figure.savefig(path)
+    figures.save(figure, path)
     return figure
 
 
@@ -133,7 +133,7 @@ def draw_utterances(utterances: list[Utterance], path: Path) -> Figure:
         axes.set_title(f'{title}\n{seen}', fontsize=6, loc='left', family='monospace')
         axes.set_ylabel('attention')
     panels[-1].set_xlabel('token of the text: the document, then the conversation')
-    figure.savefig(path)
+    figures.save(figure, path)
     return figure
 
 
@@ -164,5 +164,5 @@ def draw_regression(
         right_axes.plot(list(accuracy), percent, marker='s', color='C3', label='accuracy')
         right_axes.set_ylabel('test accuracy, %')
     figure.legend(loc='outside upper center', ncols=3)
-    figure.savefig(path)
+    figures.save(figure, path)
     return figure

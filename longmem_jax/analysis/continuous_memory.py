@@ -28,6 +28,7 @@ from longmem_jax.analysis import memory_positions
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
+from longmem_jax.files import write
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import read_prompt
 from longmem_jax.memory.infinity_former import continuous
@@ -307,7 +308,7 @@ def continuous_memory(
             spaces[name] = memory_positions.spaces(owners, positions, len(reading.gain))
             found = phrases(spaces[name], tokens, tokenizer)
             lines += [name, *(f'  {share:.3f}  token {at}: {text}' for share, at, text in found)]
-    paths['phrases'].write_text(''.join(f'{line}\n' for line in lines))
+    write(paths['phrases'], ''.join(f'{line}\n' for line in lines))
     figures.draw_space(spaces, begins, paths['space'])
     best = predictions(reading, tokens, model, tokenizer)
     figures.draw_predictions(best, paths['predictions'])

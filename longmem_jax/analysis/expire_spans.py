@@ -173,7 +173,7 @@ def expire_spans(
         f'longest {spans[layer].max():,.0f} tokens',
     )
     output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output)
+    figures.save(figure, output)
     statistics = {}
     for index, layer_spans in enumerate(spans):
         statistics[f'layer {index}, mean'] = float(layer_spans.mean())

@@ -100,7 +100,7 @@ def gates(workdir: Path, output: Path, metric: str, logit: bool) -> dict[int, np
     steps, layers = by_layer(read_metrics(path), metric)
     if logit:
         layers = {i: np.log(values) - np.log1p(-values) for i, values in layers.items()}
-    draw(steps, layers, f'logit of {metric}' if logit else metric).savefig(output)
+    figures.save(draw(steps, layers, f'logit of {metric}' if logit else metric), output)
     return {layer: values[-1] for layer, values in layers.items()}
 
 

@@ -145,7 +145,7 @@ def slot_kinds(experiment: Experiment, split: str, output: Path) -> list[dict[st
       UsageError: as in `kept_shares`.
     """
     shares, norms = kept_shares(experiment, split)
-    draw(shares, norms).savefig(output)
+    figures.save(draw(shares, norms), output)
     return [
         {
             'slots': name,

@@ -11,9 +11,7 @@ last one everything reset. The JSON file also has the memory's metrics, such as 
 """
 
 import functools
-import json
 import re
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,6 +24,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import exact_answers
 from longmem_jax.evaluation.result import Result
 from longmem_jax.experiment import Experiment
+from longmem_jax.files import write_json
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.reporting.paths import leaf_path
 from longmem_jax.segment import read_segments, select_lanes
@@ -202,7 +201,7 @@ def _main(experiment: Experiment) -> None:
             label: result.as_json() | {'metrics': metrics}
             for label, (result, metrics) in rows.items()
         }
-        Path(_OUTPUT.value).write_text(json.dumps(content, indent=1) + '\n')
+        write_json(_OUTPUT.value, content)
 
 
 if __name__ == '__main__':

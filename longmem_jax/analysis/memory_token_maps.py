@@ -27,6 +27,7 @@ import matplotlib.figure
 import numpy as np
 from absl import flags
 
+from longmem_jax import files
 from longmem_jax.analysis.reading import full_segments, one_lane
 from longmem_jax.commands import entry
 from longmem_jax.data.lanes import in_order
@@ -252,8 +253,8 @@ def _main(experiment: Experiment) -> None:
             f'(layer {layer}, head {head})'
         )
     output.parent.mkdir(parents=True, exist_ok=True)
-    draw(found, maps).savefig(output)
-    np.savez(output.with_suffix('.npz'), **found)
+    figures.save(draw(found, maps), output)
+    files.write_arrays(output.with_suffix('.npz'), **found)
     print(f'figure: {output}, numbers: {output.with_suffix(".npz")}')
 
 

@@ -97,7 +97,7 @@ def slot_usage_of(experiment: Experiment, split: str, output: Path) -> list[dict
     axes.set_ylabel('share of the weight')
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    figure.savefig(output)
+    figures.save(figure, output)
     return rows
 
 

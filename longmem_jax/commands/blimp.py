@@ -14,7 +14,6 @@ holds the longest sentence is enough, and the fastest: `--config.evaluate.segmen
 scores a pretrained model as it is.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from longmem_jax.evaluation.likelihood import Likelihood
 from longmem_jax.evaluation.minimal_pairs import Preference, means, prefer
 from longmem_jax.evaluation.result import memory_lengths, segment_text
 from longmem_jax.experiment import Experiment
-from longmem_jax.files import whole_file
+from longmem_jax.files import write_json
 from longmem_jax.reporting import figures
 from longmem_jax.reporting.progress import Progress
 
@@ -98,9 +97,7 @@ def blimp(
     protocol = _protocol(experiment, paradigms, results, before)
     progress.say(protocol)
     path = experiment.workdir / 'blimp.json'
-    with whole_file(path) as partial:
-        content = {'protocol': protocol, 'checkpoints': rows}
-        partial.write_text(json.dumps(content, indent=1) + '\n')
+    write_json(path, {'protocol': protocol, 'checkpoints': rows})
     progress.say(f'results: {path}')
     if len(rows) > 1:
         lines = {'all paradigms': [(row['step'], row['overall']['paradigms']) for row in rows]}
@@ -201,7 +198,7 @@ def draw(lines: dict[str, list[tuple[int, float]]], what: str, path: Path) -> No
     axes.set_ylabel(f'BLiMP ({what}), %')
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    figure.savefig(path)
+    figures.save(figure, path)
 
 
 def _blimp(experiment: Experiment) -> None:

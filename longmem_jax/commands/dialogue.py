@@ -10,7 +10,7 @@ from longmem_jax.data.sets.cmu_dog import read
 from longmem_jax.evaluation.dialogue import respond
 from longmem_jax.evaluation.overlap import overlap, require_libraries
 from longmem_jax.experiment import Experiment
-from longmem_jax.files import whole_file
+from longmem_jax.files import write, write_json
 from longmem_jax.generation.contexts import ContextReader
 from longmem_jax.reporting.progress import Progress
 
@@ -69,11 +69,10 @@ def respond_split(
     )
     result = {'split': split, **scores, 'responses': len(responses), 'protocol': protocol}
     if jax.process_index() == 0:
-        with whole_file(experiment.workdir / f'responses.{split}.jsonl') as partial:
-            lines = (json.dumps(dataclasses.asdict(response)) + '\n' for response in responses)
-            partial.write_text(''.join(lines))
+        lines = (json.dumps(dataclasses.asdict(response)) + '\n' for response in responses)
+        write(experiment.workdir / f'responses.{split}.jsonl', ''.join(lines))
         path = experiment.workdir / f'dialogue.{split}.json'
-        path.write_text(json.dumps(result, indent=1) + '\n')
+        write_json(path, result)
     progress.table(
         f'Responses, {split}', ('metric', '%'), [(name, f'{v:.2f}') for name, v in scores.items()]
     )

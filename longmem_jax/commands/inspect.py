@@ -13,7 +13,7 @@ from longmem_jax.devices.sharding import replicated
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.result import memory_lengths
 from longmem_jax.experiment import Experiment
-from longmem_jax.files import require_writable, whole_file
+from longmem_jax.files import require_writable, write
 from longmem_jax.generation.text import read_prompt
 from longmem_jax.microscope.page import page, page_data
 from longmem_jax.microscope.reading import Reading, read_text
@@ -91,8 +91,7 @@ def inspect(
     written = page(title, total, page_data(reading, scorer.tokenizer, config, facts, notes))
     target = Path(output).expanduser()
     try:
-        with whole_file(target) as partial:
-            partial.write_text(written, encoding='utf-8')
+        write(target, written)
     except OSError as error:
         raise UsageError(f'--output={output}: cannot be written ({error}).') from error
     size = target.stat().st_size / 1e6

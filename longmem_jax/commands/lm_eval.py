@@ -17,7 +17,7 @@ from absl import flags
 from longmem_jax.commands import entry
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.experiment import Experiment
-from longmem_jax.files import whole_file
+from longmem_jax.files import write
 
 if __name__ == '__main__':
     _TASKS = flags.DEFINE_list('tasks', [], 'Names of tasks, groups or tags.')
@@ -73,9 +73,7 @@ def evaluate_tasks(
     if 'groups' in results:
         print(lm_eval.make_table(results, 'groups'))
     path = output or experiment.workdir / 'lm_eval.json'
-    with whole_file(path) as partial:
-        text = json.dumps(results, indent=2, default=str, ensure_ascii=False)
-        partial.write_text(text + '\n')
+    write(path, json.dumps(results, indent=2, default=str, ensure_ascii=False) + '\n')
     print(path)
     return results
 

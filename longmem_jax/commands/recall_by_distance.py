@@ -1,9 +1,9 @@
 """`--mode=evaluate` on the recall task: accuracy by distance."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from longmem_jax import files
 from longmem_jax.data.tasks.recall import Recall
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
@@ -71,7 +71,7 @@ def by_distance(
     for distance in config.data.task.distances:
         rows.append(at_distance(config, evaluator, params, split, distance))
         progress.say(in_short(rows[-1]))
-    (experiment.workdir / 'recall.json').write_text(json.dumps(rows, indent=1) + '\n')
+    files.write_json(experiment.workdir / 'recall.json', rows)
     draw({'with memory': rows}, experiment.workdir / 'recall.png')
     return rows
 
@@ -98,4 +98,4 @@ def draw(runs: dict[str, list[dict[str, float]]], path: Path) -> None:
     axes.set_ylim(-3, 103)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    figure.savefig(path)
+    figures.save(figure, path)

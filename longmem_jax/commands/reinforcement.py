@@ -1,12 +1,12 @@
 """Trains and tests agents, and shows what they do: configs with `config.reinforcement.environment`."""
 
 import dataclasses
-import json
 from typing import Any
 
 import jax
 import numpy as np
 
+from longmem_jax import files
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.reinforcement import playing
@@ -102,17 +102,16 @@ def play(experiment: Experiment, *, seed: int = 0, greedy: bool = True) -> dict[
     if found.layers:
         mean = np.mean(list(found.layers.values()), axis=0)
         episode = dataclasses.replace(episode, held=mean)
-    folder = experiment.workdir / 'play'
-    folder.mkdir(exist_ok=True)
+    folder = files.own_folder(experiment.workdir / 'play')
     lines = playing.as_text(found)
     reward = float(episode.rewards.sum())
     text = drawing.as_text(environment, episode)
-    (folder / 'episode.txt').write_text(text + '\n' + lines + '\n')
+    files.write(folder / 'episode.txt', text + '\n' + lines + '\n')
     drawing.write_png(folder / 'episode.png', environment, episode)
     drawing.write_gif(folder / 'episode.gif', environment, episode)
     layers = {f'layer {layer}': kept.round(4).tolist() for layer, kept in found.layers.items()}
     per_head = {name: values.tolist() for name, values in found.per_head.items()}
-    (folder / 'held.json').write_text(json.dumps(layers | per_head) + '\n')
+    files.write_json(folder / 'held.json', layers | per_head, indent=None)
     progress.say(f'step {step:,}: an episode of {len(episode)} steps, reward {reward:.3f}')
     progress.say(lines)
     progress.say(f'{folder}: episode.txt, episode.png, episode.gif, held.json')

@@ -12,7 +12,7 @@ from longmem_jax.evaluation.classes import classify
 from longmem_jax.evaluation.likelihood import Likelihood
 from longmem_jax.evaluation.superglue import answer, majority, scores
 from longmem_jax.experiment import Experiment
-from longmem_jax.files import whole_file
+from longmem_jax.files import write, write_json
 from longmem_jax.reporting.progress import Progress
 
 
@@ -89,14 +89,13 @@ def _report(
         'majority': scores(name, examples, majority(examples)),
     }
     if jax.process_index() == 0:
-        with whole_file(experiment.workdir / f'answers.{split}.jsonl') as partial:
-            lines = (
-                json.dumps({'idx': index, 'label': TASKS[name].labels[label]}) + '\n'
-                for index, label in enumerate(found)
-            )
-            partial.write_text(''.join(lines))
+        lines = (
+            json.dumps({'idx': index, 'label': TASKS[name].labels[label]}) + '\n'
+            for index, label in enumerate(found)
+        )
+        write(experiment.workdir / f'answers.{split}.jsonl', ''.join(lines))
         path = experiment.workdir / f'superglue.{split}.json'
-        path.write_text(json.dumps(result, indent=1) + '\n')
+        write_json(path, result)
     columns = list(result['majority'])
     progress.table(
         f'{name}, {split}',

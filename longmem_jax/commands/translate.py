@@ -1,12 +1,12 @@
 """Translates whole splits, with BLEU, and prompts."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from longmem_jax import files
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, visible
@@ -52,9 +52,9 @@ def translate_split(experiment: Experiment, params: Any, split: str, progress: P
     }
     if jax.process_index() == 0:
         lines = ''.join(' '.join(text.splitlines()) + '\n' for text in translations)
-        _output_path(experiment, split).write_text(lines, encoding='utf-8')
+        files.write(_output_path(experiment, split), lines)
         path = experiment.workdir / f'bleu.{split}.json'
-        path.write_text(json.dumps(result, indent=1) + '\n')
+        files.write_json(path, result)
     progress.say(f'{split}: BLEU {score:.2f} of {count:,} sentences ({signature})')
     for i in range(min(3, count)):
         progress.say(f'  {texts[i]}\n  > {translations[i]}\n  = {references[i]}')

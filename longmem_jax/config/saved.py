@@ -16,7 +16,7 @@ import ml_collections
 from longmem_jax.config import earlier
 from longmem_jax.config.base import FOLLOWS, base
 from longmem_jax.errors import UsageError, nearest, say
-from longmem_jax.files import whole_file
+from longmem_jax.files import write_json
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.untrusted.schema import shown
 
@@ -35,9 +35,7 @@ CHECKSUM = 'crc32'  # of the other fields
 def write(config: ml_collections.ConfigDict, path: Path) -> None:
     """Writes the `config.json` of a run, with a checksum; an earlier one is replaced as a whole."""
     content = json.loads(config.to_json())
-    with whole_file(path) as partial:
-        sealed = content | {CHECKSUM: _checksum(content)}
-        partial.write_text(json.dumps(sealed, indent=1) + '\n')
+    write_json(path, content | {CHECKSUM: _checksum(content)})
 
 
 def _checksum(content: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import tokenizers
 
 from longmem_jax.data.documents import Source
 from longmem_jax.errors import UsageError
-from longmem_jax.files import checksum, whole_file
+from longmem_jax.files import checksum, write, write_json
 from longmem_jax.untrusted import json_file, schema
 
 SUFFIX = {
@@ -159,8 +159,7 @@ def learn(kind: str, source: Source, size: int, output: Path) -> None:
     else:
         content = _sentencepiece(source, size)
     try:
-        with whole_file(output) as partial:
-            partial.write_bytes(content)
+        write(output, content)
     except OSError as error:
         raise UsageError(f'{output}: cannot be written ({error}).') from error
 
@@ -187,8 +186,7 @@ def keep_word(vocabulary: Path, word: dict[str, Any]) -> None:
     """Writes the word on the data; raises `UsageError` if it cannot be written."""
     path = word_path(vocabulary)
     try:
-        with whole_file(path) as partial:
-            partial.write_text(json.dumps(word, indent=1) + '\n')
+        write_json(path, word)
     except OSError as error:
         raise UsageError(f'{path}: cannot be written ({error}).') from error
 

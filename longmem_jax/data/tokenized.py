@@ -23,7 +23,7 @@ from longmem_jax.data import content
 from longmem_jax.data.corpus import Corpus, TokenizedDocument
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
-from longmem_jax.files import whole_file
+from longmem_jax.files import write_json
 from longmem_jax.untrusted import json_file, schema, tensor_file
 
 FORMAT = 2
@@ -114,15 +114,15 @@ class Shards:
         }
         table = tensor_file.checksum({name: arrays[name] for name in _DTYPES})
         about = {'about': json.dumps(self.about), TABLE: table}
-        with written(), whole_file(path) as partial:
-            tensor_file.write(partial, arrays, about)
+        with written():
+            tensor_file.write(path, arrays, about)
         return len(arrays['tokens'])
 
     def finish(self, tokens: list[int]) -> None:
         """Writes the index: `tokens` of every shard; raises `UsageError` if it cannot be written."""
         index = {'about': self.about, 'documents': self.documents, 'shards': tokens}
-        with written(), whole_file(self.folder / INDEX) as partial:
-            partial.write_text(json.dumps(index, indent=1))
+        with written():
+            write_json(self.folder / INDEX, index)
 
 
 def require_same(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:

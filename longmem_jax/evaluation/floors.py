@@ -21,7 +21,7 @@ from longmem_jax.data.tasks.registry import TASKS, Task
 from longmem_jax.data.windows import Windows
 from longmem_jax.evaluation.ngrams import NGrams, stream
 from longmem_jax.evaluation.result import Result, lanes_text, scored_text, segment_text
-from longmem_jax.files import checksum, whole_file
+from longmem_jax.files import checksum, write_json
 from longmem_jax.untrusted import json_file
 from longmem_jax.untrusted.library import library_errors
 
@@ -307,8 +307,7 @@ def _training_text(config: Any, corpus: Corpus) -> tuple[np.ndarray, np.ndarray,
 def save(floors: Floors, workdir: Path) -> Path:
     """Writes `floors.json`; returns its path."""
     path = workdir / FILE
-    with whole_file(path) as partial:
-        partial.write_text(json.dumps(floors._asdict(), indent=1) + '\n')
+    write_json(path, floors._asdict())
     return path
 
 

@@ -17,7 +17,6 @@ from safetensors import SafetensorError
 from longmem_jax import files
 from longmem_jax.config import earlier
 from longmem_jax.errors import UsageError
-from longmem_jax.files import whole_file
 from longmem_jax.in_place import readable_state
 from longmem_jax.untrusted import json_file, schema, tensor_file
 
@@ -97,8 +96,8 @@ def save(path: str, state: Any, pending: jax.Array, model: Any, params: Any) -> 
         'parameters': fingerprint(params),
     }
     try:
-        with whole_file(target) as partial:
-            tensor_file.write(partial, {**named, PENDING: np.asarray(pending, np.int32)}, metadata)
+        arrays = {**named, PENDING: np.asarray(pending, np.int32)}
+        tensor_file.write(target, arrays, metadata)
     except (OSError, SafetensorError) as error:
         raise UsageError(f'--save_state={path}: cannot be written ({error}).') from error
     return target.stat().st_size

@@ -1,6 +1,5 @@
 """Learning a stream as a task of the runner: steps, what is known after each task, and the result."""
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from longmem_jax import stopping
+from longmem_jax import files, stopping
 from longmem_jax.config import saved
 from longmem_jax.devices import sharding
 from longmem_jax.lifelong import figures, metrics
 from longmem_jax.lifelong.build import Built
 from longmem_jax.lifelong.learner import LearnerState
 from longmem_jax.lifelong.rows import Rows
+from longmem_jax.reporting.figures import save
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer, read_metrics
 from longmem_jax.training.task import Metrics, Plan, Step
@@ -242,10 +242,10 @@ def finish(
         numbers = metrics.transfer(matrix, before)._asdict()
         result |= {'matrix': matrix.tolist(), 'before': before.tolist(), 'transfer': numbers}
     if jax.process_index() == 0:
-        (workdir / 'results.json').write_text(json.dumps(result, indent=1) + '\n')
-        np.savez(workdir / 'right.npz', **dict(zip(tests.names, right, strict=True)))
+        files.write_json(workdir / 'results.json', result)
+        files.write_arrays(workdir / 'right.npz', **dict(zip(tests.names, right, strict=True)))
         if found is not None:
-            figures.matrix(*found[:1], tests.names, found[1]).savefig(workdir / 'matrix.png')
+            save(figures.matrix(*found[:1], tests.names, found[1]), workdir / 'matrix.png')
     for name, score in scores.items():
         progress.say(f'{name}: {100 * score:.2f} % right')
     progress.say(

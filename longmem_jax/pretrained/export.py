@@ -21,6 +21,7 @@ from safetensors.numpy import save_file
 
 from longmem_jax.data.tokenizer_files import LARGEST_FILE
 from longmem_jax.errors import UsageError
+from longmem_jax.files import copy, whole_file, write, write_json
 from longmem_jax.pretrained.families import FAMILIES, Family
 from longmem_jax.pretrained.hosts import OWN, Host, rows_of
 from longmem_jax.pretrained.model_fields import attributes_of, differences, model_of
@@ -115,13 +116,13 @@ def save(
     with _new_folder(folder) as partial:
         _write_tensors(partial, tensors, sizes, shard_bytes)
         if 'config.json' not in copies:
-            (partial / 'config.json').write_text(json.dumps(given, indent=2) + '\n')
+            write_json(partial / 'config.json', given, indent=2)
         for name, content in copies.items():
-            (partial / name).write_bytes(content)
+            write(partial / name, content)
         for name, path in dict(files or {}).items():
-            shutil.copyfile(path, partial / name)
+            copy(path, partial / name)
         if card:
-            (partial / 'README.md').write_text(card)
+            write(partial / 'README.md', card)
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -232,14 +233,15 @@ def _write_tensors(
             for number in range(1, len(shards) + 1)
         ]
     for file, shard in zip(names, shards, strict=True):
-        save_file({name: tensors[name]() for name in shard}, folder / file, {'format': 'pt'})
+        with whole_file(folder / file) as partial:
+            save_file({name: tensors[name]() for name in shard}, partial, {'format': 'pt'})
     if len(shards) > 1:
         placed = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
         index = {
             'metadata': {'total_size': sum(sizes.values())},
             'weight_map': dict(sorted(placed.items())),
         }
-        (folder / INDEX).write_text(json.dumps(index, indent=2) + '\n')
+        write_json(folder / INDEX, index, indent=2)
 
 
 def model_card(

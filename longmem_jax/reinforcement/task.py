@@ -1,12 +1,12 @@
 """Learning from rewards as a task of the runner."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from longmem_jax import files
 from longmem_jax.config import saved
 from longmem_jax.devices import sharding
 from longmem_jax.experiment import has_branches, step_flops
@@ -15,6 +15,7 @@ from longmem_jax.reinforcement import figures
 from longmem_jax.reinforcement.build import Built
 from longmem_jax.reinforcement.learning import UNREAD, AgentState
 from longmem_jax.reinforcement.testing import Tester, in_short
+from longmem_jax.reporting.figures import save
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import METRICS, Writer
 from longmem_jax.training.task import Plan, Step
@@ -103,7 +104,7 @@ class AgentTask:
             self._writer.scalars(step, name, numbers)
         if jax.process_index() == 0:
             figure = figures.learning_curve(self._workdir / METRICS)
-            figure.savefig(self._workdir / 'learning_curve.png')
+            save(figure, self._workdir / 'learning_curve.png')
             self._writer.figure('learning_curve', figure, step)
         return result
 
@@ -141,7 +142,7 @@ def finish(
         result[name] = found | {'protocol': protocol}
         progress.say(f'{protocol}: {told(found)}')
     if jax.process_index() == 0:
-        (workdir / 'results.json').write_text(json.dumps(result, indent=1) + '\n')
+        files.write_json(workdir / 'results.json', result)
     return result
 
 

@@ -1,6 +1,9 @@
 """Figures without a display."""
 
 import typing
+from pathlib import Path
+
+from longmem_jax.files import whole_file
 
 if typing.TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,3 +18,9 @@ def figure(width: float, height: float) -> 'Figure':
     empty = matplotlib.figure.Figure(figsize=(width, height), dpi=120, layout='constrained')
     matplotlib.backends.backend_agg.FigureCanvasAgg(empty)
     return empty
+
+
+def save(figure: 'Figure', path: str | Path) -> None:
+    """Writes or replaces the file of a figure as a whole; its name says the format (.png, .pdf)."""
+    with whole_file(path) as partial:
+        figure.savefig(partial, format=Path(path).suffix[1:] or 'png')

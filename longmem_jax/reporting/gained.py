@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from longmem_jax import files
 from longmem_jax.errors import visible
 
 
@@ -90,8 +91,8 @@ def write(tokens: Iterable[Gained], folder: Path, name: str, title: str) -> tupl
             f'{"".join(rows)}</table>'
         )
     text, page = folder / f'{name}.txt', folder / f'{name}.html'
-    text.write_text('\n'.join(lines) + '\n', encoding='utf-8')
+    files.write(text, '\n'.join(lines) + '\n')
     style = 'body{font-family:monospace} td{padding:0 1em} .right{background:#dfd}'
     head = f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{style}</style>'
-    page.write_text(head + ''.join(sections), encoding='utf-8')
+    files.write(page, head + ''.join(sections))
     return text, page

@@ -1,12 +1,12 @@
 """The final table of results, and `results.json`."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from longmem_jax import files
 from longmem_jax.evaluation.floors import Floors
 from longmem_jax.evaluation.result import Result
 from longmem_jax.reporting.progress import Progress
@@ -34,7 +34,7 @@ def write_results(
     }
     for name, result in results.items():
         content[name] = result.as_json() if isinstance(result, Result) else result
-    path.write_text(json.dumps(content, indent=1) + '\n')
+    files.write_json(path, content)
 
 
 def in_short(result: Result) -> str:

@@ -4,8 +4,9 @@ import dataclasses
 import errno
 import json
 import math
+import os
 import re
-import shutil
+import secrets
 import typing
 import zlib
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from tensorboardX import SummaryWriter
 
 from longmem_jax.errors import UsageError
-from longmem_jax.files import whole_file
+from longmem_jax.files import copy, open_own, write
 from longmem_jax.reporting import figures
 
 if typing.TYPE_CHECKING:
@@ -161,7 +162,7 @@ class Writer:
         self._last: dict[str, dict[str, Any]] = {}
         if self._path.exists() and not self._path.is_file():
             raise UsageError(f'{self._path}: is not a file; move it away and run the same command.')
-        if self._folder.exists() and not self._folder.is_dir():
+        if self._folder.is_symlink() or (self._folder.exists() and not self._folder.is_dir()):
             raise UsageError(
                 f'{self._folder}: is not a folder; move it away and run the same command.'
             )
@@ -176,10 +177,11 @@ class Writer:
     def _events(self) -> SummaryWriter:
         """The event writer, opened once the step it resumes from is known."""
         if self._writer is None:
-            # Files are named by the second; one of the same name would be overwritten.
-            files = len(list(self._folder.glob('events*')))
+            # Files are named by the second; one of the same name would be overwritten. A name that
+            # nobody can know cannot be that of a link.
+            files, word = len(list(self._folder.glob('events*'))), secrets.token_hex(4)
             self._writer = SummaryWriter(
-                str(self._folder), purge_step=self._purge, filename_suffix=f'.{files:05}'
+                str(self._folder), purge_step=self._purge, filename_suffix=f'.{files:05}.{word}'
             )
         # Without its thread, which an error ends, it would take ten more events and then wait forever.
         if not self._writer.file_writer.event_writer._worker.is_alive():
@@ -222,8 +224,7 @@ class Writer:
             ends = f'ends at step {last[0]:,}, and the run is at step {step:,}: lines are missing'
             said = f'{said}; it {ends}' if said else ends
         if self._path.exists():
-            with whole_file(self._path) as partial:
-                partial.write_bytes(b''.join(line + b'\n' for line in _chained(kept)))
+            write(self._path, b''.join(line + b'\n' for line in _chained(kept)))
         for row, _ in kept:
             if row['step'] == step and self._purge is not None:
                 self._add(step, row['group'], row)
@@ -235,7 +236,7 @@ class Writer:
         while old.exists():
             copies += 1
             old = self._path.with_name(f'{METRICS}.old-{copies}')
-        shutil.copyfile(self._path, old)
+        copy(self._path, old)
         return old
 
     def last(self, group: str) -> dict[str, Any]:
@@ -253,7 +254,7 @@ class Writer:
         if self._file is None:
             found = _read(self._path).rows  # as a run that goes on has left it
             self._before = _checksum(found[-1][1]) if found else FIRST
-            self._file = self._path.open('ab')
+            self._file = open_own(self._path, 'ab')
         line = {'step': step, 'group': group}
         line |= {name: _plain(value) for name, value in values.items()}
         sealed = _line(line, self._before)
@@ -270,9 +271,10 @@ class Writer:
                 self._events.add_scalar(f'{group}/{name}', float(value), step)
 
     def flush(self) -> None:
-        """Gives all that was written to the system, so that a killed process does not lose it."""
+        """Waits until the metrics are on the disk, which a power cut does not take away."""
         if self._file is not None:
             self._file.flush()
+            os.fsync(self._file.fileno())
         if self._writer is not None:
             self._writer.flush()
 
@@ -338,5 +340,5 @@ def learning_curve(metrics: Path, png: Path) -> 'Figure':
     if shown:
         axes.legend()
     axes.grid(alpha=0.3)
-    figure.savefig(png)
+    figures.save(figure, png)
     return figure

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from longmem_jax import files
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import checksum
@@ -102,7 +103,7 @@ class _Builder:
         """Opens the file of an array of the current shard, empty; never one that a link leads to."""
         path = self._path(name)
         path.unlink(missing_ok=True)
-        return path.open('xb')
+        return files.open_own(path, 'xb')
 
     def close(self) -> None:
         """Closes the files of the current shard, so that nothing is written to them any more."""
@@ -115,6 +116,8 @@ class _Builder:
         index = len(self.manifest['shards'])
         self.close()
         if self.waiting:
+            for name in self._arrays:
+                files.sync(self._path(name))
             sums = {name: checksum(self._path(name)) for name in self._arrays}
             self.manifest['shards'].append({'count': self.waiting, 'sha256': sums})
             verified.remember(

@@ -22,7 +22,7 @@ import numpy as np
 from longmem_jax.config.retrieval import KEY_TYPES
 from longmem_jax.errors import UsageError, say
 from longmem_jax.experiment import Experiment
-from longmem_jax.files import checksum, whole_file
+from longmem_jax.files import checksum, write_json
 from longmem_jax.generation.memory_file import fingerprint
 from longmem_jax.retrieval import verified
 from longmem_jax.untrusted import json_file, schema
@@ -74,8 +74,7 @@ def identity(experiment: Experiment, params: Any) -> dict[str, Any]:
 
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Replaces the manifest of a datastore."""
-    with whole_file(folder / 'manifest.json') as partial:
-        partial.write_text(json.dumps(manifest, indent=1) + '\n')
+    write_json(folder / 'manifest.json', manifest)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from longmem_jax import files
 from longmem_jax.config.retrieval import WITH_CACHE, WITH_NEIGHBOURS
 from longmem_jax.evaluation.result import Result, lanes_text, segment_text
 from longmem_jax.experiment import Experiment
@@ -288,7 +288,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     numbers = experiment.workdir / 'retrieval.json'
     content = {'step': step, 'kind': kind, 'choice': dataclasses.asdict(choice)}
     content |= {name: result.as_json() for name, result in results.items()}
-    numbers.write_text(json.dumps(content, indent=1) + '\n')
+    files.write_json(numbers, content)
     progress.close()
     show(progress, results, {'numbers': numbers})
     # Last, so that nothing that goes wrong in a report can cost the results.

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.errors import UsageError
-from longmem_jax.files import whole_file
 from longmem_jax.untrusted import tensor_file
 
 KEYS = 'keys'  # in the metadata: the digest of the datastore
@@ -50,8 +49,7 @@ def save(path: Path, faiss: Any, index: Any, digest: str) -> None:
         'codes': np.concatenate(codes).reshape(-1, index.code_size),
         'numbers': np.concatenate(numbers),
     }
-    with whole_file(path) as partial:
-        tensor_file.write(partial, arrays, {KEYS: digest})
+    tensor_file.write(path, arrays, {KEYS: digest})
 
 
 def load(path: Path, faiss: Any, index: Any, digest: str, keys: int) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.errors import UsageError
-from longmem_jax.files import whole_file
 from longmem_jax.retrieval.reading import Reader
 from longmem_jax.untrusted import tensor_file
 
@@ -23,8 +22,7 @@ def save_position(path: Path, reader: Reader, **arrays: np.ndarray) -> None:
         'ordinals': reader.ordinals,
         **arrays,
     }
-    with whole_file(path) as partial:
-        tensor_file.write(partial, saved, {})
+    tensor_file.write(path, saved, {})
 
 
 def go_on(path: Path, reader: Reader, like: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

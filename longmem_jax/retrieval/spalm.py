@@ -29,6 +29,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.evaluation.result import Result, lanes_text
 from longmem_jax.experiment import Experiment
+from longmem_jax.files import own_folder
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
@@ -84,8 +85,7 @@ def train(experiment: Experiment, split: str = 'train') -> Path:
     config = experiment.config
     _require_plain(config.model)
     keys = open_keys(experiment)
-    folder = experiment.workdir / 'spalm'
-    folder.mkdir(exist_ok=True)
+    folder = own_folder(experiment.workdir / 'spalm')
     settings = config.retrieval.spalm
     num_steps = settings.num_steps or config.train.num_steps
     progress = Progress(num_steps, log_every=config.train.log_every)

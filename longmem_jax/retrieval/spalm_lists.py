@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.errors import UsageError
-from longmem_jax.files import checksum, whole_file
+from longmem_jax.files import checksum, open_own, own_folder, sync, write_json
 from longmem_jax.retrieval import verified
 from longmem_jax.retrieval.datastore import Datastore
 from longmem_jax.retrieval.own_document import is_own_text, source_of
@@ -131,7 +131,8 @@ def look_up(workdir: Path, keys: Keys, split: str, k: int, report: Callable[[str
     }
     digest = checksum(json.dumps(about, sort_keys=True).encode())[:12]
     folder = workdir / 'spalm_neighbours' / f'{split}-{digest}'
-    folder.mkdir(parents=True, exist_ok=True)
+    own_folder(folder.parent)
+    own_folder(folder)
     lengths = experiment.corpus(split).lengths()
     firsts, shape = firsts_of(lengths), (int(lengths.sum()), k)
     finished, path = folder / 'lists.json', folder / 'numbers.bin'
@@ -140,8 +141,8 @@ def look_up(workdir: Path, keys: Keys, split: str, k: int, report: Callable[[str
             report(f'Neighbours of {split} are from other documents than the token itself.')
         report(f'Looking up {k} neighbours of {shape[0]:,} tokens of {split}: {folder}')
         _search(folder, keys, split, own_text, firsts, shape)
-        with whole_file(finished) as partial:
-            partial.write_text(json.dumps(about | {'sha256': checksum(path)}, indent=1) + '\n')
+        sync(path)
+        write_json(finished, about | {'sha256': checksum(path)})
         (folder / 'progress.safetensors').unlink(missing_ok=True)
     size = path.stat().st_size if path.exists() else 0
     if size != 8 * shape[0] * k:
@@ -168,7 +169,9 @@ def _search(
     if resuming:
         places.seen = go_on(progress, reader, {'seen': places.seen})['seen']
         _require_seen(places.seen, firsts, shape[0], progress)
-    numbers = np.memmap(path, np.int64, 'r+' if resuming else 'w+', shape=shape)
+    mode = 'r+' if resuming else 'w+'
+    with open_own(path, f'{mode}b') as file:
+        numbers = np.memmap(file, np.int64, mode, shape=shape)
     if not resuming:
         numbers[:] = -1
     for count, part in enumerate(map(in_text_order, reader.parts()), 1):

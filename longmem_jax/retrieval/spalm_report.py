@@ -7,14 +7,14 @@ WORKDIR/spalm.txt    tokens with the value of the gate, and neighbours with thei
 
 import functools
 import heapq
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from longmem_jax import files
 from longmem_jax.evaluation.result import Result
-from longmem_jax.reporting.figures import figure
+from longmem_jax.reporting.figures import figure, save
 from longmem_jax.reporting.gained import shown_text
 from longmem_jax.retrieval.gated import Scores
 from longmem_jax.retrieval.spalm_text import Inputs
@@ -79,19 +79,19 @@ class Report:
         edges = np.linspace(0, 1, BINS + 1)
         content = {name: result.as_json() for name, result in results.items()}
         content['gate'] = {'edges': edges.round(6).tolist(), 'tokens': self.counts.tolist()}
-        paths['numbers'].write_text(json.dumps(content, indent=1) + '\n')
+        files.write_json(paths['numbers'], content)
         drawn = figure(5, 3)
         axes = drawn.add_subplot()
         axes.bar(edges[:-1], self.counts / max(self.counts.sum(), 1), 1 / BINS, align='edge')
         axes.set_xlabel('gate: 0 = neighbours only, 1 = model only')
         axes.set_ylabel('share of tokens')
-        drawn.savefig(paths['gate'])
+        save(drawn, paths['gate'])
         lines = []
         for name, heap in self._heaps.items():
             lines.append(f'Tokens that {name} most by their neighbours:\n')
             for item in sorted(heap, reverse=True):
                 lines += _described(item[2], store, tokenizer)
-        paths['neighbours'].write_text('\n'.join(lines) + '\n', encoding='utf-8')
+        files.write(paths['neighbours'], '\n'.join(lines) + '\n')
         return paths
 
 

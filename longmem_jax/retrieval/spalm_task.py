@@ -15,7 +15,7 @@ from longmem_jax.data.lanes import Cursor
 from longmem_jax.devices import sharding
 from longmem_jax.devices.generators import step_key
 from longmem_jax.experiment import Experiment
-from longmem_jax.files import whole_file
+from longmem_jax.files import write_json
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.retrieval import gated
 from longmem_jax.retrieval.gated import Gate, Scores
@@ -322,7 +322,5 @@ class SpalmTask:
         if state.trained.params is not None:
             for path, leaf in jax.tree.leaves_with_path(state.trained.params):
                 arrays['params/' + parameter_path(path)] = leaf
-        with whole_file(self._folder / 'parameters.safetensors') as partial:
-            tensor_file.write(partial, arrays, {})
-        about = json.dumps(dataclasses.asdict(self._about), indent=1)
-        (self._folder / 'about.json').write_text(about + '\n')
+        tensor_file.write(self._folder / 'parameters.safetensors', arrays, {})
+        write_json(self._folder / 'about.json', dataclasses.asdict(self._about))

@@ -4,7 +4,6 @@
 compared. It is not trusted for more than that: what does not fit is compared again.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.errors import UsageError
-from longmem_jax.files import checksum, whole_file
+from longmem_jax.files import checksum, write_json
 from longmem_jax.untrusted import json_file
 
 NAME = 'verified.json'
@@ -39,8 +38,7 @@ def remember(folder: Path, sums: Mapping[str, str]) -> None:
     """Records that files have these checksums; a folder that cannot be written is left as it is."""
     marks = {name: _mark(folder / name, value) for name, value in sums.items()}
     try:
-        with whole_file(folder / NAME) as partial:
-            partial.write_text(json.dumps(_remembered(folder) | marks) + '\n')
+        write_json(folder / NAME, _remembered(folder) | marks, indent=None)
     except OSError:  # then they are compared again next time
         return
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from longmem_jax.errors import UsageError
+from longmem_jax.files import own_folder
 from longmem_jax.training import checksums
 
 
@@ -14,7 +15,7 @@ def folder_of(directory: Path) -> Path:
 def move(directory: Path, step: int) -> None:
     """Moves a checkpoint there, under a name that is free."""
     folder = folder_of(directory)
-    folder.mkdir(exist_ok=True)
+    own_folder(folder)
     copies, target = 0, folder / str(step)
     while target.exists():
         copies += 1

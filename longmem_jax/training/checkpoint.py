@@ -9,7 +9,6 @@ must be mounted.
 """
 
 import contextlib
-import json
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ import orbax.checkpoint as ocp
 from absl import flags
 
 from longmem_jax.errors import UsageError
-from longmem_jax.files import whole_file
+from longmem_jax.files import write_json
 from longmem_jax.training import broken, checksums, restoring, storage, structure
 from longmem_jax.training import identity as identities
 from longmem_jax.training.identity import GoingOn
@@ -152,8 +151,9 @@ class Checkpointer:
                 :16
             ]
         if jax.process_index() == 0 and identities.run_of(self.directory) != self._run:
-            with whole_file(self.directory / identities.RUN_FILE) as partial:
-                partial.write_text(json.dumps({identities.RUN: self._run}) + '\n')
+            write_json(
+                self.directory / identities.RUN_FILE, {identities.RUN: self._run}, indent=None
+            )
         own = {identities.STEP: step, identities.RUN: self._run}
         return identities.plain(self._given.identity | self._going_on.stored() | own)
 

@@ -7,11 +7,12 @@ here has the checksums of all its files in it.
 
 import asyncio
 import json
-import os
 import zlib
 from pathlib import Path
 
 from orbax.checkpoint.path import atomicity, atomicity_types
+
+from longmem_jax import files
 
 CHECKSUMS = 'checksums.json'
 CHUNK = 1 << 22
@@ -35,11 +36,11 @@ def of_files(folder: Path) -> dict[str, int]:
 
 
 def seal(folder: Path) -> None:
-    """Writes the checksums of all files of a folder into it."""
-    with (folder / CHECKSUMS).open('w') as file:
-        json.dump(of_files(folder), file, indent=0)
-        file.flush()
-        os.fsync(file.fileno())
+    """Writes the checksums of all files of a folder into it; then all of it is on the disk."""
+    listed = of_files(folder)
+    files.write_json(folder / CHECKSUMS, listed, indent=0)
+    for path in (*(folder / name for name in listed), *folder.rglob('*/'), folder):
+        files.sync(path)
 
 
 class SealedFolder(atomicity.AtomicRenameTemporaryPath):
@@ -63,6 +64,7 @@ class SealedFolder(atomicity.AtomicRenameTemporaryPath):
         await orbax.finalize()
         await asyncio.to_thread(seal, Path(unsealed))
         unsealed.rename(final)
+        await asyncio.to_thread(files.sync, Path(final).parent)
 
 
 def places(directory: Path, step: int) -> tuple[Path, Path]:

@@ -30,7 +30,7 @@ class Writer(Protocol):
         """Writes scalars under a group such as 'train' or 'speed'."""
 
     def flush(self) -> None:
-        """Gives what was written to the system."""
+        """Waits until the scalars that were written are on the disk."""
 
     def close(self) -> None:
         """Flushes and closes."""

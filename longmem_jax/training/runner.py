@@ -17,6 +17,7 @@ import jax
 
 from longmem_jax import stopping
 from longmem_jax.devices import allocator, processes
+from longmem_jax.files import own_folder
 from longmem_jax.training.checkpoint import Checkpointer
 from longmem_jax.training.record import Progress, Record, Writer
 from longmem_jax.training.task import Metrics, State, Task
@@ -51,6 +52,12 @@ class _Profile:
     def before(self, step: int) -> None:
         """Starts the trace if this is its first step."""
         if self._folder is not None and step == self._begin:
+            for folder in (
+                self._folder,
+                self._folder / 'plugins',
+                self._folder / 'plugins/profile',
+            ):
+                own_folder(folder)
             jax.profiler.start_trace(str(self._folder))
             self._tracing = True
 

@@ -17,6 +17,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from longmem_jax.errors import UsageError
+from longmem_jax.files import whole_file
 from longmem_jax.untrusted import json_file, schema
 
 CHECKSUM = 'sha256'  # its name in the metadata
@@ -106,7 +107,8 @@ def write(path: Path, arrays: Mapping[str, Any], metadata: Mapping[str, str]) ->
     """Writes arrays, and metadata with their checksum; errors as in `safetensors.numpy.save_file`."""
     # safetensors writes the buffer of an array as it is, also of a view.
     plain = {name: np.array(array, order='C') for name, array in arrays.items()}
-    save_file(plain, path, {**metadata, CHECKSUM: checksum(plain)})
+    with whole_file(path) as partial:
+        save_file(plain, partial, {**metadata, CHECKSUM: checksum(plain)})
 
 
 def checksum(arrays: Mapping[str, np.ndarray]) -> str:
