@@ -42,11 +42,11 @@ def whole_file(path: str | Path) -> Iterator[Path]:
       An empty file in the same folder, to be opened by its name; it is deleted if the block fails.
 
     Raises:
-      UsageError: `path` is there and is no file, such as a folder or a device.
+      OSError: as of a file system; also if `path` is there and is a folder, a device or a pipe.
     """
     path = Path(path)
     if path.exists() and not path.is_file():
-        raise UsageError(f'{path}: is there and is not a file; give another name, or move it away.')
+        raise OSError(errno.EEXIST, 'is there and is not a file', str(path))
     partial = path.with_name(f'{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial')
     os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:

@@ -121,7 +121,7 @@ def test_no_link_is_followed(tmp_path):
 def test_what_is_not_a_file_is_not_replaced(tmp_path):
     pipe = tmp_path / 'pipe'
     os.mkfifo(pipe)
-    with pytest.raises(UsageError, match='not a file'):
+    with pytest.raises(OSError, match='not a file'):
         files.write(pipe, 'x')
     with pytest.raises(UsageError, match='Nothing was written'):
         files.open_own(pipe, 'w')

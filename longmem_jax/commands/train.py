@@ -175,6 +175,7 @@ class LanguageModelTask:
             kept = config.copy_and_resolve_references()
             kept.train.restart_lanes = False  # it is said once, not for good
             kept.checkpoint.accept_other_data = False  # it is said once, not for good
+            kept.checkpoint.at = 0  # so is this
             saved.write(kept, path)
 
     def compile(self) -> Step:

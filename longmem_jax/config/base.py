@@ -253,7 +253,8 @@ def base() -> ml_collections.ConfigDict:
         # Steps between checkpoints; at evaluations, unless set. 0 = only at the end, and when a signal
         # stops the run.
         every=0,
-        keep=3,  # number of newest checkpoints that are kept
+        keep=3,  # number of newest checkpoints that are kept; at least two
+        at=0,  # resume from this step and move later checkpoints aside, once; 0 = the newest
         # Resume with other data than the newest checkpoint's, from the first document of the new data.
         accept_other_data=False,
     )

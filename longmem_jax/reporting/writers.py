@@ -188,7 +188,9 @@ class Writer:
             raise OSError(errno.EIO, 'events cannot be written', str(self._folder))
         return self._writer
 
-    def resume(self, step: int, *, again: bool = False, every: int = 0) -> str:
+    def resume(
+        self, step: int, *, again: bool = False, every: int = 0, keep: bool = False
+    ) -> str:
         """Deletes what a killed run wrote after `step`, and lines that are damaged.
 
         The events of the step are written again, since TensorBoard forgets whole steps only.
@@ -197,6 +199,7 @@ class Writer:
           step: the run has its state after this step.
           again: the test of this step comes again, so its rows (`test...`) are deleted, too.
           every: steps from one line to the next; 0 = not known.
+          keep: keep a copy of the file as it was, as where lines are damaged.
 
         Returns:
           What damage was found or is missing, and where the file is as it was; '' if nothing.
@@ -219,6 +222,8 @@ class Writer:
             faults.append(f'left out {len(found.damaged)} damaged lines ({_some(found.damaged)})')
         if found.missing:
             faults.append(f'lines are missing before line {_some(found.missing)}')
+        if keep and len(kept) < len(found.rows):
+            faults.append(f'left out what came after step {step:,}')
         said = f'{"; ".join(faults)}; the file as it was is {self._keep().name}' if faults else ''
         if last := _ends_early([row['step'] for row, _ in kept], step, every):
             ends = f'ends at step {last[0]:,}, and the run is at step {step:,}: lines are missing'

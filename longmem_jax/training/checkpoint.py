@@ -9,6 +9,7 @@ must be mounted.
 """
 
 import contextlib
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,9 +19,10 @@ import jax
 import orbax.checkpoint as ocp
 from absl import flags
 
+from longmem_jax.devices import processes
 from longmem_jax.errors import UsageError
-from longmem_jax.files import write_json
-from longmem_jax.training import broken, checksums, restoring, storage, structure
+from longmem_jax.files import checksum, own_folder, write_json
+from longmem_jax.training import checksums, keeping, restoring, storage, structure
 from longmem_jax.training import identity as identities
 from longmem_jax.training.identity import GoingOn
 from longmem_jax.workdir import Hold
@@ -39,6 +41,7 @@ class Checkpointer:
     Attributes:
       directory: folder of the checkpoints, one sub-folder per step.
       every: steps between checkpoints; 0 = only at the end.
+      went_back: whether later checkpoints were moved aside.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Checkpointer:
         identity: dict[str, Any],
         report: Callable[[str], None],
         going_on: GoingOn | None = GoingOn(),  # noqa: B008
+        at: int = 0,
         otherwise: str = 'Use another --workdir, or the configuration of this one.',
     ):
         """Opens the folder. To write, it holds the folder above, and makes both if needed.
@@ -57,12 +61,14 @@ class Checkpointer:
         Args:
           directory: folder of the checkpoints.
           every: steps between checkpoints; 0 = only where a save is forced.
-          keep: number of newest checkpoints to keep.
+          keep: number of newest checkpoints to keep; at least two, see `keeping.Keep`.
           identity: nested dictionary that a checkpoint must match, such as model and tokenizer.
           report: called with one line when a checkpoint is broken, or differs in what may differ.
           going_on: what counts where training goes on; None = the checkpoints are only read. Then
             nothing in the folder changes, another run may write there, and less than the whole state
             may be asked for.
+          at: the step whose checkpoint is restored, and no later one; 0 = the newest. Where training
+            goes on, later ones are moved aside, once for the same settings.
           otherwise: what the user can do when a checkpoint does not match.
 
         Raises:
@@ -74,7 +80,8 @@ class Checkpointer:
         )
         if jax.process_count() > 1 and BARRIER in flags.FLAGS:
             flags.FLAGS[BARRIER].value = True
-        self._going_on, self._run = going_on, None
+        self._going_on, self._run, self._at = going_on, None, at
+        self._keep, self.went_back = keeping.Keep(keep), False
         self._pending = self._failed = False
         self._hold = self._quiet = self._manager = None
         if going_on is None:
@@ -86,7 +93,7 @@ class Checkpointer:
         self._hold, self._quiet = Hold(directory.parent, report), storage.Quiet()
         try:
             with self._saving():
-                self._manager = _open_to_write(directory, keep)
+                self._manager = _open_to_write(directory, self._keep)
         except BaseException:
             self.close()
             raise
@@ -119,10 +126,17 @@ class Checkpointer:
         """Whether `maybe_save` saves this step without `force`."""
         return self.every > 0 and step % self.every == 0
 
-    def maybe_save(self, step: int, state: Any, *, force: bool = False) -> bool:
+    def maybe_save(self, step: int, state: Any, *, force: bool = False, bad: int = 0) -> bool:
         """Saves in the background if `step` is due or forced, and not saved yet; returns whether.
 
         To be called at every step: it is also where the failure of an earlier save is noticed.
+
+        Args:
+          step: steps taken.
+          state: after them.
+          force: save also if the step is not due.
+          bad: how many of the last steps were not finite. Then only what is forced is saved, and no
+            checkpoint from before them is given up.
 
         Raises:
           UsageError: this or an earlier save failed, because the disk is full or cannot be written, or
@@ -132,8 +146,9 @@ class Checkpointer:
             self._hold.require_there()
             if self._pending and not self._manager.is_saving_in_progress():
                 self.wait()
-            if not (force or self.due(step)) or step in self.steps():
+            if not (force or (self.due(step) and not bad)) or step in self.steps():
                 return False
+            self._keep.proven = step - bad - 1
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -151,9 +166,8 @@ class Checkpointer:
                 :16
             ]
         if jax.process_index() == 0 and identities.run_of(self.directory) != self._run:
-            write_json(
-                self.directory / identities.RUN_FILE, {identities.RUN: self._run}, indent=None
-            )
+            about = identities.about(self.directory) | {identities.RUN: self._run}
+            write_json(self.directory / identities.RUN_FILE, about, indent=None)
         own = {identities.STEP: step, identities.RUN: self._run}
         return identities.plain(self._given.identity | self._going_on.stored() | own)
 
@@ -189,13 +203,58 @@ class Checkpointer:
         if self._going_on is None:
             self._report(f'Checkpoint {step} is broken ({reason}); the one before it is used.')
             return
+        folder = keeping.folder_of(self.directory)
+        self._move([step], folder)
         self._report(
-            f'Checkpoint {step} is broken ({reason}); it was moved to '
-            f'{broken.folder_of(self.directory)}/{step} and the one before it is used.'
+            f'Checkpoint {step} is broken ({reason}); it was moved to {folder}/{step} and the one '
+            'before it is used.'
         )
-        if jax.process_index() == 0:
-            broken.move(self.directory, step)
+
+    def _move(self, steps: list[int], folder: Path) -> None:
+        """Moves checkpoints to a folder; no process goes on before it is done."""
+
+        def move() -> None:
+            for step in reversed(steps if jax.process_index() == 0 else []):
+                keeping.move(self.directory, step, folder)
+
+        processes.one_first(move)
         self._manager.reload()
+
+    def _go_back(self, at: int) -> int | None:
+        """Moves the checkpoints after step `at` aside; None if the run did so before.
+
+        A command that a cluster starts again must not lose what the run has trained since.
+        """
+        settings = json.dumps(identities.plain(self._going_on.stored())).encode()
+        mark = [at, checksum(settings)[:16]]
+        about = identities.about(self.directory)
+        if processes.from_first(about.get(identities.BACK) == mark):
+            self._report(
+                f'config.checkpoint.at = {at}: the run went back there before, with these settings; '
+                'resuming from its newest checkpoint.'
+            )
+            return None
+        self._require_step(at)
+        later, folder = (
+            [step for step in self.steps() if step > at],
+            keeping.left_of(self.directory),
+        )
+        self._move(later, folder)
+        self.went_back = bool(later)
+        if later:
+            listed = ', '.join(map(str, later))
+            self._report(f'Back to step {at}: the checkpoints {listed} were moved to {folder}.')
+        if jax.process_index() == 0:
+            about[identities.BACK] = mark
+            write_json(self.directory / identities.RUN_FILE, about, indent=None)
+        return at
+
+    def _require_step(self, at: int) -> None:
+        if at not in self.steps():
+            raise UsageError(
+                f'{self.directory}: no checkpoint of step {at}; there are '
+                f'{", ".join(map(str, self.steps())) or "none"} (config.checkpoint.keep keeps more).'
+            )
 
     def restore(self, abstract: Any, at: int | None = None) -> tuple[Any, int] | None:
         """Restores the newest intact checkpoint, or that of a step.
@@ -203,7 +262,7 @@ class Checkpointer:
         Args:
           abstract: the state as `jax.ShapeDtypeStruct` with shardings; where checkpoints are only
             read, a dictionary with some of its fields is enough.
-          at: the step; None = the newest.
+          at: the step; None = that of the run, or the newest.
 
         Returns:
           state, step; None if there never was a checkpoint.
@@ -213,13 +272,11 @@ class Checkpointer:
             differs), it is whole but has another structure, or all are broken, now or in an earlier
             attempt; there is none of step `at`.
         """
+        if at is None and self._at:
+            at = self._at if self._going_on is None else self._go_back(self._at)
         steps = self.steps()
         if at is not None:
-            if at not in steps:
-                raise UsageError(
-                    f'{self.directory}: no checkpoint of step {at}; there are '
-                    f'{", ".join(map(str, steps)) or "none"} (config.checkpoint.keep keeps more).'
-                )
+            self._require_step(at)
             steps = [at]
         for step in reversed(steps):
             found = restoring.restore(self._manager, self._given, step, abstract)
@@ -227,7 +284,7 @@ class Checkpointer:
                 self._run = found.run
                 return found.state, step
             self._put_aside(step, found.broken)
-        broken.require_none(self.directory, steps, at, moved=self._going_on is not None)
+        keeping.require_none(self.directory, steps, at, moved=self._going_on is not None)
         return None
 
     def require_format(self) -> None:
@@ -241,11 +298,17 @@ class Checkpointer:
             identities.require_format(saved, self._given.identity, where)
 
 
-def _open_to_write(directory: Path, keep: int) -> ocp.CheckpointManager:
+def _open_to_write(directory: Path, keep: keeping.Keep) -> ocp.CheckpointManager:
+    for path in own_folder(directory).iterdir():
+        if path.is_symlink() and path.name[:1].isdecimal():
+            raise UsageError(
+                f'{path}: is a symbolic link, and a run deletes checkpoints. Nothing was changed; put '
+                'the folder itself there, or move the link away, and run the same command.'
+            )
     return ocp.CheckpointManager(
         directory.resolve(),
         options=ocp.CheckpointManagerOptions(
-            max_to_keep=keep,
+            preservation_policy=keep,
             create=True,
             cleanup_tmp_directories=True,
             enable_async_checkpointing=True,
@@ -272,6 +335,7 @@ def of_run(
         identity=identity,
         report=report,
         going_on=going_on,
+        at=settings.at,
     )
 
 

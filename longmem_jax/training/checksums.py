@@ -7,20 +7,29 @@ here has the checksums of all its files in it.
 
 import asyncio
 import json
+import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from orbax.checkpoint.path import atomicity, atomicity_types
 
 from longmem_jax import files
+from longmem_jax.errors import UsageError
 
 CHECKSUMS = 'checksums.json'
 CHUNK = 1 << 22
+# A file that is not there, or has become something else; all other faults may be gone next time.
+GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
-def _checksum(path: Path) -> int:
+def _checksum(path: Path, *, anew: bool = False) -> int:
+    """CRC-32 of a file; `anew`: of what the disk has, as far as the system can be asked for that."""
     value = 0
     with path.open('rb') as file:
+        if anew and hasattr(os, 'posix_fadvise'):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         while chunk := file.read(CHUNK):
             value = zlib.crc32(chunk, value)
     return value
@@ -78,20 +87,63 @@ def list_of(directory: Path, step: int) -> Path | None:
     return next((path for path in (folder / CHECKSUMS, earlier) if path.exists()), None)
 
 
-def damage(directory: Path, step: int) -> str:
-    """What is wrong with the files of a checkpoint, by its checksums; '' if nothing is."""
+def damage(directory: Path, step: int, report: Callable[[str], None] = lambda line: None) -> str:
+    """What is wrong with the files of a checkpoint, by its checksums; '' if nothing is.
+
+    Damaged is only what was read twice with the same result: bytes are other ones, or a file is missing.
+    Files that are not listed are not of the checkpoint, such as what a desktop leaves in folders.
+
+    Args:
+      directory, step: of the checkpoint.
+      report: called with a line if there are other files in it.
+
+    Raises:
+      UsageError: a file cannot be read just now, or was read differently twice; nothing is known.
+    """
+    try:
+        found = _damage(directory, step, report)
+        again = found and _damage(directory, step, lambda _: None, anew=True)
+    except OSError as error:
+        raise unknown(directory, step, error) from error
+    if found != again:
+        raise unknown(
+            directory, step, f'read twice: first {found}, then {again or "nothing wrong"}'
+        )
+    return found
+
+
+def unknown(directory: Path, step: int, why: Any) -> UsageError:
+    """The error for a checkpoint of which is not known whether it is damaged."""
+    return UsageError(
+        f'{directory}: checkpoint {step} cannot be read ({why}). It may be whole, so nothing was moved. '
+        'Correct this and run the same command; or set --config.checkpoint.at=STEP to use another.'
+    )
+
+
+def _damage(
+    directory: Path, step: int, report: Callable[[str], None], *, anew: bool = False
+) -> str:
+    """See `damage`; `anew`: from the disk, not from the memory of the system."""
     listed = list_of(directory, step)
     if listed is None:
         return ''
+    folder = directory / str(step)
     try:
-        expected, actual = json.loads(listed.read_bytes()), of_files(directory / str(step))
-    except (OSError, ValueError, RecursionError) as error:
-        return f'{listed.name} or a file that it lists cannot be read, {type(error).__name__}'
-    if not isinstance(expected, dict):
+        expected = json.loads(listed.read_bytes())
+    except (*GONE, ValueError, RecursionError) as error:
+        return f'{listed.name} cannot be read, {type(error).__name__}'
+    if not isinstance(expected, dict) or any('..' in name.split('/') for name in expected):
         return f'{listed.name} is not a list of checksums'
-    for name in sorted({*expected, *actual}):
-        if name not in actual:
+    for name, checksum in sorted(expected.items()):
+        try:
+            if _checksum(folder / name, anew=anew) != checksum:
+                return f'{name} was changed or truncated'
+        except (*GONE, ValueError):  # or no name that a file can have
             return f'{name} is missing'
-        if actual[name] != expected.get(name):
-            return f'{name} was changed or truncated'
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob('*') if path.is_file()}
+    if others := sorted(there - {*expected, CHECKSUMS}):
+        more = f' and {len(others) - 3} more' if len(others) > 3 else ''
+        report(
+            f'Checkpoint {step} also holds {", ".join(others[:3])}{more}, not of it: left alone.'
+        )
     return ''

@@ -17,6 +17,7 @@ from longmem_jax.files import checksum
 DATA, SETTINGS, STEP, RUN = OWN = ('data', 'settings', 'step', 'run')
 MODEL = 'config.model'
 RUN_FILE = 'run.json'  # which run a folder of checkpoints is of
+BACK = 'back'  # there: to which step the run went back, and with which settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,10 +65,16 @@ def model_of(config: Any) -> dict[str, Any]:
 
 def run_of(directory: Path) -> str | None:
     """The run that a folder of checkpoints is of; None if that is not known."""
+    return about(directory).get(RUN)
+
+
+def about(directory: Path) -> dict[str, Any]:
+    """What `run.json` says of a folder of checkpoints; {} if nothing can be read."""
     try:
-        return json.loads((directory / RUN_FILE).read_bytes())[RUN]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+        found = json.loads((directory / RUN_FILE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
@@ -11,14 +12,18 @@ import numpy as np
 from longmem_jax.devices.hardware import peak_flops
 from longmem_jax.errors import UsageError
 from longmem_jax.training.branches import is_report
+from longmem_jax.training.keeping import way_back
 from longmem_jax.training.task import Metrics, Step, Task
 
 
 class Writer(Protocol):
     """Where metrics go; `reporting.writers.Writer` is one."""
 
-    def resume(self, step: int, *, again: bool = False) -> str:
-        """Deletes what was written after `step`, with `again` also its test; what was damaged, or ''."""
+    def resume(self, step: int, *, again: bool = False, keep: bool = False) -> str:
+        """Deletes what was written after `step`, with `again` also its test; what was damaged, or ''.
+
+        With `keep` the file as it was is kept, as where something was damaged.
+        """
 
     def last(self, group: str) -> dict[str, Any]:
         """The newest scalars of a group when the run was resumed; {} if there are none."""
@@ -141,9 +146,21 @@ class Record:
 
     What is written are the numbers of single steps, the same wherever a run was resumed; what is shown
     are means over the steps since the last line.
+
+    Attributes:
+      bad: how many of the last steps, up to the last one written, were not finite.
     """
 
-    def __init__(self, task: Task, writer: Writer, progress: Progress, compiled: Step):
+    def __init__(
+        self,
+        task: Task,
+        writer: Writer,
+        progress: Progress,
+        compiled: Step,
+        saved: Callable[[], list[int]] = list,
+    ):
+        """`saved` gives the steps with a checkpoint, for the message after too many bad steps."""
+        self._saved, self.bad = saved, 0
         self._task, self._writer, self._progress = task, writer, progress
         self._meter, self._speed, self._means = _Meter(compiled), '', _Means()
         self._waiting: tuple[int, Metrics] | None = None
@@ -167,11 +184,12 @@ class Record:
         metrics = jax.device_get(metrics)
         self._meter.add({name: metrics.pop(name) for name in list(metrics) if is_report(name)})
         metrics = by_head(metrics)
-        bad = int(metrics.get('skipped', 0))
+        bad = self.bad = int(metrics.get('skipped', 0))
         if bad >= plan.max_bad_steps:
             raise UsageError(
                 f'{bad} steps in a row were not finite (config.train.max_bad_steps = '
-                f'{plan.max_bad_steps}); {plan.remedy}. Nothing of these steps was kept.'
+                f'{plan.max_bad_steps}); {plan.remedy}. Nothing of these steps was kept. '
+                f'{way_back(self._saved(), step, bad)}.'
             )
         self._warn(step, metrics)
         shown = self._means.add(metrics)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from longmem_jax.devices import processes
 from longmem_jax.errors import UsageError
 from longmem_jax.training import checksums, structure
 from longmem_jax.training import identity as identities
@@ -65,14 +66,14 @@ def restore(manager: ocp.CheckpointManager, given: Given, step: int, abstract: A
         structure.
     """
     where = f'{given.directory}: checkpoint {step}'
-    if reason := checksums.damage(given.directory, step):
+    if reason := _damage(given, step):
         return Found(reason)
     sealed = checksums.list_of(given.directory, step) is not None
     try:
         saved = identity_of(manager, step)
         shapes = structure.saved_in(given.directory / str(step))
     except Exception as error:
-        return Found(_in_short(error))
+        return _failed(error, where, sealed)
     if reason := _compare(given, saved, step, where, sealed):
         return Found(reason)
     asked = structure.asked_for(abstract)
@@ -81,11 +82,7 @@ def restore(manager: ocp.CheckpointManager, given: Given, step: int, abstract: A
     try:
         state = _read(manager, step, abstract, part=shapes.keys() != asked.keys())
     except Exception as error:
-        if not sealed:
-            return Found(_in_short(error))
-        raise UsageError(
-            f'{where} is intact, but cannot be restored ({_in_short(error)}); nothing was changed.'
-        ) from error
+        return _failed(error, where, sealed)
     if (held := _step_of(state, step)) != step:
         return Found(f'it holds step {held}')
     if not given.only_read and (lines := identities.other_settings(saved, given.going_on)):
@@ -95,6 +92,29 @@ def restore(manager: ocp.CheckpointManager, given: Given, step: int, abstract: A
         state = state.replace(cursor=jax.tree.map(lambda leaf: leaf * 0, state.cursor))
     run = saved.get(identities.RUN) or identities.run_of(given.directory)
     return Found(state=state, run=run)
+
+
+def _damage(given: Given, step: int) -> str:
+    """`checksums.damage`, read by process 0 for all: they must not differ in what they do."""
+    found, fault = '', ''
+    if jax.process_index() == 0:
+        try:
+            found = checksums.damage(given.directory, step, given.report)
+        except UsageError as error:
+            fault = str(error)
+    found, fault = processes.from_first([found, fault])
+    if fault:
+        raise UsageError(fault)
+    return found
+
+
+def _failed(error: Exception, where: str, sealed: bool) -> Found:
+    """Broken, if there are no checksums that say otherwise; raises `UsageError` where there are."""
+    if sealed:
+        raise UsageError(
+            f'{where} is intact, but cannot be restored ({_in_short(error)}); nothing was changed.'
+        ) from error
+    return Found(_in_short(error))
 
 
 def _compare(given: Given, saved: Any, step: int, where: str, sealed: bool) -> str:

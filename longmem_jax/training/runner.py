@@ -134,8 +134,10 @@ def _run(context: _Context, start: tuple[State, int] | None) -> Ended:
         )
     state, step = start or _restore(task, saver, progress)
     finished = step >= num_steps
-    if damage := context.writer.resume(step, again=finished, every=task.plan.log_every):
-        progress.say(damage)
+    if said := context.writer.resume(
+        step, again=finished, every=task.plan.log_every, keep=saver.went_back
+    ):
+        progress.say(said)
     here = _devices(state)
     if told := _moved(context.writer.last('compile'), here):
         progress.say(told)
@@ -238,7 +240,7 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
     context.writer.scalars(first, 'compile', told)
     if signum := stopping.asked(now=True) or _evaluate_missed(context, state, first):
         return state, first, signum
-    record = Record(task, context.writer, context.progress, compiled)
+    record = Record(task, context.writer, context.progress, compiled, saver.steps)
     profile = _Profile(context.profile, first, context.progress.say)
     step, evaluated = first, first
     for inputs in itertools.islice(task.batches(state), plan.num_steps - first):
@@ -258,7 +260,7 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
             context.writer.flush()
         paused = time.monotonic()
         # Before the evaluation, which may take long or be stopped.
-        saver.maybe_save(step, state)
+        saver.maybe_save(step, state, bad=record.bad)
         if evaluating:
             evaluated = step
             if signum := _evaluate(context, state, step):
@@ -267,7 +269,7 @@ def _take_steps(context: _Context, state: State, first: int) -> tuple[State, int
     record.write()
     context.writer.flush()
     profile.close(step)
-    saver.maybe_save(step, state, force=step > first)
+    saver.maybe_save(step, state, force=step > first, bad=record.bad)
     if not signum and step > 0:
         missed = evaluated < step or not context.writer.has(step, plan.evaluated)
         if processes.from_first(missed):
