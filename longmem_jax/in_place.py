@@ -39,7 +39,8 @@ class InPlace(Protocol):
         """The same with zeros in the rows that cannot be read; leaves may have axes before [batch]."""
 
 
-def _in_place(part: Any) -> bool:
+def is_in_place(part: Any) -> bool:
+    """Whether a part of a state is not copied."""
     return isinstance(part, InPlace)
 
 
@@ -53,9 +54,9 @@ def reset_lanes(lanes: jax.Array, initial: State, state: State) -> State:
     """
 
     def select(initial: Any, state: Any) -> Any:
-        return state.reset(lanes) if _in_place(state) else select_lanes(lanes, initial, state)
+        return state.reset(lanes) if is_in_place(state) else select_lanes(lanes, initial, state)
 
-    return jax.tree.map(select, initial, state, is_leaf=_in_place)
+    return jax.tree.map(select, initial, state, is_leaf=is_in_place)
 
 
 def keep_state(state: State, tokens: int) -> tuple[State, Any]:
@@ -69,8 +70,8 @@ def keep_state(state: State, tokens: int) -> tuple[State, Any]:
       The state that the step must read, so that nothing is overwritten before it is kept; and what
       `restore_state` needs.
     """
-    parts, structure = jax.tree.flatten(state, is_leaf=_in_place)
-    pairs = [part.keep(tokens) if _in_place(part) else (part, part) for part in parts]
+    parts, structure = jax.tree.flatten(state, is_leaf=is_in_place)
+    pairs = [part.keep(tokens) if is_in_place(part) else (part, part) for part in parts]
     read = structure.unflatten(part for part, _ in pairs)
     return jax.lax.optimization_barrier((read, structure.unflatten(kept for _, kept in pairs)))
 
@@ -79,9 +80,9 @@ def restore_state(finite: jax.Array, state: State, kept: Any) -> State:
     """The memories after a step if it was `finite` (bool scalar), else those given to `keep_state`."""
 
     def select(new: Any, old: Any) -> Any:
-        return new.restore(~finite, old) if _in_place(new) else jnp.where(finite, new, old)
+        return new.restore(~finite, old) if is_in_place(new) else jnp.where(finite, new, old)
 
-    return jax.tree.map(select, state, kept, is_leaf=_in_place)
+    return jax.tree.map(select, state, kept, is_leaf=is_in_place)
 
 
 def readable_state(state: State) -> State:
@@ -90,5 +91,5 @@ def readable_state(state: State) -> State:
     Rows of earlier documents may still be there; they must not leave in a file.
     """
     return jax.tree.map(
-        lambda part: part.readable() if _in_place(part) else part, state, is_leaf=_in_place
+        lambda part: part.readable() if is_in_place(part) else part, state, is_leaf=is_in_place
     )

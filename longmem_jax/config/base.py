@@ -12,12 +12,21 @@ from ml_collections import config_dict
 from longmem_jax.config.recipes import section
 from longmem_jax.data.text_files import FRACTIONS
 
-# Section and field that follow the field of another section until they are set themselves.
+EVERY = 1000  # steps between evaluations
+# Section and field that follow the field of another section until they are set themselves; and the value
+# where that field is 0: a run that is not evaluated is saved all the same.
 FOLLOWS = (
-    ('evaluate', 'segment_length', 'train', 'segment_length'),
-    ('retrieval', 'context', 'evaluate', 'context'),
-    ('checkpoint', 'every', 'train', 'evaluate_every'),
+    ('evaluate', 'segment_length', 'train', 'segment_length', 0),
+    ('retrieval', 'context', 'evaluate', 'context', 0),
+    ('checkpoint', 'every', 'train', 'evaluate_every', EVERY),
 )
+
+
+def followed(config: Any, other: str, source: str, instead: int) -> config_dict.FieldReference:
+    """A reference to a whole number of a section that is at least 0; to `instead` where it is 0."""
+    field = config[other].get_oneway_ref(source)
+    # Of references there is only arithmetic: the quotient is -1 for 0, else 0.
+    return field - (field - 1) // 2**62 * instead if instead else field
 
 
 def base() -> ml_collections.ConfigDict:
@@ -145,7 +154,7 @@ def base() -> ml_collections.ConfigDict:
         gradient_segments=0,  # only the last N of these have a gradient; 0 = all
         remat=False,  # keep only the memories between segments for the backward pass
         log_every=50,  # steps between lines of metrics; 0 = only at the end
-        evaluate_every=1000,  # steps between scores of the validation split; 0 = only at the end
+        evaluate_every=EVERY,  # steps between scores of the validation split; 0 = only at the end
         seed=0,  # seed of initial parameters, dropout and other draws
         # Generator of a step's draws, such as dropout: 'threefry', or 'rbg', that of the hardware:
         # nearly free on TPUs, but other numbers on another mesh.
@@ -250,8 +259,8 @@ def base() -> ml_collections.ConfigDict:
         test_episodes=256,  # new episodes of the final test; drawn actions, then most likely ones
     )
     config.checkpoint = config_dict.create(
-        # Steps between checkpoints; at evaluations, unless set. 0 = only at the end, and when a signal
-        # stops the run.
+        # Steps between checkpoints; at evaluations, unless set, or 1,000 where there are none. 0 = only
+        # at the end, and when a signal stops the run.
         every=0,
         keep=3,  # number of newest checkpoints that are kept; at least two
         at=0,  # resume from this step and move later checkpoints aside, once; 0 = the newest
@@ -266,8 +275,8 @@ def base() -> ml_collections.ConfigDict:
         memory=1,  # divides the entries of memories
     )
     config.notes = ()  # what a recipe had to change from its paper, and why
-    for name, field, other, source in FOLLOWS:
-        config[name][field] = config[other].get_oneway_ref(source)
+    for name, field, *others in FOLLOWS:
+        config[name][field] = followed(config, *others)
     return config
 
 

@@ -30,7 +30,7 @@ ABOVE_0 = {
 }
 AT_LEAST_0 = {
     'train': ('log_every', 'evaluate_every'),  # 0 = at the end only
-    'checkpoint': ('every',),  # 0 = at the end, and when stopped
+    'checkpoint': ('every', 'at'),  # 0 = at the end, and when stopped; the newest
 }
 # Steps are counted in int32.
 LARGEST = {

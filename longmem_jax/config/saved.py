@@ -14,7 +14,7 @@ from typing import Any
 import ml_collections
 
 from longmem_jax.config import earlier
-from longmem_jax.config.base import FOLLOWS, base
+from longmem_jax.config.base import FOLLOWS, base, followed
 from longmem_jax.errors import UsageError, nearest, say
 from longmem_jax.files import write_json
 from longmem_jax.models.kinds import KINDS
@@ -70,9 +70,10 @@ def restored(content: Any, where: str) -> ml_collections.ConfigDict:
     expected['model'] = layers | {name: {} for name in KINDS if name in content['model']}
     checked = _section(content, expected, 'config', where)
     config = ml_collections.ConfigDict(earlier.completed_config(checked))
-    for section, field, other, source in FOLLOWS:
-        if config[section][field] == config[other][source]:
-            config[section][field] = config[other].get_oneway_ref(source)
+    for section, field, *others in FOLLOWS:
+        reference = followed(config, *others)
+        if config[section][field] == reference.get():
+            config[section][field] = reference
     return config
 
 

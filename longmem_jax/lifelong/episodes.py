@@ -29,7 +29,7 @@ from longmem_jax.lifelong.meta_gradient import (
     split,
 )
 from longmem_jax.lifelong.rows import Rows, take
-from longmem_jax.training.step import keep_finite
+from longmem_jax.training.step import all_finite, keep_finite
 
 # The paper's values for text classification; for relations, a batch is 4 rows, `replay_every` 1,600.
 SETTINGS = dict(
@@ -281,6 +281,7 @@ def learn(
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
     updates, optimizer = plan.optimizer.update(found_gradient, state.optimizer, state.params)
     params = optax.apply_updates(state.params, updates)
+    finite &= all_finite(params, optimizer)
     params, optimizer = keep_finite(
         finite & taken, (params, optimizer), (state.params, state.optimizer)
     )

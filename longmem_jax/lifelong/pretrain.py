@@ -29,7 +29,7 @@ from longmem_jax.lifelong import encoders
 from longmem_jax.lifelong.data.texts import Marked, Texts
 from longmem_jax.lifelong.rows import Inputs, inputs
 from longmem_jax.pretrained import export
-from longmem_jax.training.step import keep_finite
+from longmem_jax.training.step import all_finite, keep_finite
 
 SETTINGS = dict(
     vocab_size=8_000,  # of a WordPiece vocabulary that is learned from the texts
@@ -228,7 +228,7 @@ def train(
         )
         updates, new_state = optimizer.update(gradients, state, params)
         new = optax.apply_updates(params, updates), new_state
-        finite = jnp.isfinite(loss) & jnp.isfinite(optax.global_norm(gradients))
+        finite = jnp.isfinite(loss) & jnp.isfinite(optax.global_norm(gradients)) & all_finite(*new)
         return *keep_finite(finite, new, (params, state)), parts
 
     state, losses = optimizer.init(params), []

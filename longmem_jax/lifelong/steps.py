@@ -10,7 +10,7 @@ from longmem_jax.lifelong.chunks import in_chunks
 from longmem_jax.lifelong.learner import LearnerState
 from longmem_jax.lifelong.network import Network
 from longmem_jax.lifelong.rows import Rows, take
-from longmem_jax.training.step import keep_finite
+from longmem_jax.training.step import all_finite, keep_finite
 
 
 class Batch(NamedTuple):
@@ -122,6 +122,7 @@ def update(
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
     updates, new_state = optimizer.update(gradient, optimizer_state, params)
     new = (optax.apply_updates(params, updates), new_state)
+    finite &= all_finite(*new)
     return Update(*keep_finite(finite & wanted, new, (params, optimizer_state)), finite, norm)
 
 

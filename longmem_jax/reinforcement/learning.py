@@ -17,7 +17,7 @@ from longmem_jax.reinforcement.environments.interface import Environment
 from longmem_jax.reinforcement.reading import learnable, most_starts, read
 from longmem_jax.reinforcement.returns import advantages
 from longmem_jax.training.optimizer import freeze, updates_made
-from longmem_jax.training.step import average_in, count, keep_finite
+from longmem_jax.training.step import all_finite, average_in, count, keep_finite
 
 KEPT = 0.9  # share of what is known of episodes that a step keeps: metrics are of about ten steps
 
@@ -225,6 +225,7 @@ def make_step(
         before = (state.params, state.optimizer)
         learned, metrics = learn(before, state.lanes.memory, rollout, acted, learning)
         finite = jnp.isfinite(metrics['loss']) & jnp.isfinite(metrics['grad_norm'])
+        finite &= all_finite(*learned, lanes.memory)
         (params, optimizer_state), lanes = keep_finite(
             finite, (learned, lanes), (before, state.lanes)
         )

@@ -24,7 +24,7 @@ from longmem_jax.retrieval.spalm_lists import Lists
 from longmem_jax.retrieval.spalm_text import Inputs, Text, stacked
 from longmem_jax.segment import Aux, read_segments
 from longmem_jax.training.optimizer import make_optimizer, parameter_path
-from longmem_jax.training.step import average_in, keep_finite
+from longmem_jax.training.step import all_finite, average_in, keep_finite
 from longmem_jax.training.task import Metrics, Plan, Step
 from longmem_jax.untrusted import tensor_file
 
@@ -276,6 +276,7 @@ class SpalmTask:
         trained = optax.apply_updates(state.trained, updates)
         if trained.params is not None:
             trained = trained.replace(params=average_in(trained.params, statistics))
+        finite &= all_finite(trained, optimizer, memory)
         trained, optimizer, memory = keep_finite(
             finite,
             (trained, optimizer, jax.lax.stop_gradient(memory)),

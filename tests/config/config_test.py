@@ -121,6 +121,9 @@ def test_examples_of_layers_are_short():
 def test_zero_steps_between_things_mean_only_at_the_end():
     config = base()
     config.train.evaluate_every = config.train.log_every = 0
+    assert checks.find_faults(config, 1) == []
+    assert config.checkpoint.every == 1000, 'a run without evaluations must be saved all the same'
+    config.checkpoint.every = 0
     assert checks.find_faults(config, 1) == [] and config.checkpoint.every == 0
 
 

@@ -400,13 +400,20 @@ def test_as_many_steps_before_a_test_as_in_training():
     assert 'Note' not in ''.join(episodes.make(make_plan(adapt_steps=-1)).schedule(33))
 
 
+class Faulty(Bag):
+    """An encoder of which a text with token 10 is not finite."""
+
+    def encode(self, params, inputs, key=None):
+        faulty = params['embedding'].at[10].set(jnp.nan)
+        return super().encode({**params, 'embedding': faulty}, inputs, key)
+
+
 def test_a_step_that_is_not_finite_is_skipped_and_counted():
     plan, stream = make_plan(optimizer=optax.adam(0.1)), make_stream(33)
+    plan = plan._replace(network=Network(Faulty(11, 3, 5), heads.Classes(3)))
     tokens = stream.tokens.at[:, :].set(jnp.where(stream.tokens == 10, 9, stream.tokens))
     stream = stream.replace(tokens=tokens.at[10, 0].set(10))  # in the support of the third episode
     state = episodes.init(plan, jax.random.key(3))
-    embedding = state.params['encoder']['embedding'].at[10].set(jnp.nan)
-    state.params['encoder']['embedding'] = embedding
     observe, states = episodes.make(plan).observe, [state]
     for _ in range(4):
         state, metrics = observe(state, stream)

@@ -1,7 +1,9 @@
 """Checkpoints: saved states are restored on any mesh; broken ones are set aside and reported."""
 
 import dataclasses
+import errno
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -16,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from longmem_jax.config.base import base
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
-from longmem_jax.training import checksums
+from longmem_jax.training import checksums, restoring
 from longmem_jax.training.checkpoint import Checkpointer
 from longmem_jax.training.identity import (
     GoingOn,
@@ -244,6 +246,129 @@ def test_odd_checksums_are_damage(open_run, mesh, content):
     path.mkdir() if content is None else path.write_text(content)
     require_restored(saver.restore(abstract(make_state(0, mesh, 'data'))), 2, mesh)
     assert len(reports) == 1 and 'checksums.json' in reports[0]
+
+
+def require_nothing_moved(saver, steps=(2, 4)):
+    assert (
+        saver.steps() == [*steps] and not saver.directory.with_name('checkpoints-broken').exists()
+    )
+
+
+@pytest.mark.parametrize('name', ['.DS_Store', 'state/._d', '.nfs0000000123', 'note'])
+def test_files_that_are_not_of_a_checkpoint_are_left_alone(open_run, mesh, name):
+    save(open_run, mesh)
+    saver, reports = open_run()
+    (saver.directory / '4' / name).write_text('of another program')
+    require_restored(saver.restore(abstract(make_state(0, mesh, 'data'))), 4, mesh)
+    assert reports == [f'Checkpoint 4 also holds {name}, not of it: left alone.']
+    require_nothing_moved(saver)
+
+
+@pytest.mark.parametrize('number', [errno.EIO, errno.EACCES, errno.ESTALE, errno.EMFILE])
+def test_what_cannot_be_read_just_now_is_not_damage(open_run, mesh, monkeypatch, number):
+    save(open_run, mesh)
+    saver, reports = open_run()
+
+    def fail(path, **_):
+        raise OSError(number, os.strerror(number), str(path))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(checksums, '_checksum', fail)
+        with pytest.raises(UsageError, match='checkpoint 4 cannot be read.*nothing was moved'):
+            saver.restore(abstract(make_state(0, mesh, 'data')))
+    require_nothing_moved(saver)
+    require_restored(saver.restore(abstract(make_state(0, mesh, 'data'))), 4, mesh)
+    assert reports == []
+
+
+def test_only_what_was_read_twice_is_damage(open_run, mesh, monkeypatch):
+    save(open_run, mesh)
+    saver, _ = open_run()
+    read = checksums._checksum
+    wrong = lambda path, anew=False: read(path) ^ (not anew)  # noqa: E731
+    with monkeypatch.context() as broken:
+        broken.setattr(checksums, '_checksum', wrong)
+        with pytest.raises(
+            UsageError, match='read twice: first .* changed or .*then nothing wrong'
+        ):
+            saver.restore(abstract(make_state(0, mesh, 'data')))
+    require_nothing_moved(saver)
+
+
+@pytest.mark.parametrize('part', ['identity_of', '_read'])
+def test_a_fault_of_the_library_is_not_damage(open_run, mesh, monkeypatch, part):
+    """After all checksums were right."""
+    save(open_run, mesh)
+    saver, _ = open_run()
+
+    def fail(*_, **__):
+        raise ValueError('too many open files')
+
+    monkeypatch.setattr(restoring, part, fail)
+    with pytest.raises(UsageError, match='checkpoint 4 is intact, but cannot be restored'):
+        saver.restore(abstract(make_state(0, mesh, 'data')))
+    require_nothing_moved(saver)
+
+
+@pytest.mark.parametrize('keep, kept', [(1, [6, 8]), (2, [6, 8]), (3, [4, 6, 8])])
+def test_a_checkpoint_that_no_finite_step_followed_pushes_out_no_other(open_run, mesh, keep, kept):
+    saver, _ = open_run(keep=keep)
+    for step in (2, 4, 6, 8):
+        assert saver.maybe_save(step, make_state(step, mesh, 'data'))
+    saver.wait()
+    assert saver.steps() == kept
+    state = make_state(10, mesh, 'data')
+    assert not saver.maybe_save(10, state, bad=1), 'saved while steps were not finite'
+    for step, bad in ((10, 1), (11, 2), (12, 3)):  # as by signals; step 9 was the last finite one
+        assert saver.maybe_save(step, make_state(step, mesh, 'data'), force=True, bad=bad)
+        saver.wait()
+        assert saver.steps() == [*range(8, 10 - 2 * max(keep, 2), -2)][::-1] + [step]
+
+
+def test_going_back_moves_later_checkpoints_aside_once(open_run, mesh):
+    save(open_run, mesh, steps=(2, 4, 6))
+    folder, wanted = None, abstract(make_state(0, mesh, 'data'))
+    for count, settings in enumerate(({'rate': 1}, {'rate': 2})):
+        saver, reports = open_run(at=2, going_on=GoingOn(settings=settings))
+        folder = saver.directory.with_name('checkpoints-left')
+        require_restored(saver.restore(wanted), 2, mesh)
+        assert saver.went_back and saver.steps() == [2]
+        assert any('Back to step 2: the checkpoints 4' in line for line in reports)
+        assert len(list(folder.iterdir())) == 2 + count
+        saver.maybe_save(4, make_state(4, mesh, 'data'))
+        saver.close()
+        # The same command again, as a cluster would start it.
+        saver, reports = open_run(at=2, going_on=GoingOn(settings=settings))
+        require_restored(saver.restore(wanted), 4, mesh)
+        assert not saver.went_back and 'went back there before' in reports[0]
+        saver.close()
+    saver, _ = open_run(at=3)
+    with pytest.raises(UsageError, match='no checkpoint of step 3; there are 2, 4'):
+        saver.restore(wanted)
+    saver.close()
+    saver, _ = open_run(at=2, going_on=None)
+    require_restored(saver.restore(wanted), 2, mesh)
+    assert saver.steps() == [2, 4], 'where checkpoints are only read, none is moved'
+
+
+@pytest.mark.parametrize('name', ['checkpoints', 'checkpoints/4', 'checkpoints/run.json'])
+def test_a_link_in_a_run_changes_nothing_elsewhere(open_run, mesh, tmp_path, name):
+    save(open_run, mesh)
+    path, elsewhere = tmp_path / name, tmp_path / 'elsewhere'
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    files = elsewhere.rglob('*') if elsewhere.is_dir() else [elsewhere]
+    before = {each: each.read_bytes() for each in files if each.is_file()}
+    if name == 'checkpoints/run.json':
+        saver, _ = open_run()
+        saver._going_on, saver._run = GoingOn(), 'another'
+        saver.maybe_save(6, make_state(6, mesh, 'data'))
+        saver.close()
+        assert not path.is_symlink()
+    else:
+        with pytest.raises(UsageError, match=f'{path}: is a symbolic link'):
+            open_run()
+    assert before == {each: each.read_bytes() for each in before}
 
 
 def test_checksums_that_are_missing_are_damage(open_run, mesh):

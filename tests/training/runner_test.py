@@ -86,15 +86,43 @@ class Walk:
         return np.asarray(state['inside'][0])
 
 
-def walk(folder, every=3, identity='walk', at=None, **settings):
-    """Runs a `Walk` in a folder; returns it and how it ended. `at`: a call to what is done there."""
+def walk(folder, every=3, identity='walk', at=None, back=0, **settings):
+    """Runs a `Walk` in a folder; returns it and how it ended.
+
+    `at`: a call to what is done there; `back`: the step to go back to.
+    """
     task, progress = Walk(**settings), Progress(settings.get('num_steps', 10), log_every=1)
     task.writer, task.at = Writer(folder), at or {}
     saver = Checkpointer(
         folder / 'checkpoints', every=every, keep=2, identity={'task': identity},
-        report=progress.say,
+        report=progress.say, at=back,
     )  # fmt: skip
     return task, runner.run(task, saver=saver, writer=task.writer, progress=progress)
+
+
+def test_bad_steps_push_out_no_checkpoint_and_a_run_can_go_back(whole, tmp_path, capsys):
+    with pytest.raises(UsageError, match='2 steps in a row') as caught:
+        walk(tmp_path, every=1, bad=(6, 7))
+    assert folders(tmp_path / 'checkpoints') == [5, 6], 'of bad steps nothing is saved'
+    assert str(caught.value).endswith(
+        'Nothing of these steps was kept. The same command resumes from the checkpoint of step 6, which '
+        'no finite step has followed, so it may be the cause. To go back to one before it, set '
+        '--config.checkpoint.at=5.'
+    )
+    before = (tmp_path / 'metrics.jsonl').read_bytes()
+    task, ended = walk(tmp_path, back=5)
+    assert task.calls[0] == ('begin', 5) and ended.finished
+    np.testing.assert_array_equal(ended.result, whole[1])
+    said = capsys.readouterr().out
+    assert 'the checkpoints 6 were moved' in said
+    assert 'left out what came after step 5; the file as it was is metrics.jsonl.old' in said
+    assert (tmp_path / 'metrics.jsonl.old').read_bytes() == before
+    assert folders(tmp_path / 'checkpoints-left') == [6]
+
+
+def test_a_signal_in_bad_steps_saves_and_keeps_the_last_good_one(tmp_path):
+    task, ended = walk(tmp_path, every=1, bad=(8,), kill_at=8)
+    assert not ended.finished and folders(tmp_path / 'checkpoints') == [7, 9]
 
 
 def lines(folder, group='train'):

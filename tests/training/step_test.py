@@ -184,3 +184,33 @@ def test_a_choice_on_the_device_makes_the_count_of_operations_a_bound():
     assert has_branches(choice.lower(1.0)) and not has_branches(jax.jit(jnp.sin).lower(1.0))
     platform = jax.jit(lambda x: jax.lax.platform_dependent(x, cpu=jnp.sin, default=jnp.cos))
     assert not has_branches(platform.lower(1.0)), 'a platform is not chosen on the device'
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'bfloat16', 'float32'])
+def test_all_that_a_step_writes_must_be_finite(dtype):
+    params = {'kernel': jnp.full((4, 4), 1e10), 'bias': jnp.zeros((3,))}
+    memory = {'rows': jnp.full((5_000,), 60_000, dtype), 'count': jnp.ones((2,), jnp.int32)}
+    key = jax.random.key(0)
+    assert train_step.all_finite(params, {'mean': params}, memory, key)
+    for value in (np.nan, np.inf, -np.inf):
+        for place in ('kernel', 'bias'):
+            broken = {**params, place: params[place].at[0].set(value)}
+            assert not train_step.all_finite(broken, memory)
+            assert not train_step.all_finite(params, {'mean': broken}, memory)
+        rows = memory['rows'].at[7].set(value)
+        assert not train_step.all_finite(params, {**memory, 'rows': rows})
+    huge = {**params, 'bias': params['bias'] + 1e38}
+    assert not train_step.all_finite(huge), 'the next step would overflow'
+
+
+def test_a_step_that_destroys_parameters_is_not_taken():
+    config = small('transformer_xl')
+    config.optimizer.learning_rate = 1e38
+    made = Experiment(config, None, one_device())
+    step = jax.jit(train_step.make_train_step(made.model, made.optimizer, made.schedule, config))
+    state = jax.jit(made.make_state)()
+    after, metrics = step(state, batch(0), state.cursor)
+    assert np.isfinite(metrics['loss']) and np.isfinite(metrics['grad_norm'])
+    assert int(after.skipped) == int(metrics['skipped']) == 1 and int(after.step) == 1
+    for part in ('params', 'optimizer', 'memory'):
+        jax.tree.map(np.testing.assert_array_equal, getattr(state, part), getattr(after, part))
