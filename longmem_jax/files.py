@@ -171,6 +171,13 @@ def probe(folder: Path) -> None:
 
 
 @contextlib.contextmanager
+def temporary(folder: Path, prefix: str) -> Iterator[Path]:
+    """An empty file in a folder, with a name that no other has; it is deleted after the block."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=prefix) as file:
+        yield Path(file.name)
+
+
+@contextlib.contextmanager
 def opened(output: str, otherwise: TextIO) -> Iterator[TextIO]:
     """The file `--output=` to write text to; `otherwise` if there is none.
 

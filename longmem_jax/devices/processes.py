@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from jax.sharding import PartitionSpec as P
 from longmem_jax.devices import lost
 from longmem_jax.errors import UsageError
 from longmem_jax.faults import differing
+from longmem_jax.files import temporary
 
 T = TypeVar('T')
 
@@ -196,10 +196,7 @@ def require_shared(folder: Path) -> None:
         if jax.process_index() == 0:
             name = ''  # of a folder that is only read: nothing waits there
             with contextlib.suppress(OSError):
-                file = made.enter_context(
-                    tempfile.NamedTemporaryFile(dir=folder, prefix='.shared-')
-                )
-                name = Path(file.name).name
+                name = made.enter_context(temporary(folder, '.shared-')).name
             _store().key_value_set(f'{key}/name', name)
         elif (name := _told(f'{key}/name', TOGETHER)) and not _appears(folder / name):
             where = f'process {jax.process_index()} on {socket.gethostname()}: {folder.absolute()}'

@@ -188,9 +188,7 @@ class Writer:
             raise OSError(errno.EIO, 'events cannot be written', str(self._folder))
         return self._writer
 
-    def resume(
-        self, step: int, *, again: bool = False, every: int = 0, keep: bool = False
-    ) -> str:
+    def resume(self, step: int, *, again: bool = False, every: int = 0, keep: bool = False) -> str:
         """Deletes what a killed run wrote after `step`, and lines that are damaged.
 
         The events of the step are written again, since TensorBoard forgets whole steps only.
