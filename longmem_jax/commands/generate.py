@@ -23,6 +23,8 @@ from longmem_jax.generation.text import NONE, TextStream, read_prompt
 from longmem_jax.models.stack import context_of, has_table
 from longmem_jax.reporting.waiting import Waiting
 
+SHOWN = 40  # characters of the end of a prompt
+
 
 class Writer:
     """Continues texts with the newest parameters of a run.
@@ -66,20 +68,20 @@ class Writer:
                 )
         _say(self._conventions.in_words(self.tokenizer))
 
-    def tokens(self, text: bytes) -> np.ndarray:
-        """The tokens of a prompt as it is read, int32 [n]."""
+    def tokens(self, text: bytes) -> tuple[np.ndarray, int]:
+        """The tokens of a prompt as it is read, int32 [n], and how many of them begin any text."""
         if self._template is not None:
             messages = chats.read_messages(text.decode('utf-8', 'replace'))
             text = self._template.render(messages).encode()
-        tokens = self.tokenizer.encode(text)
+        tokens = own = self.tokenizer.encode(text)
         # A chat template writes the first token itself, if the model has one.
         if self._memory is None and (self._template is None or not tokens.size):
             tokens = self._conventions.read(tokens)
-        return tokens
+        return tokens, tokens.size - own.size
 
-    def read(self, text: bytes) -> tuple[Reader, int]:
-        """A reader that has read a prompt, and the number of its tokens."""
-        tokens = self.tokens(text)
+    def read(self, text: bytes) -> tuple[Reader, str]:
+        """A reader that has read a prompt, and in words what it has read."""
+        tokens, begun = self.tokens(text)
         self.fit(tokens.size)
         if self._memory is not None:
             state, pending = self._memory
@@ -91,7 +93,13 @@ class Writer:
             with contextlib.closing(waiting):
                 for count in reader.read_in_parts(tokens[None].astype(np.int32)):
                     waiting.update(count)
-        return reader, tokens.size
+        own = tokens.size - begun
+        said = f'{own:,} prompt {"token" if own == 1 else "tokens"} read'
+        if begun:
+            said += f' after {"the begin token" if begun == 1 else f"{begun} begin tokens"}'
+        if text and self._template is None:
+            said += f'; the text goes on from {visible(_last(text))}'
+        return reader, said
 
     def fit(self, size: int) -> None:
         """Makes a decoder's cache as long as a prompt of `size` tokens needs, and says what it takes.
@@ -167,8 +175,8 @@ def generate(
     text = read_prompt(prompt)
     keeps, pieces = bool(save_state), []
     writer = Writer(experiment, options, load_state=load_state, chat=chat, keeps=keeps)
-    reader, count = writer.read(text)
-    print(f'[step {writer.step}, {count} prompt tokens read]', file=sys.stderr, flush=True)
+    reader, said = writer.read(text)
+    _say(f'step {writer.step}, {said}')
     for piece in writer.pieces(reader):
         pieces.append(piece)
         # Another program that reads it gets it as it is.
@@ -213,15 +221,21 @@ def generate_all(
     writer, found = Writer(experiment, options, load_state=load_state, chat=chat), []
     texts = [example['text'].encode('utf-8', 'replace') for example in examples]
     # At once for all, so that a prompt which is too long is said before hours of others.
-    writer.fit(max((writer.tokens(text).size for text in texts), default=0))
+    writer.fit(max((writer.tokens(text)[0].size for text in texts), default=0))
     with opened(output, out or sys.stdout) as file:
         for number, (example, text) in enumerate(zip(examples, texts, strict=True), 1):
-            reader, count = writer.read(text)
-            _say(f'prompt {number} of {len(examples)}, {count} tokens read')
+            reader, said = writer.read(text)
+            _say(f'prompt {number} of {len(examples)}, {said}')
             found.append(''.join(writer.pieces(reader)))
             line = json.dumps(example | {'continuation': found[-1]}, ensure_ascii=False)
             print(line, file=file, flush=True)
     return found
+
+
+def _last(text: bytes) -> str:
+    """The last characters of a prompt, quoted, as what is written begins in the middle of its line."""
+    whole = text.decode('utf-8', 'replace')
+    return repr(whole) if len(whole) <= SHOWN else f'...{whole[-SHOWN:]!r}'
 
 
 def _say(line: str) -> None:

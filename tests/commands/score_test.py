@@ -127,6 +127,26 @@ def test_several_prompts_are_continued_each_by_itself(experiment, prompts, tmp_p
     assert found == alone == [row['continuation'] for row in rows] and rows[0]['id'] == 3
 
 
+def test_what_was_read_and_where_it_goes_on_is_said(experiment, capsys):
+    """Count the user's tokens, not the begin token, and show the word that is continued."""
+    for prompt, said in (
+        (
+            'def ',
+            "[step 7, 4 prompt tokens read after the begin token; the text goes on from 'def ']",
+        ),
+        (
+            'x' * 50 + 'y\x1b\n',
+            "53 prompt tokens read after the begin token; the text goes on from ...'x",
+        ),
+        ('', '[step 7, 0 prompt tokens read after the begin token]'),
+    ):
+        out = io.StringIO()
+        text = generate.generate(experiment[0], prompt, dict(length=3), out=out)
+        err = capsys.readouterr().err
+        assert said in err and '\x1b' not in err and ("xy\\x1b\\n']" in err) == (len(prompt) > 9)
+        assert out.getvalue() == f'{text}\n', 'nothing but the new text for a program that reads it'
+
+
 def test_reading_a_prompt_in_parts_is_reading_it_at_once(experiment):
     made, params = experiment
     model = made.evaluation_model
