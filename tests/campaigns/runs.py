@@ -24,7 +24,7 @@ from tests.reinforcement.small import small_config as agent_config
 WORDS = ('alpha', 'beta', 'gamma', 'delta')
 PROMPT = 'alpha beta gamma delta ' * 8
 HOST = dict(
-    model_type='gpt2', vocab_size=300, n_layer=2, n_embd=16, n_head=2, n_positions=8,
+    model_type='gpt2', vocab_size=300, n_layer=2, n_embd=16, n_head=2, n_positions=32,
     activation_function='gelu_new',
 )  # fmt: skip
 GOLDENS = Path(__file__).parents[1] / 'goldens'
