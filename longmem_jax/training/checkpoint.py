@@ -10,6 +10,7 @@ must be mounted.
 
 import contextlib
 import json
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,14 +90,28 @@ class Checkpointer:
                 self._manager = ocp.CheckpointManager(
                     directory.resolve(), options=ocp.CheckpointManagerOptions(create=False)
                 )
+                self._require_listed()
             return
         self._hold, self._quiet = Hold(directory.parent, report), storage.Quiet()
         try:
             with self._saving():
                 self._manager = _open_to_write(directory, self._keep)
+                self._require_listed()
         except BaseException:
             self.close()
             raise
+
+    def _require_listed(self) -> None:
+        """Raises `UsageError` if the library, which hides faults, saw none of the checkpoints."""
+        try:
+            there = [name for name in os.listdir(self.directory) if name.isdecimal()]
+        except OSError as error:
+            raise UsageError(f'{self.directory}: cannot be read ({error}).') from error
+        if there and not self.steps():
+            raise UsageError(
+                f'{self.directory}: has {len(there)} checkpoints, but the folder could not be read a '
+                'moment ago. Nothing was changed; run the same command again.'
+            )
 
     @contextlib.contextmanager
     def _saving(self) -> Iterator[None]:

@@ -254,6 +254,17 @@ def require_nothing_moved(saver, steps=(2, 4)):
     )
 
 
+@pytest.mark.parametrize('going_on', [GoingOn(), None], ids=['trains', 'reads'])
+def test_a_folder_that_was_not_listed_is_not_one_without_checkpoints(
+    open_run, mesh, monkeypatch, going_on
+):
+    """Or training would begin at step 0."""
+    save(open_run, mesh)
+    monkeypatch.setattr(Checkpointer, 'steps', lambda _: [])
+    with pytest.raises(UsageError, match='has 2 checkpoints, but the folder could not be read'):
+        open_run(going_on=going_on)
+
+
 @pytest.mark.parametrize('name', ['.DS_Store', 'state/._d', '.nfs0000000123', 'note'])
 def test_files_that_are_not_of_a_checkpoint_are_left_alone(open_run, mesh, name):
     save(open_run, mesh)
