@@ -101,7 +101,8 @@ def summary(steps: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
 
 def most_memory(side: dict[str, Any] | None) -> str:
     """Most MiB that a side had resident, '' if there is none."""
-    return f'{max(step["most"] for step in side["steps"]):.0f}' if side else ''
+    steps = (side or {}).get('steps', ())
+    return f'{max(step["most"] for step in steps):.0f}' if steps else ''
 
 
 def ratios(peer: dict[str, dict[str, float]], ours: dict[str, dict[str, float]]) -> dict[str, Any]:

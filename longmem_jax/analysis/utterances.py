@@ -18,6 +18,7 @@ from absl import flags
 from longmem_jax.analysis import continuous_figures as figures
 from longmem_jax.analysis import continuous_memory, memory_positions
 from longmem_jax.commands import entry
+from longmem_jax.data.conventions import Conventions
 from longmem_jax.data.sets.cmu_dog import Dialogue, read
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.dialogue import contexts
@@ -78,13 +79,20 @@ def excerpts(shares: np.ndarray) -> Iterator[tuple[int, int, float]]:
 
 
 def attended(
-    model: LanguageModel, params: Any, tokenizer: Any, dialogue: Dialogue, turn: int, text: str
+    model: LanguageModel,
+    params: Any,
+    tokenizer: Any,
+    conventions: Conventions,
+    dialogue: Dialogue,
+    turn: int,
+    text: str,
 ) -> figures.Utterance:
     """What an utterance attended to.
 
     Args:
       model, params: with infinity-former layers.
       tokenizer: of the model.
+      conventions: how its texts begin.
       dialogue: the conversation.
       turn: the number of utterances before it.
       text: what was written.
@@ -92,7 +100,7 @@ def attended(
     Raises:
       UsageError: as `continuous_memory.read_text`.
     """
-    before, length = contexts(tokenizer, dialogue)[turn], model.segment_length
+    before, length = contexts(tokenizer, conventions, dialogue)[turn], model.segment_length
     written = tokenizer.encode(f' {text}\n'.encode()).astype(np.int32)
     tokens = np.concatenate([before, written])
     # Only full segments are read; what follows the utterance changes nothing before it.
@@ -139,7 +147,11 @@ def chosen(experiment: Experiment, count: int) -> Iterator[tuple[Dialogue, int, 
 def _main(experiment: Experiment) -> None:
     params, _ = experiment.restore_parameters()
     model, tokenizer = experiment.evaluation_model, experiment.tokenizer
-    found = [attended(model, params, tokenizer, *each) for each in chosen(experiment, _COUNT.value)]
+    conventions = experiment.conventions()
+    found = [
+        attended(model, params, tokenizer, conventions, *each)
+        for each in chosen(experiment, _COUNT.value)
+    ]
     figures.draw_utterances(found, _OUTPUT.value)
     for utterance in found:
         print(utterance.text)

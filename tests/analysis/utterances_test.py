@@ -10,7 +10,7 @@ from longmem_jax.analysis import continuous_figures, memory_positions, utterance
 from longmem_jax.data.sets.cmu_dog import Dialogue
 from longmem_jax.errors import UsageError
 from tests.data.cmu_dog_test import SAID, dialogue, write
-from tests.evaluation.dialogue_test import Letters
+from tests.evaluation.dialogue_test import LETTERS, Letters
 from tests.toys import LENGTH, toy
 
 SPOKEN = Dialogue('one', 'some document', (('A', 'ab'), ('B', 'cdefg'), ('A', 'i')))
@@ -44,7 +44,7 @@ def test_excerpts_have_the_largest_shares_and_do_not_overlap():
 
 def test_an_utterance_is_shown_with_its_excerpts(tmp_path):
     model, params = toy('infinity_former')
-    found = utterances.attended(model, params, Letters(), SPOKEN, 2, 'no')
+    found = utterances.attended(model, params, Letters(), LETTERS, SPOKEN, 2, 'no')
     text = 'some document\nA: ab\nB: cdefg\nA:'
     assert found.text == 'A: no' and found.document == len('some document\n') + 1
     assert found.shares.shape == (len(text),) and 0.9 < found.shares.sum() <= 1 + 1e-6
