@@ -81,7 +81,7 @@ LEARNS = {
     # The tokens are fresh in every segment; what is remembered is in the cache of their recipe.
     'memory_tokens': Run('memory_tokens'),
     # A whole segment before that of the question is read by the encoder without a slot.
-    # In the order of seed 0 it does not begin to learn in three times as many steps; with 1 and 2 it does.
+    # With the order of seed 0 it does not learn in three times as many steps; with 1 and 2 it does.
     'memformer': Run('memformer', 420, MEMFORMER, distances=(2 * SEGMENT, 2 * SEGMENT + 1), seed=1),
     # What is remembered is in its cache, as in Transformer-XL; what its table knows, see the next row.
     'product_key': Run('product_key', 300, FEW | SLOWLY),
