@@ -144,7 +144,7 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     except OSError as error:
         if not folder or error.errno not in UNSUPPORTED:
-            raise
+            raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(descriptor)
 
