@@ -16,6 +16,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -134,6 +135,18 @@ def own_folder(path: Path) -> Path:
         )
     path.mkdir(exist_ok=True, parents=True)
     return path
+
+
+def named(folder: Path, pattern: str = '*') -> list[Path]:
+    """The paths in a folder with such names, sorted; [] where it is not there.
+
+    Raises:
+      OSError: it cannot be listed; `Path.glob` takes that for an empty folder.
+    """
+    try:
+        return sorted(path for path in folder.iterdir() if fnmatch(path.name, pattern))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def sync(path: Path) -> None:

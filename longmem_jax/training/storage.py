@@ -9,15 +9,13 @@ from typing import Any
 
 from absl import logging as absl_logging
 
+from longmem_jax import files
 from longmem_jax.errors import FULL, LOCKED, UsageError, of_disk
 
 
 def whole_steps(checkpoints: Path) -> list[int]:
-    """Steps of the committed checkpoints in a folder, oldest first."""
-    try:
-        return sorted(int(path.name) for path in checkpoints.iterdir() if path.name.isdecimal())
-    except OSError:
-        return []
+    """Steps of the committed checkpoints in a folder, oldest first; raises `OSError` as `files.named`."""
+    return sorted(int(path.name) for path in files.named(checkpoints) if path.name.isdecimal())
 
 
 def require_room(
@@ -31,25 +29,33 @@ def require_room(
       checkpoints: the folder of its checkpoints.
       reads: they are only read.
     """
-    steps, name = whole_steps(checkpoints), _name_of(error)
+    name = _name_of(error)
     inside = name is not None and _is_in(name, workdir)
     if name is not None and not inside:
         return  # such as a file of the data
     # Orbax asks whether a path is there, takes a fault for a no, and has words of its own for it.
     about = os.path.realpath(checkpoints) in str(error)
     number = of_disk(error)
-    whole = f'step {steps[-1]:,} is whole' if steps else 'there is no checkpoint yet'
     if number in FULL:
         raise UsageError(
-            f'the disk of {workdir} is full; {whole}. Make room and run the same command.'
+            f'the disk of {workdir} is full; {_last_whole(checkpoints)}. Make room and run the same command.'
         ) from error
     if number or inside or about:
         done = 'written' if inside or number in LOCKED else 'read or written'
         done = 'read' if reads else done
         raise UsageError(
             f'{name if inside else workdir}: cannot be {done} ({_short(error, number)}); '
-            f'{whole}. Correct this and run the same command.'
+            f'{_last_whole(checkpoints)}. Correct this and run the same command.'
         ) from error
+
+
+def _last_whole(checkpoints: Path) -> str:
+    """The last step with a checkpoint, in words."""
+    try:
+        steps = whole_steps(checkpoints)
+    except OSError:
+        return 'the checkpoints cannot be listed'
+    return f'step {steps[-1]:,} is whole' if steps else 'there is no checkpoint yet'
 
 
 def _name_of(error: BaseException) -> Any:
@@ -70,9 +76,11 @@ def _is_in(name: Any, folder: Path) -> bool:
 
 
 def _short(error: BaseException, number: int) -> str:
-    if number:
-        return os.strerror(number)
-    return getattr(error, 'strerror', None) or (str(error).splitlines() or [''])[0][:200]
+    return (
+        getattr(error, 'strerror', None)
+        or (number and os.strerror(number))
+        or (str(error).splitlines() or [''])[0][:200]
+    )
 
 
 class Quiet:

@@ -14,7 +14,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 from longmem_jax.errors import UsageError
-from longmem_jax.training import checksums, restoring
+from longmem_jax.training import checksums, restoring, storage
 from longmem_jax.training.identity import about
 from longmem_jax.workdir import Hold
 from tests.training.saving_test import (  # noqa: F401
@@ -212,6 +212,47 @@ def test_tasks_that_orbax_has_left_behind_are_not_shown(opened, caplog):
     log.error('Task exception was never retrieved', exc_info=ValueError('another'))
     saver.close()
     assert [record.exc_info[1].args for record in caplog.records] == [('another',)]
+
+
+def test_a_checkpoint_whose_parts_were_not_found_is_not_committed(opened, monkeypatch):
+    """Orbax would commit it without its arrays, since `glob` finds none where it may not look."""
+    directory, scandir = save(opened, 2), os.scandir
+
+    def fail(path):
+        if os.fspath(path).endswith('/4.orbax-checkpoint-tmp/state.orbax-checkpoint-tmp'):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scandir(path)
+
+    saver, _ = opened()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, 'scandir', fail)
+        saver.maybe_save(4, make_state(4))
+        with pytest.raises(UsageError, match='its parts were not put together.*step 2 is whole'):
+            saver.wait()
+        saver.close()
+    assert not (directory / '4').exists()
+    require_restored(opened()[0].restore(abstract()), 2)
+
+
+def test_what_cannot_be_listed_is_not_empty(opened, tmp_path, monkeypatch):
+    """`glob` leaves out what it may not list: then checksums would, and no checkpoint would be whole."""
+    directory = save(opened, 2)
+    listed = checksums.of_files(directory / '2')
+
+    def fail(*_):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    for name in ('scandir', 'listdir'):
+        monkeypatch.setattr(os, name, fail)
+    assert listed
+    with pytest.raises(PermissionError):
+        checksums.of_files(directory / '2')
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(UsageError, match='is full; the checkpoints cannot be listed'):
+        storage.require_room(full, directory.parent, directory)
+    with pytest.raises(UsageError, match='is full; there is no checkpoint yet'):
+        monkeypatch.undo()
+        storage.require_room(full, tmp_path, tmp_path / 'checkpoints')
 
 
 @pytest.mark.parametrize('name', ['d', None])
