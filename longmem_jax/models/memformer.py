@@ -21,6 +21,7 @@ from longmem_jax.contract import Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.in_place import reset_lanes
 from longmem_jax.layers.cross_attention import CrossAttention
+from longmem_jax.layers.scores import Scores
 from longmem_jax.layers.self_attention import write_at
 from longmem_jax.models.block import BlockState
 from longmem_jax.models.encoders.joint_slots import JointEncoder
@@ -232,7 +233,7 @@ class Memformer(nn.Module):
 
     def nll(
         self, segment: Segment, targets: jax.Array, state: Any, *, train: bool
-    ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], Any, Aux]:
+    ) -> tuple[Scores, Any, Aux]:
         """Negative log-likelihood of `targets`, as in `LanguageModel`."""
         packed, packing = pack(segment)
         hidden, state, aux = self._read(packed, state, train)
