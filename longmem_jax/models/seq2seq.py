@@ -15,8 +15,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.cross_attention import CrossAttention
 from longmem_jax.faults import at_least, one_of
-from longmem_jax.layers.cross_attention import CrossAttention
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.encoders.memory_tokens import VARIANTS, MemoryEncoder
 from longmem_jax.models.stack import make_settings, make_stack, rate, token_std, with_key
