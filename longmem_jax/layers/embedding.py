@@ -17,7 +17,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers import device_copies, initializers, positions
+from longmem_jax.kernels.cpu import device_copies
+from longmem_jax.layers import initializers, positions
 from longmem_jax.layers.scores import Scores
 
 ABSOLUTE = ('none', 'sinusoidal', 'learned')

@@ -9,7 +9,7 @@ import flax.struct
 import flax.traverse_util
 import jax
 
-from longmem_jax.layers.attention import INSPECTED, Look
+from longmem_jax.attention.attend import INSPECTED, Look
 from longmem_jax.segment import Segment
 from longmem_jax.views import Held, Read, Seen, Series, View
 

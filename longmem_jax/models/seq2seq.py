@@ -15,6 +15,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.cross_attention import CrossAttention
 from longmem_jax.faults import at_least, one_of
 from longmem_jax.layers.cross_attention import CrossAttention
 from longmem_jax.layers.scores import Scores, of_logits

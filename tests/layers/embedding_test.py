@@ -150,7 +150,7 @@ def test_the_gradient_of_tied_vectors_is_exchanged_once(sizes, lanes, cutoffs):
     )
     vectors = (48 + len(cutoffs)) // sizes.get('tensor', 1)
     assert exchanged == divide * vectors, (
-        f'{exchanged} vectors of {vectors} are exchanged: see layers/device_copies.py'
+        f'{exchanged} vectors of {vectors} are exchanged: see kernels/cpu/device_copies.py'
     )
 
 

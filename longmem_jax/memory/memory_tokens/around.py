@@ -13,8 +13,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.relative_position import shared_biases
 from longmem_jax.contract import Entry, ModelSettings
-from longmem_jax.layers.relative_position import shared_biases
 from longmem_jax.memory.memory_tokens.layer import (
     MemoryTokensLayer,
     check,

@@ -6,8 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.cross_attention import CrossAttention
 from longmem_jax.contract import ModelSettings, NoState, identity
-from longmem_jax.layers.cross_attention import CrossAttention
 from longmem_jax.layers.feed_forward import Dense
 from longmem_jax.layers.norms import Norm
 

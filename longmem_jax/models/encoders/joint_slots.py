@@ -11,10 +11,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.attend import attend_in
+from longmem_jax.attention.rules import Rules
 from longmem_jax.contract import ModelSettings, NoState, identity
 from longmem_jax.layers import initializers
-from longmem_jax.layers.attention import attend_in
-from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.feed_forward import Dense
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn, HeadsOut

@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers.fused_backward import backward
-from longmem_jax.layers.fused_blocks import LANES, NEVER_SINCE, Inputs, Plan
-from longmem_jax.layers.fused_devices import compiled, on_devices
-from longmem_jax.layers.fused_forward import forward
+from longmem_jax.kernels.tpu.fused_backward import backward
+from longmem_jax.kernels.tpu.fused_blocks import LANES, NEVER_SINCE, Inputs, Plan
+from longmem_jax.kernels.tpu.fused_devices import compiled, on_devices
+from longmem_jax.kernels.tpu.fused_forward import forward
 
 # Largest blocks: products of this size keep the matrix unit busy, and their scores fit. On TPUs both
 # are multiples of 128.
@@ -39,6 +39,11 @@ class ByDistance:
     table: jax.Array | None = None
     bias: jax.Array | None = None
     zero_beyond: bool = False
+
+
+def draw_seeds(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Seeds of dropout, int32 `shape`."""
+    return jax.lax.bitcast_convert_type(jax.random.bits(key, shape, jnp.uint32), jnp.int32)
 
 
 def attend_fused(

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from longmem_jax.layers.attention_products import EPSILON
-from longmem_jax.layers.attention_rules import NEVER
+from longmem_jax.kernels.cpu.attention_products import EPSILON, NEVER
 
 LANES, SUBLANES = 128, 8  # of a vector register
 NEVER_SINCE = 2**30  # `since` of a key that no query sees

@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from longmem_jax.attention.rules import RelativeTable
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers, positions
-from longmem_jax.layers.attention_rules import RelativeTable
 from longmem_jax.layers.projections import HeadsIn
 from longmem_jax.layers.switching import as_function
 

@@ -1,6 +1,6 @@
 """The one attention of the library: heads first, whole segments, streams, and blocks of keys.
 
-`Rules` (layers/attention_rules.py) define which keys are seen and how they are scored.
+`Rules` (attention/rules.py) define which keys are seen and how they are scored.
 """
 
 from typing import Any
@@ -10,11 +10,11 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention import fused_rules, weight_dropout
+from longmem_jax.attention.rules import NEVER, Rules
+from longmem_jax.attention.weight_dropout import WeightDropout
 from longmem_jax.errors import UsageError
-from longmem_jax.layers import fused_rules, weight_dropout
-from longmem_jax.layers.attention_products import mix
-from longmem_jax.layers.attention_rules import NEVER, Rules
-from longmem_jax.layers.weight_dropout import WeightDropout
+from longmem_jax.kernels.cpu.attention_products import mix
 
 INSPECTED = 'intermediates'  # the collection that holds a `Look` per attention while it is mutable
 

@@ -1,4 +1,4 @@
-"""Compiles the fused attention and search for TPUs: `python -m tests.layers.fused_compiling v5e:2x2`."""
+"""Compiles fused attention and search for TPUs: `python -m tests.kernels.fused_compiling v5e:2x2`."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.commands.compile import find_topology
-from longmem_jax.layers import fused_attention, fused_blocks, fused_search
+from longmem_jax.kernels.tpu import fused_attention, fused_blocks, fused_search
 
 BATCH, HEADS, KEY_HEADS, LENGTH, MEMORY, WIDTH = 4, 8, 4, 900, 1900, 64  # no multiples of blocks
 

@@ -14,8 +14,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers.attention_rules import NEVER
-from longmem_jax.layers.float_order import HIGHEST, as_floats, as_integers
+from longmem_jax.kernels.cpu.attention_products import NEVER
+from longmem_jax.kernels.float_order import HIGHEST, as_floats, as_integers
 
 WIDTH = 128  # numbers that are all compared with each other
 MOST = WIDTH // 2  # the largest k that comparisons are used for

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.layers.attention_rules import NEVER
-from longmem_jax.layers.top_k import top_k
+from longmem_jax.attention.rules import NEVER
+from longmem_jax.kernels.cpu.top_k import top_k
 
 # One comparison, groups, groups of groups, groups that are filled up, a k that is too large for them.
 SIZES = [(1, 1), (5, 3), (40, 40), (128, 32), (130, 5), (512, 32), (1000, 64), (3000, 2), (300, 70)]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from experiments.memorizing import nearest_recall, search_programs
-from longmem_jax.layers import fused_search
-from tests.layers.interpreted import interpret, normal
+from longmem_jax.kernels.tpu import fused_search
+from tests.kernels.interpreted import interpret, normal
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 2, 13, 8  # no multiples of blocks
 

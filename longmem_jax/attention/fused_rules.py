@@ -5,11 +5,11 @@ import math
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.rules import Rules
+from longmem_jax.attention.weight_dropout import WeightDropout
 from longmem_jax.errors import UsageError
-from longmem_jax.layers.attention_rules import Rules
-from longmem_jax.layers.fused_attention import ByDistance, attend_fused
-from longmem_jax.layers.fused_blocks import NEVER_SINCE
-from longmem_jax.layers.weight_dropout import WeightDropout
+from longmem_jax.kernels.tpu.fused_attention import ByDistance, attend_fused, draw_seeds
+from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
 
 # Positions that add something to single keys, not by distance.
 POSITIONS_WITHOUT = ('alibi_beyond',)
@@ -26,11 +26,6 @@ def position_fault(fields: dict) -> str:
 def is_whole(rules: Rules) -> bool:
     """Whether a whole segment is read: streams have an offset per lane, and stay plain."""
     return isinstance(rules.offset, int)
-
-
-def seeds(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Seeds of dropout, int32 `shape`."""
-    return jax.lax.bitcast_convert_type(jax.random.bits(key, shape, jnp.uint32), jnp.int32)
 
 
 def attend(
@@ -76,5 +71,5 @@ def attend(
         until=until,
         by_distance=by_distance,
         dropout=0.0 if dropout is None else dropout.rate,
-        seeds=None if dropout is None else seeds(dropout.key, queries.shape[:2]),
+        seeds=None if dropout is None else draw_seeds(dropout.key, queries.shape[:2]),
     )

@@ -2,7 +2,7 @@
 
 import jax
 
-from longmem_jax.layers import fused_devices
+from longmem_jax.kernels.tpu import fused_devices
 
 
 def interpret(monkeypatch, module, **sizes):

@@ -22,12 +22,12 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from longmem_jax.layers import fused_blocks as blocks
-from longmem_jax.layers import fused_softmax as softmax
-from longmem_jax.layers.float_order import as_floats, as_integers
-from longmem_jax.layers.fused_blocks import LANES, NEVER
-from longmem_jax.layers.fused_devices import compiled, on_devices
-from longmem_jax.layers.fused_forward import VMEM_LIMIT
+from longmem_jax.kernels.float_order import as_floats, as_integers
+from longmem_jax.kernels.tpu import fused_blocks as blocks
+from longmem_jax.kernels.tpu import fused_softmax as softmax
+from longmem_jax.kernels.tpu.fused_blocks import LANES, NEVER
+from longmem_jax.kernels.tpu.fused_devices import compiled, on_devices
+from longmem_jax.kernels.tpu.fused_forward import VMEM_LIMIT
 
 BLOCK_QUERIES, BLOCK_ROWS = 512, 512
 LEVELS = 3

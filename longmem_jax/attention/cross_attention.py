@@ -6,9 +6,9 @@ import flax.linen as nn
 import flax.struct
 import jax
 
+from longmem_jax.attention.attend import attend_in
+from longmem_jax.attention.rules import Rules
 from longmem_jax.contract import ModelSettings
-from longmem_jax.layers.attention import attend_in
-from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
 
 

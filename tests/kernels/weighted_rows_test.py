@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.layers import weighted_rows as module
-from longmem_jax.layers.weighted_rows import weighted_rows
+from longmem_jax.kernels.cpu import weighted_rows as module
+from longmem_jax.kernels.cpu.weighted_rows import weighted_rows
 
 
 def plain(table, weights, at):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longmem_jax.attention.attend import attend
+from longmem_jax.attention.rules import RelativeTable, Rules, skew
+from longmem_jax.attention.weight_dropout import WeightDropout
 from longmem_jax.errors import UsageError
-from longmem_jax.layers.attention import attend
-from longmem_jax.layers.attention_rules import RelativeTable, Rules, skew
-from longmem_jax.layers.weight_dropout import WeightDropout
 
 B, H, N, M, D = 2, 4, 4, 11, 6
 

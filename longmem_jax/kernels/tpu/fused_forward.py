@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from longmem_jax.layers import fused_blocks as blocks
-from longmem_jax.layers import fused_softmax as softmax
-from longmem_jax.layers.fused_blocks import EPSILON, Inputs, Plan
+from longmem_jax.kernels.tpu import fused_blocks as blocks
+from longmem_jax.kernels.tpu import fused_softmax as softmax
+from longmem_jax.kernels.tpu.fused_blocks import EPSILON, Inputs, Plan
 
 VMEM_LIMIT = (
     64 * 2**20

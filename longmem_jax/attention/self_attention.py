@@ -13,11 +13,11 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.attend import attend, attend_in
+from longmem_jax.attention.relative_position import POSITIONS, RelativePosition
+from longmem_jax.attention.rules import Rules
 from longmem_jax.contract import ModelSettings
-from longmem_jax.layers.attention import attend, attend_in
-from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
 
 # Weight that a vector before the segment has at first, as a logarithm, where a pretrained decoder's
 # positions would take it for the vector at the same position of the segment.

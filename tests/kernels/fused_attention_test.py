@@ -12,12 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax.attention import attend as attention
+from longmem_jax.attention import fused_rules
+from longmem_jax.attention.rules import RelativeTable, Rules
+from longmem_jax.attention.weight_dropout import WeightDropout
 from longmem_jax.errors import UsageError
-from longmem_jax.layers import attention, fused_attention, fused_blocks, fused_rules
-from longmem_jax.layers.attention_products import mix
-from longmem_jax.layers.attention_rules import RelativeTable, Rules
-from longmem_jax.layers.weight_dropout import WeightDropout
-from tests.layers.interpreted import interpret, normal
+from longmem_jax.kernels.cpu.attention_products import mix
+from longmem_jax.kernels.tpu import fused_attention, fused_blocks
+from tests.kernels.interpreted import interpret, normal
 
 BATCH, HEADS, WIDTH = 2, 2, 8
 LENGTH, MEMORY = 21, 30  # no multiples of blocks
@@ -254,7 +256,7 @@ def test_compiles_for_tpus(topology):
     """Forwards and backwards with all parts together; no scores are in the memory of the chip."""
     # A process of its own: libtpu ends one whose XLA_FLAGS it does not know.
     variables = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
-    command = [sys.executable, '-m', 'tests.layers.fused_compiling', topology]
+    command = [sys.executable, '-m', 'tests.kernels.fused_compiling', topology]
     done = subprocess.run(command, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     for name, found in json.loads(done.stdout.splitlines()[-1]).items():

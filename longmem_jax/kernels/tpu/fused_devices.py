@@ -14,7 +14,7 @@ import jax
 from jax.sharding import PartitionSpec as P
 
 from longmem_jax.devices.sharding import RULES
-from longmem_jax.layers.only_on_tpus import only_on_tpus
+from longmem_jax.kernels.tpu.only_on_tpus import only_on_tpus
 
 INTERPRETED = False  # whether devices other than TPUs run the kernels, by Pallas's interpreter
 REFUSAL = (

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
-from longmem_jax.layers.attention_products import dot
-from longmem_jax.layers.by_distance import lean
+from longmem_jax.kernels.cpu.attention_products import dot
+from longmem_jax.kernels.cpu.by_distance import lean
 
 
 class NearPositions(nn.Module):

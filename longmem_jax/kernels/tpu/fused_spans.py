@@ -5,9 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers.fused_attention import ByDistance, attend_fused
-from longmem_jax.layers.fused_blocks import NEVER_SINCE
-from longmem_jax.layers.fused_rules import seeds
+from longmem_jax.kernels.tpu.fused_attention import ByDistance, attend_fused, draw_seeds
+from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
 
 LATER = 1 << 24  # added to the numbers of keys after the memory, in the draws of dropout
 
@@ -49,7 +48,7 @@ def attend_spans(
     table = jnp.pad(table.astype(queries.dtype), [(1, 0), (0, 0)])[None]
     drawn = None
     if dropout:
-        drawn = jax.vmap(lambda key: seeds(key, (queries.shape[1],)))(lane_keys)
+        drawn = jax.vmap(lambda key: draw_seeds(key, (queries.shape[1],)))(lane_keys)
     return attend_fused(
         queries,
         keys,
