@@ -29,7 +29,6 @@ FLOORS = (
     ('retrieval', 'microscope'),
     ('lifelong', 'reinforcement'),
     ('commands',),
-    ('analysis',),
     ('main', '__init__'),
 )
 # A room that may import less than its floor allows.

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from longmem_jax.analysis.blimp_over_training import draw, scores
+from experiments.analysis.blimp_over_training import draw, scores
 from longmem_jax.errors import UsageError
 
 

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from longmem_jax.analysis import continuous_figures, memory_positions, utterances
+from experiments.analysis import continuous_figures, memory_positions, utterances
 from longmem_jax.data.sets.cmu_dog import Dialogue
 from longmem_jax.errors import UsageError
 from tests.data.cmu_dog_test import SAID, dialogue, write

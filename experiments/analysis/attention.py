@@ -1,6 +1,6 @@
 """What every head of a layer attends to in a text: a figure of heads by positions, and the weights.
 
-python -m longmem_jax.analysis.attention --config=configs/NAME.py[:variant] --workdir=DIR \
+python -m experiments.analysis.attention --config=configs/NAME.py[:variant] --workdir=DIR \
     --text=@FILE --layer=3 --output=attention.png [--segment=-1] [--query=-1]
 
 Reads the text with the newest checkpoint up to the segment `--segment` (from 0; -1 = the last full one)
@@ -20,8 +20,8 @@ import matplotlib.figure
 import numpy as np
 from absl import flags
 
+from experiments.analysis.reading import full_segments, one_lane
 from longmem_jax import files
-from longmem_jax.analysis.reading import full_segments, one_lane
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
@@ -160,7 +160,7 @@ def _main(experiment: Experiment) -> None:
     if KINDS[model.config.kind].by_example:
         raise UsageError(
             f'config.model.kind = {model.config.kind!r}: reads pairs, not a text; for the memory tokens '
-            "of 'seq2seq' there is longmem_jax.analysis.memory_token_maps."
+            "of 'seq2seq' there is experiments.analysis.memory_token_maps."
         )
     length = model.segment_length
     if not -1 <= _QUERY.value < length:

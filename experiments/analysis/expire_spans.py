@@ -1,6 +1,6 @@
 """How long each word of a text is remembered: expire-spans drawn over the text.
 
-python -m longmem_jax.analysis.expire_spans --config=configs/NAME.py[:variant] --workdir=DIR \
+python -m experiments.analysis.expire_spans --config=configs/NAME.py[:variant] --workdir=DIR \
     --text=@FILE --output=spans.png [--layer=1] [--characters=1200]
 
 Reads the text from its beginning with the newest checkpoint of the workdir and draws its last

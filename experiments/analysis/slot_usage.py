@@ -1,6 +1,6 @@
 """How evenly the slots of trained product-key memories are used, as a table and a figure.
 
-python -m longmem_jax.analysis.slot_usage --config=configs/pkm_lm.py[:variant] --workdir=DIR \
+python -m experiments.analysis.slot_usage --config=configs/pkm_lm.py[:variant] --workdir=DIR \
     --split=test --output=usage.png
 
 For every memory layer: percentage used, divergence from uniform use by weights and by reads, and how
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from longmem_jax.analysis import slot_statistics
+from experiments.analysis import slot_statistics
 from longmem_jax.commands import entry
 from longmem_jax.data.lanes import in_order
 from longmem_jax.errors import UsageError

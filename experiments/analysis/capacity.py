@@ -1,6 +1,6 @@
 """How many pairs an associative memory can tell apart, as a figure.
 
-python -m longmem_jax.analysis.capacity --output=capacity.png
+python -m experiments.analysis.capacity --output=capacity.png
 
 Writes n normally distributed keys and values in segments of `--segment` tokens, reads every key, and
 counts how often the value nearest to the result is the right one. One curve for every rule and feature

@@ -1,6 +1,6 @@
 """Whether the slots of a trained Memformer keep, mix or follow the tokens; a table and a figure.
 
-python -m longmem_jax.analysis.memformer_slots --config=configs/memformer_wikitext103.py[:variant] \
+python -m experiments.analysis.memformer_slots --config=configs/memformer_wikitext103.py[:variant] \
     --workdir=DIR --split=test --output=slots.png
 
 At every write a slot puts a share of its weight on itself. With a mean share of at least a half it

@@ -1,6 +1,6 @@
 """Gates over training, by layer and head, from the log of a run.
 
-python -m longmem_jax.analysis.gates --workdir=DIR --output=gates.png
+python -m experiments.analysis.gates --workdir=DIR --output=gates.png
 
 One panel per layer, one line per head; a gate is the weight of the memory, from 0 to 1. Printed are the
 last gates, and how many heads read almost only the memory (a gate of at least `--share`, .9) or almost

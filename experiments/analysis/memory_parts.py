@@ -1,6 +1,6 @@
 r"""What each part of the memory contributes: a split scored with one part reset at a time.
 
-python -m longmem_jax.analysis.memory_parts --config=configs/NAME.py[:variant] --workdir=DIR \
+python -m experiments.analysis.memory_parts --config=configs/NAME.py[:variant] --workdir=DIR \
     [--reset='attention/rows,attention/recent'] [--split=test] [--output=FILE.json]
 
 `--mode=evaluate` resets everything before every segment. Here `--reset` lists regular expressions for

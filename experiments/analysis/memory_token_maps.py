@@ -1,6 +1,6 @@
 """What memory tokens are used for: reading, writing and copying by layer and head, and their maps.
 
-python -m longmem_jax.analysis.memory_token_maps --config=configs/NAME.py[:variant] --workdir=DIR \
+python -m experiments.analysis.memory_token_maps --config=configs/NAME.py[:variant] --workdir=DIR \
     --output=maps.png [--text=@FILE]                     a language model with memory tokens
     --output=maps.png [--split=test] [--pairs=64]        an encoder with memory tokens, on pairs
 
@@ -27,8 +27,8 @@ import matplotlib.figure
 import numpy as np
 from absl import flags
 
+from experiments.analysis.reading import full_segments, one_lane
 from longmem_jax import files
-from longmem_jax.analysis.reading import full_segments, one_lane
 from longmem_jax.commands import entry
 from longmem_jax.data.lanes import in_order
 from longmem_jax.errors import UsageError

@@ -1,6 +1,6 @@
 """Tokens that gain from a memory of entries, and the entries that were retrieved for them.
 
-python -m longmem_jax.analysis.retrieved_entries --config=configs/memorizing_pg19.py[:variant] \
+python -m experiments.analysis.retrieved_entries --config=configs/memorizing_pg19.py[:variant] \
     --workdir=DIR --text=@FILE --output=FOLDER [--smaller=0] [--tokens=50]
 
 Reads the text twice with the newest checkpoint: as evaluation does, and with only the newest `--smaller`
@@ -19,8 +19,8 @@ import numpy as np
 from absl import flags
 from ml_collections import ConfigDict
 
-from longmem_jax.analysis.memory_parts import reset_part
-from longmem_jax.analysis.reading import full_segments, one_lane
+from experiments.analysis.memory_parts import reset_part
+from experiments.analysis.reading import full_segments, one_lane
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment

@@ -1,6 +1,6 @@
 """What a continuous memory stores and what queries attend to in it, as figures.
 
-python -m longmem_jax.analysis.continuous_memory --config=configs/NAME.py[:variant] --workdir=DIR \
+python -m experiments.analysis.continuous_memory --config=configs/NAME.py[:variant] --workdir=DIR \
     --text=@FILE --output=FOLDER
 
 Reads a text through the newest checkpoint of the workdir and draws
@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from longmem_jax.analysis import continuous_figures as figures
-from longmem_jax.analysis import memory_positions
+from experiments.analysis import continuous_figures as figures
+from experiments.analysis import memory_positions
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment

@@ -1,6 +1,6 @@
 """BLiMP over the training of several runs, in one figure.
 
-python -m longmem_jax.analysis.blimp_over_training --workdirs=RUN,RUN --labels=32,256 --output=blimp.png
+python -m experiments.analysis.blimp_over_training --workdirs=RUN,RUN --labels=32,256 --output=blimp.png
 
 Each run was scored by `python -m longmem_jax.commands.blimp --checkpoints=all`. One line per run: the
 mean accuracy of all paradigms (`--of=syntax`, or another field or phenomenon: its mean) at every

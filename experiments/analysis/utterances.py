@@ -1,6 +1,6 @@
 """Utterances that a dialogue model wrote, with the parts of the text that they attended to.
 
-python -m longmem_jax.analysis.utterances --workdir=DIR --output=utterances.png [--count=4]
+python -m experiments.analysis.utterances --workdir=DIR --output=utterances.png [--count=4]
 
 DIR is a run of `configs/cmu_dog.py` with a continuous memory and `responses.test.jsonl`. Every panel is
 an utterance from the middle of a conversation: how much attention of the last layer each place of the
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from longmem_jax.analysis import continuous_figures as figures
-from longmem_jax.analysis import continuous_memory, memory_positions
+from experiments.analysis import continuous_figures as figures
+from experiments.analysis import continuous_memory, memory_positions
 from longmem_jax.commands import entry
 from longmem_jax.data.conventions import Conventions
 from longmem_jax.data.sets.cmu_dog import Dialogue, read
