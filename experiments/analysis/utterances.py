@@ -19,10 +19,10 @@ from experiments.analysis import continuous_figures as figures
 from experiments.analysis import continuous_memory, memory_positions
 from longmem_jax.commands import entry
 from longmem_jax.data.conventions import Conventions
-from longmem_jax.data.sets.cmu_dog import Dialogue, read
 from longmem_jax.errors import UsageError
-from longmem_jax.evaluation.dialogue import contexts
 from longmem_jax.experiment import Experiment
+from longmem_jax.hosts.data.cmu_dog import Dialogue, read
+from longmem_jax.hosts.evaluation.dialogue import contexts
 from longmem_jax.models.language_model import LanguageModel
 
 SIDE = 12  # tokens of an excerpt on either side of its middle
