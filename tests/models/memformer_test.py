@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.analysis import memformer_slots
+from experiments.analysis import memformer_slots
 from longmem_jax.commands.train import train
 from longmem_jax.config.base import stack
 from longmem_jax.config.model_checks import model_faults

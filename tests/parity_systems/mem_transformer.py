@@ -9,7 +9,7 @@ from longmem_jax.config.base import base, stack
 from longmem_jax.contract import ModelSettings
 from longmem_jax.models.encoders.memory_tokens import MemoryEncoder
 from longmem_jax.models.kinds import make_model
-from longmem_jax.pretrained import transformer_xl
+from longmem_jax.released import transformer_xl
 from longmem_jax.segment import Segment
 
 VARIANTS = {'plain': 'plain', 'memctrl': 'ctrl', 'membottleneck': 'bottleneck'}

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.models.kinds import make_model
-from longmem_jax.pretrained import transformer_xl
+from longmem_jax.released import transformer_xl
 from longmem_jax.segment import Segment
 
 
