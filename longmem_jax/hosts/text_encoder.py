@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.layers import initializers
+from longmem_jax.layers.encoder_block import EncoderBlock
 from longmem_jax.layers.norms import Norm
-from longmem_jax.models.encoders.block import EncoderBlock
 from longmem_jax.models.stack import init_std, make_embedding, make_settings, rate
 
 FIELDS = {'token_types': (2, 2**16), 'pooler': bool}

@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers.encoder_block import EncoderBlock
 from longmem_jax.layers.norms import Norm
-from longmem_jax.models.encoders.block import EncoderBlock
 
 VARIANTS = ('none', 'plain', 'ctrl', 'bottleneck')
 
