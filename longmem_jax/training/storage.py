@@ -14,7 +14,7 @@ from longmem_jax.errors import FULL, LOCKED, UsageError, of_disk
 
 
 def whole_steps(checkpoints: Path) -> list[int]:
-    """Steps of the committed checkpoints in a folder, oldest first; raises `OSError` as `files.named`."""
+    """Steps of the committed checkpoints in a folder, oldest first; errors as of `files.named`."""
     return sorted(int(path.name) for path in files.named(checkpoints) if path.name.isdecimal())
 
 
@@ -38,7 +38,8 @@ def require_room(
     number = of_disk(error)
     if number in FULL:
         raise UsageError(
-            f'the disk of {workdir} is full; {_last_whole(checkpoints)}. Make room and run the same command.'
+            f'the disk of {workdir} is full; {_last_whole(checkpoints)}. Make room and run the same '
+            'command.'
         ) from error
     if number or inside or about:
         done = 'written' if inside or number in LOCKED else 'read or written'

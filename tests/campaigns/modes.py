@@ -86,7 +86,7 @@ MODES = {
         ('hosted',), ('--workdir={folder}/hosted', '--mode=export', '--folder={folder}/out')
     ),
     'blimp': Mode(
-        ('lm',), (LM, '--data={base}/blimp', '--checkpoints=all'), 'longmem_jax.commands.blimp'
+        ('lm',), (LM, '--data={base}/blimp', '--checkpoints=all'), 'longmem_jax.hosts.commands.blimp'
     ),
     'import_checkpoint': Mode(
         ('imported/config.json',),
