@@ -194,6 +194,8 @@ def build(experiment: Experiment, split: str) -> Datastore:
             progress.say(f'Resuming after shard {len(manifest["shards"])}.')
     if not manifest['shards']:
         _clear(folder)
+    elif manifest['complete']:
+        _forget_progress(folder)  # of a call that ended before it could
     if not manifest['complete']:
         began, before = None, 0
         waiting = Waiting(f'Reading {split}', 0, 'keys')
@@ -249,8 +251,15 @@ def _fault(folder: Path, manifest: dict[str, Any]) -> str:
     return damaged(folder, manifest) or (missing and f'{folder}: has no progress file') or ''
 
 
+def _forget_progress(folder: Path) -> None:
+    """Deletes the positions after shards."""
+    for path in files.named(folder, 'progress-*.safetensors'):
+        path.unlink()
+
+
 def _clear(folder: Path) -> None:
     """Deletes what was made of earlier shards: indices, positions, and which files were compared."""
-    for path in (*folder.glob('index.*'), *folder.glob('progress-*.safetensors')):
+    for path in files.named(folder, 'index.*'):
         path.unlink()
+    _forget_progress(folder)
     verified.forget(folder)
