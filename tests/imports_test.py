@@ -26,7 +26,7 @@ FLOORS = (
     ('generation', 'pretrained'),
     ('evaluation',),
     ('reporting',),
-    ('retrieval', 'microscope'),
+    ('retrieval', 'microscope', 'testing'),
     ('lifelong', 'reinforcement'),
     ('commands',),
     ('analysis',),
