@@ -17,7 +17,6 @@ from longmem_jax.data.learn_tokenizer import (
     word_path,
 )
 from longmem_jax.data.parallel import PairCorpus, PairTexts, load_pairs
-from longmem_jax.data.sets.classes import ClassCorpus, ClassTexts
 from longmem_jax.data.sets.pieces import PieceCorpus, PieceTexts
 from longmem_jax.data.sets.registry import CLASS_SETS, DATA_SETS
 from longmem_jax.data.stdlib import StandardLibrary
@@ -27,6 +26,7 @@ from longmem_jax.data.tokenized import StoredCorpus
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import KINDS, Bytes, Tokenizer
 from longmem_jax.errors import UsageError, unknown
+from longmem_jax.hosts.data.classes import ClassCorpus, ClassTexts
 
 SOURCES = ('stdlib', 'text', 'tfds', 'huggingface', 'parallel', *DATA_SETS, *CLASS_SETS, *TASKS)
 

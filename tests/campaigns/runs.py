@@ -14,12 +14,13 @@ from safetensors.numpy import load_file
 
 from longmem_jax.data.documents import Document
 from longmem_jax.data.learn_tokenizer import learn
-from longmem_jax.pretrained import export, hosts, model_fields
+from longmem_jax.hosts import export, hosts, model_fields
 from tests import toys
-from tests.commands import blimp_test, classify_test, export_test, import_test, translate_test
+from tests.agents.small import small_config as agent_config
+from tests.commands import import_test, translate_test
 from tests.commands.train_test import small_config
+from tests.hosts.commands import blimp_test, classify_test, export_test
 from tests.lifelong.small import small_config as lifelong_config
-from tests.reinforcement.small import small_config as agent_config
 
 WORDS = ('alpha', 'beta', 'gamma', 'delta')
 PROMPT = 'alpha beta gamma delta ' * 8
