@@ -124,7 +124,6 @@ class _Builder:
                 self.folder, {self._path(name, index).name: value for name, value in sums.items()}
             )
         self.waiting = 0
-        old = self.manifest.get('progress')
         self.manifest['complete'] = complete
         if complete:
             self.manifest.pop('progress', None)
@@ -133,8 +132,8 @@ class _Builder:
             save_position(self.folder / name, reader, contexts=contexts)
             self.manifest['progress'] = name
         write_manifest(self.folder, self.manifest)
-        if old and old != self.manifest.get('progress'):
-            (self.folder / old).unlink(missing_ok=True)
+        # Also those of earlier calls, which may have ended before they could.
+        _forget_progress(self.folder, but=self.manifest.get('progress'))
 
 
 def build(experiment: Experiment, split: str) -> Datastore:
@@ -251,10 +250,11 @@ def _fault(folder: Path, manifest: dict[str, Any]) -> str:
     return damaged(folder, manifest) or (missing and f'{folder}: has no progress file') or ''
 
 
-def _forget_progress(folder: Path) -> None:
-    """Deletes the positions after shards."""
+def _forget_progress(folder: Path, but: str | None = None) -> None:
+    """Deletes the positions after shards, except the one of the name `but`."""
     for path in files.named(folder, 'progress-*.safetensors'):
-        path.unlink()
+        if path.name != but:
+            path.unlink(missing_ok=True)
 
 
 def _clear(folder: Path) -> None:
