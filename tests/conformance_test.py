@@ -21,7 +21,7 @@ from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Segment, join_pieces, read_segments, split_at_starts
-from tests import toys
+from tests import recurrent, toys
 from tests.assertions import (
     assert_close,
     assert_differs,
@@ -239,8 +239,8 @@ def test_padded_row_keeps_its_state(entry):
 
 # Leaves of states in the dtype of activations: vectors as they were, never added to.
 COPIES = {
-    'hidden', 'keys', 'values', 'vectors', 'recent', 'window', 'buffer', 'pending', 'compressed',
-    'rows_keys', 'rows_values',
+    'hidden', 'keys', 'values', 'vectors', 'recent', 'tails', 'window', 'buffer', 'pending',
+    'compressed', 'rows_keys', 'rows_values',
 }  # fmt: skip
 
 
@@ -250,7 +250,8 @@ def test_sums_are_float32(entry):
     params = jax.eval_shape(lambda: unbox(initial_parameters(model, jax.random.key(0))))
     state = jax.eval_shape(lambda params: fresh_state(model, params, BATCH), params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        assert leaf.dtype != jnp.bfloat16 or getattr(path[-1], 'name', '') in COPIES, (
+        names = {getattr(key, 'name', '') for key in path}
+        assert leaf.dtype != jnp.bfloat16 or names & COPIES, (
             f'state{jax.tree_util.keystr(path)} is bfloat16 if activations are: what is added to wants '
             'float32, `jnp.promote_types(dtype, jnp.float32)`. Vectors that are only copied are named '
             f'{", ".join(sorted(COPIES))}.'
@@ -653,6 +654,44 @@ def test_an_open_segment_is_extended_with_padding(entry):
             found, stream = read(text[lanes, where + step], stream, nowhere)
             then = wanted[lanes, where + step]
             assert_close(found, then, f'later, {broken}', STREAM, axes=('row',), atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    'name', [pytest.param(n, marks=pytest.mark.slow) if ':' in n else n for n in recurrent.NAMES]
+)
+@pytest.mark.parametrize('starts', [False, True])
+def test_chunks_are_steps(name, starts):
+    """Values and gradients of a recurrent memory, with padding and starts inside of chunks."""
+    length = 8
+    inputs, memory = recurrent.some_inputs(name, length)
+    number = np.arange(length)
+    valid = number < np.asarray([length, 5])[:, None]
+    start = np.isin(number, (1, 2, 5)) & (np.arange(BATCH)[:, None] == 0) if starts else None
+
+    @functools.partial(jax.jit, static_argnums=2)
+    @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
+    def read(inputs, memory, by_steps):
+        found = recurrent.read_inputs(name, inputs, memory, valid, start, by_steps=by_steps)
+        random = np.random.default_rng(0)
+        total = sum(
+            (leaf * random.normal(size=leaf.shape)).sum() for leaf in jax.tree.leaves(found)
+        )
+        return total, found
+
+    (_, wanted), slopes = read(inputs, memory, True)
+    (_, found), found_slopes = read(inputs, memory, False)
+    fix = (
+        '`chunked` must be `step` for n tokens: `sight.pairs` are the pairs of one document, '
+        '`sight.before` and `sight.at_end` what is seen of the state before and after; inputs of zeros, '
+        'the padding, must write nothing, so decays are logarithms.'
+    )
+    for what, part, right in (
+        ('states', found[0], wanted[0]),
+        ('reads', found[1], wanted[1]),
+        ('gradients', found_slopes, slopes),
+    ):
+        largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(right))
+        assert_close(part, right, f'chunks give other {what} than steps', fix, atol=2e-5 * largest)
 
 
 def test_a_memory_is_a_file(entry, tmp_path):

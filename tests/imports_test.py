@@ -18,6 +18,7 @@ FLOORS = (
     ('contract', 'devices'),
     ('stopping',),
     ('layers',),
+    ('author',),
     ('memory',),
     ('models', 'data', 'standalone'),
     ('config', 'nnx'),
