@@ -3,7 +3,7 @@
 from longmem_jax.config.base import base, read_bytes, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import variant, whole_number
-from longmem_jax.pretrained import grafting
+from longmem_jax.hosts import grafting
 
 SMALL = grafting.GPT2_SMALL | dict(vocab_size=257, n_positions=128, n_embd=64, n_layer=2, n_head=4)
 # What is new learns at five times the rate of GPT-2.

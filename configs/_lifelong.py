@@ -2,8 +2,8 @@
 
 from longmem_jax.config.base import base, two_cores
 from longmem_jax.config.variants import one_of, variant, whole_number
+from longmem_jax.hosts.classifiers import BERT_BASE
 from longmem_jax.lifelong import settings
-from longmem_jax.pretrained.classifiers import BERT_BASE
 
 SMALL = BERT_BASE | dict(
     vocab_size=8000, max_position_embeddings=128, hidden_size=64, num_hidden_layers=2,

@@ -27,9 +27,9 @@ also here. `num_tokens` 10 is that of its translation models. `optimizer.name` A
 
 from longmem_jax.config.base import base, two_cores
 from longmem_jax.config.variants import one_of, variant, whole_number
-from longmem_jax.data.sets.superglue import TASKS
 from longmem_jax.errors import UsageError
-from longmem_jax.pretrained import classifiers
+from longmem_jax.hosts import classifiers
+from longmem_jax.hosts.data.superglue import TASKS
 
 SMALL = classifiers.BERT_BASE | dict(
     vocab_size=2000, max_position_embeddings=128, hidden_size=64, num_hidden_layers=2,

@@ -13,11 +13,11 @@ steps away should count. `value_cost`, `b2` (the decay of RMSProp), `eps`: not g
 `clip_norm`: none is given for this task. `initial_share`: not given; spans begin at half of the longest,
 which is longer than a segment, or they would not grow. `position_length`: not given; as the ramp.
 `segments_per_step`: all 100 steps of back-propagation are one segment. The rules of the environment that
-the paper leaves open are in `reinforcement/environments/corridor.py`.
+the paper leaves open are in `agents/environments/corridor.py`.
 """
 
+from longmem_jax.agents import settings
 from longmem_jax.configs._agents import agent, ppo, rollouts, spans, with_memory
-from longmem_jax.reinforcement import settings
 
 
 def get_config(arg=''):

@@ -9,9 +9,9 @@ Values are ours: PPO with the values of the suite's own agents (1,024 lanes, rol
 8 minibatches, discount .999, trace .8), 4 layers of 256 without gates, a memory of 128 steps.
 """
 
+from longmem_jax.agents import settings
 from longmem_jax.config.base import size, stack
 from longmem_jax.configs._agents import agent, ppo, rollouts, spans, with_memory
-from longmem_jax.reinforcement import settings
 
 
 def get_config(arg=''):

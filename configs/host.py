@@ -20,7 +20,7 @@ layers, windows of older keys up to .03 (experiments/hosts). No gain is shown on
 from longmem_jax.config.base import base, read_bytes, two_cores
 from longmem_jax.config.variants import one_of, variant, whole_number
 from longmem_jax.errors import UsageError
-from longmem_jax.pretrained import grafting
+from longmem_jax.hosts import grafting
 
 SMALL = dict(
     model_type='gpt2', vocab_size=257, n_positions=256, n_embd=64, n_layer=3, n_head=4

@@ -9,7 +9,7 @@ i to iv. Bounds: `method=sequential,stream=joint` (all tasks shuffled together, 
 (one task by itself). 115,000 rows of each set are trained on, 7,600 tested, 33 classes in all; which
 task a row is from is never seen. `length=128` is the tokens of a row. `:tiny` is for two cores: 3,000
 rows and 450 of each, more frequent replays (`_lifelong.small`), and a small encoder, best one of
-`longmem_jax.commands.pretrain_encoder`.
+`longmem_jax.lifelong.pretrain_encoder`.
 
 Rows of a step and tokens of a row are those of each method's source: 16 and 448 for replay, A-GEM and
 the episode learners (ANML-ER: 300), 32 and 128 for the others. `learning_rate` 3e-5 is that of the

@@ -8,9 +8,9 @@ one core: reward 1.00, and 0 with `:memory=local`.
 Values are ours: PPO as in PureJaxRL and CleanRL, with a memory that is as long as an episode.
 """
 
+from longmem_jax.agents import settings
 from longmem_jax.config.variants import whole_number
 from longmem_jax.configs._agents import agent, ppo, rollouts, spans, with_memory
-from longmem_jax.reinforcement import settings
 
 
 def get_config(arg=''):

@@ -10,8 +10,8 @@ Values are ours: PPO as in PureJaxRL and CleanRL, on pictures of 128x128 whose b
 and read by a linear map. The suite's own agents read whole pictures with a convolutional network.
 """
 
+from longmem_jax.agents import settings
 from longmem_jax.configs._agents import agent, ppo, rollouts, spans, with_memory
-from longmem_jax.reinforcement import settings
 
 
 def get_config(arg=''):

@@ -11,11 +11,11 @@ billion steps of the environment. `value_cost`: not given, as is usual. `initial
 begin longer than a segment, or they would not grow. `position_length`: not given; as the ramp.
 `segments_per_step`, `segment_length`: the 100 steps of back-propagation are two segments of 50, because
 spans of 100 that begin at a segment of 100 would have no room to grow. The rules of the environment that
-the paper leaves open are in `reinforcement/environments/portal.py`.
+the paper leaves open are in `agents/environments/portal.py`.
 """
 
+from longmem_jax.agents import settings
 from longmem_jax.configs._agents import agent, ppo, rollouts, spans, with_memory
-from longmem_jax.reinforcement import settings
 
 
 def get_config(arg=''):

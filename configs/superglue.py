@@ -19,9 +19,9 @@ segments as long as its longest text, 128), which cuts longer texts; ours are re
 from longmem_jax.config.base import base, size, two_cores
 from longmem_jax.config.recipes import given, use
 from longmem_jax.config.variants import one_of, variant, whole_number
-from longmem_jax.data.sets.superglue import TASKS
 from longmem_jax.errors import UsageError
-from longmem_jax.pretrained import grafting
+from longmem_jax.hosts import grafting
+from longmem_jax.hosts.data.superglue import TASKS
 
 
 def get_config(arg=''):

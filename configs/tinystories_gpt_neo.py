@@ -9,7 +9,7 @@ a memory at 64 and 256) is the length of segments, 512 tokens of a story per ste
 base of fine-tuning, and `:segment=64,from=BASE_WORKDIR` fine-tunes it with a memory, for another epoch.
 Published BLiMP / SuperGLUE: vanilla .604/.478 (32), .595/.512 (64), .587/.478 (128), .611/.540 (256),
 .561/.537 (512); with a memory from the start .580/.474 (64), .618/.533 (256); fine-tuned .572/.476,
-.558/.470, .574/.528, .566/.549. Betas by layer and head: `python -m longmem_jax.analysis.gates
+.558/.470, .574/.528, .566/.549. Betas by layer and head: `python -m experiments.analysis.gates
 --workdir=DIR --logit`. `:tiny` is for two cores.
 
 Not the paper's: `d_model` and `head_dim`; the thesis has 516 and so 129 per head, which rotary

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import flags
 
-from longmem_jax.analysis import memory_parts
+from experiments.analysis import memory_parts
 from longmem_jax.commands import entry
 from longmem_jax.experiment import Experiment
 

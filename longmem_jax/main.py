@@ -11,17 +11,14 @@ from typing import Any, NamedTuple
 import jax
 from absl import flags
 
+from longmem_jax.agents import commands as reinforcement
 from longmem_jax.commands import (
     compile,
     entry,
     evaluate,
-    export,
     floors,
     generate,
-    inspect,
-    lifelong,
     listing,
-    reinforcement,
     score,
     tokenize_documents,
     translate,
@@ -34,6 +31,9 @@ from longmem_jax.devices import processes, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.text import read_prompt
+from longmem_jax.hosts.commands import export
+from longmem_jax.lifelong import commands as lifelong
+from longmem_jax.microscope import inspect
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.retrieval import build_datastore, spalm
 from longmem_jax.retrieval import evaluate as retrieval_evaluate

@@ -16,11 +16,11 @@ from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import MESSAGE, UsageError, say, visible
 from longmem_jax.experiment import saved_config
-from longmem_jax.generation.chat import ChatTemplate
-from longmem_jax.pretrained import hosts
+from longmem_jax.hosts import hosts
+from longmem_jax.hosts.chat import ChatTemplate
 from longmem_jax.reporting.gained import Gained, Read, shown_text, write
 from longmem_jax.reporting.progress import Progress
-from tests.pretrained.hosts_test import folder_of
+from tests.hosts.hosts_test import folder_of
 
 ESC = '\x1b]0;title\x07'
 

@@ -27,9 +27,9 @@ SERVER = """
 import json, os, runpy, sys, traceback
 import jax, matplotlib.backends.backend_agg
 from longmem_jax import stopping
-from longmem_jax.commands import (
-    compile, entry, evaluate, export, floors, generate, inspect, listing, train, translate
-)
+from longmem_jax.commands import compile, entry, evaluate, floors, generate, listing, train, translate
+from longmem_jax.hosts.commands import export
+from longmem_jax.microscope import inspect
 from longmem_jax.generation import text
 from longmem_jax.retrieval import build_datastore, spalm
 

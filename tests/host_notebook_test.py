@@ -8,7 +8,7 @@ import pytest
 
 from longmem_jax.data.documents import Document
 from longmem_jax.data.learn_tokenizer import learn
-from longmem_jax.pretrained import export, hosts, model_fields
+from longmem_jax.hosts import export, hosts, model_fields
 from tests import toys
 
 ROOT = Path(__file__).parent.parent

@@ -12,12 +12,12 @@ from experiments import compare, floors
 from experiments.hosts import __main__ as run
 from experiments.hosts import dialogue, load, scores, superglue, table
 from longmem_jax.config import checks, overrides
-from longmem_jax.data.sets import cmu_dog
 from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
-from longmem_jax.pretrained import hosts, model_fields
-from tests.data import cmu_dog_test
+from longmem_jax.hosts import hosts, model_fields
+from longmem_jax.hosts.data import cmu_dog
+from tests.hosts.data import cmu_dog_test
 
 
 def write(path, content):

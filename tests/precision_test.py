@@ -15,8 +15,8 @@ from longmem_jax.memory import memsizer
 from longmem_jax.memory.expire_span import spans
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
-from tests import recurrent
-from tests.toys import BATCH
+from longmem_jax.testing import recurrent
+from longmem_jax.testing.toys import BATCH
 
 PRODUCT = re.compile(r'stablehlo\.dot_general.*')
 HIGHEST = 'precision = [HIGHEST, HIGHEST]'
@@ -82,7 +82,7 @@ def test_state_is_computed_at_full_precision(name):
         assert all(HIGHEST in product for product in products(program, *arrays))
 
 
-@pytest.mark.parametrize('name', recurrent.NAMES)
+@pytest.mark.parametrize('name', recurrent.names())
 def test_recurrent_memories_are_read_and_written_at_full_precision(name):
     inputs, memory = recurrent.some_inputs(name, 5)
     valid = jnp.ones((BATCH, 5), bool)

@@ -55,7 +55,7 @@ def listening():
     [
         ('SIGTERM', 'jax', 'longmem_jax.main'),
         ('SIGINT', 'jax', 'longmem_jax.main'),
-        ('SIGINT', 'numpy', 'longmem_jax.commands.pretrain_encoder'),
+        ('SIGINT', 'numpy', 'longmem_jax.lifelong.pretrain_encoder'),
     ],
 )
 def test_a_signal_while_libraries_are_imported_is_one_line(tmp_path, name, module, command):

@@ -14,9 +14,9 @@ from experiments import compare, floors, markdown
 from experiments.hosts import scores
 from longmem_jax.commands import by_source
 from longmem_jax.commands.start_from import newest_parameters
-from longmem_jax.data.sets.cmu_dog import SCENES, read
-from longmem_jax.evaluation.overlap import overlap
 from longmem_jax.experiment import Experiment
+from longmem_jax.hosts.data.cmu_dog import SCENES, read
+from longmem_jax.hosts.evaluation.overlap import overlap
 from longmem_jax.reporting.progress import Progress
 
 CONFIG = 'configs/cmu_dog.py'

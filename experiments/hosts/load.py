@@ -19,8 +19,8 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from longmem_jax.pretrained import hosts
-from longmem_jax.pretrained.tensor_files import WHOLE
+from longmem_jax.hosts import hosts
+from longmem_jax.hosts.tensor_files import WHOLE
 
 SHAPE = dict(
     model_type='llama', architectures=['LlamaForCausalLM'], dtype='bfloat16', vocab_size=128_256,

@@ -18,10 +18,10 @@ import numpy as np
 from flax.serialization import msgpack_restore
 
 from experiments import markdown
+from experiments.analysis import memformer_slots
 from experiments.compare import seed_numbers
 from experiments.recall.run import configuration
 from experiments.short_trainings import Trainer
-from longmem_jax.analysis import memformer_slots
 from longmem_jax.config import overrides
 from longmem_jax.experiment import Experiment
 

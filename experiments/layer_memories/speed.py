@@ -16,11 +16,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.attend import attend
+from longmem_jax.attention.rules import Rules
 from longmem_jax.author.chunks import read_tokens
 from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.layers import feature_maps
-from longmem_jax.layers.attention import attend
-from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.memory.linear_attention.layer import LinearAttention
 
 REPEATS = 9

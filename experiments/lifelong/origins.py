@@ -12,11 +12,11 @@ import numpy as np
 from absl import flags
 
 from longmem_jax.commands import entry
-from longmem_jax.commands.lifelong import learned
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.lifelong import episodic, figures, metrics, steps
 from longmem_jax.lifelong.build import Built
+from longmem_jax.lifelong.commands import learned
 from longmem_jax.lifelong.learner import LearnerState
 from longmem_jax.reporting.progress import Progress
 

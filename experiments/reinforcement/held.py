@@ -14,11 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.models.agent import Agent
+from longmem_jax.agents.acting import act, first_lanes
+from longmem_jax.agents.environments.interface import Environment
+from longmem_jax.agents.model import Agent
+from longmem_jax.agents.playing import attention_layers, keepers
 from longmem_jax.models.inspect import capture
-from longmem_jax.reinforcement.acting import act, first_lanes
-from longmem_jax.reinforcement.environments.interface import Environment
-from longmem_jax.reinforcement.playing import attention_layers, keepers
 
 LANES = 64
 

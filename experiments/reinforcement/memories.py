@@ -16,8 +16,8 @@ from configs import memory_chain
 from experiments import markdown
 from experiments.compare import seed_numbers
 from experiments.reinforcement import runs
-from longmem_jax.reinforcement import settings
-from longmem_jax.reinforcement.environments import floors
+from longmem_jax.agents import settings
+from longmem_jax.agents.environments import floors
 
 MEMORIES = (
     'local', 'transformer_xl', 'expire_span', 'adaptive_span', 'compressive', 'infini', 'memorizing',

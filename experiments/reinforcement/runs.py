@@ -10,12 +10,12 @@ from typing import Any
 import jax
 
 from experiments.reinforcement import held
+from longmem_jax.agents.build import Built
+from longmem_jax.agents.learning import make_initial_state
+from longmem_jax.agents.task import bytes_per_lane, make_tester, test_key
+from longmem_jax.agents.testing import in_short
 from longmem_jax.devices import sharding
 from longmem_jax.files import whole_file
-from longmem_jax.reinforcement.build import Built
-from longmem_jax.reinforcement.learning import make_initial_state
-from longmem_jax.reinforcement.task import bytes_per_lane, make_tester, test_key
-from longmem_jax.reinforcement.testing import in_short
 
 CURVE = ('reward', 'length', 'entropy')  # of training, with the sizes of memories
 

@@ -16,7 +16,7 @@ from typing import Any
 from experiments import markdown
 from experiments.compare import seed_numbers
 from experiments.reinforcement import runs
-from longmem_jax.reinforcement.environments import floors
+from longmem_jax.agents.environments import floors
 from longmem_jax.reporting import figures
 
 FIXED, ALONE, LEARNED = 'fixed span', 'fixed span in one layer', 'Expire-Span'

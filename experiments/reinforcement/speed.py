@@ -20,10 +20,10 @@ from typing import Any
 import jax
 
 from experiments.markdown import table
+from longmem_jax.agents.environments import registry, suites
+from longmem_jax.agents.environments.interface import Environment
 from longmem_jax.errors import UsageError
 from longmem_jax.files import whole_file
-from longmem_jax.reinforcement.environments import registry, suites
-from longmem_jax.reinforcement.environments.interface import Environment
 
 OURS = ('corridor', 'portal', 'repeat_previous')
 ADAPTED = 'memory_chain'

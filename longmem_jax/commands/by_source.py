@@ -5,10 +5,10 @@ from typing import Any
 
 import jax
 
-from longmem_jax.commands import dialogue, superglue
-from longmem_jax.evaluation import overlap
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation import translator
+from longmem_jax.hosts.commands import dialogue, superglue
+from longmem_jax.hosts.evaluation import overlap
 from longmem_jax.reporting.progress import Progress
 
 # source -> (experiment, parameters, split, progress) -> results by name, as JSON

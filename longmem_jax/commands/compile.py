@@ -12,12 +12,12 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
+from longmem_jax.agents.build import Built as AgentBuilt
 from longmem_jax.config import checks
 from longmem_jax.devices import hardware, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, has_branches, lower_step, step_flops
 from longmem_jax.lifelong.build import Built as LifelongBuilt
-from longmem_jax.reinforcement.build import Built as AgentBuilt
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,10 +16,10 @@ from longmem_jax.errors import UsageError, visible
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import opened, require_writable
 from longmem_jax.generation import cache
-from longmem_jax.generation import chat as chats
 from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.text import NONE, TextStream, read_prompt
+from longmem_jax.hosts import chat as chats
 from longmem_jax.models.stack import context_of, has_table
 from longmem_jax.reporting.waiting import Waiting
 

@@ -4,7 +4,7 @@ python -m longmem_jax.commands.import_checkpoint --weights=model.safetensors --s
     --config=configs/wikitext103.py --config.model.vocab_size=267735 --workdir=DIR
 
 `args.json` holds the authors' arguments under their own names. The layers of the config decide which
-format of `longmem_jax/pretrained/` is read; each module there names its layers and arguments. To
+format of `longmem_jax/hosts/` is read; each module there names its layers and arguments. To
 export their model, load it in PyTorch and call `safetensors.torch.save_file(tensors, FILE)` with
 `tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}`.
 """
@@ -21,7 +21,7 @@ from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.pretrained import transformer_sequential, transformer_xl
+from longmem_jax.released import transformer_sequential, transformer_xl
 from longmem_jax.training.identity import differing_fields
 from longmem_jax.training.optimizer import parameter_path
 from longmem_jax.untrusted import json_file, schema, tensor_file

@@ -11,9 +11,9 @@ from longmem_jax.data import content
 from longmem_jax.devices import processes
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, saved_config
+from longmem_jax.hosts import hosts
+from longmem_jax.hosts.model_fields import differences
 from longmem_jax.models.kinds import KINDS
-from longmem_jax.pretrained import hosts
-from longmem_jax.pretrained.model_fields import differences
 from longmem_jax.training import checksums
 from longmem_jax.training.graft import graft
 

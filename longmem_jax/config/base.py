@@ -241,7 +241,7 @@ def base() -> ml_collections.ConfigDict:
         draws=1,  # repeated final tests, each with new draws from the memory; scores are means
     )
     config.reinforcement = config_dict.create(
-        environment='none',  # or one of `reinforcement.environments`; a rollout is a training step
+        environment='none',  # or one of `agents.environments`; a rollout is a training step
         task=config_dict.create(),  # fields of the environment
         algorithm='a2c',  # or 'ppo'
         discount=0.99,  # factor of a reward for every step that it comes later

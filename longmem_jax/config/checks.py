@@ -9,7 +9,6 @@ from typing import Any
 
 import ml_collections
 
-from longmem_jax.config import retrieval
 from longmem_jax.config.model_checks import model_faults, training_faults
 from longmem_jax.data import tokenized
 from longmem_jax.data.sets.registry import CLASS_SETS, DATA_SETS
@@ -20,6 +19,7 @@ from longmem_jax.errors import UsageError, nearest, unknown
 from longmem_jax.faults import above, at_least, at_most, between, under
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import KINDS
+from longmem_jax.retrieval import settings as retrieval
 
 LARGEST_SEED = 2**32 - 1  # NumPy's are not negative, JAX's have 32 bits
 ABOVE_0 = {

@@ -19,6 +19,7 @@ from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, say
+from longmem_jax.hosts.model_fields import differences
 from longmem_jax.lifelong import encoders, settings, stream
 from longmem_jax.lifelong.data.registry import LABELLED, Asked, Read
 from longmem_jax.lifelong.data.texts import Texts
@@ -26,7 +27,6 @@ from longmem_jax.lifelong.learner import Learner, LearnerState
 from longmem_jax.lifelong.methods.registry import METHODS
 from longmem_jax.lifelong.network import Encoded, Encoder, Network
 from longmem_jax.lifelong.rows import Inputs, Rows
-from longmem_jax.pretrained.model_fields import differences
 from longmem_jax.training.identity import model_of
 from longmem_jax.training.optimizer import make_optimizer
 

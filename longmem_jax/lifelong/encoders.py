@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.errors import UsageError, say
+from longmem_jax.hosts import hosts, model_fields
+from longmem_jax.hosts.text_encoder import TextEncoder
 from longmem_jax.lifelong.network import Encoded
 from longmem_jax.lifelong.rows import Inputs
-from longmem_jax.models.encoders.text_encoder import TextEncoder
 from longmem_jax.models.parameters import initial_parameters, unbox
-from longmem_jax.pretrained import hosts, model_fields
 
 # A BERT small enough for tests and for runs on a few cores; the vocabulary and positions vary.
 SMALL = dict(

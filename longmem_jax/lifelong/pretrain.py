@@ -25,10 +25,10 @@ from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import FromJson
 from longmem_jax.errors import UsageError, say
 from longmem_jax.faults import of_section
+from longmem_jax.hosts import export
 from longmem_jax.lifelong import encoders
 from longmem_jax.lifelong.data.texts import Marked, Texts
 from longmem_jax.lifelong.rows import Inputs, inputs
-from longmem_jax.pretrained import export
 from longmem_jax.training.step import all_finite, keep_finite
 
 SETTINGS = dict(

@@ -5,11 +5,11 @@ from typing import Any
 
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.faults import at_least, one_of, under
+from longmem_jax.hosts import model_fields
+from longmem_jax.hosts.classifiers import BERT_BASE, encoder_of
 from longmem_jax.lifelong import encoders
 from longmem_jax.lifelong.data.registry import LABELLED
 from longmem_jax.lifelong.methods.registry import METHODS
-from longmem_jax.pretrained import model_fields
-from longmem_jax.pretrained.classifiers import BERT_BASE, encoder_of
 
 NONE = 'none'
 TASKS, JOINT = 'tasks', 'joint'
@@ -41,7 +41,7 @@ def use_encoder(
 
     Args:
       config: the whole configuration with its data; changed in place.
-      source: a folder or a name on the hub, see `pretrained.hosts.find`; '' = `shape`, with random
+      source: a folder or a name on the hub, see `hosts.hosts.find`; '' = `shape`, with random
         parameters.
       dropout: see `encoders.config_of`.
       shape: attributes of a `config.json`.

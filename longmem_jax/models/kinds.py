@@ -7,10 +7,11 @@ from typing import Any
 import flax.linen as nn
 import ml_collections
 
+from longmem_jax.agents import model as agent
 from longmem_jax.contract import Recipe, Scale
-from longmem_jax.models import agent, classifier, memformer, memory_transformer, seq2seq
+from longmem_jax.hosts import classifier, text_encoder
+from longmem_jax.models import memformer, memory_transformer, seq2seq
 from longmem_jax.models.adapted import Adapted
-from longmem_jax.models.encoders import text_encoder
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.views import View
 

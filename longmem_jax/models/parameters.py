@@ -7,8 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.models.agent import Agent
-from longmem_jax.models.encoders.text_encoder import TextEncoder
+from longmem_jax.agents.model import Agent
+from longmem_jax.hosts.text_encoder import TextEncoder
 from longmem_jax.segment import Segment
 
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from longmem_jax.config.retrieval import KEY_TYPES
 from longmem_jax.errors import UsageError, say
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import checksum, write_json
 from longmem_jax.generation.memory_file import fingerprint
 from longmem_jax.retrieval import verified
+from longmem_jax.retrieval.settings import KEY_TYPES
 from longmem_jax.untrusted import json_file, schema
 
 FORMAT = 'longmem_jax datastore 1'

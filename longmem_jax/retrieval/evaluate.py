@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from longmem_jax import files
-from longmem_jax.config.retrieval import WITH_CACHE, WITH_NEIGHBOURS
 from longmem_jax.evaluation.result import Result, lanes_text, segment_text
 from longmem_jax.experiment import Experiment
 from longmem_jax.reporting.progress import Progress
@@ -23,6 +22,7 @@ from longmem_jax.retrieval.knn_lm import log_probability, mixture
 from longmem_jax.retrieval.own_document import is_own_text, source_of, warnings
 from longmem_jax.retrieval.reading import Part, Reader
 from longmem_jax.retrieval.search import require_k
+from longmem_jax.retrieval.settings import WITH_CACHE, WITH_NEIGHBOURS
 from longmem_jax.retrieval.spalm_keys import open_keys
 
 TEMPERATURES = tuple(2.0**power for power in range(-3, 11))
@@ -282,7 +282,7 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
     )
     protocols = {name: f'{protocol}; {description}' for name in sums} | {alone: protocol}
     results = {
-        name: Result(split, nll, count, num_bytes, protocols[name], right=None, answers=0, exact=0)
+        name: Result(split, dict(nll=nll, scored=count, num_bytes=num_bytes), protocols[name])
         for name, nll in sums.items()
     }
     numbers = experiment.workdir / 'retrieval.json'

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from longmem_jax.analysis import attention
-from longmem_jax.analysis.reading import full_segments
+from experiments.analysis import attention
+from experiments.analysis.reading import full_segments
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
 from tests.toys import LENGTH, VOCAB, toy

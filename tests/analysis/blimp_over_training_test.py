@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from longmem_jax.analysis.blimp_over_training import draw, scores
+from experiments.analysis.blimp_over_training import draw, scores
 from longmem_jax.errors import UsageError
 
 
@@ -34,7 +34,7 @@ def test_one_line_per_run(tmp_path, made_figures):
 
 def test_what_is_not_there_is_one_clear_error(tmp_path):
     with pytest.raises(
-        UsageError, match='score the run first: python -m longmem_jax.commands.blimp'
+        UsageError, match='score the run first: python -m longmem_jax.hosts.commands.blimp'
     ):
         scores(tmp_path)
     with pytest.raises(UsageError, match="did you mean 'syntax'"):

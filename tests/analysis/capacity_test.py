@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from longmem_jax.analysis import capacity
+from experiments.analysis import capacity
 
 
 def test_unit_keys_tell_more_pairs_apart(tmp_path, made_figures):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from longmem_jax.analysis import continuous_figures, continuous_memory, memory_positions
+from experiments.analysis import continuous_figures, continuous_memory, memory_positions
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.infinity_former import continuous

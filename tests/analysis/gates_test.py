@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.analysis import gates
+from experiments.analysis import gates
 from longmem_jax.errors import UsageError
 from longmem_jax.reporting.writers import METRICS, Writer
 from longmem_jax.training.record import by_head

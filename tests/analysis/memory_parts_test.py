@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from longmem_jax.analysis import memory_parts
+from experiments.analysis import memory_parts
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from longmem_jax.analysis import memory_token_maps as maps
+from experiments.analysis import memory_token_maps as maps
 from longmem_jax.errors import UsageError
 from longmem_jax.models.memory_transformer import MemoryTransformer
 from tests.models import seq2seq_test

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.analysis import retrieved_entries as retrieved
-from longmem_jax.analysis.reading import one_lane
+from experiments.analysis import retrieved_entries as retrieved
+from experiments.analysis.reading import one_lane
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
 from longmem_jax.generation.reader import fresh_state

@@ -6,11 +6,11 @@ import types
 import numpy as np
 import pytest
 
-from longmem_jax.analysis import continuous_figures, memory_positions, utterances
-from longmem_jax.data.sets.cmu_dog import Dialogue
+from experiments.analysis import continuous_figures, memory_positions, utterances
 from longmem_jax.errors import UsageError
-from tests.data.cmu_dog_test import SAID, dialogue, write
-from tests.evaluation.dialogue_test import LETTERS, Letters
+from longmem_jax.hosts.data.cmu_dog import Dialogue
+from tests.hosts.data.cmu_dog_test import SAID, dialogue, write
+from tests.hosts.evaluation.dialogue_test import LETTERS, Letters
 from tests.toys import LENGTH, toy
 
 SPOKEN = Dialogue('one', 'some document', (('A', 'ab'), ('B', 'cdefg'), ('A', 'i')))

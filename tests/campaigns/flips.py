@@ -20,15 +20,16 @@ import jax
 import ml_collections
 import numpy as np
 
-from longmem_jax.commands import lifelong, reinforcement
+from longmem_jax.agents import commands as reinforcement
+from longmem_jax.agents.build import Built
 from longmem_jax.config import checks, saved
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, saved_config
 from longmem_jax.generation import memory_file
 from longmem_jax.generation.reader import fresh_state
-from longmem_jax.pretrained import hosts
-from longmem_jax.reinforcement.build import Built
+from longmem_jax.hosts import hosts
+from longmem_jax.lifelong import commands as lifelong
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import Writer, read_metrics
 from longmem_jax.retrieval import spalm

@@ -73,7 +73,8 @@ MODES = {
     ),
     'generate, host': Mode(
         ('hosted',),
-        ('--workdir={folder}/hosted', '--mode=generate', PROMPT, '--length=9', '--seed=1'),
+        # A short one: the host has positions for 32 tokens.
+        ('--workdir={folder}/hosted', '--mode=generate', '--prompt=alpha', '--length=9', '--seed=1'),
     ),
     'score': Mode(('lm',), (LM, '--mode=score', PROMPT, '--output={folder}/scores.jsonl')),
     'inspect': Mode(('lm',), (LM, '--mode=inspect', PROMPT, '--output={folder}/page.html')),
@@ -85,7 +86,7 @@ MODES = {
         ('hosted',), ('--workdir={folder}/hosted', '--mode=export', '--folder={folder}/out')
     ),
     'blimp': Mode(
-        ('lm',), (LM, '--data={base}/blimp', '--checkpoints=all'), 'longmem_jax.commands.blimp'
+        ('lm',), (LM, '--data={base}/blimp', '--checkpoints=all'), 'longmem_jax.hosts.commands.blimp'
     ),
     'import_checkpoint': Mode(
         ('imported/config.json',),

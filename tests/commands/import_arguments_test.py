@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 from longmem_jax.commands.import_checkpoint import import_checkpoint
 from longmem_jax.errors import UsageError
-from longmem_jax.pretrained import transformer_xl
+from longmem_jax.released import transformer_xl
 
 SETTINGS = dict(
     n_token=11, n_layer=1, n_head=2, d_model=8, d_head=4, d_inner=16, mem_len=4, tie_weight=True

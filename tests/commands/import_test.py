@@ -13,7 +13,7 @@ from longmem_jax.config.base import base
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
-from longmem_jax.pretrained import transformer_sequential, transformer_xl
+from longmem_jax.released import transformer_sequential, transformer_xl
 
 pytestmark = pytest.mark.slow  # whole runs of the command
 

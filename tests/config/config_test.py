@@ -12,7 +12,7 @@ from longmem_jax.config import checks
 from longmem_jax.config.base import base, stack
 from longmem_jax.config.recipes import given, recipes, scale_of, section, use
 from longmem_jax.errors import UsageError
-from longmem_jax.pretrained.grafting import grafts
+from longmem_jax.hosts.grafting import grafts
 from tests.config.sizes import num_parameters
 
 FILES = sorted((Path(__file__).parents[2] / 'configs').glob('[a-z]*.py'))

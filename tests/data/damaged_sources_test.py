@@ -16,13 +16,13 @@ from longmem_jax.data import hubs, stored_files, tables
 from longmem_jax.data.conventions import of_folder
 from longmem_jax.data.json_lines import read_examples
 from longmem_jax.data.load import load, load_source
-from longmem_jax.data.sets import cmu_dog
 from longmem_jax.data.stored_files import StoredFiles
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
-from longmem_jax.generation.chat import read_messages
 from longmem_jax.generation.text import read_prompt
+from longmem_jax.hosts.chat import read_messages
+from longmem_jax.hosts.data import cmu_dog
 from longmem_jax.lifelong.data import qa
 
 DEEP = '[' * 200_000

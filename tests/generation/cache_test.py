@@ -16,9 +16,9 @@ from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.likelihood import Likelihood, windows
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation import cache
-from longmem_jax.pretrained import hosts, model_fields
+from longmem_jax.hosts import hosts, model_fields
 from tests import toys
-from tests.pretrained.hosts_test import attributes, copied
+from tests.hosts.hosts_test import attributes, copied
 
 TEXT = np.arange(1, 31, dtype=np.int32)
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from configs import lifelong_classification, lifelong_relations
-from longmem_jax.commands import pretrain_encoder
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
-from longmem_jax.lifelong import settings
+from longmem_jax.lifelong import pretrain_encoder, settings
 from longmem_jax.lifelong.build import Built
 from longmem_jax.lifelong.data import classification
 from longmem_jax.lifelong.rows import Rows

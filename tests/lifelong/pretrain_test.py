@@ -5,12 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.commands import pretrain_encoder
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.errors import UsageError
-from longmem_jax.lifelong import encoders, pretrain
+from longmem_jax.hosts import hosts
+from longmem_jax.lifelong import encoders, pretrain, pretrain_encoder
 from longmem_jax.lifelong.rows import Inputs
-from longmem_jax.pretrained import hosts
 from tests.lifelong.small import small_config
 from tests.lifelong.words import word_tokenizer
 

@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from longmem_jax.commands import lifelong
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
+from longmem_jax.lifelong import commands as lifelong
 from longmem_jax.lifelong import settings, task
 from longmem_jax.lifelong.build import Built
 from longmem_jax.lifelong.methods.registry import METHODS

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longmem_jax.analysis import slot_statistics as slot_usage
-from longmem_jax.analysis import slot_usage as analysis
+from experiments.analysis import slot_statistics as slot_usage
+from experiments.analysis import slot_usage as analysis
 from longmem_jax.commands.train import train
 from longmem_jax.data.lanes import in_order
 from longmem_jax.memory import product_key

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from longmem_jax.commands import generate
-from longmem_jax.commands.inspect import NO_MEMORY, inspect, notes_of
 from longmem_jax.commands.score import score
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import UsageError
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.microscope import page as page_module
+from longmem_jax.microscope.inspect import NO_MEMORY, inspect, notes_of
 from longmem_jax.microscope.page import page, page_data, token_texts
 from longmem_jax.microscope.reading import Reading, read_text
 from longmem_jax.views import NOWHERE

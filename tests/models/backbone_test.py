@@ -7,9 +7,9 @@ import pytest
 
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
+from longmem_jax.hosts import hosts
+from longmem_jax.hosts.model_fields import model_of
 from longmem_jax.models.parameters import unbox
-from longmem_jax.pretrained import hosts
-from longmem_jax.pretrained.model_fields import model_of
 from tests import toys
 from tests.toys import apply, random_segments, run, toy, with_config
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.generation.stream import close_stream, open_stream, read_token
+from longmem_jax.hosts import hosts
+from longmem_jax.hosts.export import their_tensors
 from longmem_jax.models.block import Block
 from longmem_jax.models.inspect import capture
-from longmem_jax.pretrained import hosts
-from longmem_jax.pretrained.export import their_tensors
 from longmem_jax.segment import Segment
 
 DECODERS = (

@@ -9,7 +9,7 @@ from longmem_jax.config.base import base, stack
 from longmem_jax.contract import ModelSettings
 from longmem_jax.models.encoders.memory_tokens import MemoryEncoder
 from longmem_jax.models.kinds import make_model
-from longmem_jax.pretrained import transformer_xl
+from longmem_jax.released import transformer_xl
 from longmem_jax.segment import Segment
 
 VARIANTS = {'plain': 'plain', 'memctrl': 'ctrl', 'membottleneck': 'bottleneck'}
@@ -144,8 +144,8 @@ def _language_model(settings, arrays):
             targets = jnp.asarray(arrays[f'in/targets_{number}'], jnp.int32)
 
             def score(module, segment=segment, targets=targets, state=state):
-                (nll, _, _), new, _ = module.nll(segment, targets, state, train=False)
-                return nll, new, module.written(segment, state)
+                scores, new, _ = module.nll(segment, targets, state, train=False)
+                return scores.nll, new, module.written(segment, state)
 
             nll, state, written = model.apply({'params': params}, method=score)
             total = total + (nll * jnp.asarray(arrays[f'in/loss_weight_{number}'])).sum()

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.analysis import slot_statistics as slot_usage
+from experiments.analysis import slot_statistics as slot_usage
 from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.memory.product_key import ProductKeyMemory
 from longmem_jax.segment import Segment

@@ -9,7 +9,7 @@ import numpy as np
 from longmem_jax.memory.expire_span import layer as expire_span
 from longmem_jax.models import block as block_module
 from longmem_jax.models.kinds import make_model
-from longmem_jax.pretrained import transformer_sequential as interop
+from longmem_jax.released import transformer_sequential as interop
 from longmem_jax.segment import Segment
 
 LOSSES = {'expire_span': 'expire_span_loss', 'adaptive_span': 'adapt_span_loss'}

@@ -12,7 +12,6 @@ import pytest
 from configs import wikitext103
 from longmem_jax.commands.train import train
 from longmem_jax.config import checks
-from longmem_jax.config.retrieval import KEYS
 from longmem_jax.data.lanes import Batch
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.devices import sharding
@@ -32,6 +31,7 @@ from longmem_jax.retrieval import (
     search,
 )
 from longmem_jax.retrieval.index import make_index
+from longmem_jax.retrieval.settings import KEYS
 from tests.commands.train_test import small_config, texts  # noqa: F401  (a fixture)
 from tests.parity_systems.knn_lm import Store
 

@@ -14,19 +14,20 @@ import numpy as np
 from longmem_jax.commands.import_checkpoint import ARGUMENTS, import_checkpoint
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
-from longmem_jax.data import conventions, learn_tokenizer, minimal_pairs
+from longmem_jax.data import conventions, learn_tokenizer
 from longmem_jax.data.documents import Document
 from longmem_jax.data.json_lines import read_examples
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.data.load import load_source
-from longmem_jax.data.sets import cmu_dog, superglue
 from longmem_jax.data.sets.pieces import PieceTexts
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.experiment import saved_config
-from longmem_jax.generation import chat, memory_file
+from longmem_jax.generation import memory_file
 from longmem_jax.generation.reader import fresh_state
+from longmem_jax.hosts import chat, hosts
+from longmem_jax.hosts.data import cmu_dog, minimal_pairs, superglue
 from longmem_jax.lifelong.data import classification, qa, relations
-from longmem_jax.pretrained import hosts, transformer_xl
+from longmem_jax.released import transformer_xl
 from longmem_jax.retrieval import build_datastore, progress_file, search, verified
 from longmem_jax.retrieval.datastore import Datastore, read_manifest
 from longmem_jax.retrieval.faiss_index import Faiss
@@ -34,8 +35,8 @@ from longmem_jax.retrieval.reading import Reader
 from longmem_jax.untrusted import json_file, schema
 from tests import parity
 from tests.commands.import_arguments_test import SETTINGS, SHAPES
-from tests.data import cmu_dog_test, superglue_test
-from tests.pretrained.hosts_test import folder_of
+from tests.hosts.data import cmu_dog_test, superglue_test
+from tests.hosts.hosts_test import folder_of
 from tests.retrieval.stores import write_store
 from tests.toys import toy
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.documents import Document
-from longmem_jax.data.sets.classes import marks_of
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
+from longmem_jax.hosts.data.classes import marks_of
 from longmem_jax.lifelong.rows import Rows
 from longmem_jax.segment import NOTHING
 

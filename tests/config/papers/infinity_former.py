@@ -4,7 +4,7 @@ GPT-2 small on WikiText-103 and 2,000 books (Sec. 4.3, C.3).
 What the papers leave open is the released code's, and is listed under OURS.
 """
 
-from longmem_jax.pretrained.grafting import HOST
+from longmem_jax.hosts.grafting import HOST
 
 SORTING = {
     'model.num_layers': 3,

@@ -1,0 +1,69 @@
+"""The environments that a config may name."""
+
+import functools
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from longmem_jax.agents.environments import corridor, portal, repeat_previous, suites
+from longmem_jax.agents.environments.interface import Environment
+from longmem_jax.errors import UsageError, unknown
+
+
+class Entry(NamedTuple):
+    """An environment of the registry.
+
+    Attributes:
+      build: fields to the environment.
+      check: fields to their faults, one line per field.
+      fields: name to what is allowed, as `faults.of_section` reads it.
+      defaults: values of all fields: the paper's or the suite's.
+    """
+
+    build: Callable[..., Environment]
+    check: Callable[[Mapping[str, Any]], list[str]]
+    fields: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+
+
+def _entry(module: ModuleType) -> Entry:
+    """The entry of a module, by the names that every one of them has."""
+    return Entry(module.build, module.check, module.FIELDS, module.DEFAULTS)
+
+
+def _of_suite(name: str) -> Entry:
+    """The entry of an environment that needs a package."""
+    check = functools.partial(suites.check, name)
+    return Entry(suites.BUILD[name], check, suites.FIELDS[name], suites.DEFAULTS[name])
+
+
+ENVIRONMENTS: dict[str, Entry] = {
+    **{module.NAME: _entry(module) for module in (corridor, portal, repeat_previous)},
+    **{name: _of_suite(name) for name in suites.BUILD},
+}
+
+
+def check(name: str, fields: Mapping[str, Any]) -> list[str]:
+    """Faults of an environment's name and of its fields; fields that are left out have defaults."""
+    if name not in ENVIRONMENTS:
+        return [unknown('environment', name, ENVIRONMENTS)]
+    entry = ENVIRONMENTS[name]
+    return entry.check({**entry.defaults, **fields})
+
+
+def build(name: str, fields: Mapping[str, Any] | None = None) -> Environment:
+    """An environment by its name.
+
+    Args:
+      name: a name of `ENVIRONMENTS`.
+      fields: values of fields; those left out have their defaults.
+
+    Raises:
+      UsageError: an unknown name, faults of fields, or the environment's package is missing.
+    """
+    fields = dict(fields or {})
+    faults = check(name, fields)
+    if faults:
+        raise UsageError(f'environment {name!r}:\n  ' + '\n  '.join(faults))
+    entry = ENVIRONMENTS[name]
+    return entry.build(**{**entry.defaults, **fields})

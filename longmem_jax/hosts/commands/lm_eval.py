@@ -1,0 +1,96 @@
+"""Any task of lm-eval on a run: `pip install -e '.[eval]'`.
+
+python -m longmem_jax.hosts.commands.lm_eval --workdir=DIR --tasks=blimp,lambada_openai
+python -m longmem_jax.hosts.commands.lm_eval --workdir=DIR --include_path=FOLDER --local --tasks=my_task
+
+Tasks are lm-eval's own (which download their data) or YAML files of `--include_path=`; with `--local`
+only the latter are known, which starts faster. A context of any length is read into memory, once for all
+requests that share it. Prints lm-eval's table; WORKDIR/lm_eval.json has its results as it writes them.
+`--config=configs/host.py:path=FOLDER,memory=none` with a new workdir is a pretrained model as it is.
+"""
+
+import json
+from typing import Any
+
+from absl import flags
+
+from longmem_jax.commands import entry
+from longmem_jax.commands.start_from import newest_parameters
+from longmem_jax.experiment import Experiment
+from longmem_jax.files import write
+
+if __name__ == '__main__':
+    _TASKS = flags.DEFINE_list('tasks', [], 'Names of tasks, groups or tags.')
+    _INCLUDE_PATH = flags.DEFINE_string('include_path', '', 'Folder with YAML files of tasks.')
+    _LOCAL = flags.DEFINE_bool('local', False, 'Know the tasks of --include_path only.')
+    _NUM_FEWSHOT = flags.DEFINE_integer('num_fewshot', None, 'Examples in the context.')
+    _LIMIT = flags.DEFINE_float('limit', None, 'Examples per task, or their share below 1.')
+    _OUTPUT = flags.DEFINE_string('output', '', 'JSON to write; default WORKDIR/lm_eval.json.')
+
+
+def evaluate_tasks(
+    experiment: Experiment,
+    tasks: list[str],
+    *,
+    include_path: str = '',
+    local: bool = False,
+    num_fewshot: int | None = None,
+    limit: float | None = None,
+    output: str = '',
+) -> dict[str, Any]:
+    """Runs tasks with the newest checkpoint of an experiment, or with a host that was not trained yet.
+
+    Args:
+      experiment: a trained experiment, or one that begins with a host (step 0).
+      tasks: names of tasks, groups or tags.
+      include_path: folder with YAML files of tasks; '' = none.
+      local: know the tasks of `include_path` only.
+      num_fewshot: examples in the context; None = what a task says.
+      limit: examples per task, or their share below 1; None = all.
+      output: JSON to write; '' = lm_eval.json in the workdir.
+
+    Returns:
+      What `lm_eval.simple_evaluate` returns.
+
+    Raises:
+      UsageError: lm-eval is not installed, an unknown task, or as in `newest_parameters`.
+    """
+    from longmem_jax.hosts.evaluation import (
+        lm_eval,  # here, since it needs a package that is optional
+    )
+
+    manager = lm_eval.task_manager(tasks, include_path, local)
+    params, step = newest_parameters(experiment, print)
+    print(f'Scoring step {step:,} of {experiment.workdir} ...')
+    model = lm_eval.LongMemLM.of_experiment(experiment, params)
+    results = lm_eval.simple_evaluate(
+        model,
+        tasks=tasks,
+        num_fewshot=num_fewshot,
+        limit=limit,
+        task_manager=manager,
+        log_samples=False,
+    )
+    print(lm_eval.make_table(results))
+    if 'groups' in results:
+        print(lm_eval.make_table(results, 'groups'))
+    path = output or experiment.workdir / 'lm_eval.json'
+    write(path, json.dumps(results, indent=2, default=str, ensure_ascii=False) + '\n')
+    print(path)
+    return results
+
+
+def _evaluate_tasks(experiment: Experiment) -> None:
+    evaluate_tasks(
+        experiment,
+        _TASKS.value,
+        include_path=_INCLUDE_PATH.value,
+        local=_LOCAL.value,
+        num_fewshot=_NUM_FEWSHOT.value,
+        limit=_LIMIT.value,
+        output=_OUTPUT.value,
+    )
+
+
+if __name__ == '__main__':
+    entry.command(_evaluate_tasks)

@@ -1,0 +1,295 @@
+"""Models as Hugging Face folders: weights, `config.json`, tokenizer files and a model card.
+
+A host that has not changed gives the tensors that it was read from, byte for byte. With a memory, the
+memory's parameters are in the same files under names of their own, and `config.json` has a section
+`longmem`: other programs read the host alone, `hosts.find` and `hosts.load` read everything.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.traverse_util
+import jax.numpy as jnp
+import numpy as np
+from safetensors.numpy import save_file
+
+from longmem_jax.data.tokenizer_files import LARGEST_FILE
+from longmem_jax.errors import UsageError
+from longmem_jax.files import copy, whole_file, write, write_json
+from longmem_jax.hosts.families import FAMILIES, Family
+from longmem_jax.hosts.hosts import OWN, Host, rows_of
+from longmem_jax.hosts.model_fields import attributes_of, differences, model_of
+from longmem_jax.hosts.patterns import pattern
+from longmem_jax.hosts.tables import TABLE
+from longmem_jax.hosts.tensor_files import DTYPES, INDEX, WHOLE
+from longmem_jax.untrusted import json_file
+
+SHARD_BYTES = 5 << 30
+COPIED = (
+    'tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json',
+    'vocab.json', 'merges.txt', 'vocab.txt', 'tokenizer.model', 'spiece.model',
+    'chat_template.jinja', 'chat_template.json', 'generation_config.json',
+)  # fmt: skip
+NUMPY = {'F64': np.float64, 'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16}
+BY_NAME = {'float64': 'F64', 'float32': 'F32', 'float16': 'F16', 'bfloat16': 'BF16'}
+
+# Name of a tensor to a function that makes it.
+Tensors = dict[str, Callable[[], np.ndarray]]
+
+
+def their_tensors(family: Family, num_layers: int, params: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Their tensors, from parameters of ours or anything like them, such as gradients.
+
+    Args:
+      family: of the host.
+      num_layers: of the model.
+      params: a nested dictionary; parameters that no row names are left out.
+
+    Yields:
+      name, with the family's prefix, and tensor, of the dtype of the parameters.
+    """
+    flat = flax.traverse_util.flatten_dict(params, sep='/')
+    for row in rows_of(family, num_layers):
+        if all(path in flat for path in row.ours):
+            yield family.prefixed(row.theirs), _joined(flat, row)
+
+
+def _joined(flat: Mapping[str, Any], row: Any) -> np.ndarray:
+    """The tensor of a row."""
+    ours = [np.asarray(flat[path]) for path in row.ours]
+    return pattern(row.layout).put(np.stack(ours) if len(ours) > 1 else ours[0])
+
+
+def save(
+    folder: str | Path,
+    model: Any,
+    params: Any,
+    *,
+    like: Host | None = None,
+    segment_length: int = 1,
+    files: Mapping[str, Path] | None = None,
+    card: str = '',
+    shard_bytes: int = SHARD_BYTES,
+) -> list[str]:
+    """Writes a model as a folder that `hosts.find` reads, and other programs as far as it is a host.
+
+    Args:
+      folder: must not exist, or be empty.
+      model: its `config.model`.
+      params: its parameters, a nested dictionary.
+      like: the host that it began with: its attributes, names, dtypes and tokenizer are kept.
+      segment_length: tokens per segment that it was trained with; kept where there is a memory.
+      files: further files to copy: name in the folder to path, such as a tokenizer.
+      card: text of README.md, see `model_card`.
+      shard_bytes: weights beyond this are written as several files, with an index.
+
+    Returns:
+      The names of the files.
+
+    Raises:
+      UsageError: the folder has files, the model is of no family that it could be read as, or a file
+        of the host is not one to publish (see `_of_host`). Nothing is left behind then.
+    """
+    folder = Path(folder).expanduser()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f'{folder}: already has files; give a folder that is empty or new.')
+    given = dict(like.attributes) if like else attributes_of(model)
+    given.pop('longmem', None)
+    if not like:
+        given['dtype'] = 'float32'
+    elif model.tie_weights != like.plain.tie_weights:
+        given['tie_word_embeddings'] = bool(model.tie_weights)
+    tensors, sizes = _tensors(model, params, given, like)
+    if differences(model_of(given, 'config.json'), model):
+        given['longmem'] = {'segment_length': segment_length, 'model': model.to_dict()}
+    copies = {}
+    if like:
+        names = (*COPIED, *(['config.json'] if given == like.attributes else []))
+        paths = {name: like.folder / name for name in names}
+        copies = {name: _of_host(path) for name, path in paths.items() if path.is_file()}
+    with _new_folder(folder) as partial:
+        _write_tensors(partial, tensors, sizes, shard_bytes)
+        if 'config.json' not in copies:
+            write_json(partial / 'config.json', given, indent=2)
+        for name, content in copies.items():
+            write(partial / name, content)
+        for name, path in dict(files or {}).items():
+            copy(path, partial / name)
+        if card:
+            write(partial / 'README.md', card)
+    return sorted(path.name for path in folder.iterdir())
+
+
+def _of_host(path: Path) -> bytes:
+    """The content of a file of a host's folder, which the export will show to others.
+
+    Raises:
+      UsageError: it is a link that leads out of the folder and not into the hub's cache; it is too
+        large; or it is not the JSON or the text that it should be.
+    """
+    folder, real = path.parent.resolve(), path.resolve()
+    blobs = folder.parent.parent / 'blobs' if folder.parent.name == 'snapshots' else folder
+    if not any(real.is_relative_to(allowed) for allowed in (folder, blobs)):
+        raise UsageError(
+            f'{path}: is a link to {real}, out of the folder; an export would publish that file. Put a '
+            'copy in its place if it belongs to the model, or remove the link.'
+        )
+    content = json_file.read_bytes(path, largest=LARGEST_FILE)
+    if path.suffix == '.json':
+        json_file.parse(content, str(path))
+    elif path.suffix in ('.txt', '.jinja'):
+        try:
+            content.decode()
+        except UnicodeDecodeError as error:
+            raise UsageError(f'{path}: is not a text in UTF-8 ({error.reason}).') from error
+    return content
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `folder` if the block ends without an error."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f'.{folder.name}-'))
+    except OSError as error:
+        raise UsageError(f'{folder}: cannot be written ({error.strerror}).') from error
+    try:
+        yield partial
+        partial.chmod(0o777 & ~_umask())
+        if folder.exists():
+            folder.rmdir()
+        partial.replace(folder)
+    except OSError as error:
+        raise UsageError(f'{folder}: cannot be written ({error.strerror}).') from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _umask() -> int:
+    """The permissions that new files of this process do not get."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _tensors(
+    model: Any, params: Any, given: Mapping[str, Any], like: Host | None
+) -> tuple[Tensors, dict[str, int]]:
+    """What to write, made when it is asked for, and the bytes of each tensor."""
+    family = like.family if like else FAMILIES[given['model_type']]
+    flat = flax.traverse_util.flatten_dict(params, sep='/')
+    usual = BY_NAME.get(str(given.get('dtype', given.get('torch_dtype'))).removeprefix('torch.'))
+    tensors: Tensors = {}
+    sizes: dict[str, int] = {}
+    covered: set[str] = set()
+
+    def add(name: str, dtype: str, row: Any) -> None:
+        covered.update(row.ours)
+        tensors[name] = lambda: _joined(flat, row).astype(NUMPY[dtype])
+        sizes[name] = sum(flat[path].size for path in row.ours) * DTYPES[dtype]
+
+    for row in rows_of(family, model.num_layers):
+        found = like.name_of(row) if like else None
+        name = found or family.prefixed(row.theirs)
+        dtype = like.files.dtypes[found] if found else usual or 'F32'
+        if all(path in flat for path in row.ours):
+            add(name, dtype, row)
+        elif found and row.theirs in family.heads and model.tie_weights:
+            add(name, dtype, row._replace(ours=(TABLE,)))
+    for path, leaf in flat.items():
+        if path not in covered:
+            name = OWN + path.replace('/', '.')
+            tensors[name] = lambda leaf=leaf: np.ascontiguousarray(leaf)
+            sizes[name] = leaf.size * leaf.dtype.itemsize
+    for name in like.files.shapes if like else ():  # what the model has no use for
+        if name not in tensors and not name.startswith(OWN):
+            tensors[name] = lambda name=name: like.files.whole(name)
+            sizes[name] = like.files.num_bytes([name])
+    return tensors, sizes
+
+
+def _write_tensors(
+    folder: Path, tensors: Tensors, sizes: Mapping[str, int], shard_bytes: int
+) -> None:
+    """Writes one file, or several with an index; only one is in memory at a time."""
+    shards: list[list[str]] = [[]]
+    total = 0
+    for name in tensors:
+        if shards[-1] and total + sizes[name] > shard_bytes:
+            shards.append([])
+            total = 0
+        shards[-1].append(name)
+        total += sizes[name]
+    names = [WHOLE]
+    if len(shards) > 1:
+        names = [
+            f'model-{number:05}-of-{len(shards):05}.safetensors'
+            for number in range(1, len(shards) + 1)
+        ]
+    for file, shard in zip(names, shards, strict=True):
+        with whole_file(folder / file) as partial:
+            save_file({name: tensors[name]() for name in shard}, partial, {'format': 'pt'})
+    if len(shards) > 1:
+        placed = {name: file for file, shard in zip(names, shards, strict=True) for name in shard}
+        index = {
+            'metadata': {'total_size': sum(sizes.values())},
+            'weight_map': dict(sorted(placed.items())),
+        }
+        write_json(folder / INDEX, index, indent=2)
+
+
+def model_card(
+    name: str, model: Any, *, base_model: str = '', step: int = 0, results: Mapping[str, Any] = ()
+) -> str:
+    """README.md of an exported model.
+
+    Args:
+      name: title.
+      model: its `config.model`.
+      base_model: the host that it began with, '' = none.
+      step: training steps.
+      results: content of a run's `results.json`.
+    """
+    stacks = (model.attention, model.feed_forward)
+    memories = sorted(
+        {*model.attention, *model.feed_forward} - {'full', 'sliding', 'local', 'dense'}
+    )
+    lines = ['---', 'library_name: longmem_jax', 'tags: [longmem_jax, long-context]']
+    if base_model:
+        lines.append(f'base_model: {json.dumps(base_model)}')
+    lines += ['---', f'# {name}', '']
+    began = f' It began with the parameters of `{base_model}`.' if base_model else ''
+    lines += [f'Trained for {step:,} steps with longmem_jax.{began}', '', '## Memory', '']
+    if not memories:
+        lines.append('None, only the keys and values of its own context.')
+    for memory in memories:
+        layers = [str(i) for stack in stacks for i, other in enumerate(stack) if other == memory]
+        fields = ', '.join(f'{key} = {value}' for key, value in model[memory].items())
+        lines.append(f'- `{memory}` in layers {", ".join(layers)}: {fields}')
+    if memories:
+        lines += [
+            '',
+            'Only longmem_jax reads the memory. Programs that do not know it find a model without it, '
+            'which is not what was trained.',
+        ]
+    lines += ['', '```python', 'from longmem_jax.hosts import hosts', '']
+    lines += ["host = hosts.find('FOLDER')", 'model = hosts.make(host.model, segment_length=512)']
+    lines += ['params = hosts.load(host, model)', '```']
+    if results:
+        lines += ['', '## Results', '', '| | |', '|---|---|']
+        lines += [f'| {key} | {_cell(value)} |' for key, value in dict(results).items()]
+    return '\n'.join(lines) + '\n'
+
+
+def _cell(value: Any) -> str:
+    """A JSON value in a table."""
+    if isinstance(value, dict):
+        return ', '.join(f'{key} {_cell(item)}' for key, item in value.items())
+    text = f'{value:.6g}' if isinstance(value, float) else str(value)
+    return text.replace('|', '\\|').replace('\n', ' ')

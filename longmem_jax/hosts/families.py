@@ -1,0 +1,226 @@
+"""Families of Hugging Face models: what differs between their `config.json` files and tensors.
+
+A family is a table, read by `model_fields` and `hosts`: none has code for its layers. The same
+`LanguageModel` runs all decoders, and `TextEncoder` runs BERT.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from longmem_jax.hosts import layer_windows, tables
+from longmem_jax.hosts.attributes import Attributes
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """One `model_type`.
+
+    Attributes:
+      architecture: class of the model in transformers.
+      copied: attribute to (field of `config.model`, type, default); no default = required.
+      context: attribute with the longest text.
+      activation: attribute of the activation, and its default.
+      fixed: fields of `config.model` that are the same in all models of the family.
+      rows: see `tables`; names without `prefix`.
+      prefix: of the names of all tensors but the head, where files of whole models have one.
+      heads: names of the output's own vectors, the first one is written; () = the family has none.
+      gated: whether the feed-forward layer is.
+      dense_bias: attribute of its biases, or whether it has any.
+      attention_bias: attribute of the biases of attention and its default, or which there are.
+      rotary: arguments of `attributes.rotary`; None = positions are learned.
+      kv_heads: default of `num_key_value_heads`, 0 = num_heads; None = there is no such attribute.
+      head_dim: default of the attribute `head_dim`, 0 = width / heads.
+      windows: `(attributes, layers) -> (window per layer)`, 0 = the whole context.
+      write_windows: `(windows) -> attributes`, the inverse.
+      ignored: patterns of tensors that files may have besides: buffers, and heads for other tasks.
+    """
+
+    architecture: str
+    copied: dict[str, tuple]
+    context: str
+    activation: tuple[str, str]
+    fixed: dict[str, Any]
+    rows: list[tables.Row]
+    prefix: str
+    heads: tuple[str, ...] = ()
+    gated: bool = False
+    dense_bias: str | bool = True
+    attention_bias: tuple[str, bool] | str = 'none'
+    rotary: dict[str, float] | None = None
+    kv_heads: int | None = None
+    head_dim: int = 0
+    windows: Callable[[Attributes, int], tuple[int, ...]] = lambda given, layers: (0,) * layers
+    write_windows: Callable[[tuple[int, ...]], dict[str, Any]] = lambda windows: {}
+    ignored: tuple[str, ...] = ()
+
+    def prefixed(self, name: str) -> str:
+        """The whole name of a row's tensor in files that we write."""
+        return name if name in self.heads else self.prefix + name
+
+    def canonical(self, name: str) -> str:
+        """The name that we write for one that may lack the prefix, or be another for the head."""
+        if name in self.heads:
+            return self.heads[0]
+        return self.prefix + name.removeprefix(self.prefix)
+
+
+_GPT2 = dict(
+    vocab_size=('vocab_size', int),
+    n_layer=('num_layers', int),
+    n_embd=('d_model', int),
+    n_head=('num_heads', int),
+    n_inner=('d_feed_forward', int, None),
+    layer_norm_epsilon=('norm_epsilon', float, 1e-5),
+    scale_attn_weights=('scale_scores', bool, True),
+    tie_word_embeddings=('tie_weights', bool, True),
+)
+_NEO = dict(
+    vocab_size=('vocab_size', int),
+    num_layers=('num_layers', int),
+    hidden_size=('d_model', int),
+    num_heads=('num_heads', int),
+    intermediate_size=('d_feed_forward', int, None),
+    layer_norm_epsilon=('norm_epsilon', float, 1e-5),
+    tie_word_embeddings=('tie_weights', bool, True),
+)
+_SIZES = dict(
+    vocab_size=('vocab_size', int),
+    num_hidden_layers=('num_layers', int),
+    hidden_size=('d_model', int),
+    num_attention_heads=('num_heads', int),
+    intermediate_size=('d_feed_forward', int),
+)
+_LEARNED = dict(norm='layernorm', position='learned')
+_LLAMA = dict(
+    architecture='LlamaForCausalLM',
+    copied=_SIZES
+    | dict(
+        rms_norm_eps=('norm_epsilon', float, 1e-6),
+        tie_word_embeddings=('tie_weights', bool, False),
+    ),
+    context='max_position_embeddings',
+    activation=('hidden_act', 'silu'),
+    fixed=dict(norm='rmsnorm'),
+    rows=tables.LLAMA,
+    prefix='model.',
+    heads=('lm_head.weight',),
+    gated=True,
+    dense_bias=False,
+    rotary={},
+    kv_heads=0,
+    ignored=(
+        r'(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq',
+        r'(model\.)?rotary_emb\.inv_freq',
+    ),
+)
+FAMILIES: dict[str, Family] = {
+    'gpt2': Family(
+        architecture='GPT2LMHeadModel',
+        copied=_GPT2,
+        context='n_positions',
+        activation=('activation_function', 'gelu_new'),
+        fixed=_LEARNED,
+        rows=tables.GPT2,
+        prefix='transformer.',
+        heads=('lm_head.weight',),
+        attention_bias='all',
+        ignored=(r'(transformer\.)?h\.\d+\.attn\.(masked_)?bias',),
+    ),
+    'gpt_neo': Family(
+        architecture='GPTNeoForCausalLM',
+        copied=_NEO,
+        context='max_position_embeddings',
+        activation=('activation_function', 'gelu_new'),
+        fixed=_LEARNED | dict(scale_scores=False),
+        rows=tables.GPT_NEO,
+        prefix='transformer.',
+        heads=('lm_head.weight',),
+        attention_bias='out',
+        windows=layer_windows.alternating,
+        write_windows=layer_windows.write_alternating,
+        ignored=(r'(transformer\.)?h\.\d+\.attn\.attention\.(masked_)?bias',),
+    ),
+    'gpt_neox': Family(
+        architecture='GPTNeoXForCausalLM',
+        copied=_SIZES
+        | dict(
+            layer_norm_eps=('norm_epsilon', float, 1e-5),
+            use_parallel_residual=('parallel_residual', bool, True),
+            tie_word_embeddings=('tie_weights', bool, False),
+        ),
+        context='max_position_embeddings',
+        activation=('hidden_act', 'gelu'),
+        fixed=dict(norm='layernorm'),
+        rows=tables.GPT_NEOX,
+        prefix='gpt_neox.',
+        heads=('embed_out.weight', 'lm_head.weight'),
+        attention_bias=('attention_bias', True),
+        rotary=dict(share=0.25),
+        ignored=(
+            r'(gpt_neox\.)?layers\.\d+\.attention\.(masked_)?bias',
+            r'(gpt_neox\.)?layers\.\d+\.attention\.rotary_emb\.inv_freq',
+        ),
+    ),
+    'llama': Family(
+        **_LLAMA
+        | dict(
+            dense_bias='mlp_bias',
+            attention_bias=('attention_bias', False),
+            windows=layer_windows.no_windows,
+        )
+    ),
+    'mistral': Family(
+        **_LLAMA
+        | dict(
+            architecture='MistralForCausalLM',
+            kv_heads=8,
+            windows=layer_windows.all_sliding,
+            write_windows=layer_windows.write_all_sliding,
+        )
+    ),
+    'qwen2': Family(
+        **_LLAMA
+        | dict(
+            architecture='Qwen2ForCausalLM',
+            attention_bias='qkv',
+            kv_heads=32,
+            windows=layer_windows.upper_sliding,
+            write_windows=layer_windows.write_upper_sliding,
+        )
+    ),
+    'qwen3': Family(
+        **_LLAMA
+        | dict(
+            architecture='Qwen3ForCausalLM',
+            fixed=dict(norm='rmsnorm', head_norm='rmsnorm'),
+            attention_bias=('attention_bias', False),
+            kv_heads=32,
+            head_dim=128,
+            windows=layer_windows.upper_sliding,
+            write_windows=layer_windows.write_upper_sliding,
+        )
+    ),
+    'bert': Family(
+        architecture='BertModel',
+        copied=_SIZES | dict(layer_norm_eps=('norm_epsilon', float, 1e-12)),
+        context='max_position_embeddings',
+        activation=('hidden_act', 'gelu'),
+        fixed=dict(
+            norm='layernorm',
+            position='learned',
+            kind='text_encoder',
+            pre_norm=False,
+            final_norm=False,
+        ),
+        rows=tables.BERT,
+        prefix='bert.',
+        attention_bias='all',
+        ignored=(
+            r'(bert\.)?embeddings\.position_ids',
+            r'cls\..*',
+            r'qa_outputs\..*',
+            r'classifier\..*',
+        ),
+    ),
+}

@@ -1,0 +1,290 @@
+"""Memories in pretrained decoders: the model of a host, with a memory in all layers or in some.
+
+A memory's own file says how it takes the place of a layer (`Entry.graft`): which fields keep the host's
+positions and scores, and whether a model with an empty memory computes exactly what the host does. What
+the host has is then loaded by `hosts.load`; everything else is new.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from longmem_jax.config.base import base
+from longmem_jax.config.recipes import Given, recipes, scale_of, section
+from longmem_jax.contract import Graft, Recipe
+from longmem_jax.errors import UsageError, unknown
+from longmem_jax.hosts import hosts, model_fields
+from longmem_jax.memory.registry import ATTENTION, LAYERS
+from longmem_jax.models.stack import context_of, has_table
+
+# GPT-2 small, for a model of its shape that is trained from the start.
+GPT2_SMALL = dict(
+    model_type='gpt2', vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12
+)
+# Layers that hosts have by themselves; others are memories, or attention that `graft` has changed.
+TRAINING_CACHE = (
+    2048  # tokens that a host without a memory keeps in training, unless more are asked for
+)
+OWN_LAYERS = {'attention': {'full', 'sliding'}, 'feed_forward': {'dense'}}
+# Paths of the parameters that a host has; low-rank parts and memories are not among them.
+HOST = (
+    r'^(embedding|final_norm)/|^block_\d+/(attention_norm|feed_forward_norm)/'
+    r'|^block_\d+/attention/projections/\w+/(kernel|bias|norm)'
+    r'|^block_\d+/feed_forward/(up|gate|down)/'
+)
+
+
+@functools.cache
+def grafts() -> Mapping[str, Graft]:
+    """Names for `graft` to how they take the place of a layer."""
+    named, scale = {}, scale_of(base())
+    for name, recipe in sorted(recipes().items()):
+        entry = LAYERS.get(_main(recipe(scale)))
+        if entry is None or entry.graft is None:
+            continue
+        if not entry.graft.recipes or name in entry.graft.recipes:
+            named[name] = entry.graft
+    return named
+
+
+def table() -> str:
+    """The memories that can be put into a host, as a Markdown table."""
+    rows = [
+        f'| `{name}` | {"yes" if graft.exact else "no"} | {graft.how} | {graft.positions} |'
+        for name, graft in grafts().items()
+    ]
+    head = '| memory | empty = the host | how, or what is kept | positions of what is remembered |'
+    return '\n'.join((head, '|---|---|---|---|', *rows)) + '\n'
+
+
+def use_host(
+    config: Any, source: str, context: int = 0, shape: Mapping[str, Any] = GPT2_SMALL
+) -> None:
+    """Makes the model, the tokenizer and the first parameters of a configuration a host's.
+
+    Args:
+      config: the whole configuration; changed in place.
+      source: a folder or a name on the hub, see `hosts.find`; '' = `shape`, with random parameters.
+      context: see `hosts.find`.
+      shape: attributes of a `config.json`.
+
+    Raises:
+      UsageError: no such model, or one that is no decoder.
+    """
+    dtype, given = config.model.dtype, shape
+    if not source:
+        config.model = model_fields.model_of(shape, 'shape', context)
+    else:
+        host = hosts.find(source, context)
+        if host.plain.kind != 'language_model':
+            raise UsageError(f'{source}: is not a decoder; a memory can be put into decoders only.')
+        config.model, given = host.model, host.attributes
+        config.train.start_from = source
+        use_tokenizer(config, host.folder)
+    config.model.dtype = dtype
+    config.model.init_std = float(given.get('initializer_range', 0.02))  # of what is new
+    config.train.loss_weights, config.evaluate.model = {}, {}
+
+
+def use_tokenizer(config: Any, folder: Path) -> None:
+    """Makes the tokenizer of a configuration that of a host's folder, where there is one."""
+    kinds = ('tokenizer.json', 'vocab.json', 'vocab.txt'), ('tokenizer.model',)
+    for kind, names in zip(('tokenizers', 'sentencepiece'), kinds, strict=True):
+        if any((folder / name).exists() for name in names):
+            config.data.tokenizer = dict(kind=kind, path=str(folder), size=0)
+            return
+
+
+def graft(
+    config: Any,
+    name: str,
+    *,
+    layers: Sequence[int] = (),
+    rotary: bool = False,
+    changes: Given | None = None,
+    **sizes: Any,
+) -> None:
+    """Puts a memory into the host that is the model of a configuration; see `use_host`.
+
+    Layers without it stay the host's where its positions are rotary, with a context of one segment and
+    what is left of their window. Positions in embeddings begin at 0 in every segment, and then those
+    layers see the segment alone.
+
+    Args:
+      config: the whole configuration, with its final lengths; changed in place.
+      name: one of `grafts()`.
+      layers: where, from 0; () = where the memory's recipe has it, usually everywhere.
+      rotary: rotary positions replace those in the embeddings.
+      changes: to the recipe of the memory; its layers are not used.
+      **sizes: see `recipes.scale_of`.
+
+    Raises:
+      UsageError: an unknown name, a memory that does not fit into this host, or a host that was
+        exported with a memory there.
+    """
+    model, changes = config.model, changes or Given()
+    known = grafts()
+    if (changes.recipe or name) not in known:
+        others = 'memories that are whole models cannot be put into a host'
+        raise UsageError(f'{unknown("memory", name, sorted(known))}; {others}.')
+    recipe = recipes()[changes.recipe or name](scale_of(config, **sizes))
+    main = _main(recipe)
+    _require_plain(model, name, 'attention' if main in ATTENTION else 'feed_forward')
+    replaced = rotary and model.position != 'none'
+    if replaced:
+        _replace_positions(model)
+    place, position = LAYERS[main].graft, _position(model)
+    own = place.fields(scale_of(config, **sizes), position)
+    chosen = _chosen(model, recipe, main, tuple(layers))
+    if main in ATTENTION:
+        _keep_others(model, chosen, config.train.segment_length)
+        model.attention = _with(model.attention, chosen, main)
+    else:
+        model.feed_forward = _with(model.feed_forward, chosen, main)
+    fields = section(main, **recipe.sections[main] | own | changes.fields)
+    used = {*model.attention, *model.feed_forward}
+    for other in set(LAYERS) & set(model) - used:
+        del model[other]
+    model[main] = fields
+    weights = recipe.loss_weights if changes.loss_weights is None else changes.loss_weights
+    config.train.loss_weights = dict(weights)
+    config.evaluate.model = {main: changes.evaluate} if changes.evaluate else {}
+    groups = (*recipe.groups, *place.groups(position))
+    config.optimizer.groups = groups if changes.groups is None else changes.groups
+    how = known[changes.recipe or name]
+    begins = 'is exactly the host' if how.exact and not replaced else 'is not yet the host'
+    begins += ', whose positions were replaced' if replaced else ''
+    config.notes = (
+        f'{name}: with an empty memory the model {begins}: {how.how}; positions of the memory: '
+        f'{how.positions}',
+        *changes.notes,
+    )
+
+
+def keep_plain(config: Any, context: int) -> None:
+    """Limits the cache that a host without a memory has in training, and says what longer texts do.
+
+    Args:
+      config: the whole configuration, with its host and its final lengths; changed in place.
+      context: as in `use_host`; 0 = the cache has room for at most `TRAINING_CACHE` tokens.
+    """
+    model, longest = config.model, context_of(config.model)
+    cached = [model[name].window for name in {*model.attention} & OWN_LAYERS['attention']]
+    kept = max(TRAINING_CACHE, config.train.segment_length)
+    if has_table(model) and longest:
+        config.notes = (
+            f'none: there are positions for {model.num_positions:,} tokens; longer texts are read in '
+            'windows of whole segments, each with an empty cache',
+        )
+    elif cached and max(cached) > kept and not context:
+        model.cache_tokens = kept
+        config.notes = (
+            f'none: tokens see their segment and {kept:,} tokens before it, of the {max(cached):,} that '
+            'the host can see, in training and in --mode=evaluate; context=N sees N, '
+            '--config.model.cache_tokens=0 all',
+        )
+
+
+def rate_of_host(config: Any, rate: float) -> None:
+    """Multiplies the learning rate of the host's parameters by `rate`; 0 freezes them.
+
+    Raises:
+      UsageError: then nothing is left to learn.
+    """
+    adapted = config.model.lora.rank
+    if not rate and not adapted and _is_plain(config.model):
+        raise UsageError('frozen: nothing is left to learn; add a memory=NAME or lora=RANK.')
+    kept = tuple(group for group in config.optimizer.groups if group[0] != HOST)
+    config.optimizer.groups = (*kept, (HOST, float(rate), bool(rate)))
+
+
+def numbers(layers: str, num_layers: int) -> tuple[int, ...]:
+    """Numbers of layers, from '3', '0-5', 'last' or several of them joined by '+'.
+
+    Raises:
+      UsageError: anything else, or layers that the model does not have.
+    """
+    chosen: set[int] = set()
+    for part in layers.split('+'):
+        first, _, last = part.replace('last', str(num_layers - 1)).partition('-')
+        if not first.isdigit() or not (last or first).isdigit():
+            raise UsageError(
+                f'layers={layers}: numbers from 0 are needed, such as 3, 0-5 or 2+last.'
+            )
+        chosen |= set(range(int(first), int(last or first) + 1))
+    if not chosen or max(chosen) >= num_layers:
+        raise UsageError(f'layers={layers}: the host has the layers 0 to {num_layers - 1}.')
+    return tuple(sorted(chosen))
+
+
+def _main(recipe: Recipe) -> str:
+    """The layer type that is the memory; '' where a whole model is."""
+    return '' if 'kind' in recipe.model else next(iter(recipe.sections))
+
+
+def _position(model: Any) -> str:
+    """The position scheme of the host's attention, as `Graft.fields` takes it."""
+    for name in {*model.attention}:
+        if 'position' in model[name]:
+            return model[name].position
+    return 'none'
+
+
+def _is_plain(model: Any) -> bool:
+    return all({*model[kind]} <= OWN_LAYERS[kind] for kind in OWN_LAYERS)
+
+
+def _require_plain(model: Any, name: str, kind: str) -> None:
+    """Raises `UsageError` if layers of this kind are not the host's own any more."""
+    others = sorted({*model[kind]} - OWN_LAYERS[kind])
+    if others:
+        raise UsageError(
+            f'memory={name}: config.model.{kind} has {", ".join(others)} already, as this host was '
+            'exported; memory=none keeps that, another memory needs the folder of the host without one.'
+        )
+
+
+def _replace_positions(model: Any) -> None:
+    """Rotary positions in every layer instead of those in the embeddings."""
+    if model.head_dim % 2:
+        raise UsageError(f'position=rotary: rotates pairs, and head_dim = {model.head_dim} is odd.')
+    model.position, model.num_positions = 'none', 0
+    for name in {*model.attention}:
+        model[name].position = 'rotary'
+
+
+def _chosen(model: Any, recipe: Recipe, main: str, layers: tuple[int, ...]) -> tuple[int, ...]:
+    """Where the memory goes."""
+    if layers:
+        return layers
+    stack = recipe.attention if main in ATTENTION else recipe.feed_forward
+    return tuple(i for i in range(model.num_layers) if not stack or stack[i] == main)
+
+
+def _with(stack: Sequence[str], chosen: Sequence[int], name: str) -> tuple[str, ...]:
+    return tuple(name if i in chosen else layer for i, layer in enumerate(stack))
+
+
+def _keep_others(model: Any, chosen: Sequence[int], segment: int) -> None:
+    """Prepares the host's attention for segments of `segment` tokens.
+
+    Raises:
+      UsageError: a layer that is replaced, or loses its own window, sees less than a segment.
+    """
+    windows = [model[name].window for name in model.attention]
+    restarts = model.position != 'none'
+    for layer, window in enumerate(windows):
+        if window < segment and (layer in chosen or restarts):
+            raise UsageError(
+                f'config.train.segment_length = {segment}: layer {layer} of the host sees {window} '
+                f'tokens; use segment={window} or less'
+                + ('.' if layer in chosen else ', or position=rotary.')
+            )
+    if not restarts:
+        if 'full' in model:
+            model.full.window = segment
+        return
+    model.positions_restart = True
+    model.local = section('local', position='none')
+    model.attention = ('local',) * model.num_layers

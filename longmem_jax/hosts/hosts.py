@@ -1,0 +1,379 @@
+"""Pretrained Hugging Face models as hosts of memories: a folder, or a name on the hub, to parameters.
+
+For example::
+
+    host = hosts.find('gpt2')  # a folder, or a name on the hub
+    model = hosts.make(host.model, segment_length)  # a LanguageModel that computes what the host does
+    params = hosts.load(host, model)
+
+`host.model` is an ordinary `config.model`. With other attention layers in it the model is the host with
+a memory: `load` then fills the parameters that both have, and the others start as in any new model.
+"""
+
+import concurrent.futures
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import flax.traverse_util
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+from jax.sharding import Mesh
+
+from longmem_jax.config.base import base
+from longmem_jax.config.model_checks import model_faults
+from longmem_jax.devices import sharding
+from longmem_jax.errors import UsageError, say
+from longmem_jax.hosts import model_fields, tables
+from longmem_jax.hosts.families import FAMILIES, Family
+from longmem_jax.hosts.patterns import pattern
+from longmem_jax.hosts.tensor_files import TensorFiles, some
+from longmem_jax.hosts.text_encoder import TextEncoder
+from longmem_jax.memory.registry import LAYERS
+from longmem_jax.models.kinds import KINDS, make_model
+from longmem_jax.models.parameters import initial_parameters, unbox
+from longmem_jax.untrusted import json_file
+
+OWN = 'longmem.'  # begins the names of tensors that no family has: memories
+THREADS = 8  # as many parameters are in memory at a time, besides those on devices
+PATTERNS = ['*.json', '*.safetensors', '*.model', '*.txt', '*.jinja']
+# Copies of the weights for other programs, in folders or under the name of Mistral's own.
+OTHER_COPIES = ['*/*', 'consolidated*']
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """A Hugging Face model that can be loaded.
+
+    Attributes:
+      folder: where its files are.
+      attributes: its `config.json`.
+      family: of `FAMILIES`.
+      plain: `config.model` of the host by itself.
+      model: the same, or with the memory that the folder was exported with.
+      files: its tensors.
+      segment_length: tokens per segment that it was trained with, of a host with a memory; otherwise 0.
+    """
+
+    folder: Path
+    attributes: dict[str, Any]
+    family: Family
+    plain: Any
+    model: Any
+    files: TensorFiles
+    segment_length: int = 0
+
+    def name_of(self, row: tables.Row) -> str | None:
+        """The name of a row's tensor in the files; None = they do not have it."""
+        is_head = row.theirs in self.family.heads
+        prefixes = ('',) if is_head else (self.family.prefix, '')
+        found = (prefix + name for name in (row.theirs, *row.others) for prefix in prefixes)
+        return next((name for name in found if name in self.files.shapes), None)
+
+
+def is_host(source: str | Path) -> bool:
+    """Whether a folder has a `config.json` of a Hugging Face model."""
+    try:
+        given = json_file.read(Path(source).expanduser() / 'config.json')
+    except (UsageError, RuntimeError):  # `~nobody` is no folder
+        return False
+    return isinstance(given, dict) and 'model_type' in given
+
+
+def is_name(source: str | Path) -> bool:
+    """Whether a source is a host, or no folder here, so that it can only be a name on the hub.
+
+    '' is no source, also where the current folder has the files of a host.
+    """
+    return source != '' and (is_host(source) or not Path(source).expanduser().exists())
+
+
+def find(source: str | Path, context: int = 0) -> Host:
+    """A host by its folder, or by its name on the Hugging Face hub.
+
+    Args:
+      source: a folder with `config.json` and safetensors, or a name such as 'gpt2' or 'org/name', with
+        '@' and a commit, tag or branch after it if it shall not be the newest.
+      context: tokens that attention without a window sees; 0 = the host's longest text. The memory and
+        time of a segment grow with it, also where a text is short.
+
+    Raises:
+      UsageError: no such model, or one that cannot be read.
+    """
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        folder = _fetch(str(source))
+    if not (folder / 'config.json').exists():
+        raise UsageError(f'{folder}: has no config.json; give the folder of a model.')
+    given = json_file.read(folder / 'config.json')
+    name = str(folder / 'config.json')
+    if not isinstance(given, dict):
+        raise UsageError(f'{name}: must be an object with the attributes of a model.')
+    plain = model_fields.model_of(given, name, context)
+    files = TensorFiles(folder)
+    if plain.kind == 'text_encoder':
+        has_pooler = any('pooler.dense' in tensor for tensor in files.shapes)
+        plain.text_encoder.pooler = has_pooler
+    model, length = _with_memory(given, name) if 'longmem' in given else (plain, 0)
+    return Host(folder, given, FAMILIES[given['model_type']], plain, model, files, length)
+
+
+def _fetch(name: str) -> Path:
+    """The folder of a model of the hub, downloaded unless it is in the cache."""
+    name, _, revision = name.partition('@')
+    named = re.fullmatch(r'[\w.-]+(/[\w.-]+)?', name) and re.fullmatch(r'[\w./-]*', revision)
+    if not named or name.startswith('.'):
+        raise UsageError(f'{name}: there is no such folder, and it is not a name on the hub.')
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise UsageError(
+            f'{name}: there is no such folder. To fetch a model of that name from the Hugging Face hub: '
+            "pip install 'longmem_jax[hf]'"
+        ) from error
+    try:
+        folder = huggingface_hub.snapshot_download(
+            name, revision=revision or None, allow_patterns=PATTERNS, ignore_patterns=OTHER_COPIES
+        )
+        return Path(folder)
+    except Exception as error:  # the library lets errors of several others through
+        raise UsageError(
+            f'{name}: there is no such folder, and the Hugging Face hub gave no model of that name '
+            f'({type(error).__name__}: {str(error).strip().splitlines()[0]}). Without network, give a '
+            'folder.'
+        ) from error
+
+
+def _with_memory(given: Mapping[str, Any], name: str) -> tuple[Any, int]:
+    """`config.model` of a host that was exported with a memory, and its segment length."""
+    stored = given['longmem'] if isinstance(given['longmem'], dict) else {}
+    fields, length = stored.get('model'), stored.get('segment_length', 1)
+    if not isinstance(fields, dict) or not isinstance(length, int) or length < 1:
+        raise UsageError(
+            f'{name}: longmem must have model and segment_length, as --mode=export writes them.'
+        )
+    model = base().model
+    del model.transformer_xl
+    unknown = set(fields) - {*model, *LAYERS, *KINDS, 'text_encoder'}
+    if unknown:
+        raise UsageError(f'{name}: longmem.model has {some(unknown)}: not fields.')
+    try:
+        model.update(_tuples(fields))
+        faults = model_faults(model, length)
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise UsageError(f'{name}: longmem.model cannot be read ({error}).') from error
+    if faults:
+        raise UsageError(f'{name}: longmem.model has faults:\n  ' + '\n  '.join(faults))
+    return model, length
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as tuples."""
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def make(model: Any, segment_length: int) -> nn.Module:
+    """The module of a `config.model` of any kind that a host has; see `models.kinds.make_model`."""
+    if model.kind == 'text_encoder':
+        return TextEncoder(ml_collections.FrozenConfigDict(model))
+    return make_model(model, segment_length)
+
+
+def shapes(module: nn.Module) -> dict[str, jax.ShapeDtypeStruct]:
+    """Path of every parameter to its shape."""
+    boxed = jax.eval_shape(lambda: initial_parameters(module, jax.random.key(0)))
+    return flax.traverse_util.flatten_dict(unbox(boxed), sep='/')
+
+
+def rows_of(family: Family, num_layers: int) -> list[tables.Row]:
+    """All rows of a family for a model with this number of layers."""
+    rows = [*family.rows, *([tables.head(*family.heads)] if family.heads else [])]
+    return [
+        row.of_layer(layer)
+        for row in rows
+        for layer in (range(num_layers) if '{i}' in row.theirs else (0,))
+    ]
+
+
+def load(
+    host: Host,
+    module: nn.Module,
+    mesh: Mesh | None = None,
+    *,
+    seed: int = 0,
+    report: Callable[[str], None] = say,
+) -> Any:
+    """Parameters of a model from a host's files, each part read straight to the devices that hold it.
+
+    Args:
+      host: see `find`.
+      module: a model of `host.model`, or of the same with another memory; see `make`.
+      mesh: devices; None = all, each with all parameters.
+      seed: of parameters that the host does not have.
+      report: called with a line that says what was loaded, is new, and was ignored.
+
+    Returns:
+      A tree of float32 arrays, like `initial_parameters(module)` unboxed.
+
+    Raises:
+      UsageError: the files lack tensors of the host, have others, or of other shapes.
+    """
+    mesh = sharding.make_mesh({'data': -1}) if mesh is None else mesh
+    boxed = jax.eval_shape(lambda: initial_parameters(module, jax.random.key(seed)))
+    places = flax.traverse_util.flatten_dict(sharding.parameter_shardings(mesh, boxed), sep='/')
+    wanted = shapes(module)
+    sources, ignored = _sources(host, wanted)
+    names = {source[0] for source in sources.values()}
+    # Most of the time goes to turning the kernels around, which several threads can do.
+    with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
+        arrays = pool.map(
+            lambda path: _place(host.files, *sources[path], places[path]), list(sources)
+        )
+        loaded = dict(zip(sources, arrays, strict=True))
+    new = sorted(set(wanted) - set(loaded))
+    if new and host.model is not host.plain and _is_whole(host, wanted):
+        raise UsageError(
+            f'{host.folder}: the tensors do not fit: missing are those of {some(new)}.'
+        )
+    if new:
+        loaded |= _initial(module, seed, new, places)
+    said = f'{len(names)} tensors ({host.files.num_bytes(names) / 2**20:.1f} MiB) of {host.folder}'
+    report(f'Loaded {said}; new: {some(new) or "nothing"}; ignored: {some(ignored) or "nothing"}.')
+    return flax.traverse_util.unflatten_dict(loaded, sep='/')
+
+
+def _is_whole(host: Host, wanted: Mapping[str, jax.ShapeDtypeStruct]) -> bool:
+    """Whether a model has the parameters of the one that was exported: then the files have all."""
+    return {*wanted} == {*shapes(make(host.model, host.segment_length))}
+
+
+# Where one of our parameters is: the tensor, its number among those in it, the layout, and the shape of
+# all that are in the tensor.
+Source = tuple[str, int, str, tuple[int, ...]]
+
+
+def _sources(
+    host: Host, wanted: Mapping[str, jax.ShapeDtypeStruct]
+) -> tuple[dict[str, Source], list[str]]:
+    """Where every parameter that the files have is, and the tensors that `wanted` has no use for."""
+    own = shapes(make(host.plain, 1))
+    found: dict[str, Source] = {}
+    known, missing, ignored, faults = set(), [], [], []
+    for row in rows_of(host.family, host.plain.num_layers):
+        name = host.name_of(row)
+        if row.ours[0] not in own:
+            if name is not None and row.theirs in host.family.heads:
+                known.add(name)
+                _require_tied(host, name)
+            continue
+        needed = row.ours[0] in wanted
+        if name is None:
+            missing += [row.theirs] if needed or host.model is host.plain else []
+            continue
+        known.add(name)
+        shape = tuple(own[row.ours[0]].shape)
+        whole = (len(row.ours), *shape) if len(row.ours) > 1 else shape
+        theirs = pattern(row.layout).their_shape(whole)
+        if host.files.shapes[name] != theirs:
+            faults.append(f'{name} is {host.files.shapes[name]}, by config.json {theirs}')
+        elif not needed:
+            ignored.append(name)
+        for number, path in enumerate(row.ours):
+            if path in wanted and tuple(wanted[path].shape) != shape:
+                faults.append(f'{name} gives {path} {shape}, this model has {wanted[path].shape}')
+            elif path in wanted:
+                found[path] = (name, number if len(row.ours) > 1 else -1, row.layout, whole)
+    for name in set(host.files.shapes) - known:
+        path = name.removeprefix(OWN).replace('.', '/')
+        if not name.startswith(OWN) or host.model is host.plain:
+            continue
+        known.add(name)
+        if path not in wanted:
+            ignored.append(name)
+        elif tuple(wanted[path].shape) != host.files.shapes[name]:
+            faults.append(f'{name} is {host.files.shapes[name]}, not {wanted[path].shape}')
+        else:
+            axes = ' '.join(f'a{i}' for i in range(len(wanted[path].shape)))
+            found[path] = (name, -1, f'{axes} -> {axes}', tuple(wanted[path].shape))
+    unknown = []
+    for name in set(host.files.shapes) - known:
+        buffer = any(re.fullmatch(which, name) for which in host.family.ignored)
+        (ignored if buffer else unknown).append(name)
+    if missing:
+        faults.append(f'missing are {some(missing)}')
+    if unknown:
+        faults.append(f'not of this model are {some(unknown)}')
+    if faults:
+        raise UsageError(f'{host.folder}: the tensors do not fit: {"; ".join(faults)}.')
+    return found, ignored
+
+
+def _require_tied(host: Host, head: str) -> None:
+    """Raises `UsageError` unless the output's vectors are those of the input, which the model shares."""
+    files = host.files
+    row = next(row for row in host.family.rows if row.ours == (tables.TABLE,))
+    table = host.name_of(row)
+    if table is None:
+        return
+    rows, width = files.shapes[table]
+    step = max((1 << 24) // max(width, 1), 1)
+    same = files.shapes[head] == files.shapes[table]
+    for start in range(0, rows if same else 0, step):
+        part = (slice(start, min(start + step, rows)), slice(0, width))
+        same = same and np.array_equal(files.read(head, part), files.read(table, part))
+    if not same:
+        raise UsageError(
+            f'{files.folder}: {head} differs from {table}, though config.json sets tie_word_embeddings. '
+            'If the output has vectors of its own, set tie_word_embeddings to false.'
+        )
+
+
+def _place(
+    files: TensorFiles,
+    name: str,
+    number: int,
+    layout: str,
+    shape: tuple[int, ...],
+    placed: jax.sharding.Sharding,
+) -> jax.Array:
+    """One of our parameters on its devices; every part is read once, also if several devices hold it."""
+    rule, parts = pattern(layout), {}
+    ours = shape if number < 0 else shape[1:]
+
+    def part(index: tuple[slice, ...]) -> np.ndarray:
+        index = tuple(slice(*cut.indices(size)[:2]) for cut, size in zip(index, ours, strict=True))
+        key = tuple((cut.start, cut.stop) for cut in index)
+        if key not in parts:
+            whole = index if number < 0 else (slice(number, number + 1), *index)
+            taken = rule.take(lambda cuts: files.read(name, cuts), whole, shape)
+            taken = taken if number < 0 else taken[0]
+            parts[key] = np.ascontiguousarray(taken, dtype=np.float32)
+            # Both are NaN if any number is; no array of flags is made.
+            if parts[key].size and not np.isfinite([parts[key].min(), parts[key].max()]).all():
+                raise UsageError(
+                    f'{files.folder}: {name} has numbers that are not finite: its file is damaged, or '
+                    'the model was saved after its training had failed; get another copy.'
+                )
+        return parts[key]
+
+    return jax.make_array_from_callback(ours, placed, part)
+
+
+def _initial(
+    module: nn.Module, seed: int, paths: list[str], places: Mapping[str, Any]
+) -> dict[str, jax.Array]:
+    """Initial values of some parameters; the others are never computed."""
+
+    def make_new() -> dict[str, jax.Array]:
+        params = unbox(initial_parameters(module, jax.random.key(seed)))
+        flat = flax.traverse_util.flatten_dict(params, sep='/')
+        return {path: jnp.asarray(flat[path], jnp.float32) for path in paths}
+
+    return jax.jit(make_new, out_shardings={path: places[path] for path in paths})()

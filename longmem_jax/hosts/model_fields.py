@@ -1,0 +1,203 @@
+"""The `config.json` of a Hugging Face model to `config.model`, and back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from longmem_jax.config.base import base
+from longmem_jax.config.recipes import section
+from longmem_jax.errors import UsageError, unknown
+from longmem_jax.hosts import attributes as of_file
+from longmem_jax.hosts.attributes import Attributes
+from longmem_jax.hosts.families import FAMILIES, Family
+from longmem_jax.memory.checks import MOST
+
+ACTIVATIONS = {
+    'gelu_new': 'gelu',
+    'gelu': 'gelu_exact',
+    'gelu_pytorch_tanh': 'gelu',
+    'gelu_fast': 'gelu',
+    'relu': 'relu',
+}
+GATED = {'silu': 'swiglu', 'swish': 'swiglu', 'gelu_pytorch_tanh': 'geglu', 'gelu_new': 'geglu'}
+BIASES = {False: 'none', True: 'all'}
+
+
+def family_of(given: Mapping[str, Any], source: str) -> str:
+    """The `model_type`; raises `UsageError` if it is none of `FAMILIES`."""
+    kind = given.get('model_type')
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise UsageError(f'{source}: {unknown("model_type", kind, FAMILIES)}.')
+    return kind
+
+
+def model_of(given: Mapping[str, Any], source: str, context: int = 0) -> ConfigDict:
+    """`config.model` of a `config.json`.
+
+    Args:
+      given: its attributes.
+      source: its name, for messages.
+      context: tokens that layers without a window see; 0 = as many as the file says.
+
+    Raises:
+      UsageError: attributes that are missing, of another type, or not supported, by name.
+    """
+    family, left = FAMILIES[family_of(given, source)], Attributes(given, source)
+    model = base().model
+    del model.transformer_xl
+    model.update(dict(output_bias=False, scale_embedding=False) | family.fixed)
+    for name, (field, kind, *default) in family.copied.items():
+        value = left.number(name, kind, *default)
+        model[field] = 4 * model.d_model if value is None else value
+        if field == 'num_layers' and value > MOST[field]:
+            raise left.refusal(name, value, f'at most {MOST[field]} are supported')
+    model.d_embed = model.d_model
+    length = left.number(family.context, int)
+    left.require('n_ctx', length)
+    if context > length:
+        raise left.refusal(
+            family.context, length, f'no longer context, such as {context}, is possible'
+        )
+    _heads(family, left, model)
+    bias = family.attention_bias
+    model.attention_bias = (
+        bias if isinstance(bias, str) else BIASES[left.take(bias[0], bool, bias[1])]
+    )
+    _dense(family, left, model)
+    if family.rotary is None:
+        model.num_positions = length
+    else:
+        model.update(of_file.rotary(left, **family.rotary, context=length))
+    windows = family.windows(left, model.num_layers)
+    if model.kind == 'text_encoder':
+        left.require('position_embedding_type', 'absolute')
+        left.require('is_decoder', False)
+        left.require('tie_word_embeddings', True, False)
+        types = left.number('type_vocab_size', int, 2)
+        model.text_encoder = dict(token_types=types, pooler=True)
+        model.attention = ('local',) * model.num_layers
+        model.local = section('local', position='none')
+    else:
+        set_windows(model, windows, context or length)
+    left.require('scale_attn_by_inverse_layer_idx', False)
+    left.finish()
+    return model
+
+
+def _heads(family: Family, left: Attributes, model: Any) -> None:
+    """Sets the heads of keys and values and the width of a head."""
+    heads = model.num_heads
+    if family.kv_heads is not None:
+        default = family.kv_heads if not left.has('num_key_value_heads') else None
+        shared = left.take('num_key_value_heads', int, default) or heads
+        if shared < 1 or heads % shared:
+            raise left.refusal('num_key_value_heads', shared, f'must divide the {heads} heads')
+        model.num_kv_heads = 0 if shared == heads else shared
+    default = family.head_dim if not left.has('head_dim') else None
+    width = left.take('head_dim', int, default) if family.kv_heads is not None else None
+    if not width and model.d_model % heads:
+        raise UsageError(
+            f'{left.source}: the width {model.d_model} is not a multiple of the {heads} heads.'
+        )
+    model.head_dim = width or model.d_model // heads
+
+
+def _dense(family: Family, left: Attributes, model: Any) -> None:
+    """Sets the feed-forward layers."""
+    name, default = family.activation
+    theirs, known = left.take(name, str, default), GATED if family.gated else ACTIVATIONS
+    if theirs not in known:
+        raise left.refusal(name, theirs, f'supported are {", ".join(known)}')
+    bias = family.dense_bias
+    bias = left.take(bias, bool, False) if isinstance(bias, str) else bias
+    model.feed_forward = ('dense',) * model.num_layers
+    model.dense = section('dense', activation=known[theirs], bias=bias)
+
+
+def set_windows(model: Any, windows: tuple[int, ...], context: int) -> None:
+    """Sets the attention layers: the context, or a window of their own where that is not 0."""
+    sizes = sorted({window for window in windows if window})
+    if len(sizes) > 1:
+        raise UsageError(f'layers with windows of {sizes} tokens: one size is supported.')
+    position = 'none' if model.position == 'learned' else 'rotary'
+    model.attention = tuple('sliding' if window else 'full' for window in windows)
+    if not all(windows):
+        model.full = section('full', window=context, position=position)
+    if sizes:
+        model.sliding = section('sliding', window=sizes[0], position=position)
+
+
+def attributes_of(model: Any) -> dict[str, Any]:
+    """A `config.json` for a `config.model` that was not read from one: the inverse of `model_of`.
+
+    Raises:
+      UsageError: no family computes what this model computes; with the fields that differ from the
+        nearest family.
+    """
+    nearest: list[str] | None = None
+    for kind, family in FAMILIES.items():
+        try:
+            given = _write(kind, family, model)
+            differing = differences(model_of(given, kind), model)
+        except (UsageError, KeyError, AttributeError, ValueError):
+            continue
+        if not differing:
+            return given
+        if nearest is None or len(differing) < len(nearest):
+            nearest = [f'{kind}: {line}' for line in differing]
+    raise UsageError(
+        'config.model is not a model of a Hugging Face family; nearest is '
+        + '; '.join(nearest or ['none'])
+    )
+
+
+# Fields that no parameter and no result in evaluation depends on.
+FREE = frozenset(
+    """
+    dropout residual_dropout embedding_dropout attention_dropout layer_drop init init_std embedding_std
+    scale_residual_init dtype kernels cache_tokens cache_dtype
+    """.split()
+)
+
+
+def differences(host: Any, model: Any, skip: frozenset[str] = frozenset()) -> list[str]:
+    """Fields of two `config.model` that differ, as lines.
+
+    Not compared are `FREE` fields, those in `skip`, and sections that the host does not use.
+    """
+    used = {*host.attention, *host.feed_forward, host.kind}
+    lines = []
+    for name in sorted({*host, *model} - FREE - skip):
+        values = [side.get(name) for side in (host, model)]
+        if any(isinstance(value, ConfigDict) for value in values) and name not in used:
+            continue
+        plain = [v.to_dict() if isinstance(v, ConfigDict) else v for v in values]
+        plain = [tuple(v) if isinstance(v, (list, tuple)) else v for v in plain]
+        if plain[0] != plain[1]:
+            lines.append(f'{name} = {plain[1]}, not {plain[0]}')
+    return lines
+
+
+def _write(kind: str, family: Family, model: Any) -> dict[str, Any]:
+    """The attributes of a family that are nearest to a model."""
+    given: dict[str, Any] = dict(model_type=kind, architectures=[family.architecture])
+    given |= {name: model[field] for name, (field, *_) in family.copied.items()}
+    sections = [model[name] for name in ('full', 'sliding') if name in model.attention]
+    given[family.context] = model.num_positions or max(fields.window for fields in sections)
+    if family.kv_heads is not None:
+        given['num_key_value_heads'] = model.num_kv_heads or model.num_heads
+        given['head_dim'] = model.head_dim
+    if not isinstance(family.attention_bias, str):
+        given[family.attention_bias[0]] = model.attention_bias == 'all'
+    known = GATED if family.gated else ACTIVATIONS
+    inverse = {ours: theirs for theirs, ours in reversed(known.items())}
+    given[family.activation[0]] = inverse.get(model.dense.activation, 'none')
+    if isinstance(family.dense_bias, str):
+        given[family.dense_bias] = model.dense.bias
+    if family.rotary is not None:
+        given['rope_parameters'] = of_file.rope_parameters(model, family.rotary.get('share'))
+    if model.kind == 'text_encoder':
+        given['type_vocab_size'] = model.text_encoder.token_types
+    windows = tuple(model.sliding.window if n == 'sliding' else 0 for n in model.attention)
+    return given | family.write_windows(windows)

@@ -1,0 +1,222 @@
+"""Chat templates: what they may use, what they print, and what hostile ones cannot do."""
+
+import builtins
+import json
+import re
+
+import pytest
+
+from longmem_jax.data.conventions import special_of
+from longmem_jax.errors import UsageError
+from longmem_jax.hosts import chat
+
+MESSAGES = [
+    {'role': 'system', 'content': 'Be brief.'},
+    {'role': 'user', 'content': 'Who "is" Ada?'},
+]
+LIKE_CHATML = """{%- for message in messages %}
+    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] | trim + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+
+
+@pytest.fixture
+def without_jinja(monkeypatch):
+    original = builtins.__import__
+
+    def refuse(name, *inputs, **options):
+        if name.partition('.')[0] == 'jinja2':
+            raise ImportError('no module named jinja2')
+        return original(name, *inputs, **options)
+
+    monkeypatch.setattr(builtins, '__import__', refuse)
+
+
+def render(
+    source, messages=MESSAGES, special=(('bos_token', '<s>'), ('eos_token', '</s>')), **options
+):
+    pytest.importorskip('jinja2')
+    return chat.ChatTemplate(source, 'FILE', dict(special)).render(messages, **options)
+
+
+def test_a_common_template():
+    text = '<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWho "is" Ada?<|im_end|>\n'
+    assert render(LIKE_CHATML) == text + '<|im_start|>assistant\n'
+    assert render(LIKE_CHATML, add_generation_prompt=False) == text
+
+
+@pytest.mark.parametrize(
+    'source, wanted',
+    [
+        ('{{ bos_token }}{{ messages[1].content }}{{ eos_token }}', '<s>Who "is" Ada?</s>'),
+        ('{{ messages[1] | tojson }}', '{"role": "user", "content": "Who \\"is\\" Ada?"}'),
+        ('{{ "\u00e9<" | tojson }}', '"\u00e9<"'),
+        ('{{ messages | tojson(indent=1) | length > 20 }}', 'True'),
+        ('{% if tools is not none %}tools{% endif %}{{ pad_token is defined }}', 'False'),
+        ('{% for m in messages %}{% if loop.last %}{% break %}{% endif %}{{ loop.length }}{% endfor %}',
+         '2'),
+        ('{% for m in messages %}{% generation %}{{ m.role }} {% endgeneration %}{% endfor %}',
+         'system user '),
+        ('{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}'
+         '{{ ns.n }}', '2'),
+        ('{% for i in range(3) %}{{ loop.revindex }}{% endfor %}', '321'),
+        ('{% for name, text in messages[0].items() %}{{ name }} {% endfor %}', 'role content '),
+        ('{% for m in messages | selectattr("role", "equalto", "user") %}{{ m.role }}{% endfor %}',
+         'user'),
+        ('{{ "a" * 3 + "b" }}', 'aaab'),
+        ('{{ 1 ~ "x" ~ none }}{{ 7 % 4 }}{{ "aa".replace("a", "b") }}', '1xNone3bb'),
+        ('{{ messages | map(attribute="role") | join(",") }}', 'system,user'),
+        ('{{ "-".join(["a", "b"]) }}', 'a-b'),
+        ('{{ messages | join("+", attribute="role") }}', 'system+user'),
+        ('{{ "a b" | replace(" ", "_") | indent(2, true) }}{{ [1, 2] | sum }}', '  a_b3'),
+        ('{% for a in range(3) %}{% for b in range(a) %}{{ b }}{% endfor %}{% endfor %}', '001'),
+    ],
+)  # fmt: skip
+def test_what_templates_use(source, wanted):
+    assert render(source) == wanted
+
+
+def test_the_date_of_today():
+    assert re.fullmatch(r'\d\d \w{3} \d{4}', render("{{ strftime_now('%d %b %Y') }}"))
+
+
+HOSTILE = [
+    ("{{ ''.__class__.__mro__[1].__subclasses__() }}", 'unsafe|undefined'),
+    ("{{ messages.__class__.__base__ }}{{ ().__class__.__bases__[0] }}", 'unsafe|undefined'),
+    ("{{ cycler.__init__.__globals__.os.system('true') }}", 'unsafe|undefined'),
+    ("{{ lipsum.__globals__['os'].popen('id').read() }}", 'unsafe|undefined'),
+    ("{{ raise_exception.__globals__ }}{{ strftime_now.__code__.co_code }}", 'unsafe|undefined'),
+    ("{{ self.__init__.__globals__ }}{{ self._TemplateReference__context }}", 'unsafe|undefined'),
+    ("{{ '{0.__class__.__mro__}'.format('') }}", 'not for templates'),
+    ("{{ messages | map(attribute='__class__') | list }}", ''),
+    ("{% include '/etc/passwd' %}", 'loader'),
+    ("{% import 'os' as os %}", 'loader'),
+    ("{% extends '/etc/passwd' %}", 'loader'),
+    ('{% do messages.append(1) %}', "unknown tag 'do'"),
+    ('{{ messages.append(1) }}', 'unsafe|not safely callable'),
+    ('{{ messages[0].update({"role": "x"}) }}', 'unsafe|not safely callable'),
+    ('{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}', 'steps'),
+    ('{% set l = [0] * 9999999 %}{% for a in l %}{% for b in l %}{% endfor %}{% endfor %}', 'steps'),
+    ('{% macro f() %}{{ f() }}{{ f() }}{% endmacro %}{{ f() }}', 'recursion|steps'),
+    ('{{ range(999999999) | list }}', 'Range too big'),
+    ("{{ 'a' * 99999999999 }}", 'too large'),
+    ("{{ 99999999999 * 'a' }}", 'too large'),
+    ('{{ 9 ** 9 ** 9 ** 9 }}', 'too large'),
+    ('{% set n = namespace(a=2) %}{% for i in range(60) %}{% set n.a = n.a * n.a %}{% endfor %}',
+     'more than 4,096 bits'),
+    ("{{ '%99999999999d' % 1 }}", 'not for templates'),
+    ("{{ '{:>99999999999}'.format(1) }}", 'not for templates'),
+    ("{{ 'a'.ljust(99999999999) }}", 'not for templates'),
+    ("{{ 'a' | center(99999999999) }}", "No filter named 'center'"),
+    ("{% set a = 'a' * 9999999 %}{{ a.replace('a', a) }}", 'too large'),
+    ("{% set n = namespace(s='aa') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+     'too large'),
+    ("{% set n = namespace(s='aa') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
+     'too large'),
+    ("{{ 'a' | indent(99999999999, true) }}", 'more than 16 blanks'),
+    ("{{ messages | tojson(indent=99999999999) }}", 'more than 16 blanks'),
+    ("{% set d = 'x' * 9999999 %}{{ range(99) | join(d) }}", 'too large'),
+    ("{% set d = 'x' * 9999999 %}{{ d.join(['a'] * 99) }}", 'too large'),
+    ("{% set d = 'x' * 9999999 %}{{ ([d] * 99) | join }}", 'too large'),
+    ("{% set d = 'x' * 9999999 %}{{ d | replace('x', d) }}", 'too large'),
+    ("{% set n = namespace(l=[]) %}{% for i in range(99) %}{% set n.l = n.l + ['x' * 9999999] %}"
+     '{% endfor %}', 'too large'),
+    ('{{ ([[0] * 9999999] * 99) | sum(start=[]) }}', 'not numbers'),
+    ('{{ [1] | batch(99999999999, 0) | list }}', "No filter named 'batch'"),
+    ('{{ lipsum(n=99999) }}', 'undefined'),
+    ("{{ 'x'.encode().ljust(99999999999) }}", 'not for templates'),
+    ("{{ (1).to_bytes(99999999999, 'big') }}", 'not for templates'),
+    ('{% for m in messages %}', 'not a chat template'),
+    ('{{ 1 / 0 }}', 'division by zero'),
+    ('{{ nothing.at.all }}', 'undefined'),
+    ('{{ messages[0].content() }}', 'not callable'),
+    ("{{ raise_exception('Only the user may speak.') }}", 'refuses .*Only the user may speak'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('source, message', HOSTILE, ids=[source[:40] for source, _ in HOSTILE])
+def test_hostile_templates_end_in_one_line(source, message):
+    try:
+        text = render(source)
+    except UsageError as error:
+        assert message and re.search(message, str(error)), error
+        assert str(error).startswith('FILE') and '\n' not in str(error)
+    else:
+        # What the sandbox hides prints as nothing.
+        assert 'class' not in text and 'module' not in text and len(text) < 30, text
+
+
+def test_messages_are_not_changed_and_every_rendering_has_its_own_steps():
+    pytest.importorskip('jinja2')
+    template = chat.ChatTemplate('{% for a in range(90000) %}{% endfor %}', 'FILE', {})
+    for _ in range(3):
+        assert template.render(MESSAGES) == ''
+
+
+@pytest.mark.parametrize(
+    'source',
+    [
+        '{% for i in range(9) %}{% endfor %}',
+        "{{ bos_token ~ 'b' }}",
+        '{% macro f() %}{% endmacro %}{{ f() }}',
+    ],
+)
+def test_a_rendering_has_an_end_in_time(source, monkeypatch):
+    """Each step may read a text of megabytes."""
+    assert render(source) in ('', '<s>b')
+    monkeypatch.setattr(chat, 'MOST_SECONDS', -1)
+    with pytest.raises(UsageError, match='more than -1 seconds'):
+        render(source)
+
+
+def write(folder, **settings):
+    (folder / 'tokenizer_config.json').write_text(json.dumps(settings))
+
+
+def test_the_file_comes_before_the_entry(tmp_path):
+    pytest.importorskip('jinja2')
+    write(
+        tmp_path, bos_token={'content': '<s>', 'lstrip': False}, eos_token=None, chat_template='B'
+    )
+    assert chat.load_template(tmp_path, special_of(tmp_path)).render(MESSAGES) == 'B'
+    (tmp_path / 'chat_template.jinja').write_text('A{{ bos_token }}{{ eos_token is defined }}')
+    assert chat.load_template(tmp_path, special_of(tmp_path)).render(MESSAGES) == 'A<s>False'
+    (tmp_path / 'chat_template.jinja').unlink()
+    write(
+        tmp_path,
+        chat_template=[dict(name='tool_use', template='T'), dict(name='default', template='D')],
+    )
+    assert chat.load_template(tmp_path, special_of(tmp_path)).render(MESSAGES) == 'D'
+
+
+def test_folders_without_one_or_with_a_broken_one(tmp_path):
+    pytest.importorskip('jinja2')
+    with pytest.raises(UsageError, match='has no chat template.*leave out --chat'):
+        chat.load_template(tmp_path, special_of(tmp_path))
+    write(tmp_path, chat_template=7)
+    with pytest.raises(UsageError, match='must be text'):
+        chat.load_template(tmp_path, special_of(tmp_path))
+    for broken in ('{', '[1]', '[' * 100_000):
+        (tmp_path / 'tokenizer_config.json').write_text(broken)
+        with pytest.raises(UsageError, match=r'tokenizer_config.json: (not JSON|must be)'):
+            chat.load_template(tmp_path, special_of(tmp_path))
+    write(tmp_path)
+    (tmp_path / 'chat_template.jinja').write_bytes(b'\xff\xfe{{')
+    with pytest.raises(UsageError, match=r'chat_template.jinja: cannot be read'):
+        chat.load_template(tmp_path, special_of(tmp_path))
+
+
+def test_without_jinja_there_is_one_clear_error(without_jinja):
+    with pytest.raises(UsageError, match=r"pip install 'longmem_jax\[chat\]'"):
+        chat.ChatTemplate('', 'FILE', {})
+
+
+def test_prompts_are_messages():
+    assert chat.read_messages('Hello') == [{'role': 'user', 'content': 'Hello'}]
+    assert chat.read_messages('[sic] hello') == [{'role': 'user', 'content': '[sic] hello'}]
+    assert chat.read_messages(json.dumps(MESSAGES)) == MESSAGES
+    with pytest.raises(UsageError, match='message 0 needs the texts "role" and "content"'):
+        chat.read_messages('[{"role": "user"}]')

@@ -1,0 +1,186 @@
+"""Memories in some layers of a host, with other positions, rates and faults."""
+
+import jax
+import numpy as np
+import pytest
+
+from configs import host as host_config
+from longmem_jax.config import checks
+from longmem_jax.config.recipes import given
+from longmem_jax.errors import UsageError
+from longmem_jax.hosts import export, grafting, hosts
+from longmem_jax.layers import low_rank
+from longmem_jax.training.optimizer import parameter_groups, parameter_path
+from tests.hosts.graft_is_host_test import LENGTH, grafted, loaded, logits, of_host, tokens_of
+from tests.hosts.hosts_test import folder_of
+from tests.parity_systems.hosts import DECODERS
+
+
+def get_config(argument, name='gpt2'):
+    config = host_config.get_config(f'tiny,path={folder_of(name)},segment={LENGTH},{argument}')
+    config.data.tokenizer = dict(kind='bytes', path='', size=0)
+    assert checks.find_faults(config, 1) == []
+    return config
+
+
+@pytest.mark.parametrize('name', ['gpt2', 'llama'])
+def test_chosen_layers(name):
+    host, wanted = of_host(name)
+    config = get_config('memory=infini,layers=last', name)
+    others = 'local' if name == 'gpt2' else 'full'
+    assert config.model.attention == (others, 'infini')
+    if others == 'full':
+        assert config.model.full.window == LENGTH  # not the host's whole context in every segment
+    module, params, said = loaded(host, config)
+    assert 'new: block_1/attention/gate; ignored: nothing' in said
+    found = logits(module, params, tokens_of(host))
+    np.testing.assert_allclose(found[0], wanted[0], atol=2e-5)
+
+
+@pytest.mark.parametrize('memory', ['transformer_xl', 'compressive', 'infini', 'memorizing'])
+def test_what_is_stored_is_nearly_shut_at_first_and_opens_soon(memory):
+    """A decoder with positions in its embeddings takes a stored vector for one of this segment."""
+    host, _ = of_host('gpt2')
+    alone = loaded(host, grafted('gpt2', 'local'))
+    config = grafted('gpt2', memory)
+    module, params, _ = loaded(host, config)
+    wanted = logits(*alone[:2], tokens_of(host))[1]
+    doors = ('memory_bias', 'gate')
+
+    def with_doors(value):
+        return jax.tree.map_with_path(
+            lambda path, leaf: (
+                np.full_like(leaf, value) if parameter_path(path).endswith(doors) else leaf
+            ),
+            params,
+        )
+
+    def change(params):
+        return np.abs(logits(module, params, tokens_of(host))[1] - wanted).mean()
+
+    assert change(with_doors(-1e9)) < 1e-6
+    assert change(params) < 0.2 * change(with_doors(0.0))
+    ((pattern, rate, _),) = config.optimizer.groups
+    assert pattern.rstrip('$').endswith(doors) and rate >= 5.0
+
+
+def test_rotary_positions_replace_those_in_the_embeddings():
+    """As for GPT-Neo in the thesis on Infini-attention."""
+    host, wanted = of_host('gpt_neo')
+    config = get_config('memory=infini,position=rotary', 'gpt_neo')
+    assert config.model.position == 'none' and config.model.infini.position == 'rotary'
+    assert 'not yet the host, whose positions were replaced' in config.notes[0]
+    module, params, said = loaded(host, config)
+    assert 'ignored: transformer.wpe.weight' in said
+    assert np.abs(logits(module, params, tokens_of(host))[0] - wanted[0]).max() > 1e-3
+
+
+@pytest.mark.slow
+def test_a_host_becomes_linear_attention():
+    host, _ = of_host('gpt2')
+    config = get_config('memory=t2r')
+    module, params, said = loaded(host, config)
+    assert 'ignored: nothing' in said and 'feature_map/matrices' in said
+    assert np.isfinite(logits(module, params, tokens_of(host))).all()
+
+
+def test_a_feed_forward_memory_leaves_attention_as_it_is():
+    config = get_config('memory=product_key,layers=1')
+    assert config.model.attention == ('full', 'full') and not config.model.positions_restart
+    assert config.model.feed_forward == ('dense', 'product_key')
+
+
+@pytest.mark.parametrize('name', DECODERS)
+def test_rates_tell_the_host_from_what_is_new(name):
+    config = get_config('memory=infinity_former,lora=2,host_rate=0.1', name)
+    module = hosts.make(config.model, LENGTH)
+    shapes = hosts.shapes(module)
+    own = {*hosts.shapes(hosts.make(hosts.find(folder_of(name)).plain, LENGTH))}
+    groups = config.optimizer.groups
+    assigned = parameter_groups(groups, shapes)
+    for path, group in jax.tree.leaves_with_path(assigned):
+        path = parameter_path(path)
+        rate = groups[group][1] if group >= 0 else 1.0
+        assert (rate == 0.1) == (path in own), path
+        assert rate >= 1.0 or path in own
+    frozen = get_config('memory=infini,frozen').optimizer.groups
+    assert [group[1:] for group in frozen if group[0] == grafting.HOST] == [(0.0, False)]
+
+
+@pytest.mark.parametrize(
+    'argument, message',
+    [
+        ('memory=none,frozen', 'frozen: nothing is left to learn'),
+        ('memory=memformer', 'whole models cannot be put into a host'),
+        ('memory=infinii', "did you mean 'infini'"),
+        ('memory=infini,layers=5', 'the host has the layers 0 to 1'),
+        ('memory=infini,layers=a', 'numbers from 0 are needed'),
+        ('memory=infini,position=alibi', 'position'),
+        ('memory=infini,host_rate=x', 'host_rate=x: must be a number'),
+    ],
+)
+def test_faults(argument, message):
+    with pytest.raises(UsageError, match=message):
+        get_config(argument)
+
+
+def test_a_segment_longer_than_a_window_of_the_host_is_refused():
+    window = hosts.find(folder_of('gpt_neo')).plain.sliding.window
+    for others in ('', ',layers=0'):
+        with pytest.raises(UsageError, match=f'layer 1 of the host sees {window} tokens'):
+            host_config.get_config(f'path={folder_of("gpt_neo")},segment={window + 4}{others}')
+    with pytest.raises(UsageError, match='is not a decoder'):
+        host_config.get_config(f'path={folder_of("bert")}')
+
+
+@pytest.mark.parametrize('name', ['gpt2', 'qwen3'])
+def test_low_rank_parts_of_a_host_are_their_merged_kernels(name):
+    """Qwen 3 has norms of queries and keys after its maps."""
+    host, wanted = of_host(name)
+    config = get_config('memory=none,lora=2,frozen', name)
+    module, params, said = loaded(host, config)
+    assert 'query/lora/a' in said
+    tokens = tokens_of(host)
+    np.testing.assert_allclose(logits(module, params, tokens), wanted, atol=2e-6)
+
+    def change(path, leaf):
+        moved = leaf + 0.1 * jax.random.normal(jax.random.key(2), leaf.shape)
+        return moved if parameter_path(path).endswith('lora/b') else leaf
+
+    params = jax.tree_util.tree_map_with_path(change, params)
+    found = logits(module, params, tokens)
+    config.model.lora.rank = 0
+    plain = logits(hosts.make(config.model, LENGTH), low_rank.merged(params), tokens)
+    np.testing.assert_allclose(found, plain, atol=2e-5)
+    assert np.abs(found - wanted).max() > 1e-3
+
+
+def test_numbers_of_layers():
+    assert grafting.numbers('2', 4) == (2,)
+    assert grafting.numbers('0-1+last', 4) == (0, 1, 3)
+
+
+def test_fields_can_be_changed():
+    config = grafted('gpt2', 'infini', changes=given(gate_std=1.0, groups=()))
+    assert config.model.infini.gate_std == 1.0 and config.model.infini.skip_gate_when_empty
+    assert config.optimizer.groups == ()
+
+
+def exported(tmp_path, name, memory):
+    """The folder of a host that was exported with a memory."""
+    host, _ = of_host(name)
+    config = grafted(name, memory)
+    _, params, _ = loaded(host, config)
+    export.save(tmp_path / 'out', config.model, params, like=host, segment_length=LENGTH)
+    return f'tiny,path={tmp_path / "out"},segment={LENGTH}'
+
+
+def test_a_host_that_was_exported_with_a_memory_keeps_it_or_is_refused(tmp_path):
+    """Not replaced without a word; feed-forward layers of the host are still its own."""
+    argument = exported(tmp_path, 'llama', 'infini')
+    assert host_config.get_config(f'{argument},memory=none').model.attention == ('infini',) * 2
+    for memory in ('infini', 'compressive,layers=0', 'local,position=rotary'):
+        with pytest.raises(UsageError, match='attention has infini already, .* memory=none keeps'):
+            host_config.get_config(f'{argument},memory={memory}')
+    both = host_config.get_config(f'{argument},memory=product_key').model
+    assert (both.attention, both.feed_forward) == (('infini',) * 2, ('dense', 'product_key'))
