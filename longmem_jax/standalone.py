@@ -97,8 +97,8 @@ class Layer(nn.Module):
           valid: bool [batch, length], False = padding, anywhere: never attended to, never written.
             None = no padding.
           start: bool [batch], rows in which a new document begins: their state is reset before it is
-            read. None = in no row. For documents that begin inside a segment see
-            `segment.split_at_starts`.
+            read. None = in no row. Of memories with `takes_starts` also bool [batch, length], documents
+            that begin with any token; for others see `segment.split_at_starts`.
           train: turns on dropout (needs `rngs={'dropout': key}`) and the random draws of memories
             that have any (needs `rngs={'memory': key}`). `dropout` is the rate of y, in every layer,
             and of hidden activations and position embeddings where a layer has them;
@@ -118,10 +118,12 @@ class Layer(nn.Module):
             start = jnp.zeros((batch,), bool)
         key = self.make_rng('memory') if train and self.has_rng('memory') else None
         tokens = jnp.zeros((batch, length), jnp.int32)
-        segment, packing = pack(Segment(tokens, valid, start, key))
+        takes_starts = getattr(type(self.inner), 'takes_starts', False)
+        segment, packing = pack(Segment(tokens, valid, start, key), takes_starts=takes_starts)
         fresh = self.initial_state(batch)
         _check_state(state, fresh, batch)
-        state = reset_lanes(start, fresh, state)
+        if start.ndim == 1:
+            state = reset_lanes(start, fresh, state)
         x = packing.pack(x.astype(self.settings.dtype))
         y, state, aux = self.inner(x, state, segment, train=train)
         y = self.drop(y, deterministic=not train)  # as a block of a model does with every layer
@@ -140,9 +142,11 @@ class Layer(nn.Module):
             )
         _require_auto(x)
         batch, length = x.shape[:2]
+        takes_starts = getattr(type(self.inner), 'takes_starts', False)
+        inside = takes_starts and start is not None and start.ndim == 2
         for name, array, shape in (
             ('valid', valid, (batch, length)),
-            ('start', start, (batch,)),
+            ('start', start, (batch, length) if inside else (batch,)),
         ):
             if array is not None and (array.shape != shape or array.dtype != bool):
                 raise ValueError(

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import flax.struct
@@ -41,6 +41,8 @@ class RecurrentMemory(nn.Module):
     In `inputs` and `output` arrays have no axis of the batch, in `step` and `chunked` none of the heads
     either. There the usual promotion of types and shapes holds, and products have full precision.
     """
+
+    takes_starts: ClassVar[bool] = True
 
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -35,6 +35,8 @@ class Dense(nn.Module):
       activation: 'relu', 'gelu' (by tanh), 'gelu_exact', 'swiglu' or 'geglu'.
       bias: whether the linear maps have biases.
     """
+
+    takes_starts: ClassVar[bool] = True
 
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]

@@ -57,7 +57,8 @@ def mixed(
                 for i, view in enumerate(views)
             ]
             of_last = jax.lax.dynamic_slice_in_dim(document, count, earlier)
-            last = kept(last, of_last == document[earlier + count - 1])
+            # A start behind the last token, at padding, resets what follows.
+            last = kept(last, of_last == document[-1])
         return mix(views), last
 
     y, last = jax.vmap(lane)(x, recent, count, start)

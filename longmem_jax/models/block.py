@@ -113,7 +113,8 @@ class Block(nn.Module):
           train: dropout and LayerDrop on or off.
           source: what cross-attention reads, in a decoder; see `source`.
         """
-        shifted, recent = self.shift(x, state.recent, segment.valid.sum(1, jnp.int32))
+        start = segment.start if segment.start.ndim == 2 else None
+        shifted, recent = self.shift(x, state.recent, segment.valid.sum(1, jnp.int32), start)
         y, attention_state, attention_aux = self.attention(
             shifted, state.attention, segment, train=train
         )

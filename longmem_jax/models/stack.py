@@ -198,6 +198,17 @@ def has_table(config: Any) -> bool:
     return bool(config.num_positions) and not config.positions_restart
 
 
+def takes_starts(config: Any) -> bool:
+    """Whether a `config.model` reads documents that start at any position of a segment as they are.
+
+    All its layers do, and there are no absolute positions, which begin with a segment.
+    """
+    layers = {LAYERS[name].layer for name in (*config.attention, *config.feed_forward)}
+    return config.position == 'none' and all(
+        getattr(layer, 'takes_starts', False) for layer in layers
+    )
+
+
 def context_of(config: Any) -> int:
     """Tokens of the longest text that a plain decoder was made for; 0 = there is no longest."""
     if not is_plain(config):

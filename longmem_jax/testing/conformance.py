@@ -40,6 +40,7 @@ VARIED: dict[str, Callable[[Entry], None]] = {
     'no_lapack': gradients.no_lapack,
     'open_at_once': streams.open_at_once,
     'chunks_are_steps': recurrent.chunks_are_steps,
+    'starts_inside': recurrent.starts_inside,
 }
 # Promises that settings cannot break: of an entry with its first settings.
 ONCE: dict[str, Callable[[Entry], None]] = {
@@ -85,7 +86,7 @@ def _has(name: str, promise: str) -> bool:
     """Whether an entry has made a promise."""
     if promise == 'gradients_stopped':
         return ':' not in name and gradients.asks(name) is not None
-    if promise == 'chunks_are_steps':
+    if promise in ('chunks_are_steps', 'starts_inside'):
         return recurrent.is_recurrent(name)
     return ':' not in name or promise in VARIED
 

@@ -9,11 +9,14 @@ import numpy as np
 
 from longmem_jax.author import RecurrentMemory
 from longmem_jax.author.chunks import read_tokens
+from longmem_jax.generation.reader import fresh_state
 from longmem_jax.memory.registry import LAYERS
+from longmem_jax.segment import join_pieces, split_at_starts
 from longmem_jax.testing import toys
 from longmem_jax.testing.assertions import assert_close
-from longmem_jax.testing.programs import Entry
-from longmem_jax.testing.toys import BATCH, every_layer, model_config
+from longmem_jax.testing.programs import ROWS, Entry, at, forward, segments_of
+from longmem_jax.testing.segments import LOGITS, started
+from longmem_jax.testing.toys import BATCH, SEGMENTS, every_layer, model_config
 
 
 def is_recurrent(name: str) -> bool:
@@ -67,6 +70,33 @@ def read_inputs(
         return memory, jax.tree.map(of_tokens, y)
 
     return of_layer(name, toys.moved(name)[1], read, inputs, memory)
+
+
+def starts_inside(entry: Entry) -> None:
+    """Documents that begin at any position are read as in pieces, with padding between them."""
+    random = np.random.default_rng(3)
+    segments = started(segments_of(SEGMENTS - 1), (4, 0, 2, 1))
+    start, valid = segments.start, random.random(segments.valid.shape) < 0.8
+    start[1:, 0] |= random.random(start[1:, 0].shape) < 0.4
+    valid[1, 1], start[1, 1, 2], valid[2, 2, 3:], start[2, 2, 4] = False, True, False, True
+    segments = segments.replace(valid=valid, start=start)
+    pieces = split_at_starts(segments, start.size)
+
+    @jax.jit
+    def read(params: Any, segments: Any, used: Any) -> Any:
+        state = fresh_state(entry.model, params, ROWS)
+        return forward(entry.model)(params, state, segments, used)[1]
+
+    logits, states, _ = read(entry.params, segments, None)
+    in_pieces, piece_states, _ = read(entry.params, pieces.segments, pieces.used)
+    broken = 'starts inside a segment give other {} than pieces'
+    fix = '`segment.start` is bool [batch, length]: the state begins anew with these tokens.'
+    wanted = np.where(valid[..., None], join_pieces(pieces, in_pieces), 0)
+    found = np.where(valid[..., None], logits, 0)
+    assert_close(found, wanted, broken.format('logits'), fix, axes=LOGITS, atol=2e-5)
+    number = int(np.flatnonzero(pieces.used)[-1])  # pieces after it are not read
+    found, wanted = at(states, -1), at(piece_states, number)
+    assert_close(found, wanted, broken.format('states'), fix, axes=('row',), atol=2e-5)
 
 
 def chunks_are_steps(entry: Entry) -> None:
