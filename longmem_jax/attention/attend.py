@@ -14,7 +14,7 @@ from longmem_jax.attention import fused_rules, weight_dropout
 from longmem_jax.attention.rules import NEVER, Rules
 from longmem_jax.attention.weight_dropout import WeightDropout
 from longmem_jax.errors import UsageError
-from longmem_jax.kernels.cpu.attention_products import mix
+from longmem_jax.kernels.attention_products import mix
 
 INSPECTED = 'intermediates'  # the collection that holds a `Look` per attention while it is mutable
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.kernels.cpu.attention_products import EPSILON, dot, mix
+from longmem_jax.kernels.attention_products import EPSILON, dot, mix
 from tests.assertions import assert_close
 
 SHAPE, WIDTH = (2, 3, 4, 5), 6
@@ -51,7 +51,7 @@ def test_mix_and_its_derivatives_are_those_of_the_formula(softly, drops):
         (out, gradients),
         results(_plain),
         'mix has other results or gradients than its formula',
-        'Fix `_mix_forward` or `_mix_backward` in kernels/cpu/attention_products.py.',
+        'Fix `_mix_forward` or `_mix_backward` in kernels/attention_products.py.',
         atol=2e-5,
     )
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from longmem_jax.attention import near_positions
 from longmem_jax.attention.self_attention import write_at
 from longmem_jax.contract import Entry, Graft, ModelSettings
-from longmem_jax.kernels.cpu.attention_products import weights_of
+from longmem_jax.kernels.attention_products import weights_of
 from longmem_jax.kernels.tpu import fused_spans
 from longmem_jax.layers import positions
 from longmem_jax.layers.projections import Projections

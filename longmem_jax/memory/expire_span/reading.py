@@ -13,8 +13,7 @@ import jax.numpy as jnp
 
 from longmem_jax.attention import near_positions
 from longmem_jax.attention.weight_dropout import factor_by_column, memory_factor, rest_factor
-from longmem_jax.kernels.cpu.attention_products import RunningMix, dot, empty_mix, mix, weights_of
-from longmem_jax.kernels.cpu.by_distance import add_at
+from longmem_jax.kernels.attention_products import RunningMix, dot, empty_mix, mix, weights_of
 from longmem_jax.layers.projections import repeat_heads
 from longmem_jax.memory.expire_span.ramp import masks
 from longmem_jax.memory.expire_span.spans import expire_spans, filled_columns
@@ -194,7 +193,7 @@ def _at_once(
     keys, values, spans = project_memory(memory)
     keys = repeat_heads(jnp.concatenate([keys, rows['keys']], axis=2), queries.shape[1])
     values = repeat_heads(jnp.concatenate([values, rows['values']], axis=2), queries.shape[1])
-    scores = add_at(dot(queries, keys), rows['near'], size)
+    scores = dot(queries, keys).at[..., size:].add(rows['near'])
     recent = width - jnp.arange(width + length, dtype=jnp.int32)[None]
     recent = jnp.broadcast_to(recent, (queries.shape[0], width + length))
     soft, loss = _masked(

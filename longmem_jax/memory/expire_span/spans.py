@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.attention.window import push
-from longmem_jax.kernels.cpu.attention_products import float32_type
+from longmem_jax.kernels.attention_products import float32_type
 from longmem_jax.layers.switching import bound, switch
 from longmem_jax.segment import count_round
 

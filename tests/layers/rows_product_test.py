@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from longmem_jax.kernels.cpu.rows_product import dot_general, rows_times
+from longmem_jax.layers.rows_product import dot_general, rows_times
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
 
 INIT = nn.initializers.normal(0.1)
@@ -55,7 +55,7 @@ def test_gradients_of_matrices_sum_over_one_axis_on_cpus(name, platform, axes):
     assert summed, program
     assert max(summed) == axes, (
         f'{name}: products for {platform} sum over {summed} axes, at most {axes} expected.\n'
-        f'Multiply with kernels.cpu.rows_product.rows_times.'
+        f'Multiply with layers.rows_product.rows_times.'
     )
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.kernels.cpu.by_distance import add_at, moved_bias, moved_scores
+from longmem_jax.attention.by_distance import add_at, moved_bias, moved_scores
 
 BATCH, HEADS, N, COLUMNS, WIDTH = 2, 3, 4, 6, 5
 
