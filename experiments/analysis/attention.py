@@ -22,7 +22,6 @@ from absl import flags
 
 from experiments.analysis.reading import full_segments, one_lane
 from longmem_jax import files
-from longmem_jax.analysis.reading import full_segments, one_lane
 from longmem_jax.attention.attend import Look
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError

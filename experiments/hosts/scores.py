@@ -13,13 +13,10 @@ from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment, saved_config
 from longmem_jax.files import whole_file
-from longmem_jax.pretrained import export, hosts
-from longmem_jax.pretrained.model_fields import set_windows
-from longmem_jax.training.metrics import LN2
 from longmem_jax.hosts import export, hosts
 from longmem_jax.hosts.commands.blimp import blimp
 from longmem_jax.hosts.model_fields import set_windows
-from longmem_jax.training.step import LN2
+from longmem_jax.training.metrics import LN2
 
 CONFIG, LOCAL = 'configs/host.py', 'local'
 SEGMENT = 64  # tokens that the host sees

@@ -17,11 +17,9 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.faults import at_least, between, of_section
-from longmem_jax.layers.scores import Scores, of_logits
 from longmem_jax.hosts.text_encoder import TextEncoder
-from longmem_jax.memory.memory_tokens.around import LearnedTokens
+from longmem_jax.layers.scores import Scores, of_logits
 from longmem_jax.memory.memory_tokens.tokens import LearnedTokens
-from longmem_jax.models.encoders.text_encoder import TextEncoder
 from longmem_jax.models.stack import init_std, token_std
 from longmem_jax.segment import NOTHING, Aux, Segment, no_aux, of_second
 

@@ -23,8 +23,6 @@ from longmem_jax.contract import Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.in_place import reset_lanes
 from longmem_jax.layers.scores import Scores
-from longmem_jax.layers.cross_attention import CrossAttention
-from longmem_jax.layers.self_attention import write_at
 from longmem_jax.memory.memformer.joint_slots import JointEncoder
 from longmem_jax.memory.memformer.slot_attention import SlotEncoder
 from longmem_jax.models.block import BlockState

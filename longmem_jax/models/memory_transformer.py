@@ -18,7 +18,6 @@ import jax.numpy as jnp
 from longmem_jax.contract import Recipe, Scale
 from longmem_jax.in_place import reset_lanes
 from longmem_jax.layers.scores import Scores
-from longmem_jax.memory.memory_tokens.around import LearnedTokens, surround, take
 from longmem_jax.memory.memory_tokens.tokens import LearnedTokens, surround, take
 from longmem_jax.models.block import BlockState
 from longmem_jax.models.stack import make_stack, token_std, with_key

@@ -17,7 +17,6 @@ import jax.numpy as jnp
 
 from longmem_jax.attention.cross_attention import CrossAttention
 from longmem_jax.faults import at_least, one_of
-from longmem_jax.layers.cross_attention import CrossAttention
 from longmem_jax.layers.scores import Scores, of_logits
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.encoders.memory_tokens import VARIANTS, MemoryEncoder

@@ -19,11 +19,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.encoder_block import EncoderBlock
 from longmem_jax.attention.rules import NEVER
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
-from longmem_jax.layers.attention_rules import NEVER
-from longmem_jax.layers.encoder_block import EncoderBlock
 from longmem_jax.layers.feature_maps import unit
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn

@@ -18,8 +18,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.encoder_block import EncoderBlock
 from longmem_jax.contract import ModelSettings
-from longmem_jax.layers.encoder_block import EncoderBlock
 from longmem_jax.layers.norms import Norm
 
 VARIANTS = ('none', 'plain', 'ctrl', 'bottleneck')
