@@ -11,9 +11,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.by_distance import lean
 from longmem_jax.contract import ModelSettings
 from longmem_jax.kernels.attention_products import dot
-from longmem_jax.attention.by_distance import lean
 
 
 class NearPositions(nn.Module):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from longmem_jax.layers.rows_product import dot_general, rows_times
 from longmem_jax.layers.projections import HeadsIn, HeadsOut
+from longmem_jax.layers.rows_product import dot_general, rows_times
 
 INIT = nn.initializers.normal(0.1)
 MAPS = {
