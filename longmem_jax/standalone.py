@@ -205,6 +205,10 @@ SETTINGS = dict(
     init_std=0.0,  # d_model**-0.5
     dtype='float32',
 )
+# Settings of a model that a layer may be given, with their defaults.
+OF_MODEL = SETTINGS | {
+    size.name: size.default for size in SIZES if size.default is not dataclasses.MISSING
+}
 
 
 def make_layer(
@@ -323,7 +327,7 @@ def named(entry: Entry) -> Callable[..., Layer]:
     keyword = inspect.Parameter.KEYWORD_ONLY
     memory_fields = [
         inspect.Parameter(name, keyword, default=value)
-        for name, value in (SETTINGS | defaults_of(entry)).items()
+        for name, value in (OF_MODEL | defaults_of(entry)).items()
     ]
     sizes = [
         parameter

@@ -27,7 +27,7 @@ FLOORS = (
     ('experiment',),
     ('generation', 'released'),
     ('evaluation',),
-    ('reporting',),
+    ('reporting', 'testing'),
     ('commands',),
     ('main', '__init__'),
     ('hosts',),

@@ -26,6 +26,7 @@ from longmem_jax.data.tokenized import StoredCorpus
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import KINDS, Bytes, Tokenizer
 from longmem_jax.errors import UsageError, unknown
+from longmem_jax.files import named
 from longmem_jax.hosts.data.classes import ClassCorpus, ClassTexts
 
 SOURCES = ('stdlib', 'text', 'tfds', 'huggingface', 'parallel', *DATA_SETS, *CLASS_SETS, *TASKS)
@@ -118,7 +119,7 @@ def _require_split(split: str) -> None:
 
 
 def _has_checkpoints(workdir: Path) -> bool:
-    return any(path.name.isdigit() for path in (workdir / 'checkpoints').glob('*'))
+    return any(path.name.isdigit() for path in named(workdir / 'checkpoints'))
 
 
 def load(data: Any, split: str, tokenizer: Tokenizer) -> Corpus:
