@@ -44,9 +44,14 @@ def is_inspected(module: nn.Module) -> bool:
     return module.is_mutable_collection(INSPECTED)
 
 
-def record(module: nn.Module, look: Look) -> None:
-    """Adds a look to those of `module`; call it only if `is_inspected(module)`."""
+def record(module: nn.Module, look: Look | None) -> None:
+    """Adds a look to those of `module`, if looks are recorded."""
     module.sow(INSPECTED, 'look', look)
+
+
+def kernels_of(module: nn.Module) -> str:
+    """`kernels` of its settings; 'plain' while looks are recorded."""
+    return 'plain' if is_inspected(module) else module.settings.kernels
 
 
 def attend_in(
