@@ -12,7 +12,7 @@ import pytest
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import associative
 from longmem_jax.memory import memsizer
-from longmem_jax.memory.expire_span import spans
+from longmem_jax.memory.expire_span import maths
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
 from longmem_jax.testing import recurrent
@@ -66,7 +66,7 @@ CASES = {
     ),
     'slots of MemSizer, read': (memsizer.read, (array(1, 5, 3), array(1, 3, 4))),
     'spans': (
-        lambda *arrays: spans.expire_spans(*arrays, 1024, 1.0),
+        lambda *arrays: maths.expire_spans(*arrays, 1024, 1.0),
         (array(1, 5, 4), array(4), array()),
     ),
     'signal': (continuous.evaluate, (array(1, 6, 3), array(5, 6))),

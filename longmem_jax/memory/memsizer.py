@@ -16,8 +16,7 @@ import jax.numpy as jnp
 
 from longmem_jax.author import Lane, RecurrentMemory, Sight, field, memory
 from longmem_jax.contract import Graft, ModelSettings, Recipe, Scale
-from longmem_jax.kernels.cpu import rows_product
-from longmem_jax.layers import associative, initializers
+from longmem_jax.layers import associative, initializers, rows_product
 from longmem_jax.layers.associative import Pairs, two_sum
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn
