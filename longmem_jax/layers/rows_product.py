@@ -25,6 +25,26 @@ def rows_times(rows: jax.Array, matrix: jax.Array, precision: Any = None) -> jax
     return flat.reshape(*rows.shape[:-1], matrix.shape[1])
 
 
+def rows_of_a_lane_times(rows: jax.Array, matrix: jax.Array, precision: Any = None) -> jax.Array:
+    """`rows_times` for the rows of one lane, within a `jax.vmap` over lanes: one product of them all.
+
+    Its gradient is that of all lanes too: without the `vmap` there is none.
+
+    Args:
+      rows: [n, width].
+      matrix: [width, columns], the same for all lanes.
+      precision: as of `rows_times`.
+    """
+    call = jax.custom_batching.custom_vmap(lambda rows, matrix: rows_times(rows, matrix, precision))
+
+    @call.def_vmap
+    def all_lanes(number: int, batched: list[bool], rows: jax.Array, matrix: jax.Array) -> Any:
+        assert batched == [True, False]
+        return rows_times(rows, matrix, precision), True
+
+    return call(rows, matrix)
+
+
 def dot_general(
     rows: jax.Array, matrix: jax.Array, dimensions: Any, precision: Any = None
 ) -> jax.Array:
@@ -33,4 +53,5 @@ def dot_general(
         raise ValueError(
             f'dimensions = {dimensions}: the last axis of the rows with the first of the matrix'
         )
-    return rows_times(rows, matrix, precision)
+    times = rows_times if rows.ndim > 2 else rows_of_a_lane_times
+    return times(rows, matrix, precision)
