@@ -331,6 +331,9 @@ def LinearAttention(
     kernels: str = 'plain',
     cache_tokens: int = 0,
     cache_dtype: Any = None,
+    chunk: int = 64,
+    carry: bool = True,
+    gradients: bool = True,
     features: str = 'elu',
     size: int = 64,
     tau: float = 1.0,
@@ -343,9 +346,6 @@ def LinearAttention(
     epsilon: float = 1e-06,
     shift: str = 'none',
     bias: bool = True,
-    chunk: int = 64,
-    carry: bool = True,
-    gradients: bool = True,
 ) -> Layer:
     """Causal attention by features of queries and keys, without a softmax."""
 
@@ -413,14 +413,14 @@ def MemSizer(
     kernels: str = 'plain',
     cache_tokens: int = 0,
     cache_dtype: Any = None,
+    chunk: int = 64,
+    carry: bool = False,
+    gradients: bool = True,
     num_slots: int = 32,
     bias: bool = True,
     query_scale: float = 32.0,
     write_scale: float = 1.0,
     shift: str = 'none',
-    chunk: int = 64,
-    carry: bool = False,
-    gradients: bool = True,
 ) -> Layer:
     """Causal key-value memory layer."""
 

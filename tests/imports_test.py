@@ -19,7 +19,7 @@ FLOORS = (
     ('stopping',),
     ('kernels',),
     ('layers',),
-    ('attention',),
+    ('attention', 'author'),
     ('memory',),
     ('models', 'data', 'standalone'),
     ('config', 'nnx'),

@@ -17,12 +17,12 @@ from longmem_jax.memory import (
     sliding,
     transformer_xl,
 )
-from longmem_jax.memory.adaptive_span import layer as adaptive_span
+from longmem_jax.memory.adaptive_span import entry as adaptive_span
 from longmem_jax.memory.compressive import layer as compressive
-from longmem_jax.memory.expire_span import layer as expire_span
+from longmem_jax.memory.expire_span import entry as expire_span
 from longmem_jax.memory.infinity_former import layer as infinity_former
 from longmem_jax.memory.linear_attention import layer as linear_attention
-from longmem_jax.memory.memorizing import layer as memorizing
+from longmem_jax.memory.memorizing import entry as memorizing
 from longmem_jax.memory.memorizing import without_memory
 from longmem_jax.memory.memory_tokens import tokens as memory_tokens
 
