@@ -301,7 +301,8 @@ def _as_taken(logits: jax.Array, targets: jax.Array, values: jax.Array) -> jax.A
 @_as_taken.defjvp
 def _as_taken_derivative(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     logits, targets, values = primals
-    is_target = jnp.arange(logits.shape[-1], dtype=targets.dtype) == targets[..., None]
+    tokens = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
+    is_target = tokens == targets[..., None]
     moved = jnp.where(is_target, tangents[0], jnp.zeros_like(tangents[0])).sum(axis=-1)
     # Not `values` themselves: a second derivative would miss that they depend on the logits.
     return _as_taken(logits, targets, values), moved.astype(values.dtype)

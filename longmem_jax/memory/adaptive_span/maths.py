@@ -58,7 +58,7 @@ def remaining(share: jax.Array, distance: jax.Array, max_span: int) -> jax.Array
     Returns:
       float [heads | 1, n].
     """
-    return share[:, None] * max_span + 1 - distance.astype(share.dtype)
+    return share[:, None] * max_span + 1 - distance.astype(share.dtype)[None]
 
 
 def span_mask(share: jax.Array, distance: jax.Array, max_span: int, ramp: int) -> jax.Array:
@@ -90,7 +90,7 @@ def key_spans(
     """
     column = jnp.arange(keys, dtype=jnp.int32) - size  # 0 = the first token of the segment
     return KeySpans(
-        since=jnp.where(column >= -count[:, None], column + 1, NEVER_SINCE),
+        since=jnp.where(column[None] >= -count[:, None], column[None] + 1, NEVER_SINCE),
         until=column[None] + 1 + max_span,
         remaining=None if share is None else remaining(share, -column, max_span)[None],
         numbers=column,
