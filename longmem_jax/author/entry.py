@@ -35,7 +35,8 @@ def memory(
       toy: fields of a small layer, beyond `chunk`.
       **others: further attributes of `Entry`.
     """
-    layer.__doc__ = documented(layer)
+    if 'Attributes:' not in (layer.__doc__ or ''):
+        layer.__doc__ = documented(layer)
 
     def all_problems(fields: Any, model: Any, segment_length: int) -> list[str]:
         found = problems(layer, fields, model)

@@ -19,6 +19,7 @@ class Lane:
       start: bool [n], a document begins with this token; None = with none.
       tails: name of a part to the vectors just before these, see `mixed`.
       train: training, in which draws and dropout are on.
+      carried: name to values of these tokens that earlier layers handed on; see `hand_on`.
       logged: name to numbers by token, see `log`.
     """
 
@@ -27,6 +28,7 @@ class Lane:
     start: jax.Array | None
     tails: dict[str, jax.Array]
     train: bool
+    carried: dict[str, jax.Array]
     logged: dict[str, jax.Array] = dataclasses.field(default_factory=dict)
 
     def positions(self, n: int) -> jax.Array:
@@ -52,6 +54,10 @@ class Lane:
         y, new = part(x[None], None if tail is None else tail[None], self.count[None], start)
         self.tails = self.tails | {part.name: None if new is None else new[0]}
         return y[0]
+
+    def hand_on(self, **values: jax.Array) -> None:
+        """Values of these tokens for the recurrent memories of later blocks: their `carried`."""
+        self.carried = self.carried | values
 
     def log(self, **numbers: jax.Array) -> None:
         """Numbers by token, [heads, n] or [n], for metrics (their means) and the microscope."""

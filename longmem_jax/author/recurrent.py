@@ -28,11 +28,14 @@ class RecurrentState:
       memory: what `RecurrentMemory.state` declares, every leaf [batch, heads, ...].
       count: int32 [batch], tokens of the document so far; it stays at 2^31 - 1.
       tails: name of a part to the last vectors that it read, [batch, ...], see `Lane.mixed`.
+      carried: name to values of the tokens that are read now, [batch, ...], from one layer to the next;
+        see `Lane.hand_on`. Empty before and after a segment or a call of `extend`.
     """
 
     memory: Any
     count: jax.Array
     tails: dict[str, jax.Array | None]
+    carried: dict[str, jax.Array] = flax.struct.field(default_factory=dict)
 
 
 class RecurrentMemory(nn.Module):
@@ -152,10 +155,11 @@ class RecurrentMemory(nn.Module):
         count: jax.Array,
         start: jax.Array | None,
         tails: dict[str, jax.Array | None],
+        carried: dict[str, jax.Array],
         train: bool,
-    ) -> tuple[tuple[jax.Array, ...], dict[str, jax.Array | None], dict[str, jax.Array]]:
-        """`inputs` of one lane, the new tails, and what was logged, [lines, n] each."""
-        lane, heads = Lane(before, count, start, tails, train), self.heads()
+    ) -> tuple[tuple[jax.Array, ...], dict[str, Any], dict[str, Any], dict[str, jax.Array]]:
+        """`inputs` of one lane, new tails, what is carried on, and what was logged, [lines, n] each."""
+        lane, heads = Lane(before, count, start, tails, train, carried), self.heads()
         with _as_usual():
             given = self.inputs(x, lane)
         valid = jnp.arange(x.shape[0], dtype=jnp.int32) < count
@@ -165,7 +169,7 @@ class RecurrentMemory(nn.Module):
             return jnp.where(per_lane(valid, leaf[0])[None], leaf, jnp.zeros_like(leaf))
 
         logged = {name: jnp.atleast_2d(values) for name, values in lane.logged.items()}
-        return tuple(map(ready, given)), lane.tails, logged
+        return tuple(map(ready, given)), lane.tails, lane.carried, logged
 
     def _output(self, x: jax.Array, y: Any, inputs: tuple[jax.Array, ...]) -> jax.Array:
         """`output` of one lane."""
@@ -191,7 +195,8 @@ class RecurrentMemory(nn.Module):
         def given(self: Any, *arrays: Any) -> Any:
             return self._inputs(*arrays, train)
 
-        return self._over_lanes(given, x, state.count, count, start, state.tails)
+        of_state = (state.count, count, start, state.tails, state.carried)
+        return self._over_lanes(given, x, *of_state)
 
     def read(
         self,
@@ -203,7 +208,7 @@ class RecurrentMemory(nn.Module):
     ) -> tuple[jax.Array, RecurrentState, dict[str, jax.Array]]:
         """Reads and writes; x [batch, n, d_model] is normalised, valid and start bool [batch, n]."""
         count = valid.sum(axis=1, dtype=jnp.int32)
-        inputs, tails, logged = self.given(x, state, count, start, train)
+        inputs, tails, carried, logged = self.given(x, state, count, start, train)
         memory, y = read_tokens(
             self.step, self.chunked, self.state(), state.memory, inputs, valid, start, self.chunk
         )
@@ -213,18 +218,20 @@ class RecurrentMemory(nn.Module):
             first = jax.lax.cummax(jnp.where(start, jnp.arange(x.shape[1]), -1), axis=1)[:, -1]
             before = jnp.where(first < 0, before, 0)
             count = count - jnp.maximum(first, 0)
-        return y, RecurrentState(memory, count_on(before, count), tails), logged
+        return y, RecurrentState(memory, count_on(before, count), tails, carried), logged
 
     def begin(self, state: State, batch_size: int) -> State:
         """The state that a segment begins with."""
-        return state if self.carry else self.initial_state(batch_size)
+        if self.carry:
+            return state
+        return self.initial_state(batch_size).replace(carried=state.carried)
 
     def __call__(
         self, x: jax.Array, state: RecurrentState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, RecurrentState, Aux]:
         """Reads and writes token by token; x, y are [batch, length, d_model]."""
         if not self.gradients:
-            state = jax.lax.stop_gradient(state)
+            state = jax.lax.stop_gradient(state).replace(carried=state.carried)
         start = segment.start if segment.start.ndim == 2 else None
         begin, valid = self.begin(state, x.shape[0]), segment.valid
         y, new, logged = self.read(self.normalize(x), begin, valid, start, train)
@@ -232,7 +239,8 @@ class RecurrentMemory(nn.Module):
         for name, values in logged.items():
             number = jnp.maximum(valid.sum(1), 1).astype(values.dtype)
             metrics[name] = (values.mean(1).sum(1, where=valid) / number).mean().astype(jnp.float32)
-        return y, new if self.carry else state, Aux(losses={}, metrics=metrics)
+        kept = new if self.carry else state.replace(carried=new.carried)
+        return y, kept, Aux(losses={}, metrics=metrics)
 
     def open_segment(self, state: State, batch_size: int) -> State:
         """The state that the segment begins with."""
@@ -253,7 +261,7 @@ class RecurrentMemory(nn.Module):
     def logged(self, x: jax.Array, state: State, segment: Segment) -> dict[str, jax.Array]:
         """What `inputs` logs of a segment x [batch, n, d_model]: float32 [batch, n, lines]."""
         begin = self.begin(state, x.shape[0])
-        _, _, logged = self.given(self.normalize(x), begin, segment.num_valid)
+        *_, logged = self.given(self.normalize(x), begin, segment.num_valid)
         return {
             name: jnp.swapaxes(values, 1, 2).astype(jnp.float32) for name, values in logged.items()
         }

@@ -29,6 +29,21 @@ class BlockState:
     recent: Any = None
 
 
+def with_carried(state: BlockState, carried: dict[str, Any]) -> BlockState:
+    """A state, or cache, with what the attention layers of earlier blocks hand on, if it takes that."""
+    if not hasattr(state.attention, 'carried'):
+        return state
+    return state.replace(attention=state.attention.replace(carried=carried))
+
+
+def without_carried(
+    state: BlockState, carried: dict[str, Any]
+) -> tuple[BlockState, dict[str, Any]]:
+    """The state, or cache, without it, and what later blocks get."""
+    carried = getattr(state.attention, 'carried', carried)
+    return with_carried(state, {}), carried
+
+
 def draw_skipped(key: jax.Array, rate: float) -> jax.Array:
     """Whether LayerDrop skips a block in this training step, in all lanes: a bool scalar."""
     return jax.random.bernoulli(key, rate)

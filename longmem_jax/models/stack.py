@@ -17,7 +17,7 @@ from longmem_jax.layers.embedding import Embedding
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.scores import Scores
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.models.block import Block, BlockState
+from longmem_jax.models.block import Block, BlockState, with_carried, without_carried
 from longmem_jax.segment import Aux, Segment, merge_aux
 
 
@@ -78,10 +78,12 @@ class Stack:
           [batch, length, d_model], the memories after the segment, and `Aux`.
         """
         sources = (None,) * len(self.blocks) if sources is None else sources
-        new_states, auxes = [], []
+        new_states, auxes, carried = [], [], {}
         for i, (block, state, source) in enumerate(zip(self.blocks, states, sources, strict=True)):
             with jax.named_scope(f'block_{i}'):
-                x, state, aux = block(x, state, segment, train=train, source=source)
+                given = with_carried(state, carried)
+                x, state, aux = block(x, given, segment, train=train, source=source)
+            state, carried = without_carried(state, carried)
             new_states.append(state)
             by_layer = {f'{name}/block_{i}': values for name, values in aux.per_head.items()}
             auxes.append(aux.replace(per_head=by_layer))
@@ -147,9 +149,11 @@ class Stack:
         sources = (None,) * len(self.blocks) if sources is None else sources
         if count is None:
             count = jnp.full(x.shape[:1], x.shape[1], jnp.int32)
-        new_caches = []
+        new_caches, carried = [], {}
         for block, cache, source in zip(self.blocks, caches, sources, strict=True):
-            x, cache = block.extend(x, cache, index, count, source)
+            given = with_carried(cache, carried)
+            x, cache = block.extend(x, given, index, count, source)
+            cache, carried = without_carried(cache, carried)
             new_caches.append(cache)
         return self._finish(x), tuple(new_caches)
 
