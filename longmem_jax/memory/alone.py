@@ -90,7 +90,7 @@ class Surrounded(nn.Module):
         self, x: jax.Array, state: SurroundedState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, SurroundedState, Aux]:
         """What is added to x, [batch, length, d_model], by the attention and the memory around it."""
-        out, (state,), auxes = self.run.read(x, (state,), segment, (None,), train=train)
+        out, (state,), auxes, _ = self.run.read(x, (state,), segment, (None,), {}, train=train)
         return out - x, state, merge_aux(auxes)
 
 
