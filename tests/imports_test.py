@@ -16,7 +16,7 @@ FLOORS = (
     ('segment',),
     ('in_place', 'views'),
     ('contract', 'devices'),
-    ('stopping',),
+    ('around', 'stopping'),
     ('kernels',),
     ('layers',),
     ('attention', 'author'),

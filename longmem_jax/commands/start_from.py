@@ -13,14 +13,18 @@ from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, saved_config
 from longmem_jax.hosts import hosts
 from longmem_jax.hosts.model_fields import differences
+from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.training import checksums
 from longmem_jax.training.graft import graft
 
 # Fields in which a model may differ from the host that it begins with: what a memory needs.
 OF_MEMORY = frozenset(
-    ('attention', 'feed_forward', 'position', 'num_positions', 'positions_restart', 'token_shift')
-)
+    (
+        'attention', 'feed_forward', 'beside', 'around', 'position', 'num_positions',
+        'positions_restart', 'token_shift',
+    )
+)  # fmt: skip
 
 
 def first_parameters(experiment: Experiment, initial: Any, say: Callable[[str], None]) -> Any:
@@ -31,7 +35,9 @@ def first_parameters(experiment: Experiment, initial: Any, say: Callable[[str], 
     source = experiment.config.train.start_from
     if not source:
         return initial
-    growing = KINDS[experiment.config.model.kind].growing
+    model = experiment.config.model
+    growing = KINDS[model.kind].growing
+    growing += tuple(end for name in used(model) for end in LAYERS[name].growing)
     return graft(initial, parameters_of(experiment, say), source, say, growing)
 
 
@@ -102,7 +108,7 @@ def _of_host(experiment: Experiment, source: str, say: Callable[[str], None]) ->
     """The parameters of a Hugging Face model, after checking that the config is that model."""
     host, model = hosts.find(source), experiment.config.model
     replaced = {*host.plain.attention, *host.plain.feed_forward} - {*model.feed_forward}
-    added = {*model.attention, *model.feed_forward} - {*host.plain.feed_forward}
+    added = {*used(model)} - {*host.plain.feed_forward}
     beyond = KINDS[model.kind].beyond_host
     differing = differences(host.plain, model, skip=OF_MEMORY | replaced | added | beyond)
     if differing:

@@ -64,6 +64,7 @@ def restored(content: Any, where: str) -> ml_collections.ConfigDict:
     content = dict(content)
     if (found := content.pop(CHECKSUM, None)) is not None and found != _checksum(content):
         say(f'Note: {where} was changed after the run wrote it.', sys.stderr)
+    earlier.require_present(content['model'], where)
     expected = base().to_dict()
     layers = earlier.defaults_of(content['model'])
     expected['model'] = layers | {name: {} for name in KINDS if name in content['model']}

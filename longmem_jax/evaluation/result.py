@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from longmem_jax.memory.registry import LAYERS
+from longmem_jax.memory.registry import FEED_FORWARD, LAYERS, used
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.training.metrics import METRICS
 
@@ -113,9 +113,9 @@ def memory_lengths(model: Any) -> str:
     labels = {name: kind.lengths for name, kind in KINDS.items()}
     labels |= {name: entry.lengths for name, entry in LAYERS.items()}
     texts = []
-    for name in (*kinds, *dict.fromkeys((*model.attention, *model.feed_forward))):
+    for name in (*kinds, *used(model)):
         lengths = [f'{label}{model[name][field]}' for field, label in labels[name].items()]
-        if lengths or name in model.attention or name in kinds:
+        if lengths or name not in FEED_FORWARD:
             texts.append(' '.join([name, *lengths]))
     return ', '.join(texts)
 

@@ -103,14 +103,20 @@ def _mix_derivative(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     of_scores, of_values, _, of_soft, _ = tangents
     out, exponentials, inverse = _mix(*primals)
     exponentials = exponentials.astype(values.dtype).astype(inverse.dtype)
-    moved = _times(exponentials * of_scores, soft)
-    if soft is not None:
-        moved = moved + exponentials * of_soft
+    weights, moved = _times(exponentials, soft), _times(exponentials * of_scores, soft)
     # The derivative of the 1e-8 term is negligible and left out.
+    total = moved.sum(axis=-1, keepdims=True)
+    if soft is None:
+        mean = out.astype(inverse.dtype) * total
+    else:
+        total = total + (exponentials * of_soft).sum(axis=-1, keepdims=True)
+        # Memories with soft masks are mostly run again for the backward pass: it needs no result here.
+        moved = moved + exponentials * of_soft - weights * (total * inverse)
+        mean = jnp.zeros_like(inverse)
     added = (
         _product('bhqk,bhkd->bhqd', _times(moved, dropout), values)
-        + _product('bhqk,bhkd->bhqd', _times(_times(exponentials, soft), dropout), of_values)
-        - out.astype(inverse.dtype) * moved.sum(axis=-1, keepdims=True)
+        + _product('bhqk,bhkd->bhqd', _times(weights, dropout), of_values)
+        - mean
     )
     # Without the choice, XLA for CPUs makes one slow loop of the sum and what is computed of it.
     added = jnp.where(inverse > 0, added, jnp.zeros_like(added)) * inverse

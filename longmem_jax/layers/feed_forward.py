@@ -94,4 +94,4 @@ class Dense(nn.Module):
         return state
 
 
-ENTRY = Entry(name='dense', layer=Dense, check=check, toy={})
+ENTRY = Entry(name='dense', place='feed_forward', layer=Dense, check=check, toy={})

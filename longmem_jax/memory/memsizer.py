@@ -281,6 +281,7 @@ def recipe(scale: Scale) -> Recipe:
 ENTRY = memory(
     'memsizer',
     MemSizer,
+    unshifted=dict(shift='none'),
     view=View(read=read_slots, series=series),
     check=check,
     lengths={'num_slots': '+ slots '},

@@ -367,6 +367,7 @@ def series(seen: Seen) -> Series:
 
 ENTRY = Entry(
     name='product_key',
+    place='feed_forward',
     layer=ProductKeyMemory,
     view=View(read=read_slots, series=series),
     check=check,

@@ -190,6 +190,7 @@ T2R = dict(features='t2r', guard='clamp', epsilon=0.01)
 ENTRY = memory(
     'linear',
     LinearAttention,
+    unshifted=dict(shift='none'),
     view=View(series=series),
     check=check,
     cross=cross,
