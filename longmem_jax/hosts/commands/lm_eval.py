@@ -55,7 +55,9 @@ def evaluate_tasks(
     Raises:
       UsageError: lm-eval is not installed, an unknown task, or as in `newest_parameters`.
     """
-    from longmem_jax.hosts.evaluation import lm_eval  # here, since it needs a package that is optional
+    from longmem_jax.hosts.evaluation import (
+        lm_eval,  # here, since it needs a package that is optional
+    )
 
     manager = lm_eval.task_manager(tasks, include_path, local)
     params, step = newest_parameters(experiment, print)
