@@ -4,27 +4,19 @@
 `longmem_jax.nnx` the same for `flax.nnx`, and `longmem_jax.load(workdir)` the model of a run;
 `python -m longmem_jax.main` trains, evaluates and generates.
 Every memory of the registry has a name here, that of its class; `make_layer` takes the registry's name.
-Names are looked up when they are first used, so that `import longmem_jax` costs nothing.
+`register` adds a memory, a task, a source of data, an environment, a lifelong method or a subject.
+Names are looked up when they are first used: `import longmem_jax` imports no library and sets nothing.
 """
 
 import importlib
 import importlib.metadata
-import sys
 from typing import Any
-
-from longmem_jax import stopping
-from longmem_jax.devices import allocator
-
-if stopping.is_command(sys.orig_argv):
-    # Before what takes seconds to import, and before any thread.
-    allocator.keep_pages()
-    stopping.listen(command=True, importing=True)
 
 
 def _names() -> list[str]:
     from longmem_jax.standalone import NAMED
 
-    return sorted([*NAMED, 'Layer', 'load', 'make_layer'])
+    return sorted([*NAMED, 'Layer', 'load', 'make_layer', 'register'])
 
 
 def __getattr__(name: str) -> Any:
@@ -34,6 +26,8 @@ def __getattr__(name: str) -> Any:
         return _names()
     if name == 'load':  # what trains is imported only where it is used
         return importlib.import_module('longmem_jax.commands.load').load
+    if name == 'register':
+        return importlib.import_module('longmem_jax.registry').register
     if not name.startswith('_'):
         module = importlib.import_module('longmem_jax.standalone')
         if name in _names():

@@ -20,7 +20,7 @@ from ml_collections import config_flags
 from longmem_jax import stopping
 from longmem_jax.config import checks, overrides
 from longmem_jax.config.base import base
-from longmem_jax.devices import lost, programs, sharding
+from longmem_jax.devices import allocator, lost, programs, sharding
 from longmem_jax.errors import LONGEST, MESSAGE, UsageError, disk_faults, nearest, visible
 from longmem_jax.experiment import Experiment, saved_config
 from longmem_jax.workdir import prepare_workdir
@@ -57,14 +57,22 @@ def define_config() -> flags.FlagHolder:
     )
 
 
-def run(function: Callable[[], Any]) -> None:
+def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -> None:
     """Parses the command line, calls `function` and ends the process.
+
+    `define` is called first, to define flags; its `UsageError` is a message too.
 
     A `UsageError`, a fault of a disk or a faulty command line gives one message and exit code 2;
     `--debug` also shows the traceback. Stopped by SIGTERM the process exits with 143, by Ctrl-C with
     130.
     """
+    allocator.keep_pages()
     stopping.listen(command=True)
+    if define is not None:
+        try:
+            define()
+        except UsageError as error:
+            sys.exit(fail(error))
     if 'debug' not in flags.FLAGS:
         flags.DEFINE_bool('debug', False, 'Show tracebacks of errors that the user can fix.')
 

@@ -161,14 +161,14 @@ def holds(note: str, config: Any) -> bool:
 
 def _set_model(model: Any, name: str, recipe: Recipe) -> None:
     """Removes the present memory's sub-configs, and sets the fields of the model itself."""
-    for other in {*LAYERS, *KINDS} - {'dense', 'seq2seq', 'agent'}:
+    outer = KINDS[model.kind].outer if model.kind in KINDS else ''
+    for other in {*LAYERS, *KINDS} - {'dense', *([model.kind] if outer else [])}:
         if other in model:
             del model[other]
-    if model.kind in ('seq2seq', 'agent'):  # they get the memory; their inputs and outputs stay
+    if outer:  # it gets the memory; its inputs and outputs stay
         if 'kind' in recipe.model:
-            owner = 'a decoder' if model.kind == 'seq2seq' else 'an agent'
             raise UsageError(
-                f'memory={name}: this is a whole model, not the attention of {owner}; use a memory '
+                f'memory={name}: this is a whole model, not the attention of {outer}; use a memory '
                 'that is an attention layer, such as memory=memsizer.'
             )
     else:

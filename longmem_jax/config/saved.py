@@ -14,7 +14,8 @@ from typing import Any
 import ml_collections
 
 from longmem_jax.config import earlier
-from longmem_jax.config.base import FOLLOWS, base, followed
+from longmem_jax.config.base import FOLLOWS, base
+from longmem_jax.config.sections import followed, follows, sections
 from longmem_jax.errors import UsageError, nearest, say
 from longmem_jax.files import write_json
 from longmem_jax.models.kinds import KINDS
@@ -22,11 +23,7 @@ from longmem_jax.untrusted.schema import shown
 
 SECTIONS = ('data', 'model', 'train')  # a Hugging Face folder has a config.json too, without them
 # Sections whose fields depend on what is used; the others have exactly those of `config.base`.
-OPEN = (
-    'config.data.task', 'config.evaluate.model', 'config.reinforcement.task',
-    'config.train.loss_weights',
-    *(f'config.model.{name}' for name in KINDS),
-)  # fmt: skip
+OPEN = ('config.data.task', 'config.evaluate.model', 'config.train.loss_weights')
 DEPTH = 8  # of sections and tuples in each other
 LARGEST = 2**63
 CHECKSUM = 'crc32'  # of the other fields
@@ -65,12 +62,13 @@ def restored(content: Any, where: str) -> ml_collections.ConfigDict:
     content = dict(content)
     if (found := content.pop(CHECKSUM, None)) is not None and found != _checksum(content):
         say(f'Note: {where} was changed after the run wrote it.', sys.stderr)
-    expected = base().to_dict()
+    config = base(*(name for name in sections() if name in content))
+    expected = config.to_dict()
     layers = earlier.defaults_of(content['model'])
     expected['model'] = layers | {name: {} for name in KINDS if name in content['model']}
     checked = _section(content, expected, 'config', where)
     config = ml_collections.ConfigDict(earlier.completed_config(checked))
-    for section, field, *others in FOLLOWS:
+    for section, field, *others in (*FOLLOWS, *follows(config)):
         reference = followed(config, *others)
         if config[section][field] == reference.get():
             config[section][field] = reference
@@ -81,19 +79,23 @@ def _section(given: Any, expected: dict[str, Any], name: str, where: str) -> dic
     """The fields of a section, each of the type that it has in `expected`."""
     if not isinstance(given, dict):
         raise UsageError(f'{where}: {name} = {shown(given)}: must be a section with fields.')
-    if name in OPEN:
+    if name in OPEN or name in (f'config.model.{kind}' for kind in KINDS):
         return {_name(field, name, where): _plain(given[field], f'{name}.{field}', where)
                 for field in given}  # fmt: skip
     values = {}
+    is_open = [f'config.{each}' for each, section in sections().items() if section.open]
     for field, value in given.items():
         path = f'{name}.{field}'
-        if path.startswith('config.lifelong.') and isinstance(value, dict):
-            values[field] = _plain(value, path, where)  # of a method, which checks it
+        if name in is_open and isinstance(value, dict):
+            values[field] = _plain(value, path, where)  # of what is used, which checks it
             continue
         if field not in expected:
+            what, other = 'field', ', or the file is of a later version.'
+            if name == 'config':
+                what, other = 'section', ', or the package that brings it is not installed.'
             raise UsageError(
-                f'{where}: {name} has no field {shown(field)}; {nearest(field, expected)}a name may be '
-                'mistyped, or the file is of a later version.'
+                f'{where}: {name} has no {what} {shown(field)}; {nearest(field, expected)}a name may be '
+                f'mistyped{other}'
             )
         default = expected[field]
         if isinstance(default, dict):

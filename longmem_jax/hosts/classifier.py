@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from longmem_jax.faults import at_least, between, of_section
 from longmem_jax.hosts.text_encoder import TextEncoder
 from longmem_jax.memory.memory_tokens.around import LearnedTokens
+from longmem_jax.models.kinds import Kind
 from longmem_jax.models.stack import init_std, token_std
 from longmem_jax.segment import NOTHING, Aux, Segment, no_aux, of_second
 
@@ -148,3 +149,15 @@ class Classifier(nn.Module):
         columns = (jnp.where(there, nll, zero), jnp.where(there, log_z, zero), right)
         rest = [(0, 0), (0, segment.tokens.shape[1] - 1)]
         return tuple(jnp.pad(column[:, None], rest) for column in columns), state, aux
+
+
+KIND = Kind(
+    Classifier,
+    FIELDS,
+    faults,
+    lengths={'num_tokens': '+ memory tokens '},
+    growing=('memory_tokens/tokens',),
+    reads='classes',
+    own_positions=True,
+    beyond_host=BEYOND_HOST,
+)

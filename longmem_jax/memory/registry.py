@@ -25,13 +25,14 @@ from longmem_jax.memory.linear_attention import layer as linear_attention
 from longmem_jax.memory.memorizing import layer as memorizing
 from longmem_jax.memory.memorizing import without_memory
 from longmem_jax.memory.memory_tokens import around as memory_tokens
+from longmem_jax.registry import Joined, Registry
 
 
 def _by_name(*modules: ModuleType) -> dict[str, Entry]:
     return {module.ENTRY.name: module.ENTRY for module in modules}
 
 
-ATTENTION = _by_name(
+_ATTENTION = _by_name(
     local,
     full,
     sliding,
@@ -47,7 +48,10 @@ ATTENTION = _by_name(
     memsizer,
     memory_tokens,
 )
+ATTENTION = Registry('memory', _ATTENTION, kind='memory')
 
-FEED_FORWARD = _by_name(feed_forward, product_key)
+FEED_FORWARD = Registry(
+    'feed-forward layer', _by_name(feed_forward, product_key), kind='feed_forward'
+)
 
-LAYERS = ATTENTION | FEED_FORWARD
+LAYERS = Joined(ATTENTION, FEED_FORWARD)

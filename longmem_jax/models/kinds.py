@@ -7,12 +7,11 @@ from typing import Any
 import flax.linen as nn
 import ml_collections
 
-from longmem_jax.agents import model as agent
 from longmem_jax.contract import Recipe, Scale
-from longmem_jax.hosts import classifier, text_encoder
 from longmem_jax.models import memformer, memory_transformer, seq2seq
 from longmem_jax.models.adapted import Adapted
 from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.registry import Registry
 from longmem_jax.views import View
 
 
@@ -31,7 +30,10 @@ class Kind:
       carries: `config.model -> bool`: the model itself remembers, not only its attention layers.
       first_token: `config.model -> position` of a segment's first token in what blocks read.
       growing: suffixes of paths of parameters that may have more rows than in the run it starts from.
-      by_example: every segment is an example by itself, so that nothing is carried from one to the next.
+      reads: what it reads: 'texts', which continue from segment to segment; 'pairs', 'classes' or
+        'rows', whose segments are examples; '' = what only its subject knows.
+      outer: its name in messages if another memory replaces its attention only: what it reads and
+        predicts stays. '' = it becomes a language model.
       own_positions: `faults` compares `num_positions` with what it reads, which is not a segment.
       beyond_host: fields in which it may differ from the Hugging Face model that it begins with.
       view: what `--mode=inspect` shows of the model itself, see `longmem_jax.views`; None = nothing.
@@ -50,97 +52,90 @@ class Kind:
     carries: Callable[[Any], bool] = lambda model: False
     first_token: Callable[[Any], int] = lambda model: 0
     growing: tuple[str, ...] = ()
-    by_example: bool = False
+    reads: str = 'texts'
+    outer: str = ''
     own_positions: bool = False
     beyond_host: frozenset[str] = frozenset()
     view: View | None = None
     toy: dict[str, Any] | None = None
     variants: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
+    @property
+    def by_example(self) -> bool:
+        """Whether every segment is an example by itself, so that nothing is carried to the next."""
+        return self.reads in ('pairs', 'classes', 'rows')
 
-KINDS: dict[str, Kind] = {
-    'language_model': Kind(LanguageModel),
-    'memformer': Kind(
-        memformer.Memformer,
-        memformer.FIELDS,
-        memformer.faults,
-        recipes={'memformer': memformer.recipe},
-        lengths={'num_slots': '+ slots '},
-        carries=lambda model: True,
-        view=memformer.VIEW,
-        toy=dict(
-            position='sinusoidal',
-            memformer=dict(
-                encoder='slot_attention',
-                num_encoder_layers=1,
-                num_slots=3,
-                num_summaries=1,
-                temperature=0.5,
-                bias_std=0.1,
-                slot_heads=0,
-                forgets=True,
-                normalized=True,
+
+KINDS = Registry(
+    'config.model.kind',
+    {
+        'language_model': Kind(LanguageModel),
+        'memformer': Kind(
+            memformer.Memformer,
+            memformer.FIELDS,
+            memformer.faults,
+            recipes={'memformer': memformer.recipe},
+            lengths={'num_slots': '+ slots '},
+            carries=lambda model: True,
+            view=memformer.VIEW,
+            toy=dict(
+                position='sinusoidal',
+                memformer=dict(
+                    encoder='slot_attention',
+                    num_encoder_layers=1,
+                    num_slots=3,
+                    num_summaries=1,
+                    temperature=0.5,
+                    bias_std=0.1,
+                    slot_heads=0,
+                    forgets=True,
+                    normalized=True,
+                ),
+            ),
+            variants=dict(
+                joint=dict(memformer=dict(encoder='joint')),
+                paper=dict(memformer=dict(normalized=False)),
+                ablated=dict(memformer=dict(slot_heads=1, forgets=False, temperature=1.0)),
+                none=dict(memformer=dict(num_slots=0)),
             ),
         ),
-        variants=dict(
-            joint=dict(memformer=dict(encoder='joint')),
-            paper=dict(memformer=dict(normalized=False)),
-            ablated=dict(memformer=dict(slot_heads=1, forgets=False, temperature=1.0)),
-            none=dict(memformer=dict(num_slots=0)),
-        ),
-    ),
-    'memory_transformer': Kind(
-        memory_transformer.MemoryTransformer,
-        memory_transformer.FIELDS,
-        memory_transformer.faults,
-        recipes={
-            'memory_tokens': memory_transformer.recipe,
-            'recurrent': memory_transformer.recurrent_recipe,
-        },
-        attention='memory_tokens',
-        carries=lambda model: model.memory_transformer.carry,
-        first_token=lambda model: model.memory_tokens.num_tokens,
-        view=memory_transformer.VIEW,
-        growing=('memory_tokens/tokens',),
-        toy=dict(memory_transformer=dict(carry=True, gradients=True)),
-        variants=dict(
-            leading=dict(
-                memory_transformer=dict(carry=False),
-                memory_tokens=dict(at_end=False, same_length=True, read_cache=True),
-            ),
-            recurrent=dict(
-                memory_transformer=dict(gradients=False),
-                memory_tokens=dict(memory_length=0, position='rotary'),
+        'memory_transformer': Kind(
+            memory_transformer.MemoryTransformer,
+            memory_transformer.FIELDS,
+            memory_transformer.faults,
+            recipes={
+                'memory_tokens': memory_transformer.recipe,
+                'recurrent': memory_transformer.recurrent_recipe,
+            },
+            attention='memory_tokens',
+            carries=lambda model: model.memory_transformer.carry,
+            first_token=lambda model: model.memory_tokens.num_tokens,
+            view=memory_transformer.VIEW,
+            growing=('memory_tokens/tokens',),
+            toy=dict(memory_transformer=dict(carry=True, gradients=True)),
+            variants=dict(
+                leading=dict(
+                    memory_transformer=dict(carry=False),
+                    memory_tokens=dict(at_end=False, same_length=True, read_cache=True),
+                ),
+                recurrent=dict(
+                    memory_transformer=dict(gradients=False),
+                    memory_tokens=dict(memory_length=0, position='rotary'),
+                ),
             ),
         ),
-    ),
-    'seq2seq': Kind(
-        seq2seq.Seq2Seq,
-        seq2seq.FIELDS,
-        seq2seq.faults,
-        losses=('label_smoothing',),
-        growing=('encoder/tokens',),
-        by_example=True,
-    ),
-    'classifier': Kind(
-        classifier.Classifier,
-        classifier.FIELDS,
-        classifier.faults,
-        lengths={'num_tokens': '+ memory tokens '},
-        growing=('memory_tokens/tokens',),
-        by_example=True,
-        own_positions=True,
-        beyond_host=classifier.BEYOND_HOST,
-    ),
-    'text_encoder': Kind(
-        text_encoder.of_texts,
-        text_encoder.FIELDS,
-        text_encoder.faults,
-        by_example=True,
-        own_positions=True,
-    ),
-    'agent': Kind(agent.Agent, agent.FIELDS, agent.faults),
-}
+        'seq2seq': Kind(
+            seq2seq.Seq2Seq,
+            seq2seq.FIELDS,
+            seq2seq.faults,
+            losses=('label_smoothing',),
+            growing=('encoder/tokens',),
+            reads='pairs',
+            outer='a decoder',
+        ),
+    },
+    brought='kinds',
+)
 
 
 def make_model(config: Any, segment_length: int) -> nn.Module:

@@ -137,7 +137,7 @@ class _Builder:
             (self.folder / old).unlink(missing_ok=True)
 
 
-def build(experiment: Experiment, split: str) -> Datastore:
+def build(experiment: Experiment, split: str = 'train') -> Datastore:
     """Writes the keys and values of a split, or resumes where an earlier call stopped.
 
     All devices of the mesh read; what waits for the disk is one part of the text, not a shard.

@@ -1,6 +1,5 @@
 """All methods of lifelong learning, by name."""
 
-from longmem_jax.lifelong.learner import Method
 from longmem_jax.lifelong.methods import (
     agem,
     anml_er,
@@ -12,17 +11,22 @@ from longmem_jax.lifelong.methods import (
     replay,
     sequential,
 )
+from longmem_jax.registry import Registry
 
-METHODS: dict[str, Method] = {
-    'sequential': sequential.METHOD,
-    'replay': replay.METHOD,
-    'agem': agem.METHOD,
-    'online_ewc': online_ewc.METHOD,
-    'mbpa': mbpa.METHOD,
-    'mbpa_plus': mbpa.PLUS,
-    'mbpa_random': mbpa.RANDOM,
-    'meta_mbpa': meta_mbpa.METHOD,
-    'oml_er': oml_er.METHOD,
-    'anml_er': anml_er.METHOD,
-    'maml_er': maml_er.METHOD,
-}
+METHODS = Registry(
+    'method',
+    {
+        'sequential': sequential.METHOD,
+        'replay': replay.METHOD,
+        'agem': agem.METHOD,
+        'online_ewc': online_ewc.METHOD,
+        'mbpa': mbpa.METHOD,
+        'mbpa_plus': mbpa.PLUS,
+        'mbpa_random': mbpa.RANDOM,
+        'meta_mbpa': meta_mbpa.METHOD,
+        'oml_er': oml_er.METHOD,
+        'anml_er': anml_er.METHOD,
+        'maml_er': maml_er.METHOD,
+    },
+    kind='method',
+)
