@@ -15,7 +15,7 @@ Not the paper's: the survey gives no `temperature`, `vocab_size`, `num_summaries
 `weight_decay`, `learning_rate`, `warmup_steps`, `clip_norm`, `num_steps`, `num_lanes` and
 `segments_per_step`. `normalized` and `bias_std`: slots and tokens are scaled before their projections,
 and slots forget a twentieth of their length per write; the paper's keep nothing for more than two writes
-before training (`models/encoders/slot_attention.py`). `position`: the decoder's heads have rotary
+before training (`memory/memformer/slot_attention.py`). `position`: the decoder's heads have rotary
 positions in addition to the sinusoids of both sides; the survey gives no positions.
 """
 

@@ -298,7 +298,7 @@ class Entry:
         None = `layer`.
       bounded: names of parameters that the optimizer keeps in [0, 1].
       cross: `(its sub-config, slots) -> module class` of cross-attention for encoder-decoders, a
-        function of `settings` and `normalize` with the methods of `layers.cross_attention`; None =
+        function of `settings` and `normalize` with the methods of `attention.cross_attention`; None =
         it has none.
       graft: how it takes the place of a pretrained decoder's layer; None = it does not.
       nearest: field with the number of entries from which the `top_k` nearest are chosen; ties in

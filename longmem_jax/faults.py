@@ -4,6 +4,7 @@ A line begins with the name of the field (`ramp = 0: must be at least 1`); `unde
 the section.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,13 @@ TYPES = {
     'float': ((int, float), 'a float'),
     'str': (str, 'text'),
 }
+
+
+def is_possible(value: Any) -> bool:
+    """If a field can have `value`: not NaN, and whole numbers of 64 bits with a sign."""
+    if isinstance(value, int):
+        return abs(value) < 2**63
+    return not (isinstance(value, float) and math.isnan(value))
 
 
 def under(where: str, faults: Iterable[str]) -> list[str]:

@@ -195,6 +195,8 @@ def defaults_of(entry: Entry) -> dict[str, Any]:
     return {field.name: field.default for field in fields_of(module_of(entry))}
 
 
+SIZES = dataclasses.fields(ModelSettings)
+REQUIRED = ('d_model', 'num_heads', 'segment_length')
 SETTINGS = dict(
     num_layers=1,
     d_feed_forward=None,  # 4 * d_model
@@ -203,6 +205,10 @@ SETTINGS = dict(
     init_std=0.0,  # d_model**-0.5
     dtype='float32',
 )
+# Settings of a model that a layer may be given, with their defaults.
+OF_MODEL = SETTINGS | {
+    size.name: size.default for size in SIZES if size.default is not dataclasses.MISSING
+}
 
 
 def make_layer(
@@ -235,17 +241,14 @@ def make_layer(
         raise UsageError(unknown('memory', memory, sorted(LAYERS)))
     entry = LAYERS[memory]
     fields = defaults_of(entry)
-    sizes = dataclasses.fields(ModelSettings)
-    settings = {size.name: size.default for size in sizes} | SETTINGS
+    settings = {size.name: size.default for size in SIZES} | SETTINGS
     sized = dict(
         d_model=d_model, num_heads=num_heads, head_dim=head_dim, segment_length=segment_length
     )
     if 'num_heads' in fields:
         fields['num_heads'] = _plain(num_heads)
     for field, value in (sized | others).items():
-        if field not in {*settings, *fields}:
-            allowed = sorted({*settings, *fields})
-            raise UsageError(unknown(f'a field of {memory}', field, allowed))
+        _require_known(memory, field, fields)
         (fields if field in fields and field not in sized else settings)[field] = _plain(value)
     problems = _complete(settings)
     if not problems:
@@ -260,6 +263,13 @@ def make_layer(
     return Layer(memory, ModelSettings(**settings), tuple(fields.items()), name=name)
 
 
+def _require_known(memory: str, field: str, fields: dict[str, Any]) -> None:
+    """Raises for a field that neither the memory nor the settings of a model have."""
+    allowed = {*fields, *(size.name for size in SIZES)}
+    if field not in allowed:
+        raise UsageError(unknown(f'a field of {memory}', field, sorted(allowed)))
+
+
 class _Settings(dict):
     """Settings whose names are attributes too, as in a config, which needs a library more."""
 
@@ -272,7 +282,7 @@ class _Settings(dict):
 
 def _complete(settings):
     """Sets the sizes that follow from others, in place; returns the faults of all."""
-    types = {size.name: size.type for size in dataclasses.fields(ModelSettings)}
+    types = {size.name: size.type for size in SIZES}
     follow = [name for name in ('head_dim', 'd_feed_forward') if settings[name] is None]
     faults = of_section(settings | dict.fromkeys(follow, 1), types)
     if faults:
@@ -300,18 +310,24 @@ def _plain(value: Any) -> Any:
 
 
 def named(entry: Entry) -> Callable[..., Layer]:
-    """`make_layer` for one entry, with its fields and their defaults in the signature."""
+    """`make_layer` for one entry, with the fields of the memory and of a model in its signature."""
 
     # A memory with its own number of heads, independent of attention, has a default for it.
     own_heads = {k: v for k, v in defaults_of(entry).items() if k == 'num_heads'}
 
     def make(**arguments: Any) -> Layer:
-        return make_layer(entry.name, **own_heads | arguments)
+        given = own_heads | arguments
+        missing = [name for name in REQUIRED if name not in given]
+        if missing:
+            for name in given:  # a missing one may be mistyped
+                _require_known(entry.name, name, defaults_of(entry))
+            raise UsageError(f'{make.__name__}: {", ".join(missing)} must be given')
+        return make_layer(entry.name, **given)
 
     keyword = inspect.Parameter.KEYWORD_ONLY
     memory_fields = [
         inspect.Parameter(name, keyword, default=value)
-        for name, value in defaults_of(entry).items()
+        for name, value in (OF_MODEL | defaults_of(entry)).items()
     ]
     sizes = [
         parameter

@@ -77,7 +77,7 @@ class Seen:
       new: the memory after the segment.
       segment: the packed segment.
       looks: what its softmax attentions looked at, by their paths in the layer; see
-        `layers.attention.Look`.
+        `attention.attend.Look`.
     """
 
     layer: Any
@@ -111,7 +111,7 @@ class View:
 
 
 def held_window(count: jax.Array, capacity: int, newer: jax.Array | int = 0) -> Held:
-    """The entries of a right-aligned window, see `layers.window.push`.
+    """The entries of a right-aligned window, see `attention.window.push`.
 
     Args:
       count: int32 [batch], filled entries, the last ones.

@@ -61,7 +61,8 @@ def test_seeds_are_joined():
 
 
 def test_the_result_without_memory_is_found_by_its_field():
-    kept, reset = (Result('test', 2.0, 1, 1.0, '', 1, 0, 0, memory) for memory in ('kept', 'reset'))
+    sums = dict(nll=2.0, scored=1, num_bytes=1.0)
+    kept, reset = (Result('test', sums, '', memory) for memory in ('kept', 'reset'))
     written = {'step': 3, 'test': kept.as_json(), 'whatever': reset.as_json(), 'bleu': 3.0}
     assert compare.without_memory(written) == reset.as_json()
     assert compare.without_memory({'test': kept.as_json(), 'bleu': 3.0}) is None

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.speed import operations, programs
 from experiments.speed.programs import Program
-from longmem_jax.layers.top_k import top_k
+from longmem_jax.kernels.cpu.top_k import top_k
 
 MADE_UP = """HloModule jit_made_up, is_scheduled=true
 

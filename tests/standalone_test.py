@@ -223,7 +223,7 @@ def test_names_are_all_and_documented():
     for name in NAMED:
         make = getattr(longmem_jax, name)
         parameters = inspect.signature(make).parameters
-        assert {'d_model', 'num_heads', 'segment_length'} <= set(parameters)
+        assert {'d_model', 'num_heads', 'segment_length', 'dtype', 'dropout'} <= set(parameters)
         assert 'Attributes' in make.__doc__ or name in ('NormalizedXL',)
     assert longmem_jax.__version__.count('.') == 2
     with pytest.raises(AttributeError, match='no attribute'):
@@ -253,6 +253,16 @@ def test_wrong_fields_are_one_message(arguments, message):
         longmem_jax.InfiniAttention(**sizes | arguments)
     with pytest.raises(UsageError, match="did you mean 'infini'"):
         longmem_jax.make_layer('infni', d_model=16, num_heads=2, segment_length=4)
+
+
+def test_a_mistyped_size_is_named():
+    """Not what is missing then, of a function that the user did not call."""
+    with pytest.raises(UsageError, match="'num_head': did you mean 'num_heads'"):
+        longmem_jax.InfiniAttention(d_model=16, num_head=2, segment_length=4)
+    with pytest.raises(
+        UsageError, match='^InfiniAttention: num_heads, segment_length must be given'
+    ):
+        longmem_jax.InfiniAttention(d_model=16)
 
 
 @pytest.mark.parametrize('name', OWN_CODE)

@@ -22,12 +22,12 @@ from absl import flags
 
 from experiments.analysis.reading import full_segments, one_lane
 from longmem_jax import files
+from longmem_jax.attention.attend import Look
 from longmem_jax.commands import entry
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import read_prompt
-from longmem_jax.layers.attention import Look
 from longmem_jax.models.inspect import looks
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.reporting import figures

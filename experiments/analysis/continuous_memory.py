@@ -107,11 +107,11 @@ def read_text(model: LanguageModel, params: Any, tokens: np.ndarray) -> Reading:
                 {'params': params}, segment, targets, state, train=False, method='nll'
             )
 
-        (nll_without, _, _), _, _ = read(_reset_long(state, fresh))
+        without, _, _ = read(_reset_long(state, fresh))
         with capture(InfinityFormer, attention) as captured:
-            (nll, _, _), state, _ = read(state)
+            scores, state, _ = read(state)
         mass, written = zip(*captured, strict=True)
-        return jnp.stack(mass)[:, 0], jnp.stack(written)[:, 0], (nll_without - nll)[0], state
+        return jnp.stack(mass)[:, 0], jnp.stack(written)[:, 0], (without.nll - scores.nll)[0], state
 
     readings, state = [], fresh
     for start in range(0, len(tokens) - length, length):

@@ -135,14 +135,9 @@ def score(
             break
     sums, metrics = totals
     result = Result(
-        split=split,
-        nll=sums['nll'],
-        tokens=int(sums['scored']),
-        num_bytes=sums['num_bytes'],
+        split,
+        sums,
         protocol=f'segment {length}, {lanes} lanes, reset before every segment: {part or "nothing"}',
-        right=int(sums['right']),
-        answers=int(sums['answers']),
-        exact=int(sums['exact']),
         memory='reset' if part == '.' else 'kept',
     )
     return result, {name: value / segments for name, value in metrics.items()}

@@ -16,7 +16,7 @@ from longmem_jax.files import whole_file
 from longmem_jax.hosts import export, hosts
 from longmem_jax.hosts.commands.blimp import blimp
 from longmem_jax.hosts.model_fields import set_windows
-from longmem_jax.training.step import LN2
+from longmem_jax.training.metrics import LN2
 
 CONFIG, LOCAL = 'configs/host.py', 'local'
 SEGMENT = 64  # tokens that the host sees

@@ -16,9 +16,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.attend import attend
+from longmem_jax.attention.rules import Rules
 from longmem_jax.layers import associative, feature_maps, linear_kernel
-from longmem_jax.layers.attention import attend
-from longmem_jax.layers.attention_rules import Rules
 
 REPEATS = 9
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from experiments import markdown
-from longmem_jax.layers import fused_search
+from longmem_jax.kernels.tpu import fused_search
 
 QUERIES, WIDTH, SEEDS = 256, 128, 3
 LANES = 128  # of a vector register: rows are dealt into bins by whole registers

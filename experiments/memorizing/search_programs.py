@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from experiments import markdown
-from longmem_jax.layers.attention_rules import NEVER
-from longmem_jax.layers.fused_search import attend_nearest
+from longmem_jax.attention.rules import NEVER
+from longmem_jax.kernels.tpu.fused_search import attend_nearest
 from longmem_jax.layers.nearest import nearest
 from longmem_jax.layers.ring import Rows
 

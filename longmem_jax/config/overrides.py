@@ -17,6 +17,7 @@ import ml_collections
 from longmem_jax.config.recipes import holds
 from longmem_jax.config.sections import add, sections
 from longmem_jax.errors import UsageError, nearest
+from longmem_jax.faults import is_possible
 from longmem_jax.memory.registry import ATTENTION
 
 BOOLEANS = {'true': True, 't': True, '1': True, 'false': False, 'f': False, '0': False}
@@ -146,11 +147,14 @@ def _value(text: str, current: Any, argument: str) -> Any:
     if isinstance(current, (int, float)):
         number, described = (int, 'an int') if isinstance(current, int) else (float, 'a float')
         try:
-            return number(text)
+            value = number(text)
         except ValueError as error:
             raise UsageError(
                 f'{name}: must be {described}, such as {current!r}, got {text!r}.'
             ) from error
+        if not is_possible(value):
+            raise UsageError(f'{name}: not a number that a field can have, got {text!r}.')
+        return value
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -5,7 +5,6 @@ the layers before anything reads them.
 """
 
 import json
-import math
 import sys
 import zlib
 from pathlib import Path
@@ -17,6 +16,7 @@ from longmem_jax.config import earlier
 from longmem_jax.config.base import FOLLOWS, base
 from longmem_jax.config.sections import followed, follows, sections
 from longmem_jax.errors import UsageError, nearest, say
+from longmem_jax.faults import is_possible
 from longmem_jax.files import write_json
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.untrusted.schema import shown
@@ -25,7 +25,6 @@ SECTIONS = ('data', 'model', 'train')  # a Hugging Face folder has a config.json
 # Sections whose fields depend on what is used; the others have exactly those of `config.base`.
 OPEN = ('config.data.task', 'config.evaluate.model', 'config.train.loss_weights')
 DEPTH = 8  # of sections and tuples in each other
-LARGEST = 2**63
 CHECKSUM = 'crc32'  # of the other fields
 
 
@@ -128,7 +127,7 @@ def _plain(value: Any, path: str, where: str, depth: int = 0) -> Any:
                 for field, each in value.items()}  # fmt: skip
     if isinstance(value, list):
         return tuple(_plain(each, path, where, depth + 1) for each in value)
-    if isinstance(value, (int, float)) and (math.isnan(value) or LARGEST <= abs(value) < math.inf):
+    if not is_possible(value):
         raise UsageError(f'{where}: {path} = {shown(value)}: not a number that a field can have.')
     return value
 

@@ -34,7 +34,7 @@ from longmem_jax.segment import read_segments, select_lanes
 from longmem_jax.training.step import score_segment
 
 SEGMENTS_PER_STEP = 8
-SUMS = ('nll', 'scored', 'tokens', 'num_bytes', 'right', 'answers', 'exact')
+COUNTS = ('scored', 'tokens', 'num_bytes', 'answers')  # 0 where there is nothing to read
 
 
 def passes(config: Any, split: str) -> dict[str, bool]:
@@ -104,7 +104,7 @@ class Evaluator:
           batch: on the devices.
 
         Returns:
-          The memories after the batch, and the sums `SUMS` over it.
+          The memories after the batch, and the sums over it, see `Result`.
         """
         memory, _, sums = self._step(params, initial, memory, _no_errors(batch), batch, reset=False)
         return memory, sums
@@ -159,7 +159,7 @@ class Evaluator:
             initial = self._first_lanes(initial, num_lanes)
         memory = jax.tree.map(lambda leaf: leaf.copy(), initial)
         wrong = from_processes(self.mesh, np.zeros((len(lanes),), np.int32), 0)
-        total = dict.fromkeys(SUMS, 0.0)
+        total = dict.fromkeys(COUNTS, 0.0)
         segments, complete = 0, True
         # A divisor, so that a batch ends with the last of them.
         per_step = max(n for n in range(1, SEGMENTS_PER_STEP + 1) if max_segments % n == 0)
@@ -167,7 +167,7 @@ class Evaluator:
         for batch, _ in batches:
             batch = from_processes(self.mesh, batch, 1)
             memory, wrong, sums = self._step(params, initial, memory, wrong, batch, reset=reset)
-            total = {name: total[name] + float(sums[name]) for name in SUMS}
+            total = {name: total.get(name, 0.0) + float(value) for name, value in sums.items()}
             segments += per_step
             if report is not None:
                 report(segments, int(total['scored']))
@@ -183,13 +183,8 @@ class Evaluator:
         )
         return Result(
             split,
-            total['nll'],
-            int(total['scored']),
-            total['num_bytes'],
+            total,
             protocol,
-            right=int(total['right']),
-            answers=int(total['answers']),
-            exact=int(total['exact']),
             memory='reset' if reset else 'kept',
         ), memory
 

@@ -20,8 +20,9 @@ from longmem_jax.data.order import circles, shared_out
 from longmem_jax.data.tasks.registry import TASKS, Task
 from longmem_jax.data.windows import Windows
 from longmem_jax.evaluation.ngrams import NGrams, stream
-from longmem_jax.evaluation.result import Result, lanes_text, scored_text, segment_text
+from longmem_jax.evaluation.result import lanes_text, scored_text, segment_text
 from longmem_jax.files import checksum, write_json
+from longmem_jax.training.metrics import METRICS, TEXT
 from longmem_jax.untrusted import json_file
 from longmem_jax.untrusted.library import library_errors
 
@@ -253,8 +254,8 @@ def _of_text(
 
 def _text_scores(nll: float, total: dict[str, float]) -> dict[str, float]:
     """Scores of a text by the sum of its negative log-likelihoods."""
-    result = Result('', nll, int(total['scored']), total['num_bytes'], '', None, 0, 0)
-    return {name: getattr(result, name) for name in ('bits_per_byte', 'loss', 'perplexity')}
+    sums = dict(nll=nll, scored=total['scored'], num_bytes=total['num_bytes'])
+    return {name: metric.value(sums) for name, metric in METRICS.items() if TEXT in metric.tables}
 
 
 def _training_text(config: Any, corpus: Corpus) -> tuple[np.ndarray, np.ndarray, str]:

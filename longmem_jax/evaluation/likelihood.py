@@ -211,10 +211,10 @@ def _score(
 
     def read(state: Any, row: Rows, key: jax.Array) -> Any:
         segment = Segment(row.tokens, row.valid, jnp.zeros(row.tokens.shape[:1], bool))
-        (nll, _, right), state, _ = model.apply(
+        scores, state, _ = model.apply(
             {'params': params}, segment, row.targets, state, train=False, method='nll'
         )
-        sums = -jnp.where(row.scored, nll, 0.0).sum(axis=1)
-        return state, (sums, (right | ~row.scored).all(axis=1))
+        sums = -jnp.where(row.scored, scores.nll, 0.0).sum(axis=1)
+        return state, (sums, (scores.right | ~row.scored).all(axis=1))
 
     return read_segments(read, states, rows, jax.random.key(0))

@@ -2,89 +2,98 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.kinds import KINDS
-from longmem_jax.training.step import LN2
+from longmem_jax.training.metrics import METRICS
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
     """Sums over the tokens that were scored, and how they were scored.
 
-    Numbers per token are nan if no token was scored, those per answer if there was no answer.
-
     Attributes:
       split: 'train', 'validation' or 'test'.
-      nll: sum of the negative log-likelihoods, in nats.
-      tokens, num_bytes: scored tokens, and the source bytes they represent.
-      right: scored tokens that were the most likely; None where that was not measured.
-      answers, exact: answers of one or more tokens, and those with every token right.
+      sums: of `training.metrics.sums_of`, at least `nll` (nats), `scored` and `num_bytes`; `answers` of
+        one or more tokens, and those with every token right, `exact`.
       protocol: segment and memory lengths, lanes, and how much of the split was scored.
       memory: 'kept' from segment to segment, or 'reset' before every segment.
     """
 
     split: str
-    nll: float
-    tokens: int
-    num_bytes: float
+    sums: Mapping[str, float]
     protocol: str
-    right: int | None
-    answers: int
-    exact: int
     memory: Literal['kept', 'reset'] = 'kept'
+
+    def __getitem__(self, name: str) -> float:
+        """A metric of `METRICS`; nan if there is nothing to count, or it was not measured."""
+        metric = METRICS[name]
+        return metric.value(self.sums) if metric.total in self.sums else math.nan
+
+    @property
+    def nll(self) -> float:
+        """Sum of the negative log-likelihoods, in nats."""
+        return self.sums['nll']
+
+    @property
+    def tokens(self) -> int:
+        """Scored tokens."""
+        return int(self.sums['scored'])
+
+    @property
+    def num_bytes(self) -> float:
+        """Source bytes of the scored tokens."""
+        return self.sums['num_bytes']
+
+    @property
+    def answers(self) -> int:
+        """Answers of one or more tokens."""
+        return int(self.sums.get('answers', 0))
 
     @property
     def loss(self) -> float:
         """Nats per token."""
-        return _mean(self.nll, self.tokens)
+        return self['loss']
 
     @property
     def bits_per_byte(self) -> float:
         """Bits per byte of the source text, whatever the tokenizer; 0 for a task without bytes."""
-        if self.tokens and not self.num_bytes:
-            return 0.0
-        return _mean(self.nll / LN2, self.num_bytes if self.tokens else 0)
+        return self['bits_per_byte']
 
     @property
     def perplexity(self) -> float:
         """Perplexity per token (infinite beyond the range of floats)."""
-        return math.inf if self.loss >= 700 else math.exp(self.loss)
+        return self['perplexity']
 
     @property
-    def accuracy(self) -> float | None:
-        """Share of scored tokens that were the most likely; None where that was not measured."""
-        return None if self.right is None else _mean(self.right, self.tokens)
+    def accuracy(self) -> float:
+        """Share of scored tokens that were the most likely."""
+        return self['accuracy']
 
     @property
     def exact_match(self) -> float:
         """Share of answers that greedy decoding reproduces exactly."""
-        return _mean(self.exact, self.answers)
+        return self['exact_match']
 
     def scalars(self) -> dict[str, float]:
         """The numbers to log; without those per token if no token was scored."""
+        counts = {'tokens': float(self.tokens), 'num_bytes': self.num_bytes}
         if not self.tokens:
-            return {'tokens': 0.0, 'num_bytes': self.num_bytes}
-        answers = {'exact_match': self.exact_match, 'answers': float(self.answers)}
-        return {
-            **(answers if self.answers else {}),
-            **({} if self.right is None else {'accuracy': self.accuracy}),
-            'loss': self.loss,
-            'bits_per_byte': self.bits_per_byte,
-            'perplexity': self.perplexity,
-            'tokens': float(self.tokens),
-            'num_bytes': self.num_bytes,
-        }
+            return counts
+        measured = [
+            name
+            for name, metric in METRICS.items()
+            if metric.total in self.sums
+            and (self.sums.get(metric.per) or not math.isnan(metric.without))
+        ]
+        counts |= {'answers': float(self.answers)} if self.answers else {}
+        return {name: self[name] for name in measured} | counts
 
     def as_json(self) -> dict[str, float | str]:
         """The scalars, and the protocol they depend on."""
         return {**self.scalars(), 'protocol': self.protocol, 'memory': self.memory}
-
-
-def _mean(total: float, count: float) -> float:
-    """The share of each of `count`; nan of none."""
-    return total / count if count else math.nan
 
 
 def segment_text(evaluate: Any) -> str:

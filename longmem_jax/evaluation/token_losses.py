@@ -13,7 +13,7 @@ import numpy as np
 from longmem_jax.generation.contexts import Rows, cut, steps
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import Segment, read_segments
-from longmem_jax.training.step import LN2
+from longmem_jax.training.metrics import LN2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +85,9 @@ def _read(model: LanguageModel, params: Any, state: Any, rows: Rows) -> tuple[An
 
     def read(state: Any, row: Rows, key: jax.Array) -> tuple[Any, jax.Array]:
         segment = Segment(row.tokens, row.valid, jnp.zeros(row.tokens.shape[:1], bool))
-        (nll, _, _), state, _ = model.apply(
+        scores, state, _ = model.apply(
             {'params': params}, segment, row.targets, state, train=False, method='nll'
         )
-        return state, nll
+        return state, scores.nll
 
     return read_segments(read, state, rows, jax.random.key(0))

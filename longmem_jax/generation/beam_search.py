@@ -8,7 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers.attention_rules import NEVER
+from longmem_jax.attention.rules import NEVER
 
 StepFunction = Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any]]
 

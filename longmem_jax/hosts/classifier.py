@@ -18,7 +18,8 @@ import jax.numpy as jnp
 
 from longmem_jax.faults import at_least, between, of_section
 from longmem_jax.hosts.text_encoder import TextEncoder
-from longmem_jax.memory.memory_tokens.around import LearnedTokens
+from longmem_jax.layers.scores import Scores, of_logits
+from longmem_jax.memory.memory_tokens.tokens import LearnedTokens
 from longmem_jax.models.kinds import Kind
 from longmem_jax.models.stack import init_std, token_std
 from longmem_jax.segment import NOTHING, Aux, Segment, no_aux, of_second
@@ -138,17 +139,11 @@ class Classifier(nn.Module):
 
     def nll(
         self, segment: Segment, targets: jax.Array, state: Any, *, train: bool
-    ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[()], Aux]:
+    ) -> tuple[Scores, tuple[()], Aux]:
         """As in `LanguageModel`: at the first position that of the class, elsewhere 0."""
         logits, state, aux = self(segment, state, train=train)
-        label, there = targets[:, 0], segment.valid[:, 0]
-        log_z = jax.nn.logsumexp(logits, axis=-1)
-        nll = log_z - jnp.take_along_axis(logits, label[:, None], axis=-1)[:, 0]
-        right = (jnp.argmax(logits, axis=-1).astype(label.dtype) == label) & there
-        zero = jnp.zeros_like(nll)
-        columns = (jnp.where(there, nll, zero), jnp.where(there, log_z, zero), right)
-        rest = [(0, 0), (0, segment.tokens.shape[1] - 1)]
-        return tuple(jnp.pad(column[:, None], rest) for column in columns), state, aux
+        scores = of_logits(logits[:, None], targets[:, :1]).where(segment.valid[:, :1])
+        return scores.padded(0, segment.tokens.shape[1] - 1), state, aux
 
 
 KIND = Kind(

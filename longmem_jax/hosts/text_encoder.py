@@ -12,9 +12,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.encoder_block import EncoderBlock
 from longmem_jax.layers import initializers
 from longmem_jax.layers.norms import Norm
-from longmem_jax.models.encoders.block import EncoderBlock
 from longmem_jax.models.kinds import Kind
 from longmem_jax.models.stack import init_std, make_embedding, make_settings, rate
 

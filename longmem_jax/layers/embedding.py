@@ -17,7 +17,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers import device_copies, initializers, positions
+from longmem_jax.kernels.cpu import device_copies
+from longmem_jax.layers import initializers, positions
+from longmem_jax.layers.scores import Scores
 
 ABSOLUTE = ('none', 'sinusoidal', 'learned')
 
@@ -239,16 +241,13 @@ class Embedding(nn.Module):
             clusters.append(head[..., -i, None] + tail)
         return jnp.concatenate(clusters, axis=-1)
 
-    def nll(self, hidden: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Negative log-likelihoods, the head's log-normaliser (for z-loss), and correct predictions.
+    def nll(self, hidden: jax.Array, targets: jax.Array) -> Scores:
+        """Scores of the targets, without returning logits; `log_z` is that of the first cluster.
 
         Args:
           hidden: [batch, n, d_model].
           targets: int32 [batch, n].
 
-        Returns:
-          nll, log_z: [batch, n], at least float32, nats; bool [batch, n], whether the target is the
-          likeliest token.
         """
         edges = self._edges()
 
@@ -259,7 +258,7 @@ class Embedding(nn.Module):
         log_z = jax.nn.logsumexp(head, axis=-1)
         if not self.cutoffs:
             logit = self._target_logits(hidden, targets, head)
-            return log_z - logit, log_z, _is_likeliest(head, logit, targets)
+            return Scores(log_z - logit, log_z, _is_likeliest(head, logit, targets))
         entry = targets
         for i in range(1, len(edges) - 1):
             inside = (targets >= edges[i]) & (targets < edges[i + 1])
@@ -279,7 +278,7 @@ class Embedding(nn.Module):
             score = head[..., -i] - log_z + pick(tail, top) - tail_z
             likeliest = jnp.where(score > highest, top + edges[i], likeliest)
             highest = jnp.maximum(score, highest)
-        return nll, log_z, likeliest == targets
+        return Scores(nll, log_z, likeliest == targets)
 
 
 def _rounded(array: jax.Array) -> jax.Array:

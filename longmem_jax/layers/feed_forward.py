@@ -9,7 +9,8 @@ import jax
 
 from longmem_jax.contract import Entry, ModelSettings, NoState
 from longmem_jax.faults import one_of
-from longmem_jax.layers import initializers, rows_product
+from longmem_jax.kernels.cpu import rows_product
+from longmem_jax.layers import initializers
 from longmem_jax.segment import Aux, Segment, no_aux
 
 # name -> (activation, gated): a gated layer multiplies the activation by a second projection.

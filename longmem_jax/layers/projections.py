@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
+from longmem_jax.kernels.cpu.rows_product import rows_times
 from longmem_jax.layers import initializers
 from longmem_jax.layers.norms import Norm
-from longmem_jax.layers.rows_product import rows_times
 
 
 class HeadsIn(nn.Module):

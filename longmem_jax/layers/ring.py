@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from longmem_jax.devices.sharding import RULES, memory_rows
-from longmem_jax.layers.order import once_computed
+from longmem_jax.kernels.cpu.order import once_computed
 
 DTYPES = ('float32', 'bfloat16', 'int8')
 ROWS = ('rows_keys', 'rows_values', 'rows_key_scale', 'rows_value_scale')

@@ -10,7 +10,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers.top_k import top_k
+from longmem_jax.kernels.cpu.top_k import top_k
 from longmem_jax.lifelong.chunks import in_chunks
 
 DTYPES = ('float16', 'float32')  # of keys

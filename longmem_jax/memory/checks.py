@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from longmem_jax.attention.relative_position import POSITIONS
 from longmem_jax.contract import BIASES, INITS, KERNELS, Entry
 from longmem_jax.faults import above, at_least, at_most, between, of_section, one_of
 from longmem_jax.layers import norms
 from longmem_jax.layers.positions import SCALINGS, rotated_width
-from longmem_jax.layers.relative_position import POSITIONS
 
 # Larger ones are slips, or of a file that would take all memory: before anything is compiled there are
 # lists of that many layers.

@@ -18,15 +18,15 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention import fused_rules
+from longmem_jax.attention.attend import attend_in
+from longmem_jax.attention.relative_position import RelativePosition
+from longmem_jax.attention.rules import Rules
+from longmem_jax.attention.self_attention import KeyValues, write_at
+from longmem_jax.attention.window import push
 from longmem_jax.contract import Entry, ModelSettings
 from longmem_jax.faults import at_least
-from longmem_jax.layers import fused_rules
-from longmem_jax.layers.attention import attend_in
-from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.relative_position import RelativePosition
-from longmem_jax.layers.self_attention import KeyValues, write_at
-from longmem_jax.layers.window import push
 from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View, held_window, read_window
 
@@ -71,7 +71,7 @@ class FullAttention(nn.Module):
 
     Attributes:
       window: tokens seen; of a pretrained decoder the length of its context, or of its sliding window.
-      position: position scheme, one of `layers.relative_position.POSITIONS`.
+      position: position scheme, one of `attention.relative_position.POSITIONS`.
     """
 
     settings: ModelSettings

@@ -13,14 +13,15 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention import fused_rules
+from longmem_jax.attention.attend import attend_in
+from longmem_jax.attention.relative_position import POSITIONS, RelativePosition
+from longmem_jax.attention.rules import Rules
+from longmem_jax.attention.self_attention import KeyValues, write_at
 from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
-from longmem_jax.layers import associative, fused_rules
-from longmem_jax.layers.attention import attend_in
-from longmem_jax.layers.attention_rules import Rules
+from longmem_jax.layers import associative
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.relative_position import POSITIONS, RelativePosition
-from longmem_jax.layers.self_attention import KeyValues, write_at
 from longmem_jax.segment import Aux, Segment, count_on, mean_count
 from longmem_jax.views import NOWHERE, Read, Seen, Series, View, changes_of_sums, read_window
 

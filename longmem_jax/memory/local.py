@@ -6,10 +6,10 @@ from typing import Any
 import flax.linen as nn
 import jax
 
+from longmem_jax.attention import fused_rules
+from longmem_jax.attention.self_attention import KeyValues, SelfAttention
 from longmem_jax.contract import Entry, Graft, ModelSettings, NoState, Recipe, Scale
-from longmem_jax.layers import fused_rules
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.self_attention import KeyValues, SelfAttention
 from longmem_jax.segment import Aux, Segment, no_aux
 from longmem_jax.views import View, read_window
 
@@ -18,7 +18,7 @@ class Local(nn.Module):
     """Attention to the segment alone.
 
     Attributes:
-      position: position scheme, one of `layers.self_attention.POSITIONS`.
+      position: position scheme, one of `attention.self_attention.POSITIONS`.
     """
 
     settings: ModelSettings

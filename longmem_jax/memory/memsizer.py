@@ -16,7 +16,8 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, one_of
-from longmem_jax.layers import associative, initializers, linear_kernel, rows_product
+from longmem_jax.kernels.cpu import rows_product
+from longmem_jax.layers import associative, initializers, linear_kernel
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn
 from longmem_jax.layers.token_shift import EARLIER, TokenShift

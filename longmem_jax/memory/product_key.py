@@ -15,10 +15,10 @@ import numpy as np
 
 from longmem_jax.contract import Entry, Graft, ModelSettings, NoState, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
+from longmem_jax.kernels.cpu.top_k import top_k
+from longmem_jax.kernels.cpu.weighted_rows import weighted_rows
 from longmem_jax.layers.feature_maps import unit
 from longmem_jax.layers.norms import Norm
-from longmem_jax.layers.top_k import top_k
-from longmem_jax.layers.weighted_rows import weighted_rows
 from longmem_jax.segment import Aux, Segment, no_aux
 from longmem_jax.views import Read, Seen, Series, View
 

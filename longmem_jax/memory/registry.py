@@ -24,7 +24,7 @@ from longmem_jax.memory.infinity_former import layer as infinity_former
 from longmem_jax.memory.linear_attention import layer as linear_attention
 from longmem_jax.memory.memorizing import layer as memorizing
 from longmem_jax.memory.memorizing import without_memory
-from longmem_jax.memory.memory_tokens import around as memory_tokens
+from longmem_jax.memory.memory_tokens import tokens as memory_tokens
 from longmem_jax.registry import Joined, Registry
 
 

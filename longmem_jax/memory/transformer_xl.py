@@ -12,6 +12,10 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention import fused_rules
+from longmem_jax.attention.relative_position import shared_biases
+from longmem_jax.attention.self_attention import KeyValues, SelfAttention, write_at
+from longmem_jax.attention.window import push
 from longmem_jax.contract import (
     Entry,
     Graft,
@@ -21,11 +25,7 @@ from longmem_jax.contract import (
     position_of_window,
     rates_of_window,
 )
-from longmem_jax.layers import fused_rules
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.relative_position import shared_biases
-from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
-from longmem_jax.layers.window import push
 from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View, held_window, read_window
 

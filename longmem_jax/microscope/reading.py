@@ -207,11 +207,11 @@ def _read(
     segment = Segment(row.tokens, row.valid, start)
     nats, new, found = glimpses(model, params, segment, row.targets, state, views_of(model))
     # As `--mode=evaluate` measures it: reset before the segment, at equal positions.
-    (without, _, _), _, _ = model.apply(
+    without, _, _ = model.apply(
         {'params': params}, segment, row.targets, fresh, train=False, method='nll'
     )
     said = {path: _reduced(glimpse) for path, glimpse in found.items()}
-    return new, (nats[0], without[0], said)
+    return new, (nats[0], without.nll[0], said)
 
 
 def _reduced(glimpse: Glimpse) -> dict[str, Any]:

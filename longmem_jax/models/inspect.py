@@ -9,7 +9,7 @@ import flax.struct
 import flax.traverse_util
 import jax
 
-from longmem_jax.layers.attention import INSPECTED, Look
+from longmem_jax.attention.attend import INSPECTED, Look
 from longmem_jax.segment import Segment
 from longmem_jax.views import Held, Read, Seen, Series, View
 
@@ -132,7 +132,7 @@ def glimpses(
         return result
 
     with nn.intercept_methods(ask):
-        ((nats, _, _), state, _), _ = model.apply(
+        (scores, state, _), _ = model.apply(
             {'params': params},
             segment,
             targets,
@@ -141,7 +141,7 @@ def glimpses(
             method='nll',
             mutable=[INSPECTED],
         )
-    return nats, state, found
+    return scores.nll, state, found
 
 
 def _glimpse(view: View, seen: Seen, metrics: Any, per_head: Any) -> Glimpse:

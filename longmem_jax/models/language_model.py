@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.in_place import reset_lanes
+from longmem_jax.layers.scores import Scores
 from longmem_jax.models.block import BlockState
 from longmem_jax.models.stack import has_table, is_plain, make_stack, with_key
 from longmem_jax.segment import Aux, Segment, pack
@@ -135,7 +136,7 @@ class LanguageModel(nn.Module):
 
     def nll(
         self, segment: Segment, targets: jax.Array, state: Any, *, train: bool
-    ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], Any, Aux]:
+    ) -> tuple[Scores, Any, Aux]:
         """Negative log-likelihood of `targets`, without returning logits over the vocabulary.
 
         Args:
@@ -143,9 +144,7 @@ class LanguageModel(nn.Module):
           targets: int32 [batch, length], the tokens that follow; any value at padding.
 
         Returns:
-          (nll, log_z, right): nll and log_z [batch, length] in nats, at least float32, zero at
-          padding; bool [batch, length], whether the target was the most likely token;
-          memories after the segment; `Aux`.
+          Scores [batch, length], zero at padding; memories after the segment; `Aux`.
         """
         packed, packing = pack(segment)
         hidden, state, aux = self._read(packed, state, train)

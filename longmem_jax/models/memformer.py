@@ -17,14 +17,15 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.cross_attention import CrossAttention
+from longmem_jax.attention.self_attention import write_at
 from longmem_jax.contract import Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.in_place import reset_lanes
-from longmem_jax.layers.cross_attention import CrossAttention
-from longmem_jax.layers.self_attention import write_at
+from longmem_jax.layers.scores import Scores
+from longmem_jax.memory.memformer.joint_slots import JointEncoder
+from longmem_jax.memory.memformer.slot_attention import SlotEncoder
 from longmem_jax.models.block import BlockState
-from longmem_jax.models.encoders.joint_slots import JointEncoder
-from longmem_jax.models.encoders.slot_attention import SlotEncoder
 from longmem_jax.models.stack import make_settings, make_stack, rate, with_key
 from longmem_jax.segment import Aux, Segment, merge_aux, pack, select_lanes
 from longmem_jax.views import NOWHERE, Held, Read, Seen, Series, View
@@ -232,7 +233,7 @@ class Memformer(nn.Module):
 
     def nll(
         self, segment: Segment, targets: jax.Array, state: Any, *, train: bool
-    ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], Any, Aux]:
+    ) -> tuple[Scores, Any, Aux]:
         """Negative log-likelihood of `targets`, as in `LanguageModel`."""
         packed, packing = pack(segment)
         hidden, state, aux = self._read(packed, state, train)

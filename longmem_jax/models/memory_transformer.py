@@ -17,7 +17,8 @@ import jax.numpy as jnp
 
 from longmem_jax.contract import Recipe, Scale
 from longmem_jax.in_place import reset_lanes
-from longmem_jax.memory.memory_tokens.around import LearnedTokens, surround, take
+from longmem_jax.layers.scores import Scores
+from longmem_jax.memory.memory_tokens.tokens import LearnedTokens, surround, take
 from longmem_jax.models.block import BlockState
 from longmem_jax.models.stack import make_stack, token_std, with_key
 from longmem_jax.segment import Aux, Segment, pack, select_lanes
@@ -175,7 +176,7 @@ class MemoryTransformer(nn.Module):
 
     def nll(
         self, segment: Segment, targets: jax.Array, state: Any, *, train: bool
-    ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], Any, Aux]:
+    ) -> tuple[Scores, Any, Aux]:
         """Negative log-likelihood of `targets`, as in `LanguageModel`."""
         packed, packing = pack(segment)
         hidden, _, state, aux = self._read(packed, state, train)

@@ -15,8 +15,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.cross_attention import CrossAttention
 from longmem_jax.faults import at_least, one_of
-from longmem_jax.layers.cross_attention import CrossAttention
+from longmem_jax.layers.scores import Scores, of_logits
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.encoders.memory_tokens import VARIANTS, MemoryEncoder
 from longmem_jax.models.stack import make_settings, make_stack, rate, token_std, with_key
@@ -147,7 +148,7 @@ class Seq2Seq(nn.Module):
 
     def nll(
         self, segment: Segment, targets: jax.Array, state: Any, *, train: bool
-    ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], Any, Aux]:
+    ) -> tuple[Scores, Any, Aux]:
         """As in `LanguageModel`; in training with the auxiliary loss 'label_smoothing'.
 
         That is the mean over the vocabulary of the negative log-probabilities less that of the
@@ -157,14 +158,11 @@ class Seq2Seq(nn.Module):
         hidden, aux = self._decode(segment, train)
         valid, targets = segment.valid[:, max_source:], targets[:, max_source:]
         logits = self.stack.embedding.logits(hidden)
-        log_z = jax.nn.logsumexp(logits, axis=-1)
-        nll = log_z - jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-        zero = jnp.zeros_like(nll)
-        excess = jnp.where(valid, log_z - logits.mean(axis=-1) - nll, zero)
+        scores = of_logits(logits, targets)
+        excess = scores.log_z - logits.mean(axis=-1) - scores.nll
+        excess = jnp.where(valid, excess, jnp.zeros_like(excess))
         smoothing = excess.sum() / jnp.maximum(valid.sum(), 1).astype(excess.dtype)
-        right = (jnp.argmax(logits, axis=-1).astype(targets.dtype) == targets) & valid
-        scores = (jnp.where(valid, nll, zero), jnp.where(valid, log_z, zero), right)
-        scores = tuple(jnp.pad(score, [(0, 0), (max_source, 0)]) for score in scores)
+        scores = scores.where(valid).padded(max_source, 0)
         return scores, state, aux.replace(losses={**aux.losses, 'label_smoothing': smoothing})
 
     def open_target(self, source: jax.Array) -> tuple[Any, Any]:

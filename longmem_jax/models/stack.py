@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.embedding import Embedding
 from longmem_jax.layers.norms import Norm
+from longmem_jax.layers.scores import Scores
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.block import Block, BlockState
 from longmem_jax.segment import Aux, Segment, merge_aux
@@ -105,19 +106,15 @@ class Stack:
             hidden = jnp.take_along_axis(hidden, last, axis=1)
         return self.embedding.logits(hidden)
 
-    def nll(
-        self, hidden: jax.Array, targets: jax.Array, valid: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """`Embedding.nll` at valid positions, zeros elsewhere.
+    def nll(self, hidden: jax.Array, targets: jax.Array, valid: jax.Array) -> Scores:
+        """Scores of the targets at valid positions, zeros elsewhere.
 
         Args:
           hidden: [batch, n, d_model], after the final norm.
           targets: int32 [batch, n].
           valid: bool [batch, n].
         """
-        nll, log_z, right = self.embedding.nll(hidden, targets)
-        zero = jnp.zeros_like(nll)
-        return jnp.where(valid, nll, zero), jnp.where(valid, log_z, zero), right & valid
+        return self.embedding.nll(hidden, targets).where(valid)
 
     def open_segment(self, states: Sequence[BlockState], batch_size: int) -> tuple[BlockState, ...]:
         """Caches of a segment that begins with the memories `states`."""

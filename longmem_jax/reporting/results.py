@@ -10,6 +10,7 @@ from longmem_jax import files
 from longmem_jax.evaluation.floors import Floors
 from longmem_jax.evaluation.result import Result
 from longmem_jax.reporting.progress import Progress
+from longmem_jax.training.metrics import ANSWERS, METRICS, TEXT
 
 NOTHING = 'nothing scored'
 
@@ -48,19 +49,18 @@ def in_short(result: Result) -> str:
 
 def show(progress: Progress, results: dict[str, Result], paths: dict[str, Any]) -> None:
     """Prints the results with their protocol, and the paths of files."""
-    if any(result.answers for result in results.values()):
-        columns = ('exact match', 'accuracy', 'nats/token')
-        rows = [
-            _row(name, r, f'{r.exact_match:.2%}', f'{r.accuracy:.2%}', f'{r.loss:.4f}')
-            for name, r in results.items()
-        ]
-    else:
-        columns = ('bits/byte', 'nats/token', 'perplexity')
-        rows = [
-            _row(name, r, f'{r.bits_per_byte:.4f}', f'{r.loss:.4f}', f'{r.perplexity:,.2f}')
-            for name, r in results.items()
-        ]
-        rows += _gain(results)
+    answers = any(result.answers for result in results.values())
+    shown = {
+        name: metric
+        for name, metric in METRICS.items()
+        if (ANSWERS if answers else TEXT) in metric.tables
+    }
+    rows = [
+        _row(name, result, *(metric.form.format(result[key]) for key, metric in shown.items()))
+        for name, result in results.items()
+    ]
+    columns = [metric.label for metric in shown.values()]
+    rows += [] if answers else _gain(results, len(columns))
     progress.table('Results', ('evaluation', *columns), rows)
     for name, result in results.items():
         progress.say(f'{name}: {result.protocol}')
@@ -70,19 +70,12 @@ def show(progress: Progress, results: dict[str, Result], paths: dict[str, Any]) 
 
 def show_floors(progress: Progress, floors: Floors) -> None:
     """Prints the scores of players without a learned memory."""
-    formats = {
-        'exact_match': ('exact match', '{:.2%}'),
-        'accuracy': ('accuracy', '{:.2%}'),
-        'bits_per_byte': ('bits/byte', '{:.4f}'),
-        'loss': ('nats/token', '{:.4f}'),
-        'perplexity': ('perplexity', '{:,.2f}'),
-    }
     names = list(next(iter(floors.scores.values()), ()))
     rows = [
-        (label, *(formats[name][1].format(scores[name]) for name in names))
+        (label, *(METRICS[name].form.format(scores[name]) for name in names))
         for label, scores in floors.scores.items()
     ]
-    columns = ('rule: what it sees', *(formats[name][0] for name in names))
+    columns = ('rule: what it sees', *(METRICS[name].label for name in names))
     progress.table('Without a learned memory', columns, rows)
     progress.say(f'rules: {floors.protocol}')
 
@@ -92,7 +85,7 @@ def _row(name: str, result: Result, *numbers: str) -> tuple[str, ...]:
     return (name, *(numbers if result.tokens else (NOTHING, *[''] * (len(numbers) - 1))))
 
 
-def _gain(results: dict[str, Result]) -> list[tuple[str, ...]]:
+def _gain(results: dict[str, Result], columns: int) -> list[tuple[str, ...]]:
     """The row that compares two results with and without memory; no row if there is nothing to."""
     if len(results) != 2 or not all(result.tokens for result in results.values()):
         return []
@@ -100,4 +93,5 @@ def _gain(results: dict[str, Result]) -> list[tuple[str, ...]]:
     pair = sorted(results.values(), key=lambda result: result.memory == 'kept')
     without, kept = (result.bits_per_byte for result in pair)
     share = (without - kept) / without if without and math.isfinite(without) else 0.0
-    return [('gain by memory', f'{without - kept:.4f}', f'{share:.1%}', '')]
+    cells = ('gain by memory', f'{without - kept:.4f}', f'{share:.1%}')
+    return [(*cells, *[''] * (columns + 1 - len(cells)))]

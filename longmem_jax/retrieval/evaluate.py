@@ -282,7 +282,7 @@ def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Result]:
     )
     protocols = {name: f'{protocol}; {description}' for name in sums} | {alone: protocol}
     results = {
-        name: Result(split, nll, count, num_bytes, protocols[name], right=None, answers=0, exact=0)
+        name: Result(split, dict(nll=nll, scored=count, num_bytes=num_bytes), protocols[name])
         for name, nll in sums.items()
     }
     numbers = experiment.workdir / 'retrieval.json'

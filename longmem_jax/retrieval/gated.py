@@ -15,6 +15,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.layers.scores import Scores as TokenScores
 from longmem_jax.retrieval.spalm_text import Inputs
 from longmem_jax.segment import Aux, Segment
 
@@ -83,9 +84,7 @@ def output_table(params: Any) -> jax.Array:
     return embedding.get('out_table_0', embedding['table_0'])
 
 
-def _of_targets(
-    model: Any, hidden: jax.Array, targets: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _of_targets(model: Any, hidden: jax.Array, targets: jax.Array) -> TokenScores:
     """`Embedding.nll`; for `model.apply`."""
     return model.stack.embedding.nll(hidden, targets)
 
@@ -115,11 +114,12 @@ def read(
     hidden = hidden.astype(jnp.float32)
     embedded = output_table(params).astype(jnp.float32)[jnp.maximum(inputs.neighbours, 0)]
     mixed, share, weights = combine(hidden, embedded, inputs.neighbours >= 0, gate)
-    (nll, log_z, _), (alone, _, _) = (
+    together, alone = (
         model.apply({'params': params}, vectors, inputs.targets, method=_of_targets)
         for vectors in (mixed, jax.lax.stop_gradient(hidden))
     )
-    return memory, (Scores(nll, log_z, jax.lax.stop_gradient(alone), share, weights), aux)
+    scores = Scores(together.nll, together.log_z, jax.lax.stop_gradient(alone.nll), share, weights)
+    return memory, (scores, aux)
 
 
 def mean_lengths(model: Any, params: Any, memory: Any, inputs: Inputs) -> tuple[Any, Any]:

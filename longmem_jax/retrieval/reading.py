@@ -119,7 +119,7 @@ def look(
 
 def nll_of(model: Any, hidden: jax.Array, targets: jax.Array) -> jax.Array:
     """Negative log-likelihood of `targets`, in nats and of their shape; for `model.apply`."""
-    return model.stack.embedding.nll(hidden, targets)[0]
+    return model.stack.embedding.nll(hidden, targets).nll
 
 
 @flax.struct.dataclass

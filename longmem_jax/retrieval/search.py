@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from longmem_jax.errors import UsageError
-from longmem_jax.layers.top_k import top_k
+from longmem_jax.kernels.cpu.top_k import top_k
 from longmem_jax.retrieval.datastore import Datastore
 
 QUERIES = 4096  # per search

@@ -247,7 +247,7 @@ def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Result]:
     names = {f'{split}, SPALM without neighbours': sums[1], f'{split}, SPALM': sums[0]}
     results = {split if of_keys is experiment else f'{split}, model of the keys': base}
     results |= {
-        name: Result(split, nll, count, num_bytes, protocol, right=None, answers=0, exact=0)
+        name: Result(split, dict(nll=nll, scored=count, num_bytes=num_bytes), protocol)
         for name, nll in names.items()
     }
     paths = report.write(keys.store, experiment.tokenizer, experiment.workdir, results)

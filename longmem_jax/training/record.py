@@ -13,6 +13,7 @@ from longmem_jax.devices.hardware import peak_flops
 from longmem_jax.errors import UsageError
 from longmem_jax.training.branches import is_report
 from longmem_jax.training.keeping import way_back
+from longmem_jax.training.metrics import METRICS
 from longmem_jax.training.task import Metrics, Step, Task
 
 
@@ -115,7 +116,7 @@ def by_head(metrics: Metrics) -> dict[str, float]:
 
 
 # Of a single batch they jump; the console shows their mean since its last line.
-AVERAGED = ('loss', 'bits_per_byte', 'accuracy', 'loss_alone', 'gate')
+AVERAGED = (*METRICS, 'loss_alone', 'gate')
 
 
 class _Means:

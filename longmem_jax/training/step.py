@@ -1,6 +1,5 @@
 """The training step: several segments in one compiled program, memories in the train state."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,10 +22,10 @@ from longmem_jax.in_place import is_in_place, keep_state, restore_state
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, initial_parameters, unbox
 from longmem_jax.segment import Aux, Segment, mean_over_segments, read_segments
+from longmem_jax.training import metrics
 from longmem_jax.training.optimizer import freeze, parameter_path, updates_made
 
 MOMENTUM = 0.1  # of running averages
-LN2 = math.log(2.0)
 
 
 @flax.struct.dataclass
@@ -107,13 +106,12 @@ def score_segment(
       train: training or evaluation.
 
     Returns:
-      The memories after it, and a tuple of: sums over scored tokens (`nll` in nats, `log_z_squared`,
-      `right` where the target was the most likely token, `scored`) and over valid ones (`tokens`,
-      `num_bytes`); bool [lanes, length], scored tokens that were wrong; the `Aux`.
+      The memories after it, and a tuple of: `metrics.sums_of` the segment; bool [lanes, length],
+      scored tokens that were wrong; the `Aux`.
     """
     segment = Segment(inputs.tokens, inputs.valid, inputs.start)
     dropout, sampling = jax.random.split(key)
-    (nll, log_z, right), memory, aux = model.apply(
+    scores, memory, aux = model.apply(
         {'params': params},
         segment,
         inputs.targets,
@@ -122,17 +120,8 @@ def score_segment(
         method='nll',
         rngs={'dropout': dropout, 'memory': sampling},
     )
-    scored = inputs.scored > 0
-    factor = scored.astype(nll.dtype)
-    sums = {
-        'nll': (nll * factor).sum(),
-        'log_z_squared': (jnp.square(log_z) * factor).sum(),
-        'right': (right & scored).sum().astype(jnp.float32),
-        'scored': scored.sum().astype(jnp.float32),
-        'tokens': inputs.valid.sum().astype(jnp.float32),
-        'num_bytes': inputs.num_bytes.sum(),
-    }
-    return memory, (sums, scored & ~right, aux)
+    wrong = (inputs.scored > 0) & ~scores.right
+    return memory, (metrics.sums_of(scores, inputs), wrong, aux)
 
 
 def count(seen: jax.Array, more: jax.Array | float) -> jax.Array:
@@ -242,18 +231,13 @@ def read_batch(
     objective = loss + settings.z_loss * total['log_z_squared'] / tokens
     for name, layer_loss in losses.items():
         objective = objective + weights[name] * layer_loss
-    bits = total['nll'] / LN2 / jnp.maximum(total['num_bytes'], 1.0)
-    metrics = {
-        'loss': loss,
-        # A task has no bytes, and then no bits per byte.
-        'bits_per_byte': jnp.where(total['num_bytes'] > 0, bits, 0.0),
-        'accuracy': total['right'] / tokens,
+    numbers = metrics.of_step(total) | {
         'tokens': total['tokens'],
         **{f'loss/{name}': layer_loss for name, layer_loss in losses.items()},
         **{f'memory/{name}': value for name, value in (aux.metrics | aux.per_head).items()},
         **aux.sizes,
     }
-    return objective, (memory, metrics, aux.statistics)
+    return objective, (memory, numbers, aux.statistics)
 
 
 def make_train_step(
@@ -283,7 +267,7 @@ def make_train_step(
             return read_batch(model, params, before, batch, key, config.train)
 
         (objective, aux), gradients = jax.value_and_grad(loss, has_aux=True)(state.params)
-        memory, metrics, statistics = aux
+        memory, numbers, statistics = aux
         norm = optax.global_norm(gradients)
         finite = jnp.isfinite(objective) & jnp.isfinite(norm)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
@@ -300,9 +284,9 @@ def make_train_step(
             memory=memory,
             cursor=cursor,
             skipped=jnp.where(finite, 0, state.skipped + 1).astype(jnp.int32),
-            tokens_seen=count(state.tokens_seen, metrics['tokens']),
+            tokens_seen=count(state.tokens_seen, numbers['tokens']),
         )
-        return new_state, metrics | {
+        return new_state, numbers | {
             'grad_norm': norm,
             'skipped': new_state.skipped,
             'learning_rate': schedule(updates_made(state.optimizer)),

@@ -73,7 +73,8 @@ MODES = {
     ),
     'generate, host': Mode(
         ('hosted',),
-        ('--workdir={folder}/hosted', '--mode=generate', PROMPT, '--length=9', '--seed=1'),
+        # A short one: the host has positions for 32 tokens.
+        ('--workdir={folder}/hosted', '--mode=generate', '--prompt=alpha', '--length=9', '--seed=1'),
     ),
     'score': Mode(('lm',), (LM, '--mode=score', PROMPT, '--output={folder}/scores.jsonl')),
     'inspect': Mode(('lm',), (LM, '--mode=inspect', PROMPT, '--output={folder}/page.html')),

@@ -129,6 +129,8 @@ def test_any_config_can_read_another_source():
         ('--config.train.num_steps=1.5', ["got '1.5'"]),
         ('--config.optimizer.learning_rate=high', ['must be a float', "got 'high'"]),
         ('--config.train.loss_weights.kl=high', ['must be a float', "got 'high'"]),
+        ('--config.optimizer.learning_rate=nan', ['not a number that a field can have', "'nan'"]),
+        ('--config.train.num_steps=9223372036854775808', ['not a number that a field can have']),
         ('--config.train.remat=maybe', ['must be true or false', "got 'maybe'"]),
         ('--config.model.attention=local', ['must be a tuple', "('transformer_xl','transformer_xl')"]),
         ('--config.model.cutoffs=5', ['must be a tuple', "got '5'"]),

@@ -92,6 +92,16 @@ def test_what_is_no_config_is_one_message(wrong, message):
     assert '\n' not in str(caught.value) and str(caught.value).startswith('DIR/config.json: ')
 
 
+@pytest.mark.parametrize('text', ['1e38', '1e300', 'inf', '-0.0', '5'])
+def test_a_number_of_the_command_line_is_one_of_a_file(text, tmp_path):
+    """Or the `config.json` that a run wrote could not be read when it goes on."""
+    config = quickstart.get_config('tiny')
+    overrides.apply(config, [('optimizer.learning_rate', text)])
+    write(config, tmp_path / 'config.json')
+    found = restored(json.loads((tmp_path / 'config.json').read_text()), 'config.json')
+    assert found.optimizer.learning_rate == float(text)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inside: st.lists(inside) | st.dictionaries(st.text(), inside),

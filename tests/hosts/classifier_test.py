@@ -118,9 +118,10 @@ def test_memory_tokens_are_read_and_do_not_move_the_text():
     def loss(params):
         segment = segment_of(padded(ROWS, 8))
         targets = jnp.ones(segment.tokens.shape, jnp.int32)
-        return model.apply({'params': params}, segment, targets, (), train=False, method='nll')[0][
-            0
-        ].sum()
+        scores, _, _ = model.apply(
+            {'params': params}, segment, targets, (), train=False, method='nll'
+        )
+        return scores.nll.sum()
 
     gradient = jax.jit(jax.grad(loss))(params)['memory_tokens']['tokens']
     assert (np.abs(np.asarray(gradient)).max(axis=1) > 1e-6).all()
@@ -151,12 +152,12 @@ def test_only_the_class_of_an_example_is_scored():
     model, params = made()
     segment = segment_of(padded([*ROWS, []], 8))
     targets = jnp.asarray(padded([[2], [0], []], 8))
-    (nll, log_z, right), _, _ = apply(model, params, segment, targets, (), method='nll')
+    found, _, _ = apply(model, params, segment, targets, (), method='nll')
     logits = scores(model, params, padded(ROWS, 8))
     expected = -np.asarray(jax.nn.log_softmax(logits))[[0, 1], [2, 0]]
-    np.testing.assert_allclose(nll[:2, 0], expected, rtol=1e-5)
-    np.testing.assert_array_equal(right[:2, 0], logits.argmax(1) == [2, 0])
-    for score in (nll, log_z, right):
+    np.testing.assert_allclose(found.nll[:2, 0], expected, rtol=1e-5)
+    np.testing.assert_array_equal(found.right[:2, 0], logits.argmax(1) == [2, 0])
+    for score in (found.nll, found.log_z, found.right):
         assert score.shape == (3, 8) and not np.any(score[:, 1:]) and not np.any(score[2])
 
 

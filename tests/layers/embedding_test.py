@@ -72,7 +72,8 @@ def test_targets_cost_what_all_logits_say(dtype, close, width, tied):
     def costs(params, plain):
         hidden = 2 * layer.apply(params, tokens, start, method='encode')
         if not plain:
-            return layer.apply(params, hidden, targets, method='nll')
+            scores = layer.apply(params, hidden, targets, method='nll')
+            return scores.nll, scores.log_z, scores.right
         return plain_costs(layer.apply(params, hidden, method='logits'), targets)
 
     def loss(params, plain):
@@ -91,7 +92,7 @@ def test_targets_cost_what_all_logits_say(dtype, close, width, tied):
         np.testing.assert_allclose(part, other, atol=close * np.abs(other).max())
     nothing = jnp.zeros((1, 40, 16), dtype)
     params['params']['out_bias_0'] = 0 * bias
-    equal = layer.apply(params, nothing, jnp.arange(40)[None], method='nll')[2]
+    equal = layer.apply(params, nothing, jnp.arange(40)[None], method='nll').right
     np.testing.assert_array_equal(equal[0], np.arange(40) == 0)
 
 
@@ -116,7 +117,7 @@ def tied_loss(params, tokens, cutoffs=()):
 
     def cost(module, tokens):
         hidden = module.encode(tokens, jnp.zeros((len(tokens),), jnp.int32))
-        return module.nll(jnp.tanh(hidden), tokens)[0].mean()
+        return module.nll(jnp.tanh(hidden), tokens).nll.mean()
 
     if params is None:
         return unbox(layer.init(jax.random.key(0), tokens, method=cost))['params']
@@ -149,7 +150,7 @@ def test_the_gradient_of_tied_vectors_is_exchanged_once(sizes, lanes, cutoffs):
     )
     vectors = (48 + len(cutoffs)) // sizes.get('tensor', 1)
     assert exchanged == divide * vectors, (
-        f'{exchanged} vectors of {vectors} are exchanged: see layers/device_copies.py'
+        f'{exchanged} vectors of {vectors} are exchanged: see kernels/cpu/device_copies.py'
     )
 
 

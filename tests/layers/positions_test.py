@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax.attention.relative_position import RelativePosition
 from longmem_jax.layers import positions
-from longmem_jax.layers.relative_position import RelativePosition
 from longmem_jax.models.stack import make_settings
 from tests.toys import model_config
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longmem_jax.attention.weight_dropout import factor_by_column
 from longmem_jax.devices.sharding import make_mesh
 from longmem_jax.layers.switching import sizes_below, smallest
-from longmem_jax.layers.weight_dropout import factor_by_column
 from longmem_jax.memory.expire_span import layer as expire_span
 from longmem_jax.memory.expire_span import ramp as ramps
 from longmem_jax.memory.expire_span import spans as expiring

@@ -190,9 +190,8 @@ def test_a_softmax_model_becomes_t2r():
             def loss(params):
                 state = softmax.apply({'params': params}, 2, method='initial_state')
                 given = (segment, jnp.roll(segment.tokens, -1, 1), state)
-                return softmax.apply({'params': params}, *given, train=False, method='nll')[0][
-                    0
-                ].mean()
+                scores, _, _ = softmax.apply({'params': params}, *given, train=False, method='nll')
+                return scores.nll.mean()
 
             return jax.tree.map(lambda p, g: p - 0.3 * g, params, jax.grad(loss)(params))
 

@@ -58,10 +58,10 @@ def loss(model, params, segments):
     """Of two segments, so that what is remembered has a part in it."""
 
     def read(state, segment, key):
-        (nll, _, _), state, _ = model.apply(
+        scores, state, _ = model.apply(
             {'params': params}, segment, segment.tokens, state, train=False, method='nll'
         )
-        return state, nll.sum()
+        return state, scores.nll.sum()
 
     state = model.apply({'params': params}, toys.BATCH, method='initial_state')
     return read_segments(read, state, segments, jax.random.key(0))[1].sum()

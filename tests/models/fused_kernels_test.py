@@ -15,13 +15,13 @@ from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.stream import read_open_segment
-from longmem_jax.layers import fused_attention, fused_search
+from longmem_jax.kernels.tpu import fused_attention, fused_search
 from longmem_jax.memory.registry import ATTENTION
 from longmem_jax.models.parameters import initial_parameters
 from longmem_jax.segment import read_segments
 from longmem_jax.standalone import make_layer
 from longmem_jax.training.identity import model_of
-from tests.layers.interpreted import interpret
+from tests.kernels.interpreted import interpret
 from tests.toys import OWN_CODE, VOCAB, parameters, random_segments, with_config
 
 FAST = ('transformer_xl',)

@@ -91,7 +91,7 @@ def test_the_first_loss_is_that_of_guessing(argument):
         params = {'params': params}
         state = model.apply(params, 2, method='initial_state')
         scores, _, _ = model.apply(params, segment, tokens[:, 1:], state, train=False, method='nll')
-        return scores[0].mean()
+        return scores.nll.mean()
 
     wanted = guess(config.model, np.asarray(tokens[:, 1:]))
     # Vectors of length one give logits around 1, and the token itself a higher one: some tenths; more

@@ -206,7 +206,7 @@ def test_nll_is_that_of_the_logits(name):
     if 'adaptive' in name:  # they are log-probabilities as they are
         np.testing.assert_allclose(jnp.exp(logits).sum(-1), 1.0, rtol=1e-5)
     targets = (segment.tokens * 5 + 3) % VOCAB
-    (nll, _, _), _, _ = apply(model, params, segment, targets, state, method='nll')
+    nll = apply(model, params, segment, targets, state, method='nll')[0].nll
     wanted = -jnp.log(jnp.take_along_axis(probabilities, targets[..., None], -1))[..., 0]
     np.testing.assert_allclose(nll, wanted, rtol=2e-5)
 
@@ -216,7 +216,8 @@ def test_nll_of_padding_is_zero():
     segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
     segment = segment.replace(valid=segment.valid.at[0, 1].set(False))
     state = fresh_state(model, params, BATCH)
-    (nll, log_z, _), _, _ = apply(model, params, segment, segment.tokens, state, method='nll')
+    scores, _, _ = apply(model, params, segment, segment.tokens, state, method='nll')
+    nll, log_z = scores.nll, scores.log_z
     assert nll[0, 1] == 0 and log_z[0, 1] == 0 and (np.asarray(nll) > 0).sum() == nll.size - 1
 
 

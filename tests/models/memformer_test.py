@@ -13,7 +13,7 @@ from longmem_jax.config.base import stack
 from longmem_jax.config.model_checks import model_faults
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.layers.feature_maps import unit
-from longmem_jax.models.encoders import slot_attention as slots
+from longmem_jax.memory.memformer import slot_attention as slots
 from longmem_jax.models.stack import make_settings
 from tests.commands.train_test import experiment, small_config, texts  # noqa: F401  (a fixture)
 from tests.toys import (

@@ -140,7 +140,8 @@ def test_losses_are_those_of_the_logits():
     model = make('transformer')
     params, segment = parameters(model), pairs()
     targets = jnp.asarray(np.random.default_rng(4).integers(0, VOCAB, segment.tokens.shape))
-    (nll, _, right), state, aux = apply(model, params, segment, targets, (), method='nll')
+    scores, state, aux = apply(model, params, segment, targets, (), method='nll')
+    nll, right = scores.nll, scores.right
     logits, _, _ = apply(model, params, segment, ())
     log = jax.nn.log_softmax(logits[:, SOURCE:])
     valid = segment.valid[:, SOURCE:]
@@ -180,7 +181,7 @@ def test_linear_cross_attention_learns(name):
     def loss(params):
         targets = jnp.roll(segment.tokens, -1, axis=1) % VOCAB
         given = (segment, targets, ())
-        return model.apply({'params': params}, *given, train=False, method='nll')[0][0].mean()
+        return model.apply({'params': params}, *given, train=False, method='nll')[0].nll.mean()
 
     step = jax.jit(jax.value_and_grad(loss))
     before, gradient = step(params)
@@ -213,7 +214,7 @@ def test_memory_tokens_learn():
     def loss(params):
         return model.apply(
             {'params': params}, segment, segment.tokens % VOCAB, (), train=False, method='nll'
-        )[0][0].sum()
+        )[0].nll.sum()
 
     gradient = jax.jit(jax.grad(loss))(params)['encoder']
     for name in ('tokens', 'memory_0', 'memory_1', 'sequence_0', 'sequence_1'):

@@ -144,8 +144,8 @@ def _language_model(settings, arrays):
             targets = jnp.asarray(arrays[f'in/targets_{number}'], jnp.int32)
 
             def score(module, segment=segment, targets=targets, state=state):
-                (nll, _, _), new, _ = module.nll(segment, targets, state, train=False)
-                return nll, new, module.written(segment, state)
+                scores, new, _ = module.nll(segment, targets, state, train=False)
+                return scores.nll, new, module.written(segment, state)
 
             nll, state, written = model.apply({'params': params}, method=score)
             total = total + (nll * jnp.asarray(arrays[f'in/loss_weight_{number}'])).sum()

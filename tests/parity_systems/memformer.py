@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import unflatten_dict
 
+from longmem_jax.attention.cross_attention import CrossAttention
 from longmem_jax.contract import ModelSettings, identity
-from longmem_jax.layers.cross_attention import CrossAttention
 from longmem_jax.layers.feature_maps import unit
-from longmem_jax.models.encoders import slot_attention as slots
-from longmem_jax.models.encoders.joint_slots import JointEncoder
+from longmem_jax.memory.memformer import slot_attention as slots
+from longmem_jax.memory.memformer.joint_slots import JointEncoder
 
 
 def _model_settings(settings):

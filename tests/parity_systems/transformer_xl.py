@@ -43,10 +43,10 @@ def check(settings, arrays):
         tokens, targets, weight, order = given
         segment = Segment(tokens, jnp.ones(tokens.shape, bool), jnp.zeros((batch,), bool))
         hidden, _, _ = model.apply({'params': params}, segment, state, train=False, method='hidden')
-        (nll, _, _), state, _ = model.apply(
+        scores, state, _ = model.apply(
             {'params': params}, segment, targets, state, train=False, method='nll'
         )
-        nll = nll.reshape(-1)[order]
+        nll = scores.nll.reshape(-1)[order]
         return (nll * weight).sum(), (nll, hidden, state)
 
     state = model.apply({'params': params}, batch, method='initial_state')

@@ -9,10 +9,12 @@ import pytest
 from longmem_jax.evaluation.result import Result
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show, write_results
+from longmem_jax.training import metrics
 
 
 def result(bits, memory='kept'):
-    return Result('test', bits * np.log(2), 1, 1.0, 'protocol', 0, 0, 0, memory)
+    sums = dict(nll=bits * np.log(2), scored=1, num_bytes=1.0)
+    return Result('test', sums, 'protocol', memory)
 
 
 @pytest.mark.parametrize(
@@ -38,3 +40,27 @@ def test_results_are_written_with_sizes_and_what_they_depend_on(tmp_path):
     assert (found['step'], found['parameters'], found['state_bytes_per_lane']) == (7, 6, 20)
     assert found['test']['memory'] == 'kept' and found['test']['protocol'] == 'protocol'
     assert found['bleu'] == 12.5
+
+
+def test_a_metric_is_a_row_of_one_table(tmp_path, monkeypatch):
+    """What a sum and a row of `METRICS` give: columns, files, and numbers of training steps."""
+    row = metrics.Metric('nll', 'tokens', 'nats/read', '{:.1f}', (metrics.TEXT,))
+    monkeypatch.setitem(metrics.METRICS, 'nats_per_read', row)
+    found = Result('test', dict(nll=3.0, scored=2.0, tokens=6.0, num_bytes=2.0), 'protocol')
+    out = io.StringIO()
+    show(Progress(0, log_every=0, out=out), {'test': found, 'b': found}, {})
+    assert 'nats/read' in out.getvalue() and '0.5' in out.getvalue()
+    assert found.as_json()['nats_per_read'] == found['nats_per_read'] == 0.5
+    sums = {name: np.float32(value) for name, value in found.sums.items()}
+    step = metrics.of_step(sums | {'right': np.float32(1)})
+    assert step['nats_per_read'] == 0.5 and step['accuracy'] == 0.5 and 'perplexity' not in step
+
+
+def test_metrics_that_were_not_measured_or_have_nothing_to_count_are_left_out():
+    task = Result('test', dict(nll=3.0, scored=2, num_bytes=0.0, answers=2, exact=1), '')
+    assert task.scalars().keys() == {
+        'exact_match', 'bits_per_byte', 'loss', 'perplexity', 'tokens', 'num_bytes', 'answers',
+    }  # fmt: skip
+    assert task.bits_per_byte == 0 and task.exact_match == 0.5 and np.isnan(task.accuracy)
+    nothing = Result('test', dict(nll=0.0, scored=0, num_bytes=0.0), '')
+    assert nothing.scalars() == {'tokens': 0.0, 'num_bytes': 0.0} and np.isnan(nothing.loss)

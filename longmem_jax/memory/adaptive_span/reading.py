@@ -6,10 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers import fused_spans, near_positions
-from longmem_jax.layers.attention_products import dot, mix
+from longmem_jax.attention import near_positions
+from longmem_jax.attention.weight_dropout import factor_by_column
+from longmem_jax.kernels.cpu.attention_products import dot, mix
+from longmem_jax.kernels.tpu import fused_spans
 from longmem_jax.layers.projections import repeat_heads
-from longmem_jax.layers.weight_dropout import factor_by_column
 from longmem_jax.memory.adaptive_span.spans import span_weights, visible
 
 

@@ -4,7 +4,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers.window import push
+from longmem_jax.attention.window import push
 
 
 @flax.struct.dataclass

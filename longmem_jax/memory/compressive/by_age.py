@@ -7,8 +7,8 @@ the slots, so its scores, oldest first, move right by s.
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers.attention_products import dot
-from longmem_jax.layers.by_distance import lean_right
+from longmem_jax.kernels.cpu.attention_products import dot
+from longmem_jax.kernels.cpu.by_distance import lean_right
 
 
 def of_segment(

@@ -16,11 +16,11 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.self_attention import KeyValues, SelfAttention, write_at
+from longmem_jax.attention.window import push
 from longmem_jax.contract import Entry, Graft, ModelSettings, position_of_window, rates_of_window
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.layers.switching import as_function
-from longmem_jax.layers.window import push
 from longmem_jax.memory.compressive.compression import (
     Compressor,
     attention_reconstruction,

@@ -3,11 +3,11 @@
 import math
 from typing import Any
 
+from longmem_jax.attention import fused_rules
+from longmem_jax.attention.near_positions import shared_table
+from longmem_jax.attention.relative_position import RelativeBiases
 from longmem_jax.contract import STARTS, Recipe, Scale
 from longmem_jax.faults import at_least, one_of
-from longmem_jax.layers import fused_rules
-from longmem_jax.layers.near_positions import shared_table
-from longmem_jax.layers.relative_position import RelativeBiases
 from longmem_jax.memory.compressive.compression import COMPRESSIONS, RECONSTRUCTIONS
 
 READINGS = ('segment', 'sliding')

@@ -14,13 +14,14 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention import near_positions, weight_dropout
+from longmem_jax.attention.attend import Look, is_inspected, record
+from longmem_jax.attention.self_attention import KeyValues, write_at
+from longmem_jax.attention.window import push
 from longmem_jax.contract import ModelSettings
-from longmem_jax.layers import near_positions, positions, weight_dropout
-from longmem_jax.layers.attention import Look, is_inspected, record
-from longmem_jax.layers.attention_products import dot, mix, weights_of
+from longmem_jax.kernels.cpu.attention_products import dot, mix, weights_of
+from longmem_jax.layers import positions
 from longmem_jax.layers.projections import Projections, repeat_heads
-from longmem_jax.layers.self_attention import KeyValues, write_at
-from longmem_jax.layers.window import push
 from longmem_jax.memory.compressive.by_age import at_shifts, of_segment
 from longmem_jax.memory.compressive.compression import Compressor
 from longmem_jax.segment import Aux, Segment, mean_count

@@ -6,7 +6,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers.attention_products import dot, mix
+from longmem_jax.kernels.cpu.attention_products import dot, mix
 from longmem_jax.layers.projections import repeat_heads
 from longmem_jax.layers.switching import Projector
 from longmem_jax.memory.expire_span.ramp import masks

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers import fused_spans
-from longmem_jax.layers.fused_blocks import NEVER_SINCE
+from longmem_jax.kernels.tpu import fused_spans
+from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
 from longmem_jax.memory.expire_span.ramp import ramp_loss_of_keys
 from longmem_jax.memory.expire_span.spans import expire_spans, filled_columns
 

@@ -17,10 +17,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention import near_positions
+from longmem_jax.attention.self_attention import write_at
 from longmem_jax.contract import Entry, Graft, ModelSettings
-from longmem_jax.layers import fused_spans, near_positions, positions
+from longmem_jax.kernels.tpu import fused_spans
+from longmem_jax.layers import positions
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.self_attention import write_at
 from longmem_jax.layers.switching import (
     bound,
     memory_projector,

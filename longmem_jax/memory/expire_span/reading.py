@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers import near_positions
-from longmem_jax.layers.attention_products import RunningMix, dot, empty_mix, mix, weights_of
-from longmem_jax.layers.by_distance import add_at
+from longmem_jax.attention import near_positions
+from longmem_jax.attention.weight_dropout import factor_by_column, memory_factor, rest_factor
+from longmem_jax.kernels.cpu.attention_products import RunningMix, dot, empty_mix, mix, weights_of
+from longmem_jax.kernels.cpu.by_distance import add_at
 from longmem_jax.layers.projections import repeat_heads
-from longmem_jax.layers.weight_dropout import factor_by_column, memory_factor, rest_factor
 from longmem_jax.memory.expire_span.ramp import masks
 from longmem_jax.memory.expire_span.spans import expire_spans, filled_columns
 

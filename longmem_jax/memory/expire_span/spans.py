@@ -6,9 +6,9 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.layers.attention_products import float32_type
+from longmem_jax.attention.window import push
+from longmem_jax.kernels.cpu.attention_products import float32_type
 from longmem_jax.layers.switching import bound, switch
-from longmem_jax.layers.window import push
 from longmem_jax.segment import count_round
 
 

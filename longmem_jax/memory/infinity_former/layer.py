@@ -13,12 +13,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention import fused_rules
+from longmem_jax.attention.relative_position import shared_biases
+from longmem_jax.attention.self_attention import SelfAttention, write_at
+from longmem_jax.attention.window import push
 from longmem_jax.contract import Entry, Graft, ModelSettings
-from longmem_jax.layers import fused_rules
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.relative_position import shared_biases
-from longmem_jax.layers.self_attention import SelfAttention, write_at
-from longmem_jax.layers.window import push
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
 from longmem_jax.memory.infinity_former.settings import check, reach, recipe

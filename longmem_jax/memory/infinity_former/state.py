@@ -3,7 +3,7 @@
 import flax.struct
 import jax
 
-from longmem_jax.layers.self_attention import KeyValues
+from longmem_jax.attention.self_attention import KeyValues
 
 
 @flax.struct.dataclass

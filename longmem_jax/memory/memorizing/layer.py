@@ -13,15 +13,15 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.attend import Look, is_inspected, record
+from longmem_jax.attention.rules import NEVER
+from longmem_jax.attention.self_attention import KeyValues
 from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import at_least, between, one_of
-from longmem_jax.layers.attention import Look, is_inspected, record
-from longmem_jax.layers.attention_rules import NEVER
-from longmem_jax.layers.fused_search import MOST, attend_nearest
+from longmem_jax.kernels.tpu.fused_search import MOST, attend_nearest
 from longmem_jax.layers.nearest import SEARCHES, nearest
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.ring import DTYPES, Rows, is_split, no_rows, once_read, write
-from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
 from longmem_jax.segment import Aux, Segment, mean_count

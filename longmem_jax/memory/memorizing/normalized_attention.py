@@ -12,15 +12,15 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.attend import attend_in
+from longmem_jax.attention.relative_position import RelativePosition
+from longmem_jax.attention.rules import Rules
+from longmem_jax.attention.self_attention import KeyValues
+from longmem_jax.attention.window import push
 from longmem_jax.contract import STARTS, ModelSettings
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import feature_maps
-from longmem_jax.layers.attention import attend_in
-from longmem_jax.layers.attention_rules import Rules
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.relative_position import RelativePosition
-from longmem_jax.layers.self_attention import KeyValues
-from longmem_jax.layers.window import push
 
 POSITIONS = ('t5', 'alibi', 'rotary', 'none')
 EPSILON = 1e-6  # added to the squared length of queries and keys

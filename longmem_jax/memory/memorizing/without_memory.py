@@ -11,9 +11,9 @@ import flax.linen as nn
 import flax.struct
 import jax
 
+from longmem_jax.attention.self_attention import KeyValues
 from longmem_jax.contract import Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.self_attention import KeyValues
 from longmem_jax.memory.memorizing import normalized_attention
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
 from longmem_jax.segment import Aux, Segment, mean_count

@@ -14,12 +14,12 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.attend import attend_in
+from longmem_jax.attention.rules import RelativeTable, Rules
+from longmem_jax.attention.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.contract import ModelSettings
 from longmem_jax.faults import at_least, one_of
-from longmem_jax.layers.attention import attend_in
-from longmem_jax.layers.attention_rules import RelativeTable, Rules
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.self_attention import KeyValues, SelfAttention, write_at
 from longmem_jax.memory.transformer_xl import TransformerXLState, remember
 from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import NOWHERE, Held, Read, Seen

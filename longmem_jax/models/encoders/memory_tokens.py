@@ -18,9 +18,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.encoder_block import EncoderBlock
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.norms import Norm
-from longmem_jax.models.encoders.block import EncoderBlock
 
 VARIANTS = ('none', 'plain', 'ctrl', 'bottleneck')
 

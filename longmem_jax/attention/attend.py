@@ -1,0 +1,211 @@
+"""The one attention of the library: heads first, whole segments, streams, and blocks of keys.
+
+`Rules` (attention/rules.py) define which keys are seen and how they are scored.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.attention import fused_rules, weight_dropout
+from longmem_jax.attention.rules import NEVER, Rules
+from longmem_jax.attention.weight_dropout import WeightDropout
+from longmem_jax.errors import UsageError
+from longmem_jax.kernels.cpu.attention_products import mix
+
+INSPECTED = 'intermediates'  # the collection that holds a `Look` per attention while it is mutable
+
+
+@flax.struct.dataclass
+class Look:
+    """What one attention of a layer looked at; see `models.inspect.looks`.
+
+    Attributes:
+      weights: [batch, heads, queries, keys], float32 at least, without dropout; 0 where masked.
+      values: [batch, kv_heads, keys, head_dim]; None if every query has keys of its own (`entries`).
+      out: [batch, heads, queries, head_dim], the values mixed by the weights.
+      entries: int32 [batch, heads, queries, keys], the memory entry that is key j of each query; None
+        if all queries have the same keys.
+      parts: what the keys are, in order: names with the number of keys.
+    """
+
+    weights: jax.Array
+    values: jax.Array | None
+    out: jax.Array
+    entries: jax.Array | None = None
+    parts: tuple[tuple[str, int], ...] = flax.struct.field(pytree_node=False, default=())
+
+
+def is_inspected(module: nn.Module) -> bool:
+    """Whether looks are recorded: never in training, evaluation or `init`."""
+    return module.is_mutable_collection(INSPECTED)
+
+
+def record(module: nn.Module, look: Look) -> None:
+    """Adds a look to those of `module`; call it only if `is_inspected(module)`."""
+    module.sow(INSPECTED, 'look', look)
+
+
+def attend_in(
+    module: nn.Module,
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    rules: Rules,
+    *,
+    train: bool,
+    parts: tuple[tuple[str, int], ...],
+    block_size: int = 0,
+) -> jax.Array:
+    """`attend` as the attention of a module: with its dropout, and open to inspection.
+
+    Args:
+      module: bound, with `settings`.
+      queries, keys, values, rules, block_size: as in `attend`; with `kernels = 'fused'` in the settings,
+        whole segments are attended to by the fused kernel, which always has blocks.
+      train: turns dropout on.
+      parts: see `Look`.
+    """
+    dropout = weight_dropout.draw(module, train)
+    if module.settings.kernels == 'fused' and fused_rules.is_whole(rules):
+        out = fused_rules.attend(queries, keys, values, rules, dropout)
+    else:
+        out = attend(queries, keys, values, rules, dropout, block_size)
+    if is_inspected(module):
+        scaled, prepared = rules.prepared(queries, keys.shape[2])
+        weights, seen = _weights(scaled, keys, prepared)
+        weights = jnp.where(seen, weights, jnp.zeros_like(weights))
+        record(module, Look(weights, values, out, parts=parts))
+    return out
+
+
+def attend(
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    rules: Rules,
+    dropout: WeightDropout | None = None,
+    block_size: int = 0,
+) -> jax.Array:
+    """Softmax attention; queries that see no key give zeros. Scores and weights are at least float32.
+
+    Args:
+      queries: [batch, heads, queries, head_dim].
+      keys, values: [batch, kv_heads, keys, head_dim]; kv_heads divides heads, and query head h
+        reads key head h // (heads / kv_heads), without a copy per query head.
+      rules: which keys are seen, and how they are scored.
+      dropout: dropout of the weights; None = none.
+      block_size: keys per block of an online softmax (Milakov and Gimelshein, 2018), which never
+        holds all scores at once, not even in the backward pass; 0 = all keys at once.
+
+    Returns:
+      [batch, heads, queries, head_dim] in the dtype of `values`.
+
+    Raises:
+      UsageError: the heads of the queries cannot share those of the keys.
+    """
+    heads, kv_heads, num_keys = queries.shape[1], keys.shape[1], keys.shape[2]
+    if heads % kv_heads or values.shape[1] != kv_heads:
+        raise UsageError(
+            f'{heads} heads of queries, {kv_heads} of keys, {values.shape[1]} of values: keys and '
+            f'values need the same number of heads, which divides that of the queries.'
+        )
+    if block_size and block_size < num_keys:
+        return _attend_blocks(queries, keys, values, rules, dropout, block_size)
+    scaled, rules = rules.prepared(queries, num_keys)
+    scores, seen = rules.scores(scaled, keys, 0, num_keys)
+    group = heads // kv_heads
+    kept = None if dropout is None else _grouped(dropout.kept(scores.shape), group)
+    out = mix(_grouped(scores, group), values, _grouped(seen, group), None, kept)
+    if dropout is not None:
+        out = out / (1.0 - dropout.rate)  # less to divide than the weights
+    return out.reshape(*queries.shape[:3], values.shape[3])
+
+
+def _grouped(array: jax.Array, group: int) -> jax.Array:
+    """[batch, heads | 1, queries, keys] as [batch, kv_heads | 1, group * queries, keys]."""
+    if group == 1:
+        return array
+    batch, heads, num_queries, num_keys = array.shape
+    shape = (batch, max(heads // group, 1), group, num_queries, num_keys)
+    array = jnp.broadcast_to(array.reshape(*shape[:2], -1, *shape[3:]), shape)
+    return array.reshape(*shape[:2], group * num_queries, num_keys)
+
+
+def _weights(scaled: jax.Array, keys: jax.Array, rules: Rules) -> tuple[jax.Array, jax.Array]:
+    """Softmax over all keys, and which are seen; `scaled` queries and `rules` are prepared."""
+    scores, seen = rules.scores(scaled, keys, 0, keys.shape[2])
+    scores = jnp.where(seen, scores, jnp.asarray(NEVER, scores.dtype))
+    return jax.nn.softmax(scores, axis=-1), seen
+
+
+def _mix(weights: jax.Array, values: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """[batch, heads, queries, head_dim] in `dtype`; query head h mixes value head h // group."""
+    batch, heads, num_queries, num_keys = weights.shape
+    grouped = weights.reshape(batch, values.shape[1], -1, num_keys)
+    out = jnp.einsum('bhqk,bhkd->bhqd', grouped, values, preferred_element_type=dtype)
+    return out.reshape(batch, heads, num_queries, values.shape[3])
+
+
+def _blocks(array: jax.Array, axis: int, block_size: int) -> jax.Array:
+    """Pads `array` at the end and cuts it into blocks along `axis`; blocks become the first axis."""
+    padding = -array.shape[axis] % block_size
+    array = jnp.pad(array, [(0, padding if i == axis else 0) for i in range(array.ndim)])
+    shape = (*array.shape[:axis], -1, block_size, *array.shape[axis + 1 :])
+    return jnp.moveaxis(array.reshape(shape), axis, 0)
+
+
+def _attend_blocks(
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    rules: Rules,
+    dropout: WeightDropout | None,
+    block_size: int,
+) -> jax.Array:
+    """`attend` block by block: a running maximum, sum of weights and weighted sum of values."""
+    batch, heads, num_queries, _ = queries.shape
+    num_keys = keys.shape[2]
+    score_dtype = jnp.promote_types(queries.dtype, jnp.float32)
+    queries, rules = rules.prepared(queries, num_keys, block_size)
+    column_blocks = {}
+    for name in ('mask', 'bias'):
+        array = getattr(rules, name)
+        if array is not None:
+            array = jnp.broadcast_to(array, (*array.shape[:3], num_keys))
+            column_blocks[name] = _blocks(array, 3, block_size)
+
+    def block(carry: Any, inputs: Any) -> tuple[Any, None]:
+        highest, total, mixed = carry
+        index, keys, values, columns = inputs
+        block_rules = rules.replace(**columns)
+        scores, seen = block_rules.scores(queries, keys, index * block_size, num_keys)
+        scores = jnp.where(seen, scores, jnp.asarray(NEVER, score_dtype))
+        higher = jnp.maximum(highest, jax.lax.stop_gradient(scores.max(axis=-1)))
+        weights = jnp.where(seen, jnp.exp(scores - higher[..., None]), jnp.zeros((), score_dtype))
+        decay = jnp.exp(highest - higher)
+        total = total * decay + weights.sum(axis=-1)
+        if dropout is not None:
+            weights = dropout.in_block(index).apply(weights)
+        added = _mix(weights.astype(values.dtype), values, score_dtype)
+        return (higher, total, mixed * decay[..., None] + added), None
+
+    carry = (
+        jnp.full((batch, heads, num_queries), NEVER, score_dtype),
+        jnp.zeros((batch, heads, num_queries), score_dtype),
+        jnp.zeros((batch, heads, num_queries, values.shape[3]), score_dtype),
+    )
+    key_blocks, value_blocks = (_blocks(array, 2, block_size) for array in (keys, values))
+    indices = jnp.arange(key_blocks.shape[0], dtype=jnp.int32)
+    (_, total, mixed), _ = jax.lax.scan(
+        jax.checkpoint(block, prevent_cse=False),
+        carry,
+        (indices, key_blocks, value_blocks, column_blocks),
+    )
+    total = total[..., None]
+    sees_nothing = total == 0
+    out = mixed / jnp.where(sees_nothing, jnp.ones_like(total), total)
+    return jnp.where(sees_nothing, jnp.zeros_like(out), out).astype(values.dtype)

@@ -1,0 +1,265 @@
+"""The fused attention against the plain one: values and all derivatives, by Pallas's interpreter."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from longmem_jax.attention import attend as attention
+from longmem_jax.attention import fused_rules
+from longmem_jax.attention.rules import RelativeTable, Rules
+from longmem_jax.attention.weight_dropout import WeightDropout
+from longmem_jax.errors import UsageError
+from longmem_jax.kernels.cpu.attention_products import mix
+from longmem_jax.kernels.tpu import fused_attention, fused_blocks
+from tests.kernels.interpreted import interpret, normal
+
+BATCH, HEADS, WIDTH = 2, 2, 8
+LENGTH, MEMORY = 21, 30  # no multiples of blocks
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Several blocks of queries and of keys, the last ones not full; the interpreter runs them."""
+    interpret(monkeypatch, fused_attention, BLOCK_QUERIES=8, BLOCK_KEYS=16)
+
+
+def vectors(kv_heads=HEADS, keys=LENGTH + MEMORY):
+    """Queries, keys, values."""
+    return (
+        normal(0, BATCH, HEADS, LENGTH, WIDTH),
+        normal(1, BATCH, kv_heads, keys, WIDTH),
+        normal(2, BATCH, kv_heads, keys, WIDTH),
+    )
+
+
+def with_derivatives(function, *arguments):
+    """Its result, and the derivatives of a sum of it by all arguments."""
+
+    def value(*arguments):
+        out = function(*arguments)
+        return (out * jnp.cos(jnp.arange(out.size).reshape(out.shape))).sum(), out
+
+    numbers = tuple(range(len(arguments)))
+    (_, out), found = jax.jit(jax.value_and_grad(value, numbers, has_aux=True))(*arguments)
+    return out, found
+
+
+def rules_of(case, positions, table, bias):
+    """`Rules` of a case, with the arrays that have derivatives."""
+    first = jnp.asarray([0, MEMORY], jnp.int32)  # one lane has no memory
+    return {
+        'content': Rules(offset=MEMORY),
+        'transformer_xl': Rules(
+            offset=MEMORY, first=first, relative=RelativeTable(positions, table)
+        ),
+        'clamped': Rules(
+            offset=MEMORY, window=13, scale=0.7, relative=RelativeTable(positions, table[:, :9])
+        ),
+        'bias': Rules(offset=MEMORY, first=first - 2, window=19, distance_bias=bias),
+        'both': Rules(
+            offset=MEMORY, distance_bias=bias[:, :11], relative=RelativeTable(positions, table)
+        ),
+    }[case]
+
+
+@pytest.mark.parametrize(
+    'case',
+    [
+        'transformer_xl',
+        'both',
+        *(pytest.param(c, marks=SLOW) for c in ('content', 'clamped', 'bias')),
+    ],
+)
+def test_is_the_plain_attention(case):
+    arguments = (
+        *vectors(kv_heads=1 if case == 'clamped' else HEADS),
+        normal(3, BATCH, HEADS, LENGTH, WIDTH),
+        normal(4, HEADS, LENGTH + MEMORY, WIDTH),
+        normal(5, HEADS, LENGTH + MEMORY),
+    )
+
+    def by(attend):
+        def function(queries, keys, values, *others):
+            return attend(queries, keys, values, rules_of(case, *others))
+
+        return with_derivatives(function, *arguments)
+
+    chex.assert_trees_all_close(by(attention.attend), by(fused_rules.attend), atol=2e-5)
+
+
+def test_half_precision_rounds_only_its_inputs():
+    arguments = tuple(array.astype(jnp.bfloat16) for array in vectors())
+    exact = with_derivatives(
+        lambda *vectors: attention.attend(*vectors, Rules(offset=MEMORY)),
+        *(array.astype(jnp.float32) for array in arguments),
+    )
+    found = with_derivatives(
+        lambda *vectors: fused_rules.attend(*vectors, Rules(offset=MEMORY)), *arguments
+    )
+    assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {jnp.dtype(jnp.bfloat16)}
+    chex.assert_trees_all_close(exact, jax.tree.map(jnp.float32, found), atol=0.05)
+
+
+def spans_case(per_lane):
+    """`since`, `until`, `remaining` of keys that expire, per lane or per head; lane 1 has none old."""
+    index = jnp.arange(LENGTH + MEMORY, dtype=jnp.int32)[None] - MEMORY
+    first = jnp.asarray([[-MEMORY], [0]], jnp.int32)
+    since = jnp.where(index >= first, index + 1, fused_blocks.NEVER_SINCE)
+    until = index + 40
+    span = jax.random.uniform(jax.random.key(6), (BATCH, 1, LENGTH + MEMORY), maxval=60.0)
+    if not per_lane:
+        span = jnp.asarray([3.3, 45.7])[None, :, None]
+    return since, until, span + 1 + index[:, None]
+
+
+@pytest.mark.parametrize(
+    'per_lane', [True, pytest.param(False, marks=SLOW)], ids=['per lane', 'per head']
+)
+def test_soft_masks_and_near_positions(per_lane):
+    """As `mix`: learned spans, a table shared by heads that ends, dropout drawn per key number."""
+    since, until, remaining = spans_case(per_lane)
+    near, ramp, rate, offset = 18, 7, 0.4, MEMORY
+    seeds = jnp.asarray([[5, -7], [11, 2**30]], jnp.int32)
+    numbers = jnp.arange(LENGTH + MEMORY, dtype=jnp.int32) * 3 - MEMORY
+    table = normal(4, near + 1, WIDTH).at[0].set(0)
+    query = jnp.arange(LENGTH, dtype=jnp.int32)[:, None]
+    distance = offset + query - jnp.arange(LENGTH + MEMORY)
+
+    def plain(queries, keys, values, table, remaining):
+        by_distance = jnp.einsum('bhqd,cd->bhqc', queries, table)
+        index = jnp.broadcast_to(jnp.clip(distance, 0, near), (BATCH, HEADS, *distance.shape))
+        scores = jnp.take_along_axis(by_distance, index, axis=3)
+        scores = jnp.where((distance >= 0) & (distance <= near), scores, 0)
+        scores += jnp.einsum('bhqd,bhkd->bhqk', queries, keys)
+        soft = jnp.clip((remaining[:, :, None] - query) / ramp + 1, 0, 1)
+        seen = (query >= since[:, None]) & (query < until[:, None])
+        factor = jax.vmap(
+            jax.vmap(lambda seed: fused_blocks.dropout_factor(rate, seed, query, numbers[None]))
+        )(seeds)
+        return mix(scores, values, seen[:, None], jnp.broadcast_to(soft, scores.shape), factor)
+
+    def fused(queries, keys, values, table, remaining):
+        return fused_attention.attend_fused(
+            queries,
+            keys,
+            values,
+            since=since,
+            until=until,
+            by_distance=fused_attention.ByDistance(offset, queries, table[None], zero_beyond=True),
+            remaining=remaining,
+            ramp=ramp,
+            numbers=numbers,
+            dropout=rate,
+            seeds=seeds,
+        )
+
+    arguments = (*vectors(), table, remaining)
+    expected = with_derivatives(plain, *arguments)
+    assert np.abs(expected[1][4]).max() > 1e-3, 'no key is on its ramp'
+    chex.assert_trees_all_close(expected, with_derivatives(fused, *arguments), atol=3e-5)
+
+
+def test_dropout_drops_its_share_without_a_pattern():
+    query = jnp.arange(300, dtype=jnp.int32)[:, None]
+    key = jnp.arange(400, dtype=jnp.int32)[None]
+    factors = [fused_blocks.dropout_factor(0.3, jnp.int32(seed), query, key) for seed in (0, 1)]
+    kept = np.asarray(factors) > 0
+    np.testing.assert_allclose(np.asarray(factors)[kept], 1 / 0.7, rtol=1e-6)
+    assert abs(kept.mean() - 0.7) < 0.005
+    for axis in (1, 2):  # no row, no column has another share
+        share = kept.mean(axis=axis)
+        assert np.abs(share - 0.7).max() < 5 * np.sqrt(0.21 / kept.shape[axis])
+    # Neighbours and other seeds are independent: both are kept with .7^2.
+    for pair in (
+        kept[:, :, 1:] & kept[:, :, :-1],
+        kept[:, 1:] & kept[:, :-1],
+        kept[0] & kept[1],
+        kept[0, 1:, 1:] & kept[0, :-1, :-1],
+    ):
+        assert abs(pair.mean() - 0.49) < 0.005
+
+
+def test_plain_dropout_of_a_rule_has_its_share():
+    """The mean over keys of equal values is one: what is kept is divided by its share."""
+    queries, keys, values = vectors()
+    dropout = WeightDropout(jax.random.key(0), 0.25)
+    out = fused_rules.attend(
+        0 * queries, keys, jnp.ones_like(values), Rules(offset=MEMORY), dropout
+    )
+    assert out.std() > 0.01
+    np.testing.assert_allclose(out.mean(), 1, atol=0.03)
+
+
+def test_blocks_that_nothing_sees_are_not_read():
+    """What lies there may be anything: not a number of it is in a result."""
+    queries, keys, values = vectors()
+    cut = 16  # a whole block
+    keys, values = (array.at[:, :, :cut].set(jnp.nan) for array in (keys, values))
+
+    def attend(queries, keys, values):
+        first = jnp.full((BATCH,), cut, jnp.int32)
+        return fused_rules.attend(queries, keys, values, Rules(offset=MEMORY, first=first))
+
+    out, (to_queries, to_keys, to_values) = with_derivatives(attend, queries, keys, values)
+    chex.assert_tree_all_finite((out, to_queries, to_keys, to_values))
+    assert not np.asarray(to_keys[:, :, :cut]).any()
+
+
+def test_every_device_reads_its_own_lanes_and_heads():
+    arguments = (
+        *vectors(),
+        normal(3, BATCH, HEADS, LENGTH, WIDTH),
+        normal(4, HEADS, LENGTH + MEMORY, WIDTH),
+    )
+
+    def function(queries, keys, values, positions, table):
+        rules = rules_of('transformer_xl', positions, table, jnp.zeros((HEADS, 11)))
+        dropout = WeightDropout(jax.random.key(1), 0.2)
+        return fused_rules.attend(queries, keys, values, rules, dropout)
+
+    alone = with_derivatives(function, *arguments)
+    mesh = jax.make_mesh(
+        (2, 1, 2, 2),
+        ('data', 'fsdp', 'tensor', 'memory'),
+        axis_types=(jax.sharding.AxisType.Auto,) * 4,
+    )
+    with jax.set_mesh(mesh):
+        split = with_derivatives(function, *arguments)
+    assert split[0].sharding.spec[:2] == ('data', 'tensor')
+    chex.assert_trees_all_close(alone, jax.device_get(split), atol=2e-5)
+
+
+def test_rules_that_it_does_not_have_are_refused():
+    queries, keys, values = vectors()
+    for name, rules in {
+        'mask': Rules(offset=MEMORY, mask=jnp.ones((1, 1, 1, 1), bool)),
+        'bias': Rules(offset=MEMORY, bias=jnp.ones((1, 1, 1, 1))),
+        'causal': Rules(offset=MEMORY, causal=False),
+    }.items():
+        with pytest.raises(UsageError, match=f"has no {name}.*kernels='plain'"):
+            fused_rules.attend(queries, keys, values, rules)
+
+
+@SLOW
+@pytest.mark.skipif(importlib.util.find_spec('libtpu') is None, reason='needs the extra [tpu-aot]')
+@pytest.mark.parametrize('topology', ['v5e:2x2', 'v5p:2x2x1'])
+def test_compiles_for_tpus(topology):
+    """Forwards and backwards with all parts together; no scores are in the memory of the chip."""
+    # A process of its own: libtpu ends one whose XLA_FLAGS it does not know.
+    variables = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
+    command = [sys.executable, '-m', 'tests.kernels.fused_compiling', topology]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, found in json.loads(done.stdout.splitlines()[-1]).items():
+        kernel = f'fused_{name.split()[0]}'
+        assert found['kernels'] == [f'{kernel}_backward', f'{kernel}_forward'], name
+        assert found['temporaries'] < found['scores'], f'{name}: scores are in memory'

@@ -1,0 +1,78 @@
+"""Products of rows with a matrix: numbers, derivatives, and over how many axes those sum."""
+
+import re
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+from longmem_jax.kernels.cpu.rows_product import dot_general, rows_times
+from longmem_jax.layers.projections import HeadsIn, HeadsOut
+
+INIT = nn.initializers.normal(0.1)
+MAPS = {
+    'heads in': (HeadsIn(2, 3, 'float32', INIT), (2, 5, 4)),
+    'heads out': (HeadsOut(4, 'float32', INIT), (2, 3, 5, 2)),
+    'dense': (nn.Dense(3, dot_general=dot_general), (2, 5, 4)),
+}
+
+
+def drawn(*shapes):
+    draw = np.random.default_rng(0)
+    return [draw.normal(size=shape).astype('float32') for shape in shapes]
+
+
+@pytest.mark.parametrize('lead', [(2, 3), (3,), ()])
+def test_every_row_is_multiplied(lead):
+    rows, matrix, weights = drawn((*lead, 4), (4, 5), (*lead, 5))
+    product, pull = jax.vjp(rows_times, rows, matrix)
+    _, expected = jax.vjp(jax.numpy.matmul, rows, matrix)
+    np.testing.assert_allclose(product, rows @ matrix, rtol=1e-5, atol=1e-6)
+    for one, other in zip(pull(weights), expected(weights), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_dense_layers_may_only_multiply_rows():
+    rows = np.ones((2, 3, 4), 'float32')
+    with pytest.raises(ValueError, match='last axis of the rows'):
+        dot_general(rows, rows[0], (((1,), (0,)), ((), ())))
+
+
+@pytest.mark.parametrize(('platform', 'axes'), [('cpu', 1), ('tpu', 2)])
+@pytest.mark.parametrize('name', MAPS)
+def test_gradients_of_matrices_sum_over_one_axis_on_cpus(name, platform, axes):
+    """CPUs would copy lanes and tokens in another order first; TPUs would with one axis."""
+    module, shape = MAPS[name]
+    (x,) = drawn(shape)
+    params = module.init(jax.random.key(0), x)
+    gradient = jax.jit(jax.grad(lambda params: module.apply(params, x).sum()))
+    program = gradient.trace(params).lower(lowering_platforms=(platform,)).as_text()
+    summed = [
+        len(found.split(',')) for found in re.findall(r'contracting_dims = \[(.*?)\]', program)
+    ]
+    assert summed, program
+    assert max(summed) == axes, (
+        f'{name}: products for {platform} sum over {summed} axes, at most {axes} expected.\n'
+        f'Multiply with kernels.cpu.rows_product.rows_times.'
+    )
+
+
+def test_a_function_per_device_sums_the_gradient_of_a_shared_matrix():
+    """Also where JAX checks which values differ between devices, as `jax.shard_map` does by default."""
+    rows, matrix = np.arange(24.0, dtype='float32').reshape(2, 3, 4), np.ones((4, 5), 'float32')
+    every, split = PartitionSpec(), PartitionSpec('lanes')
+
+    def total(rows, matrix):
+        return (rows_times(rows, matrix) ** 2).sum()
+
+    on_devices = jax.shard_map(
+        lambda *given: jax.lax.psum(total(*given), 'lanes'),
+        mesh=jax.make_mesh((2,), ('lanes',), (AxisType.Auto,), devices=jax.devices()[:2]),
+        in_specs=(split, every),
+        out_specs=every,
+    )
+    found = jax.jit(jax.grad(on_devices, (0, 1)))(rows, matrix)
+    for one, other in zip(found, jax.grad(total, (0, 1))(rows, matrix), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
