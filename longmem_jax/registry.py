@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from longmem_jax.errors import UsageError, say, unknown
+from longmem_jax.subject import Subject
 
 OWN = 'longmem-jax'  # the distribution of this library
 # What `register` and packages may add, with the group of its entry points.
@@ -96,12 +97,16 @@ def require_installed() -> None:
 
 def foreign() -> dict[str, str]:
     """Names of other packages, each with package and version; those of `register` with ''."""
-    found = {name: '' for names in _registered.values() for name in names}
-    for points in _entry_points().values():
-        for point in points:
+    found = {(kind, name): '' for kind, names in _registered.items() for name in names}
+    for kind, group in GROUPS.items():
+        for point in _entry_points().get(group, ()):
             if distribution(point) != OWN:
-                found[point.name] = f'{distribution(point)} {point.dist.version}'
-    return found
+                found[kind, point.name] = f'{distribution(point)} {point.dist.version}'
+    brought = {}
+    for (kind, name), package in found.items():
+        if kind == 'subject' and (subject := dict(SUBJECTS.items()).get(name)) is not None:
+            brought |= dict.fromkeys((*subject.sections, *subject.kinds, *subject.sources), package)
+    return {name: package for (_, name), package in found.items()} | brought
 
 
 class Registry(Mapping[str, Any]):
@@ -111,16 +116,25 @@ class Registry(Mapping[str, Any]):
     `items` leave it out and say so once, so that a faulty package stops only those who use it.
     """
 
-    def __init__(self, word: str, own: Mapping[str, Any], kind: str = '', brought: str = ''):
+    def __init__(
+        self,
+        word: str,
+        of: type,
+        own: Mapping[str, Any],
+        kind: str = '',
+        brought: str = '',
+    ):
         """Loads nothing.
 
         Args:
           word: what the names are, for messages, such as 'memory' or `config.data.source`.
+          of: type of the objects.
           own: name to object, or to 'module:object'.
           kind: one of `GROUPS`; '' = packages add nothing here.
           brought: the field of `subject.Subject` by which subjects add names; '' = none.
         """
-        self._word, self._own, self._kind, self._brought = word, dict(own), kind, brought
+        self._word, self._of, self._own = word, of, dict(own)
+        self._kind, self._brought = kind, brought
         self._loaded: dict[str, Any] = {}
 
     # Two registries are the same if they are one object; a `Mapping` would load all to compare them.
@@ -135,8 +149,19 @@ class Registry(Mapping[str, Any]):
             targets = self._targets()
             if name not in targets:
                 raise UsageError(unknown(self._word, name, sorted(targets)))
-            self._loaded[name] = self._load(name, targets[name])
+            self._loaded[name] = self._checked(name, self._load(name, targets[name]))
         return self._loaded[name]
+
+    def _checked(self, name: str, value: Any) -> Any:
+        """`value`; raises `UsageError` unless it is an object of this kind with that name."""
+        if not isinstance(value, self._of):
+            raise UsageError(
+                f'{self._word} {name!r}: must be of the type {self._of.__module__}.'
+                f'{self._of.__qualname__}, not {type(value).__name__}'
+            )
+        if getattr(value, 'name', name) != name:
+            raise UsageError(f'{self._word} {name!r}: its name is {value.name!r}; use one name')
+        return value
 
     def _load(self, name: str, target: Any) -> Any:
         if isinstance(target, str):
@@ -186,7 +211,7 @@ class Joined(Registry):
 
     def __init__(self, *parts: Registry):
         """`parts`: with different names."""
-        super().__init__(parts[0]._word, {})
+        super().__init__(parts[0]._word, parts[0]._of, {})
         self._parts = parts
 
     def _targets(self) -> dict[str, Any]:
@@ -205,7 +230,9 @@ def _names(registry: Registry) -> dict[str, Any]:
     found = dict(registry._own)
     if registry._brought:
         for subject in SUBJECTS.values():
-            found = dict(getattr(subject, registry._brought)) | found
+            found = found | {
+                k: v for k, v in dict(getattr(subject, registry._brought)).items() if k not in found
+            }
     added = list(_registered[registry._kind].items()) if registry._kind else []
     points = _entry_points().get(GROUPS[registry._kind], ()) if registry._kind else ()
     for name, target in [*added, *((point.name, point) for point in points)]:
@@ -228,7 +255,7 @@ def _say_once(line: str) -> None:
         say(line, sys.stderr)
 
 
-SUBJECTS = Registry('subject', {}, 'subject')
+SUBJECTS = Registry('subject', Subject, {}, 'subject')
 
 
 def brought(field: str) -> Iterator[Any]:

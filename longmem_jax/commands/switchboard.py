@@ -1,7 +1,6 @@
 """The command: `python -m longmem_jax.main --config=configs/quickstart.py --workdir=DIR --mode=train`.
 
-A switchboard: `commands.modes` names the function of every mode, which a notebook can call as well. A
-module is imported when its mode is called.
+`commands.modes` names the function of every mode, which a notebook can call as well.
 """
 
 from typing import Any

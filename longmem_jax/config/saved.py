@@ -12,6 +12,7 @@ from typing import Any
 
 import ml_collections
 
+from longmem_jax import registry
 from longmem_jax.config import earlier
 from longmem_jax.config.base import FOLLOWS, base
 from longmem_jax.config.sections import followed, follows, sections
@@ -26,12 +27,45 @@ SECTIONS = ('data', 'model', 'train')  # a Hugging Face folder has a config.json
 OPEN = ('config.data.task', 'config.evaluate.model', 'config.train.loss_weights')
 DEPTH = 8  # of sections and tuples in each other
 CHECKSUM = 'crc32'  # of the other fields
+PACKAGES = 'packages'  # that provide names in the configuration
 
 
 def write(config: ml_collections.ConfigDict, path: Path) -> None:
     """Writes the `config.json` of a run, with a checksum; an earlier one is replaced as a whole."""
     content = json.loads(config.to_json())
+    if used := _packages(content):
+        content[PACKAGES] = used
     write_json(path, content | {CHECKSUM: _checksum(content)})
+
+
+def _packages(content: dict[str, Any]) -> dict[str, str]:
+    """Names in a configuration that other packages provide, each with its package and version."""
+    provided, used = registry.foreign(), set()
+    waiting: list[Any] = [content] if provided else []
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            used |= {*value}
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, str):
+            used.add(value)
+    return {name: provided[name] for name in sorted(used & {*provided})}
+
+
+def _require_packages(packages: Any, where: str) -> None:
+    """Raises `UsageError` if a package is missing that provides names of a configuration."""
+    if not isinstance(packages, dict) or not all(isinstance(p, str) for p in packages.values()):
+        raise UsageError(f'{where}: {PACKAGES} = {shown(packages)}: must be names with packages.')
+    missing = {
+        name: package for name, package in packages.items() if name not in registry.foreign()
+    }
+    for name, package in missing.items():
+        advice = 'it was added by longmem_jax.register, which must be called first'
+        if package:
+            advice = f'it is of the package {package}: pip install {package.partition(" ")[0]}'
+        raise UsageError(f'{where}: uses {shown(name)}, which is not there; {advice}.')
 
 
 def _checksum(content: dict[str, Any]) -> str:
@@ -61,6 +95,7 @@ def restored(content: Any, where: str) -> ml_collections.ConfigDict:
     content = dict(content)
     if (found := content.pop(CHECKSUM, None)) is not None and found != _checksum(content):
         say(f'Note: {where} was changed after the run wrote it.', sys.stderr)
+    _require_packages(content.pop(PACKAGES, {}), where)
     config = base(*(name for name in sections() if name in content))
     expected = config.to_dict()
     layers = earlier.defaults_of(content['model'])

@@ -46,6 +46,7 @@ def _text(data: Any, split: str) -> Source:
 
 SOURCES = Registry(
     'config.data.source',
+    DataSource,
     {
         'stdlib': DataSource(lambda data, split: StandardLibrary(split)),
         'text': DataSource(_text),

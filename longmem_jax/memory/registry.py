@@ -48,10 +48,10 @@ _ATTENTION = _by_name(
     memsizer,
     memory_tokens,
 )
-ATTENTION = Registry('memory', _ATTENTION, kind='memory')
+ATTENTION = Registry('memory', Entry, _ATTENTION, kind='memory')
 
 FEED_FORWARD = Registry(
-    'feed-forward layer', _by_name(feed_forward, product_key), kind='feed_forward'
+    'feed-forward layer', Entry, _by_name(feed_forward, product_key), kind='feed_forward'
 )
 
 LAYERS = Joined(ATTENTION, FEED_FORWARD)

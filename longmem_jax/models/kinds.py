@@ -68,6 +68,7 @@ class Kind:
 
 KINDS = Registry(
     'config.model.kind',
+    Kind,
     {
         'language_model': Kind(LanguageModel),
         'memformer': Kind(

@@ -40,6 +40,7 @@ def _of_suite(name: str) -> Entry:
 
 ENVIRONMENTS = Registry(
     'environment',
+    Entry,
     {
         **{module.NAME: _entry(module) for module in (corridor, portal, repeat_previous)},
         **{name: _of_suite(name) for name in suites.BUILD},

@@ -53,6 +53,7 @@ def _task(module: ModuleType, corpus: Any, rules: ModuleType | None = None) -> T
 
 TASKS = Registry(
     'task',
+    Task,
     {
         'collision': _task(collision, collision.Collision, collision_rules),
         'copy': _task(copy_task, copy_task.Copy),

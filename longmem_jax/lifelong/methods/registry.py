@@ -1,5 +1,6 @@
 """All methods of lifelong learning, by name."""
 
+from longmem_jax.lifelong.learner import Method
 from longmem_jax.lifelong.methods import (
     agem,
     anml_er,
@@ -15,6 +16,7 @@ from longmem_jax.registry import Registry
 
 METHODS = Registry(
     'method',
+    Method,
     {
         'sequential': sequential.METHOD,
         'replay': replay.METHOD,
