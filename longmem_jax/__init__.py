@@ -28,7 +28,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module('longmem_jax.commands.load').load
     if name == 'register':
         return importlib.import_module('longmem_jax.registry').register
-    if not name.startswith('_'):
+    # `from longmem_jax import MODULE` asks here too, before it imports the module.
+    if name == 'make_layer' or name[:1].isupper():
         module = importlib.import_module('longmem_jax.standalone')
         if name in _names():
             return module.NAMED[name] if name in module.NAMED else getattr(module, name)

@@ -16,6 +16,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -136,6 +137,18 @@ def own_folder(path: Path) -> Path:
     return path
 
 
+def named(folder: Path, pattern: str = '*') -> list[Path]:
+    """The paths in a folder with such names, sorted; [] where it is not there.
+
+    Raises:
+      OSError: it cannot be listed; `Path.glob` takes that for an empty folder.
+    """
+    try:
+        return sorted(path for path in folder.iterdir() if fnmatch(path.name, pattern))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def sync(path: Path) -> None:
     """Waits until a file, or the names in a folder, are on the disk, as after a power cut."""
     folder = path.is_dir()
@@ -144,7 +157,7 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     except OSError as error:
         if not folder or error.errno not in UNSUPPORTED:
-            raise
+            raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(descriptor)
 

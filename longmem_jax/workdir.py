@@ -1,5 +1,6 @@
 """The folder of a run: made, proved to be writable, and written by one run at a time."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -75,11 +76,15 @@ class _Lock:
                 raise _taken(folder, 'another process, whose .lock was deleted,') from error
 
     def close(self) -> None:
-        """Gives both locks back."""
+        """Gives both locks back; raises nothing, since an error may be under way that says more."""
         # Not deleted: another run could have it open, and a third one make a new one.
-        self.file.truncate(0)
-        self.file.close()
-        os.close(self.folder)
+        for give_up in (
+            lambda: self.file.truncate(0),
+            self.file.close,
+            lambda: os.close(self.folder),
+        ):
+            with contextlib.suppress(OSError):  # the system takes locks back in any case
+                give_up()
 
 
 class Hold:
@@ -126,12 +131,15 @@ class Hold:
             try:
                 _held[key] = _Lock(self.folder, self._descriptor)
             except _NoLocks as error:
-                self._report(
-                    f'{self.folder}: this file system has no locks ({error}); take care that no other '
-                    'run writes there.'
-                )
+                self._report_no_locks(error)
                 return
         self._key = key
+
+    def _report_no_locks(self, error: '_NoLocks') -> None:
+        self._report(
+            f'{self.folder}: this file system has no locks ({error}); take care that no other run '
+            'writes there.'
+        )
 
     def require_there(self) -> None:
         """Raises `UsageError` if the folder was deleted, renamed or replaced, or its lock was taken.
@@ -152,13 +160,18 @@ class Hold:
                 f'{self.folder / LOCK}: was deleted or replaced while the run was writing, and is taken '
                 'again. Leave it there: it keeps other runs away.'
             )
-            lost, lock.file = lock.file, _locked(self.folder)
-            lost.close()
+            try:
+                lost, lock.file = lock.file, _locked(self.folder)
+            except _NoLocks as error:
+                self._report_no_locks(error)
+            else:
+                lost.close()
 
     def close(self) -> None:
         """Gives the folder up; may be called twice."""
         if self._descriptor is not None:
-            os.close(self._descriptor)
+            with contextlib.suppress(OSError):  # as in `_Lock.close`
+                os.close(self._descriptor)
             self._descriptor = None
         if self._key in _held:
             lock = _held[self._key]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.assertions import (
+from longmem_jax.testing.assertions import (
     assert_close,
     assert_differs,
     assert_equal,

@@ -1,6 +1,7 @@
 """Files are written completely or not at all."""
 
 import ast
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -92,6 +93,19 @@ def test_only_the_door_opens_files_for_writing():
 )  # fmt: skip
 def test_the_search_finds_what_writes_past_the_door(code):
     assert outside_of_the_door(code) == [1]
+
+
+def test_a_file_that_does_not_reach_the_disk_is_named(tmp_path, monkeypatch):
+    """The system names no file where a descriptor fails."""
+
+    def fail(descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, 'fsync', fail)
+    with pytest.raises(OSError, match='Input/output error') as caught:
+        files.write(tmp_path / 'a.json', '')
+    assert caught.value.filename.startswith(str(tmp_path / 'a.json'))
+    assert not list(tmp_path.iterdir())
 
 
 def test_no_link_is_followed(tmp_path):

@@ -14,7 +14,8 @@ PACKAGE = 'longmem_jax'
 # before its own and itself, but not the other rooms of its floor.
 FLOORS = (
     ('errors',),
-    ('files', 'faults', 'registry', 'subject'),
+    ('files', 'faults', 'subject'),
+    ('registry',),
     ('untrusted', 'workdir'),
     ('segment',),
     ('in_place', 'views'),
@@ -30,7 +31,7 @@ FLOORS = (
     ('experiment',),
     ('generation', 'released'),
     ('evaluation',),
-    ('reporting',),
+    ('reporting', 'testing'),
     ('commands',),
     ('main', '__init__'),
     ('hosts',),

@@ -1,119 +1,28 @@
-"""Small models and segments shared by the tests, with equal shapes so that compilations are shared."""
+"""The toys of `longmem_jax.testing` and programs that read segments with them, shared by the tests."""
 
-import copy
 import functools
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
-from longmem_jax.config.base import base, stack
 from longmem_jax.in_place import readable_state
-from longmem_jax.memory.registry import ATTENTION, LAYERS
-from longmem_jax.models.kinds import KINDS, make_model
-from longmem_jax.models.parameters import initial_parameters, unbox
-from longmem_jax.segment import Segment, read_segments
+from longmem_jax.segment import read_segments
+from longmem_jax.testing.toys import (  # noqa: F401  (for the tests, which import all from here)
+    BATCH,
+    LENGTH,
+    SEGMENTS,
+    VOCAB,
+    drawn,
+    every_layer,
+    model_config,
+    moved,
+    own_code,
+    parameters,
+    random_segments,
+    toy,
+    with_config,
+)
 
-BATCH, LENGTH, SEGMENTS, VOCAB = 2, 5, 4, 24
-# The layers with code of their own: one of a pair that differs in defaults is enough.
-OWN_CODE = {name: entry for name, entry in LAYERS.items() if not entry.same_as}
-
-
-def every_layer():
-    """Names for `toy`: layers, kinds of model, and 'NAME:VARIANT' for their further settings.
-
-    A layer that belongs to one kind of model is tested with that kind.
-    """
-    owned = {kind.attention for kind in KINDS.values()}
-    layers = {name: entry for name, entry in sorted(OWN_CODE.items()) if name not in owned}
-    kinds = {name: kind for name, kind in sorted(KINDS.items()) if kind.toy is not None}
-    for name, entry in {**layers, **kinds}.items():
-        yield name
-        yield from (f'{name}:{variant}' for variant in entry.variants)
-
-
-def model_config(name, layers=2, **changes):
-    """`config.model` of a toy with layers of type `name`, or of kind `name`, as registered."""
-    name, _, variant = name.partition(':')
-    model = base().model
-    model.vocab_size, model.d_model, model.d_embed = VOCAB, 16, 16
-    model.num_heads, model.head_dim, model.d_feed_forward = 2, 8, 24
-    attention, feed_forward = (name, 'dense') if name in ATTENTION else ('local', name)
-    if name in KINDS:
-        attention, feed_forward, model.kind = KINDS[name].attention or 'local', 'dense', name
-        model.update(copy.deepcopy(KINDS[name].toy))
-    stack(model, layers, attention, feed_forward)
-    for used in (attention, feed_forward):
-        model[used] = LAYERS[used].small(variant if used == name else '')
-    if name in KINDS and variant:
-        model.update(KINDS[name].variants[variant])
-    model.init_std = 0.2
-    for field, value in changes.items():
-        model[field] = value
-    return model
-
-
-def with_config(name, layers=2, **changes):
-    """The toy's model with other fields of `config.model`, for the same parameters."""
-    return make_model(model_config(name, layers, **changes), LENGTH)
-
-
-def drawn(make):
-    """What `make()` returns, array by array, so that models share programs for equal shapes.
-
-    One program that draws all takes thrice as long to compile. Operations whose results `make` does
-    not return are left out: `initial_parameters` also reads a segment.
-    """
-    made, shapes = jax.make_jaxpr(make, return_shape=True)()
-    wanted, used = {id(variable) for variable in made.jaxpr.outvars}, []
-    for operation in reversed(made.jaxpr.eqns):
-        if wanted & {id(variable) for variable in operation.outvars}:
-            used.append(operation)
-            wanted |= {id(variable) for variable in operation.invars}
-    arrays = jax.core.eval_jaxpr(made.jaxpr.replace(eqns=used[::-1]), made.consts)
-    return jax.tree.unflatten(jax.tree.structure(shapes), arrays)
-
-
-def parameters(model, seed=0):
-    """Initial parameters."""
-    return unbox(drawn(lambda: initial_parameters(model, jax.random.key(seed))))
-
-
-@functools.cache
-def toy(name, layers=2):
-    """(model, parameters) of the toy; cached."""
-    model = with_config(name, layers)
-    return model, parameters(model, 1)
-
-
-@functools.cache
-def moved(name, layers=1):
-    """`toy` with every parameter moved from its initial value, as training does.
-
-    Many papers begin with zeros: such a map leaves a memory unwritten or unread.
-    """
-    model, params = toy(name, layers)
-    bounded = {each for entry in LAYERS.values() for each in entry.bounded}
-    random = np.random.default_rng(layers)
-
-    def move(path, leaf):
-        step = 0.1 * random.normal(size=leaf.shape)
-        new = np.asarray(leaf) + step.astype(leaf.dtype)
-        return jnp.asarray(np.clip(new, 0, 1) if path[-1].key in bounded else new)
-
-    return model, jax.tree_util.tree_map_with_path(move, params)
-
-
-def random_segments(seed=0, segments=SEGMENTS, batch=BATCH, length=LENGTH):
-    """Full segments of random tokens [segments, batch, length]; documents start in the first."""
-    tokens = np.random.default_rng(seed).integers(0, VOCAB, (segments, batch, length))
-    start = np.zeros((segments, batch), bool)
-    start[0] = True
-    return Segment(
-        jnp.asarray(tokens, jnp.int32),
-        jnp.ones((segments, batch, length), bool),
-        jnp.asarray(start),
-    )
+OWN_CODE = own_code()
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=('train', 'method'))

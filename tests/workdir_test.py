@@ -10,6 +10,7 @@ import tempfile
 
 import pytest
 
+from longmem_jax import workdir
 from longmem_jax.errors import UsageError
 from longmem_jax.workdir import LOCK, Hold, prepare_workdir
 
@@ -75,6 +76,30 @@ def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch):
     hold.require_there()
     (tmp_path / LOCK).unlink()
     hold.require_there()
+    hold.close()
+
+
+def test_giving_up_a_folder_raises_nothing(tmp_path):
+    """Or it would take the place of the error that ends a run."""
+    hold = Hold(tmp_path, pytest.fail)
+    os.close(workdir._held[hold._key].file.fileno())  # a file that cannot be written any more
+    hold.close()
+    assert not workdir._held
+    Hold(tmp_path, pytest.fail).close()
+
+
+def test_locks_that_a_file_system_has_lost_are_said(tmp_path, monkeypatch):
+    lines = []
+    hold = Hold(tmp_path, lines.append)
+    (tmp_path / LOCK).unlink()
+
+    def none(*_):
+        raise OSError(errno.ENOLCK, 'No locks available')
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, 'flock', none)
+        hold.require_there()
+    assert 'no locks (No locks available); take care' in lines[-1]
     hold.close()
 
 

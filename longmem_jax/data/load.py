@@ -20,6 +20,7 @@ from longmem_jax.data.tokenized import StoredCorpus
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import KINDS, Bytes, Tokenizer
 from longmem_jax.errors import UsageError, unknown
+from longmem_jax.files import named
 
 
 def load_source(data: Any, split: str) -> Source:
@@ -97,7 +98,7 @@ def _require_split(split: str) -> None:
 
 
 def _has_checkpoints(workdir: Path) -> bool:
-    return any(path.name.isdigit() for path in (workdir / 'checkpoints').glob('*'))
+    return any(path.name.isdigit() for path in named(workdir / 'checkpoints'))
 
 
 def load(data: Any, split: str, tokenizer: Tokenizer) -> Corpus:

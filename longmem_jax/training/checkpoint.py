@@ -10,7 +10,6 @@ must be mounted.
 
 import contextlib
 import json
-import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -84,34 +83,35 @@ class Checkpointer:
         self._going_on, self._run, self._at = going_on, None, at
         self._keep, self.went_back = keeping.Keep(keep), False
         self._pending = self._failed = False
-        self._hold = self._quiet = self._manager = None
-        if going_on is None:
-            if directory.is_dir():
-                self._manager = ocp.CheckpointManager(
-                    directory.resolve(), options=ocp.CheckpointManagerOptions(create=False)
-                )
-                self._require_listed()
-            return
-        self._hold, self._quiet = Hold(directory.parent, report), storage.Quiet()
+        self._hold = self._manager = None
+        self._quiet = storage.Quiet()
         try:
+            if going_on is not None:
+                self._hold = Hold(directory.parent, report)
             with self._saving():
-                self._manager = _open_to_write(directory, self._keep)
-                self._require_listed()
+                if going_on is not None:
+                    self._manager = _open_to_write(directory, self._keep)
+                elif directory.is_dir():
+                    options = ocp.CheckpointManagerOptions(create=False)
+                    self._manager = ocp.CheckpointManager(directory.resolve(), options=options)
+                if self._manager:
+                    self._require_listed()
         except BaseException:
             self.close()
             raise
 
     def _require_listed(self) -> None:
-        """Raises `UsageError` if the library, which hides faults, saw none of the checkpoints."""
-        try:
-            there = [name for name in os.listdir(self.directory) if name.isdecimal()]
-        except OSError as error:
-            raise UsageError(f'{self.directory}: cannot be read ({error}).') from error
-        if there and not self.steps():
-            raise UsageError(
-                f'{self.directory}: has {len(there)} checkpoints, but the folder could not be read a '
-                'moment ago. Nothing was changed; run the same command again.'
-            )
+        """Raises `UsageError` if the library, which hides faults, does not see all checkpoints."""
+        for _ in range(2):  # another run may have made one in between
+            numbered = [path for path in self.directory.iterdir() if path.name.isdecimal()]
+            there = {int(path.name) for path in numbered if path.is_dir()}
+            if there <= {*self.steps()}:
+                return
+            self._manager.reload()
+        raise UsageError(
+            f'{self.directory}: has {len(there)} checkpoints, but the folder could not be read a moment '
+            'ago. Nothing was changed; run the same command again.'
+        )
 
     @contextlib.contextmanager
     def _saving(self) -> Iterator[None]:
@@ -130,8 +130,11 @@ class Checkpointer:
         if self._manager and self._pending:
             with contextlib.suppress(Exception):  # the message says what is whole
                 self._manager.wait_until_finished()
-        self._hold.require_there()
-        storage.require_room(error, self.directory.parent, self.directory)
+        with contextlib.suppress(OSError):  # not known now, and the error itself says more
+            if self._hold:
+                self._hold.require_there()
+        reads = self._going_on is None
+        storage.require_room(error, self.directory.parent, self.directory, reads=reads)
 
     def steps(self) -> list[int]:
         """Steps of the committed checkpoints, oldest first."""

@@ -6,6 +6,7 @@ here has the checksums of all its files in it.
 """
 
 import asyncio
+import errno
 import json
 import os
 import zlib
@@ -39,17 +40,40 @@ def of_files(folder: Path) -> dict[str, int]:
     """CRC-32 of every file in a folder by its relative path, without that of the list itself."""
     return {
         path.relative_to(folder).as_posix(): _checksum(path)
-        for path in sorted(folder.rglob('*'))
-        if path.is_file() and path != folder / CHECKSUMS
+        for path in _files(folder)
+        if path != folder / CHECKSUMS
     }
+
+
+def _files(folder: Path) -> list[Path]:
+    """All files below a folder, sorted; `Path.rglob` leaves folders out that it must not list."""
+    found = []
+    for path in files.named(folder):
+        found += _files(path) if path.is_dir() else [path]
+    return found
 
 
 def seal(folder: Path) -> None:
     """Writes the checksums of all files of a folder into it; then all of it is on the disk."""
+    _require_merged(folder)
     listed = of_files(folder)
     files.write_json(folder / CHECKSUMS, listed, indent=0)
-    for path in (*(folder / name for name in listed), *folder.rglob('*/'), folder):
+    paths = [folder / name for name in listed]
+    inside = {parent for path in paths for parent in path.parents if parent.is_relative_to(folder)}
+    for path in (*paths, *sorted(inside | {folder})):
         files.sync(path)
+
+
+def _require_merged(folder: Path) -> None:
+    """Raises `OSError` if the arrays of the processes were not put together.
+
+    Orbax finds their folders with `glob`. If a folder could not be listed, it finds none, goes on, and
+    would commit a checkpoint that cannot be read.
+    """
+    for part in files.named(folder):
+        if part.is_dir() and files.named(part, 'ocdbt.process_*'):
+            if not (merged := part / 'manifest.ocdbt').is_file():
+                raise OSError(errno.EIO, 'its parts were not put together', str(merged))
 
 
 class SealedFolder(atomicity.AtomicRenameTemporaryPath):
@@ -140,7 +164,7 @@ def _damage(
                 return f'{name} was changed or truncated'
         except (*GONE, ValueError):  # or no name that a file can have
             return f'{name} is missing'
-    there = {path.relative_to(folder).as_posix() for path in folder.rglob('*') if path.is_file()}
+    there = {path.relative_to(folder).as_posix() for path in _files(folder)}
     if others := sorted(there - {*expected, CHECKSUMS}):
         more = f' and {len(others) - 3} more' if len(others) > 3 else ''
         report(

@@ -69,11 +69,21 @@ def run_of(directory: Path) -> str | None:
 
 
 def about(directory: Path) -> dict[str, Any]:
-    """What `run.json` says of a folder of checkpoints; {} if nothing can be read."""
+    """What `run.json` says of a folder of checkpoints; {} if it is not there, or says nothing.
+
+    Raises:
+      UsageError: it cannot be read just now, so that the run is not known.
+    """
+    path = directory / RUN_FILE
     try:
-        found = json.loads((directory / RUN_FILE).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, RecursionError):
         return {}
+    except OSError as error:
+        raise UsageError(
+            f'{path}: cannot be read ({error.strerror}), so it is not known of which run the folder is. '
+            'Correct this and run the same command.'
+        ) from error
     return found if isinstance(found, dict) else {}
 
 

@@ -1,6 +1,7 @@
 """Restores one checkpoint, after everything about it that can be compared was compared."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from longmem_jax.devices import processes
-from longmem_jax.errors import UsageError
+from longmem_jax.errors import UsageError, of_disk
 from longmem_jax.training import checksums, structure
 from longmem_jax.training import identity as identities
 from longmem_jax.training.identity import GoingOn
@@ -112,7 +113,8 @@ def _failed(error: Exception, where: str, sealed: bool) -> Found:
     """Broken, if there are no checksums that say otherwise; raises `UsageError` where there are."""
     if sealed:
         raise UsageError(
-            f'{where} is intact, but cannot be restored ({_in_short(error)}); nothing was changed.'
+            f'{where} is intact, but cannot be restored ({_in_short(error)}). Nothing was '
+            'changed; run the same command again.'
         ) from error
     return Found(_in_short(error))
 
@@ -164,6 +166,8 @@ def _read(manager: ocp.CheckpointManager, step: int, abstract: Any, *, part: boo
 
 
 def _in_short(error: Exception) -> str:
+    if number := of_disk(error):
+        return os.strerror(number)
     return f'{type(error).__name__}: {(str(error).splitlines() or [""])[0][:200]}'
 
 

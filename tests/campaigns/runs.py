@@ -166,8 +166,12 @@ def _metrics(path: Path) -> dict[str, Any]:
 def _newest_checkpoint(folder: Path) -> dict[str, Any]:
     """The numbers of the newest checkpoint, as it is on disk."""
     step = max(int(path.name) for path in folder.iterdir() if path.name.isdigit())
-    state = ocp.StandardCheckpointer().restore(folder.resolve() / str(step) / 'state')
-    return {f'{folder.parent.name}/checkpoints': f'{step} {digest(state)}'}
+    name = f'{folder.parent.name}/checkpoints'
+    try:
+        state = ocp.StandardCheckpointer().restore(folder.resolve() / str(step) / 'state')
+    except Exception as error:  # the campaign goes on, and says so
+        return {name: f'{step} cannot be restored: {str(error)[:200]}'}
+    return {name: f'{step} {digest(state)}'}
 
 
 def outcome(folder: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from longmem_jax.kernels.cpu.attention_products import EPSILON, dot, mix
-from tests.assertions import assert_close
+from longmem_jax.testing.assertions import assert_close
 
 SHAPE, WIDTH = (2, 3, 4, 5), 6
 BLIND = (0, slice(None), 1)  # this query sees no key

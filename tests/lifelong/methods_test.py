@@ -14,7 +14,7 @@ from longmem_jax.errors import UsageError
 from longmem_jax.lifelong import episodic, selection, steps
 from longmem_jax.lifelong.methods.registry import METHODS
 from longmem_jax.lifelong.rows import take
-from tests.assertions import assert_differs, assert_equal
+from longmem_jax.testing.assertions import assert_differs, assert_equal
 from tests.lifelong import toy
 
 BATCH, COUNT = 4, 42  # the last batch is smaller

@@ -254,13 +254,14 @@ def require_nothing_moved(saver, steps=(2, 4)):
     )
 
 
+@pytest.mark.parametrize('seen', [[], [2]])
 @pytest.mark.parametrize('going_on', [GoingOn(), None], ids=['trains', 'reads'])
 def test_a_folder_that_was_not_listed_is_not_one_without_checkpoints(
-    open_run, mesh, monkeypatch, going_on
+    open_run, mesh, monkeypatch, going_on, seen
 ):
-    """Or training would begin at step 0."""
+    """Or training would begin at step 0, or at an earlier one."""
     save(open_run, mesh)
-    monkeypatch.setattr(Checkpointer, 'steps', lambda _: [])
+    monkeypatch.setattr(Checkpointer, 'steps', lambda _: seen)
     with pytest.raises(UsageError, match='has 2 checkpoints, but the folder could not be read'):
         open_run(going_on=going_on)
 

@@ -6,6 +6,7 @@ from typing import Any
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
+from longmem_jax.files import named
 from longmem_jax.hosts import export as writing
 from longmem_jax.hosts import hosts
 from longmem_jax.layers import low_rank
@@ -79,5 +80,5 @@ def _tokenizer(experiment: Experiment) -> dict[str, Path]:
     if settings.kind not in TOKENIZERS:
         return {}
     paths = [Path(settings.path).expanduser()] if settings.path else []
-    paths += sorted(experiment.workdir.glob(f'tokenizer.{settings.kind}.{settings.size}.*'))
+    paths += named(experiment.workdir, f'tokenizer.{settings.kind}.{settings.size}.*')
     return {TOKENIZERS[settings.kind]: paths[0]} if paths and paths[0].is_file() else {}
