@@ -9,7 +9,6 @@ Names are looked up when they are first used: `import longmem_jax` imports no li
 """
 
 import importlib
-import importlib.metadata
 from typing import Any
 
 
@@ -21,7 +20,7 @@ def _names() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name == '__version__':
-        return importlib.metadata.version('longmem_jax')
+        return importlib.import_module('importlib.metadata').version('longmem_jax')
     if name == '__all__':
         return _names()
     if name == 'load':  # what trains is imported only where it is used

@@ -1,11 +1,12 @@
-"""The modes of the command: those of the core, those that subjects bring, and which one is meant."""
+"""The modes of the command: those of the core, those that subjects bring, and which one is meant.
+
+What a choice needs is imported when there is one: `--help` asks for the options alone.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
-from longmem_jax.config import sections
 from longmem_jax.errors import UsageError
-from longmem_jax.models.kinds import KINDS
 from longmem_jax.registry import SUBJECTS
 from longmem_jax.subject import Flag, Mode
 
@@ -132,6 +133,9 @@ def all_flags() -> dict[str, Flag]:
 
 def is_meant(mode: Mode, config: Any, given: Mapping[str, Any]) -> bool:
     """Whether a mode is for a config and the options of a command line."""
+    from longmem_jax.config import sections
+    from longmem_jax.models.kinds import KINDS
+
     if mode.option:
         return mode.option in given
     if mode.section:
@@ -150,6 +154,9 @@ def choose(name: str, config: Any, given: Mapping[str, Any]) -> Mode:
     Raises:
       UsageError: it is for other models, or takes other options.
     """
+    from longmem_jax.config import sections
+    from longmem_jax.models.kinds import KINDS
+
     kind = config.model.kind
     named = [mode for mode in modes() if mode.name == name]
     # The most special one first; `sorted` keeps the order of equal ones.

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import jax
 
 from longmem_jax.config.model_checks import model_faults
+from longmem_jax.config.saved import saved_config
 from longmem_jax.data import content
 from longmem_jax.devices import processes
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment, saved_config
+from longmem_jax.experiment import Experiment
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.registry import brought
 from longmem_jax.training import checksums

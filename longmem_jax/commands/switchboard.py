@@ -3,6 +3,7 @@
 `commands.modes` names the function of every mode, which a notebook can call as well.
 """
 
+import gc
 from typing import Any
 
 from absl import flags
@@ -66,6 +67,7 @@ def _run() -> None:
             f'{where}{entry.MISSING}. --help lists all flags, --mode=list all configs.'
         )
     if name == 'compile':
+        gc.enable()
         from longmem_jax.commands import compile
 
         compile.compile_for(config, _TOPOLOGY.value)
@@ -75,6 +77,7 @@ def _run() -> None:
 
 def _run_mode(config: Any, name: str) -> None:
     """Calls the function of a mode with what the command line gives."""
+    gc.enable()
     import jax
 
     from longmem_jax.commands.start_from import of_host

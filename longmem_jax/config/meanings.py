@@ -4,6 +4,7 @@ They are read from the source, so that a list of fields cannot disagree with it.
 """
 
 import ast
+import functools
 import inspect
 import io
 import re
@@ -17,6 +18,7 @@ from longmem_jax.memory.registry import LAYERS
 from longmem_jax.registry import load
 
 
+@functools.cache
 def meanings() -> dict[str, str]:
     """Paths of all fields of `config.base`, of subjects and of layers, each with its meaning."""
     made = [load(section.make) for section in sections().values()]

@@ -20,6 +20,7 @@ from longmem_jax.errors import UsageError, nearest, say
 from longmem_jax.faults import is_possible
 from longmem_jax.files import write_json
 from longmem_jax.models.kinds import KINDS
+from longmem_jax.untrusted import json_file
 from longmem_jax.untrusted.schema import shown
 
 SECTIONS = ('data', 'model', 'train')  # a Hugging Face folder has a config.json too, without them
@@ -28,6 +29,24 @@ OPEN = ('config.data.task', 'config.evaluate.model', 'config.train.loss_weights'
 DEPTH = 8  # of sections and tuples in each other
 CHECKSUM = 'crc32'  # of the other fields
 PACKAGES = 'packages'  # that provide names in the configuration
+
+
+def saved_config(path: str | Path) -> ml_collections.ConfigDict:
+    """The configuration of a finished or running training.
+
+    Args:
+      path: its workdir, or the `config.json` there.
+
+    Raises:
+      UsageError: there is no such file, or it is something else.
+    """
+    path = Path(path).expanduser()
+    named = path.suffix == '.json' and not path.is_dir()
+    file = path if named else path / 'config.json'
+    if not file.exists():
+        raise UsageError(f'{path}: no config.json there; give the workdir of a run.')
+    content = json_file.read(file, f'{file}: not the configuration of a run')
+    return restored(content, str(file))
 
 
 def write(config: ml_collections.ConfigDict, path: Path) -> None:

@@ -23,9 +23,10 @@ import numpy as np
 from longmem_jax.agents import commands as reinforcement
 from longmem_jax.agents.build import Built
 from longmem_jax.config import checks, saved
+from longmem_jax.config.saved import saved_config
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment, saved_config
+from longmem_jax.experiment import Experiment
 from longmem_jax.generation import memory_file
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.hosts import hosts

@@ -13,10 +13,9 @@ from configs import corridor, host, lifelong_classification, memformer_wikitext1
 from longmem_jax.commands.start_from import parameters_of
 from longmem_jax.config import overrides
 from longmem_jax.config.base import base
-from longmem_jax.config.saved import restored, write
+from longmem_jax.config.saved import restored, saved_config, write
 from longmem_jax.config.sections import add
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import saved_config
 
 CONFIGS = Path(__file__).parents[2] / 'configs'
 

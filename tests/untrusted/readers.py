@@ -14,6 +14,7 @@ import numpy as np
 from longmem_jax.commands.import_checkpoint import ARGUMENTS, import_checkpoint
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
+from longmem_jax.config.saved import saved_config
 from longmem_jax.data import conventions, learn_tokenizer
 from longmem_jax.data.documents import Document
 from longmem_jax.data.json_lines import read_examples
@@ -21,7 +22,6 @@ from longmem_jax.data.lanes import Cursor
 from longmem_jax.data.load import load_source
 from longmem_jax.data.sets.pieces import PieceTexts
 from longmem_jax.data.tokenizer_files import load_tokenizer
-from longmem_jax.experiment import saved_config
 from longmem_jax.generation import memory_file
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.hosts import chat, hosts
