@@ -49,8 +49,9 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         raise OSError(errno.EEXIST, 'is there and is not a file', str(path))
     partial = path.with_name(f'{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial')
-    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    opened = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     try:
+        os.close(opened)
         yield partial
         sync(partial)
         partial.replace(path)

@@ -108,6 +108,19 @@ def test_a_file_that_does_not_reach_the_disk_is_named(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_file_that_cannot_be_closed_leaves_none_behind(tmp_path, monkeypatch):
+    """Network file systems say only there that a disk is full."""
+
+    def fail(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, 'close', fail)
+        with pytest.raises(OSError, match='No space left'):
+            files.write(tmp_path / 'a.json', '')
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_link_is_followed(tmp_path):
     victim = tmp_path / 'victim'
     victim.write_text('precious')

@@ -14,6 +14,7 @@ from longmem_jax.commands.bench import random_batch
 from longmem_jax.config.base import size
 from longmem_jax.configs import benchmark, host
 from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.generation import cache
 from longmem_jax.generation.reader import Reader, fresh_state
 from longmem_jax.memory.product_key import ProductKeyMemory
 from longmem_jax.models.kinds import make_model
@@ -139,10 +140,14 @@ def prompt(case: Case, sizes: Sizes) -> Step:
     config = host.get_config(f'memory=none,segment={sizes.segment}')
     size(config, sizes.layers, sizes.width, sizes.heads, sizes.feed_forward)
     config.model.vocab_size = sizes.vocab
-    built, random = make_model(config.model, sizes.segment), np.random.default_rng(0)
+    # Its cache is as long as the text, as in `--mode=generate` and in the peer.
+    built = cache.for_texts(make_model(config.model, sizes.segment), case.prompt + case.drawn)
+    random = np.random.default_rng(0)
 
     def drawn(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        return jnp.asarray(0.02 * random.standard_normal(leaf.shape, np.float32))
+        array = random.standard_normal(leaf.shape, np.float32)
+        array *= 0.02
+        return jnp.asarray(array)
 
     # Made as they are, one by one: `initial_parameters` would need more memory than the step.
     params = jax.tree.map(

@@ -123,7 +123,8 @@ def save(
             copy(path, partial / name)
         if card:
             write(partial / 'README.md', card)
-    return sorted(path.name for path in folder.iterdir())
+        names = sorted(path.name for path in partial.iterdir())
+    return names
 
 
 def _of_host(path: Path) -> bytes:
@@ -164,7 +165,14 @@ def _new_folder(folder: Path) -> Iterator[Path]:
         partial.chmod(0o777 & ~_umask())
         if folder.exists():
             folder.rmdir()
-        partial.replace(folder)
+        made = partial.stat()
+        try:
+            partial.replace(folder)
+        except OSError:
+            # Some file systems say so of what they did: then the next attempt would find files there.
+            if folder.exists() and os.path.samestat(made, folder.stat()):
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
     except OSError as error:
         raise UsageError(f'{folder}: cannot be written ({error.strerror}).') from error
     finally:

@@ -124,7 +124,6 @@ class _Builder:
                 self.folder, {self._path(name, index).name: value for name, value in sums.items()}
             )
         self.waiting = 0
-        old = self.manifest.get('progress')
         self.manifest['complete'] = complete
         if complete:
             self.manifest.pop('progress', None)
@@ -133,8 +132,8 @@ class _Builder:
             save_position(self.folder / name, reader, contexts=contexts)
             self.manifest['progress'] = name
         write_manifest(self.folder, self.manifest)
-        if old and old != self.manifest.get('progress'):
-            (self.folder / old).unlink(missing_ok=True)
+        # Also those of earlier calls, which may have ended before they could.
+        _forget_progress(self.folder, but=self.manifest.get('progress'))
 
 
 def build(experiment: Experiment, split: str = 'train') -> Datastore:
@@ -194,6 +193,8 @@ def build(experiment: Experiment, split: str = 'train') -> Datastore:
             progress.say(f'Resuming after shard {len(manifest["shards"])}.')
     if not manifest['shards']:
         _clear(folder)
+    elif manifest['complete']:
+        _forget_progress(folder)  # of a call that ended before it could
     if not manifest['complete']:
         began, before = None, 0
         waiting = Waiting(f'Reading {split}', 0, 'keys')
@@ -249,8 +250,16 @@ def _fault(folder: Path, manifest: dict[str, Any]) -> str:
     return damaged(folder, manifest) or (missing and f'{folder}: has no progress file') or ''
 
 
+def _forget_progress(folder: Path, but: str | None = None) -> None:
+    """Deletes the positions after shards, except the one of the name `but`."""
+    for path in files.named(folder, 'progress-*.safetensors'):
+        if path.name != but:
+            path.unlink(missing_ok=True)
+
+
 def _clear(folder: Path) -> None:
     """Deletes what was made of earlier shards: indices, positions, and which files were compared."""
-    for path in (*folder.glob('index.*'), *folder.glob('progress-*.safetensors')):
+    for path in files.named(folder, 'index.*'):
         path.unlink()
+    _forget_progress(folder)
     verified.forget(folder)

@@ -95,7 +95,8 @@ class Kills:
                 faults.append('traceback after the signal: ' + said[-1500:])
             if code == 0:
                 break
-        code, _, said = self._run(name, arguments, real)
+        if code or not modes.MODES[name].once:
+            code, _, said = self._run(name, arguments, real)
         if code or 'Traceback' in said:
             faults.append(f'exit code {code} when run again: ' + said[-1500:])
             return dict(mode=name, signals=signals, faults=faults, differs=[])

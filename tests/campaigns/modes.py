@@ -25,12 +25,14 @@ class Mode:
       arguments: of the command; {folder} is the folder, {base} that of the runs.
       module: the command.
       fresh: what it writes, of which nothing is there when it begins.
+      once: it refuses to write again what it has finished.
     """
 
     copied: tuple[str, ...]
     arguments: tuple[str, ...]
     module: str = MAIN
     fresh: tuple[str, ...] = ()
+    once: bool = False
 
 
 PRINTED = 'printed: '
@@ -83,7 +85,8 @@ MODES = {
         ('agent',), ('--workdir={folder}/agent', '--mode=play', '--seed=3'), fresh=('agent/play',)
     ),
     'export': Mode(
-        ('hosted',), ('--workdir={folder}/hosted', '--mode=export', '--folder={folder}/out')
+        ('hosted',), ('--workdir={folder}/hosted', '--mode=export', '--folder={folder}/out'),
+        once=True,
     ),
     'blimp': Mode(
         ('lm',), (LM, '--data={base}/blimp', '--checkpoints=all'), 'longmem_jax.hosts.commands.blimp'
@@ -92,7 +95,7 @@ MODES = {
         ('imported/config.json',),
         ('--workdir={folder}/imported', '--config={base}/imported/config.json',
          '--weights={base}/theirs/weights', '--settings={base}/theirs/settings'),
-        'longmem_jax.commands.import_checkpoint',
+        'longmem_jax.commands.import_checkpoint', once=True,
     ),
     'train_tokenizer': Mode(
         (), ('--path={base}/texts', '--size=270', '--output={folder}/bpe.json'),

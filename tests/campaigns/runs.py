@@ -182,6 +182,9 @@ def outcome(folder: Path) -> dict[str, Any]:
         if path.name == 'checkpoints' and path.is_dir():
             found |= _newest_checkpoint(path)
         inside = {*path.relative_to(folder).parts}
+        # Names that nothing reads; they stay where a disk does not let them be deleted.
+        if any(part.startswith('.') for part in inside) or path.name.endswith('.partial'):
+            continue
         if inside & {*UNREAD, 'checkpoints'} or not path.is_file() or path.name.startswith('.'):
             continue
         if path.name == 'metrics.jsonl':

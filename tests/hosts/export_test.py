@@ -1,7 +1,10 @@
 """Folders that are written and read again."""
 
+import errno
 import json
+import os
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -178,6 +181,25 @@ def test_nothing_is_written_where_something_is_wrong(tmp_path, monkeypatch):
         export.save(tmp_path / 'late', host.model, params, like=host)
     assert [path.name for path in tmp_path.iterdir()] == ['full']
     assert [path.name for path in full.iterdir()] == ['mine']
+
+
+def test_a_name_that_was_given_in_spite_of_an_error_is_taken_back(tmp_path, monkeypatch):
+    """Or the same command would find a folder with files."""
+    host, params, _ = load(copied('gpt2', tmp_path / 'a'))
+    replace = Path.replace
+
+    def lost(path, target):
+        replace(path, target)
+        if Path(target) == tmp_path / 'out':
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return target
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, 'replace', lost)
+        with pytest.raises(UsageError, match='out: cannot be written'):
+            export.save(tmp_path / 'out', host.model, params)
+    assert [path.name for path in tmp_path.iterdir()] == ['a']
+    export.save(tmp_path / 'out', host.model, params)
 
 
 def test_a_file_that_is_linked_to_from_a_host_is_not_published(tmp_path):

@@ -74,6 +74,7 @@ def numbers(state):
 
 @pytest.mark.parametrize('name', METHODS)
 class TestEveryMethod:
+    @pytest.mark.slow
     def test_it_learns(self, name):
         learner = made(name)
         state, metrics = read(learner)

@@ -36,7 +36,6 @@ class Run:
       changes: fields of the config, `{'model.infini.gate_init': -20.0}`.
       distances: shortest and longest, in tokens.
       layers: of the model.
-      seed: of the order of documents.
     """
 
     memory: str
@@ -44,7 +43,6 @@ class Run:
     changes: dict[str, Any] = dataclasses.field(default_factory=dict)
     distances: tuple[int, int] = (SEGMENT, 2 * SEGMENT)
     layers: int = 1
-    seed: int = 0
 
     def broken(self, **changes):
         """The same, with NAME__FIELD for the field `model.NAME.FIELD` of the config.
@@ -62,7 +60,8 @@ SHORT = {'model.compressive.memory_length': 8, 'model.compressive.compressed_len
 SLOWLY = {'optimizer.learning_rate': 1e-2}
 FACTS = SLOWLY | {'data.task.documents': 40, 'data.task.num_fillers': 12}
 FEW = {'model.product_key.num_keys': 8, 'model.product_key.top_k': 2}
-MEMFORMER = {'optimizer.learning_rate': 5e-3, 'model.memformer.num_summaries': 1}
+# Five orders of documents are learned in 89 to 137 steps; at 5e-3, four in 110 to 401.
+MEMFORMER = {'optimizer.learning_rate': 3e-3, 'model.memformer.num_summaries': 1}
 LEARNS = {
     'transformer_xl': Run('transformer_xl'),
     'adaptive_span': Run('adaptive_span', 63),
@@ -81,8 +80,7 @@ LEARNS = {
     # The tokens are fresh in every segment; what is remembered is in the cache of their recipe.
     'memory_tokens': Run('memory_tokens'),
     # A whole segment before that of the question is read by the encoder without a slot.
-    # With the order of seed 0 it does not learn in three times as many steps; with 1 and 2 it does.
-    'memformer': Run('memformer', 420, MEMFORMER, distances=(2 * SEGMENT, 2 * SEGMENT + 1), seed=1),
+    'memformer': Run('memformer', 210, MEMFORMER, distances=(2 * SEGMENT, 2 * SEGMENT + 1)),
     # What is remembered is in its cache, as in Transformer-XL; what its table knows, see the next row.
     'product_key': Run('product_key', 300, FEW | SLOWLY),
     # Slots are a table: facts of 40 documents that come again; dense layers learn as many.
@@ -144,7 +142,7 @@ def right(run):
     source = lanes.batches(
         experiment.corpus('train'), lanes=range(config.train.num_lanes),
         num_lanes=config.train.num_lanes, segment_length=SEGMENT,
-        segments_per_batch=config.train.segments_per_step, seed=run.seed, shuffle=True, num_epochs=None,
+        segments_per_batch=config.train.segments_per_step, seed=0, shuffle=True, num_epochs=None,
         cursor=None,
     )  # fmt: skip
     step = lower_step(experiment).compile()

@@ -123,7 +123,13 @@ def test_building_goes_on_where_it_stopped(trained, tmp_path, monkeypatch):
     with pytest.raises(UsageError, match='not finished .2 shards'):
         datastore.Datastore(tmp_path, None, False)
     monkeypatch.setattr(build_datastore._Builder, 'write', write)
+    # Of an earlier call, to which a disk said of a manifest that it was not written.
+    (tmp_path / 'progress-00000.safetensors').touch()
     store = build_datastore.build(experiment, 'train')
+    # As a disk leaves it that says of the last manifest that it was not written.
+    (tmp_path / 'progress-00000.safetensors').touch()
+    build_datastore.build(experiment, 'train')
+    assert not list(tmp_path.glob('progress-*'))
     whole = datastore.Datastore(datastore.Path(config.retrieval.datastore), None, True)
     for name in ('keys', 'values', 'documents', 'contexts'):
         number = np.arange(len(whole))
