@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+import longmem_jax
+from longmem_jax import registry
 from longmem_jax.config.base import base
 from longmem_jax.config.saved import restored
+from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.errors import UsageError
 from tests import forks
+from tests.processes import environment
 from tests.wheel_test import BUILD
 
 SOURCE = Path(__file__).parent / 'foreign'
@@ -128,3 +132,54 @@ def test_their_memory_in_a_decoder_and_on_a_page(start, tmp_path):
     code, out = answered(start, f'--workdir={tmp_path / "run"}', *options)
     assert code == 0, out
     assert 'theirs' in page.read_text()
+
+
+@pytest.mark.slow
+def test_their_memory_keeps_the_promises_of_the_suite(installed):
+    program = (
+        'from longmem_jax.testing import conformance; cases = conformance.cases("theirs"); '
+        'assert len(cases) > 10; [conformance.check(*case) for case in cases]'
+    )
+    variables = environment() | {'PYTHONPATH': str(installed)}
+    command = [sys.executable, '-c', program]
+    ended = subprocess.run(command, capture_output=True, text=True, env=variables)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_name_is_registered_once_and_unknown_ones_are_suggested(monkeypatch):
+    monkeypatch.setattr(registry, '_registered', {kind: {} for kind in registry.GROUPS})
+    longmem_jax.register('task', 'echo', 'tests.foreign.longmem_theirs:TASK')
+    try:
+        assert TASKS['echo'].rules and 'echo' in TASKS and registry.foreign()['echo'] == ''
+        with pytest.raises(UsageError, match="task = 'ecko': did you mean 'echo'"):
+            TASKS['ecko']
+        for given, message in (
+            (('task', 'echo', 'another:TASK'), 'is registered already'),
+            (('tusk', 'echo', None), "did you mean 'task'"),
+            (('task', 'e-cho', None), 'must be letters'),
+        ):
+            with pytest.raises(UsageError, match=message):
+                longmem_jax.register(*given)
+        longmem_jax.register('task', 'wrong', 'tests.foreign.longmem_theirs:ENTRY')
+        with pytest.raises(
+            UsageError, match='must be of the type longmem_jax.data.tasks.registry.Task'
+        ):
+            TASKS['wrong']
+    finally:
+        registry._names.cache_clear()
+        TASKS._loaded.pop('echo')
+
+
+def test_import_sets_nothing():
+    """No thread, no handler, no library: what a command needs is set by `main`."""
+    program = (
+        'import signal, sys, threading; before = {*sys.modules}, signal.getsignal(signal.SIGTERM); '
+        'sys.argv = ["longmem"]; import longmem_jax; '
+        'new = {m.partition(".")[0] for m in {*sys.modules} - before[0]} - sys.stdlib_module_names; '
+        'assert new == {"longmem_jax"} and threading.active_count() == 1, new; '
+        'assert signal.getsignal(signal.SIGTERM) == before[1]; '
+        'from longmem_jax.devices import allocator; assert not allocator._kept; '
+        'from longmem_jax.commands import switchboard; assert "jax" not in sys.modules'
+    )
+    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
