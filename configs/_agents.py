@@ -1,7 +1,7 @@
 """What the configs of agents share: sizes, the choice of the memory and of its length."""
 
 from longmem_jax.config.base import base, size, stack
-from longmem_jax.config.recipes import given, use
+from longmem_jax.config.recipes import changes_of, given, use
 from longmem_jax.config.variants import variant, whole_number
 
 
@@ -88,6 +88,6 @@ def with_memory(config, arg, *, memory, memories, steps, **variants):
 
     def put(config, name, changes):
         number = typed[0] if typed else steps()
-        use(config, name, memories(number).get(name), **lengths(number))
+        use(config, name, changes_of(memories(number), name), **lengths(number))
 
     return variant(config, arg, memory=memory, put=put, memory_size=memory_size, **variants)

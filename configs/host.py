@@ -4,14 +4,15 @@ python -m longmem_jax.main --config=configs/host.py:path=FOLDER,memory=infini --
     --config.data.source=text --workdir=DIR
 FOLDER is a Hugging Face model (GPT-2, GPT-Neo, Pythia, Llama, Qwen 2 and 3, Mistral), or its name on
 the hub; its tokenizer is used. `memory=NAME` is any memory that is a layer, `memory=none` none. It is
-put where its recipe has it, or into the layers of `layers=0-5` (`layers=3`, `layers=2+last`). What the
-host has learns at `host_rate=0.2` of the rate of the rest; `frozen` keeps it as it is. `lora=8` adds
-low-rank parts to its queries and values. `segment=1024` is the length of segments, `position=rotary`
-replaces the positions in the host's embeddings. With `memory=none`, `context=1024` is the most that a
-token sees; without it the cache in training has at most 2,048 tokens. `:tiny` is for two cores, and
-without `path` of a small model of bytes that has learned nothing. What was loaded, is new, and was
-ignored is printed. Without `--config.data` it reads the Python standard library. `:passkey` asks for
-keys that were given in the books of `--config.data.path`, at distances in characters.
+put where its recipe has it, or into the layers of `layers=0-5` (`layers=3`, `layers=2+last`); with
+`beside`, beside the attention of the host, through a gate that begins at 0. What the host has learns at
+`host_rate=0.2` of the rate of the rest; `frozen` keeps it as it is. `lora=8` adds low-rank parts to its
+queries and values. `segment=1024` is the length of segments, `position=rotary` replaces the positions
+in the host's embeddings. With `memory=none`, `context=1024` is the most that a token sees; without it
+the cache in training has at most 2,048 tokens. `:tiny` is for two cores, and without `path` of a small
+model of bytes that has learned nothing. What was loaded, is new, and was ignored is printed. Without
+`--config.data` it reads the Python standard library. `:passkey` asks for keys that were given in the
+books of `--config.data.path`, at distances in characters.
 
 The default is `memory=infini`, which needs least; it gained .0004 bits per byte on two hosts of 3
 layers, windows of older keys up to .03 (experiments/hosts). No gain is shown on a larger host.
@@ -30,7 +31,7 @@ SMALL = dict(
 def get_config(arg=''):
     config = base()
     host = dict(source='', shape=grafting.GPT2_SMALL, context=0)
-    where = dict(layers='', rotary=False)
+    where = dict(layers='', rotary=False, beside=False)
     learned = dict(rate=0.2, lora=0)
 
     config.data.source = 'stdlib'
@@ -85,6 +86,9 @@ def get_config(arg=''):
         one_of('position', value, ('rotary',))
         where.update(rotary=True)
 
+    def beside(config):
+        where.update(beside=True)
+
     def lora(config, value):
         learned.update(lora=whole_number('lora', value))
 
@@ -107,7 +111,7 @@ def get_config(arg=''):
                 'context=N: is for memory=none; with a memory, segment=N is the context.'
             )
         else:
-            grafting.graft(config, name, layers=numbers, rotary=where['rotary'], **scale)
+            grafting.graft(config, name, **where | dict(layers=numbers), **scale)
         config.model.lora.rank = learned['lora']
         grafting.rate_of_host(config, learned['rate'])
 
@@ -124,6 +128,7 @@ def get_config(arg=''):
         context=context,
         layers=layers,
         position=position,
+        beside=beside,
         lora=lora,
         host_rate=host_rate,
         frozen=frozen,

@@ -55,6 +55,11 @@ class ModelSettings:
         to; tokens one by one are always 'plain'.
       cache_tokens: most tokens that layers with a decoder's key-value cache keep; 0 = all that they see.
       cache_dtype: dtype of that cache; None = `dtype`.
+      norm, pre_norm: kind of norm of the stack; before the layers or after the sums.
+      residual_dropout: rate on what is added to the residual stream; -1 = `dropout`.
+      token_std: root mean square of the vectors of tokens at the start; 0 = `init_std`.
+      leading, trailing: extra tokens before and after the tokens of every segment, see `around`;
+        `segment_length` counts them.
     """
 
     d_model: int
@@ -84,6 +89,17 @@ class ModelSettings:
     kernels: str = 'plain'
     cache_tokens: int = 0
     cache_dtype: Any = None
+    norm: str = 'layernorm'
+    pre_norm: bool = True
+    residual_dropout: float = -1.0
+    token_std: float = 0.0
+    leading: int = 0
+    trailing: int = 0
+
+    @property
+    def residual_rate(self) -> float:
+        """Dropout rate of what is added to the residual stream."""
+        return self.dropout if self.residual_dropout < 0 else self.residual_dropout
 
     @property
     def kv_heads(self) -> int:
@@ -102,7 +118,9 @@ class MemoryLayer(Protocol):
     `x` is the residual stream, [batch, length, d_model], before any norm: in a pre-norm model the
     layer calls `normalize` on everything that it attends to, memories included; in a post-norm model
     `normalize` is the identity. The model moves valid tokens of a lane (batch row) to the front, so
-    padding only ever follows them, and resets states at `segment.start`.
+    padding only ever follows them, and resets states at `segment.start`. A layer class with
+    `takes_starts = True` also reads `segment.start` of the shape bool [batch, length]: it begins anew,
+    by itself, with every token where that is True.
 
     `__call__` reads whole segments. Streams are read by `open_segment` at the start of a segment,
     `extend` for the next tokens, one or up to all of the segment, and `close_segment` after
@@ -157,7 +175,10 @@ def identity(x: jax.Array) -> jax.Array:
 
 
 # Attributes that the model sets; all others are fields of the sub-config.
-GIVEN = ('settings', 'normalize', 'shared', 'parent', 'name')
+GIVEN = ('settings', 'normalize', 'shared', 'depth', 'parent', 'name')
+# Where a layer stands in a block: instead of one of its two layers, or around it. Attention layers may
+# also stand beside the block's own attention.
+PLACES = ('attention', 'feed_forward', 'around')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -206,6 +227,7 @@ class Recipe:
     Attributes:
       sections: layer name to the fields that differ from the layer's defaults.
       attention, feed_forward: names per layer; () = the memory in every layer, and 'dense'.
+      around: names per layer of what stands around the blocks, '' = nothing; () = nothing anywhere.
       model: other fields of `config.model`.
       loss_weights: entries of `config.train.loss_weights`.
       groups: entries of `config.optimizer.groups`.
@@ -215,6 +237,7 @@ class Recipe:
     sections: dict[str, dict[str, Any]]
     attention: tuple[str, ...] = ()
     feed_forward: tuple[str, ...] = ()
+    around: tuple[str, ...] = ()
     model: dict[str, Any] = dataclasses.field(default_factory=dict)
     loss_weights: dict[str, float] = dataclasses.field(default_factory=dict)
     groups: tuple[tuple, ...] = ()
@@ -276,8 +299,9 @@ class Entry:
     """One layer type of the registry.
 
     Attributes:
-      name: its name in `config.model.attention` or `config.model.feed_forward`.
-      layer: its linen module, see `MemoryLayer`.
+      name: its name in `config.model.attention`, `feed_forward` or `around`.
+      layer: its linen module, see `MemoryLayer`, or `around.Around`.
+      place: where it stands in a block, one of `PLACES`.
       toy: fields that differ from the defaults in the small layer of the conformance suite.
       variants: name to further changes of the toy, which the suite also runs.
       recipes: NAME of `:memory=NAME` to `(scale) -> Recipe`.
@@ -289,13 +313,18 @@ class Entry:
         evaluation must not override them.
       warnings: name of one of its `Aux.metrics` to the warning in training when it is above 0.
       reach: `(fields, segment_length) -> tokens` before a segment that a layer can read in it, at
-        most; None = there is no such limit, or it is no attention.
+        most; None, or of these fields None = there is no such limit, or it is no attention.
       losses: `fields -> names` of its `Aux.losses`, each with a weight in
         `config.train.loss_weights`.
       shared: `fields -> module class` of parameters shared by all layers of this type, or None.
       lengths: fields for the lengths of its memory, each with a word for tables of results.
-      standalone: module class to use outside of this library's models, if `layer` depends on them;
-        None = `layer`.
+      extra: `fields -> (leading, trailing)`, numbers of its extra tokens, if it stands around blocks.
+      between: it stands around blocks and has a part between attention and feed-forward layer.
+      inside: of one that stands around blocks: the attention layer that it is around outside of this
+        library's models, and that one's fields that differ from the defaults.
+      growing: ends of paths of parameters that may have more rows than in the run it starts from.
+      unshifted: fields with which it has no view of its own of the tokens just before, to compare it in
+        a model that has one.
       bounded: names of parameters that the optimizer keeps in [0, 1].
       cross: `(its sub-config, slots) -> module class` of cross-attention for encoder-decoders, a
         function of `settings` and `normalize` with the methods of `attention.cross_attention`; None =
@@ -318,17 +347,22 @@ class Entry:
     name: str
     layer: type
     toy: dict[str, Any]
+    place: str = 'attention'
     variants: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     recipes: dict[str, Callable[[Scale], Recipe]] = dataclasses.field(default_factory=dict)
     check: Callable[[Any, Any, int], list[str]] | None = None
     check_training: Callable[[Any, Any, int], list[str]] | None = None
     trained: dict[str, str] = dataclasses.field(default_factory=dict)
     warnings: dict[str, str] = dataclasses.field(default_factory=dict)
-    reach: Callable[[Any, int], int] | None = None
+    reach: Callable[[Any, int], int | None] | None = None
     losses: Callable[[Any], tuple[str, ...]] = lambda fields: ()
     shared: Callable[[Any], Any] | None = None
     lengths: dict[str, str] = dataclasses.field(default_factory=dict)
-    standalone: type | None = None
+    extra: Callable[[Any], tuple[int, int]] = lambda fields: (0, 0)
+    between: bool = False
+    inside: tuple[str, dict[str, Any]] = ('local', {})
+    growing: tuple[str, ...] = ()
+    unshifted: dict[str, Any] = dataclasses.field(default_factory=dict)
     bounded: tuple[str, ...] = ()
     cross: Callable[[dict[str, Any], int], Callable[..., Any]] | None = None
     graft: Graft | None = None

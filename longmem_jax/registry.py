@@ -18,7 +18,6 @@ OWN = 'longmem-jax'  # the distribution of this library
 # What `register` and packages may add, with the group of its entry points.
 GROUPS = {
     'memory': 'longmem_jax.memories',
-    'feed_forward': 'longmem_jax.feed_forward',
     'task': 'longmem_jax.tasks',
     'source': 'longmem_jax.sources',
     'environment': 'longmem_jax.environments',
@@ -34,7 +33,7 @@ def register(kind: str, name: str, value: Any) -> None:
     """Adds a name for this process; a package does it for all by an entry point.
 
     Args:
-      kind: one of `GROUPS`: a 'memory' is a `contract.Entry`, also 'feed_forward'; a 'task' a
+      kind: one of `GROUPS`: a 'memory' is a `contract.Entry`; a 'task' a
         `data.tasks.registry.Task`; a 'source' a `data.sources.DataSource`; an 'environment' an
         `agents.environments.registry.Entry`; a 'method' a `lifelong.learner.Method`; a 'subject' a
         `subject.Subject`.
@@ -206,22 +205,16 @@ class Registry(Mapping[str, Any]):
         return [value for _, value in self.items()]
 
 
-class Joined(Registry):
-    """Several registries as one."""
+class Part(Registry):
+    """The objects of a registry that belong to one place."""
 
-    def __init__(self, *parts: Registry):
-        """`parts`: with different names."""
-        super().__init__(parts[0]._word, parts[0]._of, {})
-        self._parts = parts
+    def __init__(self, whole: Registry, place: str):
+        """`place`: the field of that name that the objects have."""
+        super().__init__(f'{place} layer', whole._of, {})
+        self._whole, self._place = whole, place
 
     def _targets(self) -> dict[str, Any]:
-        return {name: target for part in self._parts for name, target in part._targets().items()}
-
-    def __getitem__(self, name: str) -> Any:
-        for part in self._parts:
-            if name in part:
-                return part[name]
-        raise UsageError(unknown(self._word, name, sorted(self)))
+        return {name: value for name, value in self._whole.items() if value.place == self._place}
 
 
 @functools.cache

@@ -27,7 +27,8 @@ class Segment:
       tokens: int32 [batch, length].
       valid: bool [batch, length]; False is padding: never attended to, never written.
       start: bool [batch]; a new document begins in this lane: its state is reset before reading.
-        Only `split_at_starts` takes bool [batch, length]: documents that start at any position.
+        Models all of whose layers have `takes_starts`, and `split_at_starts`, also take bool
+        [batch, length]: documents that start at any position.
       key: random key of this segment in training, for draws that all layers share. Set by the
         model; None in evaluation.
     """
@@ -173,18 +174,36 @@ def per_lane_order(order: jax.Array, leaf: jax.Array) -> jax.Array:
     return order.reshape(order.shape + (1,) * (leaf.ndim - 2))
 
 
-def pack(segment: Segment) -> tuple[Segment, Packing]:
+def pack(segment: Segment, *, takes_starts: bool = False) -> tuple[Segment, Packing]:
     """Moves padding to the end of every lane; tokens keep their order.
 
-    Padding then only ever follows the tokens, where causality hides it from them.
+    Padding then only ever follows the tokens, where causality hides it from them. A start at padding
+    moves to the next token of the lane; after the last token it moves to the first padding.
+
+    Args:
+      segment: as given to a model.
+      takes_starts: the model reads `start` of the shape [batch, length].
 
     Returns:
       The segment with valid tokens first, and the way back: `packing.unpack(result)`.
+
+    Raises:
+      UsageError: `start` is given per position, and the model does not take it.
     """
+    if segment.start.ndim != 1 and not takes_starts:
+        raise UsageError(
+            f'start has shape {segment.start.shape}: not every layer of this model takes documents that '
+            'start inside segments, allowed is bool [batch]; call split_at_starts first.'
+        )
     order = jnp.argsort(~segment.valid, axis=1, stable=True).astype(jnp.int32)
     packing = Packing(order, jnp.argsort(order, axis=1).astype(jnp.int32))
     tokens, valid = packing.pack(segment.tokens), packing.pack(segment.valid)
-    return segment.replace(tokens=tokens, valid=valid), packing
+    if segment.start.ndim == 1:
+        return segment.replace(tokens=tokens, valid=valid), packing
+    number = jnp.cumsum(segment.start, axis=1, dtype=jnp.int32)
+    number = jnp.where(valid, packing.pack(number), number[:, -1:])
+    start = number > jnp.pad(number[:, :-1], ((0, 0), (1, 0)))
+    return segment.replace(tokens=tokens, valid=valid, start=start), packing
 
 
 @flax.struct.dataclass
@@ -305,7 +324,7 @@ def read_segments(
     The scan stays outside the linen modules: inside one it would leak tracers at `init` and draw
     the same dropout mask for every segment.
 
-    Documents that start inside segments are read in pieces:
+    Documents that start inside segments are read in pieces, if not all layers take such starts:
 
         pieces = split_at_starts(segments, max_starts)
         state, outputs = read_segments(read, state, pieces.segments, key, used=pieces.used)
@@ -322,16 +341,7 @@ def read_segments(
 
     Returns:
       The state after the last segment and the outputs, every leaf [segments, ...].
-
-    Raises:
-      UsageError: `start` is given per position, and the segments were not split.
     """
-    start = getattr(segments, 'start', None)
-    if start is not None and start.ndim != 2:
-        raise UsageError(
-            f'read_segments: start has shape {start.shape}, allowed is bool [segments, batch]. For '
-            'documents that start inside segments call split_at_starts first.'
-        )
     if remat or used is not None:
         read = functools.partial(jax.checkpoint, prevent_cse=False)(read)
 

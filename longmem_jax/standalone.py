@@ -26,10 +26,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.contract import Entry, ModelSettings, fields_of, identity
+from longmem_jax.contract import Entry, ModelSettings
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.faults import at_least, of_section
 from longmem_jax.in_place import reset_lanes
+from longmem_jax.memory.alone import Surrounded, apart, module, parts_of
 from longmem_jax.memory.checks import kernel_faults, layer_faults, size_faults
 from longmem_jax.memory.registry import ATTENTION, LAYERS
 from longmem_jax.segment import Aux, Segment, State, pack
@@ -51,14 +52,11 @@ class Layer(nn.Module):
     fields: tuple[tuple[str, Any], ...]
 
     def setup(self):
-        entry, fields = LAYERS[self.memory], dict(self.fields)
-        shared = entry.shared(fields) if entry.shared else None
-        self.inner = module_of(entry)(
-            settings=self.settings,
-            normalize=identity,
-            shared=shared(self.settings, name='shared') if shared else None,
-            **fields,
-        )
+        entry = LAYERS[self.memory]
+        if entry.place == 'around':
+            self.inner = Surrounded(self.settings, self.memory, self.fields)
+        else:
+            self.inner = module(self.memory, self.settings, dict(self.fields))
         self.drop = nn.Dropout(self.settings.dropout)
 
     def start(self, batch_size: int) -> State:
@@ -97,8 +95,8 @@ class Layer(nn.Module):
           valid: bool [batch, length], False = padding, anywhere: never attended to, never written.
             None = no padding.
           start: bool [batch], rows in which a new document begins: their state is reset before it is
-            read. None = in no row. For documents that begin inside a segment see
-            `segment.split_at_starts`.
+            read. None = in no row. Of memories with `takes_starts` also bool [batch, length], documents
+            that begin with any token; for others see `segment.split_at_starts`.
           train: turns on dropout (needs `rngs={'dropout': key}`) and the random draws of memories
             that have any (needs `rngs={'memory': key}`). `dropout` is the rate of y, in every layer,
             and of hidden activations and position embeddings where a layer has them;
@@ -118,10 +116,12 @@ class Layer(nn.Module):
             start = jnp.zeros((batch,), bool)
         key = self.make_rng('memory') if train and self.has_rng('memory') else None
         tokens = jnp.zeros((batch, length), jnp.int32)
-        segment, packing = pack(Segment(tokens, valid, start, key))
+        takes_starts = getattr(type(self.inner), 'takes_starts', False)
+        segment, packing = pack(Segment(tokens, valid, start, key), takes_starts=takes_starts)
         fresh = self.initial_state(batch)
         _check_state(state, fresh, batch)
-        state = reset_lanes(start, fresh, state)
+        if start.ndim == 1:
+            state = reset_lanes(start, fresh, state)
         x = packing.pack(x.astype(self.settings.dtype))
         y, state, aux = self.inner(x, state, segment, train=train)
         y = self.drop(y, deterministic=not train)  # as a block of a model does with every layer
@@ -140,9 +140,11 @@ class Layer(nn.Module):
             )
         _require_auto(x)
         batch, length = x.shape[:2]
+        takes_starts = getattr(type(self.inner), 'takes_starts', False)
+        inside = takes_starts and start is not None and start.ndim == 2
         for name, array, shape in (
             ('valid', valid, (batch, length)),
-            ('start', start, (batch,)),
+            ('start', start, (batch, length) if inside else (batch,)),
         ):
             if array is not None and (array.shape != shape or array.dtype != bool):
                 raise ValueError(
@@ -185,17 +187,14 @@ def _start(layer: Layer, batch_size: int) -> State:
     return layer.init_with_output(jax.random.key(0), batch_size, method='initial_state')[0]
 
 
-def module_of(entry: Entry) -> type:
-    """The module class of an entry for use outside of this library's models."""
-    return entry.standalone or entry.layer
-
-
 def defaults_of(entry: Entry) -> dict[str, Any]:
     """Fields of the memory with the paper's values."""
-    return {field.name: field.default for field in fields_of(module_of(entry))}
+    own, *inside = (part.defaults() for part in parts_of(entry))
+    return own | (inside[0] | entry.inside[1] if inside else {})
 
 
-SIZES = dataclasses.fields(ModelSettings)
+OF_AROUND = ('leading', 'trailing')  # settings that follow from what stands around
+SIZES = tuple(size for size in dataclasses.fields(ModelSettings) if size.name not in OF_AROUND)
 REQUIRED = ('d_model', 'num_heads', 'segment_length')
 SETTINGS = dict(
     num_layers=1,
@@ -224,7 +223,7 @@ def make_layer(
     """A memory of the registry as a linen module.
 
     Args:
-      memory: its name in `config.model.attention` or `config.model.feed_forward`.
+      memory: its name in `config.model.attention`, `feed_forward` or `around`.
       d_model: width of `x`.
       num_heads: attention heads.
       segment_length: positions of a segment at most.
@@ -252,9 +251,9 @@ def make_layer(
         (fields if field in fields and field not in sized else settings)[field] = _plain(value)
     problems = _complete(settings)
     if not problems:
-        types = {field.name: field.type for field in fields_of(module_of(entry))}
-        model = _Settings(settings)
-        problems = layer_faults(entry, fields, types, model, settings['segment_length'])
+        model, length = _Settings(settings), settings['segment_length']
+        for part, own in zip(parts_of(entry), apart(entry, fields), strict=True):
+            problems += layer_faults(part, own, part.fields(), model, length)
         if not problems and memory in ATTENTION:
             problems = kernel_faults(ATTENTION, {memory: fields}, model)
     if problems:
@@ -334,12 +333,10 @@ def named(entry: Entry) -> Callable[..., Layer]:
         for parameter in inspect.signature(make_layer).parameters.values()
         if parameter.kind is keyword and parameter.name not in defaults_of(entry)
     ]
-    make.__name__ = make.__qualname__ = module_of(entry).__name__
-    make.__doc__ = (
-        f'{module_of(entry).__doc__}\n\n    Returns a `Layer`; see `longmem_jax.make_layer`.'
-    )
+    make.__name__ = make.__qualname__ = entry.layer.__name__
+    make.__doc__ = f'{entry.layer.__doc__}\n\n    Returns a `Layer`; see `longmem_jax.make_layer`.'
     make.__signature__ = inspect.Signature(sizes + memory_fields)
     return make
 
 
-NAMED = {module_of(entry).__name__: named(entry) for entry in LAYERS.values()}
+NAMED = {entry.layer.__name__: named(entry) for entry in LAYERS.values()}

@@ -102,7 +102,7 @@ BAD = [
     ([TINY, '--workdir={tmp}', '--mode=generate', '--prompts=x', '--prompt=y'],
      '--prompts with --prompt'),
     ([PAIRS, '--mode=score'], "--mode=score: not for models of the kind 'seq2seq'"),
-    ([CLASSES, '--mode=inspect'], "the kind 'classifier'; it is for language_model, memformer, mem"),
+    ([CLASSES, '--mode=inspect'], "the kind 'classifier'; it is for language_model"),
     ([TINY, '--workdir={there}', '--mode=inspect', '--prompt=x', '--prompts=y', '--output=z'],
      '--prompts, --save_state: not with --mode=inspect'),
     ([TINY, '--config.train.evaluate_every=-1'], 'evaluate_every = -1: must be at least 0'),

@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import pytest
 
 from longmem_jax.contract import ModelSettings
-from longmem_jax.layers import associative, linear_kernel
+from longmem_jax.layers import associative
 from longmem_jax.memory import memsizer
-from longmem_jax.memory.expire_span import spans
+from longmem_jax.memory.expire_span import maths
 from longmem_jax.memory.infinity_former import continuous
 from longmem_jax.memory.infinity_former.continuous_layer import ContinuousMemory
+from longmem_jax.testing import recurrent
+from longmem_jax.testing.toys import BATCH
 
 PRODUCT = re.compile(r'stablehlo\.dot_general.*')
 HIGHEST = 'precision = [HIGHEST, HIGHEST]'
@@ -40,17 +42,6 @@ def array(*shape):
     return jnp.ones(shape, jnp.float32)
 
 
-def linear(decay):
-    def read(matrix, normalizer, queries, keys, values, log_decay):
-        pairs = associative.Pairs(matrix, normalizer)
-        log_decay = log_decay if decay else None
-        return linear_kernel.causal(pairs, queries, keys, values, chunk=2, log_decay=log_decay)
-
-    return read, (array(1, 2, 3, 4), array(1, 2, 3)) + tuple(
-        array(1, 2, 6, width) for width in (3, 3, 4)
-    ) + (-array(1, 2, 6),)
-
-
 def written(rule, normalizer):
     def write(matrix, sums, keys, values):
         pairs = associative.Pairs(matrix, sums)
@@ -69,15 +60,13 @@ CASES = {
     'M and z, linear': written('linear', 'sum'),
     'M and z, delta': written('delta', 'sum'),
     'M, sequential delta': written('delta_sequential', 'none'),
-    'S and z of linear attention': linear(False),
-    'S and z with decay': linear(True),
     'slots of MemSizer, filled': (
         lambda left, right: memsizer.fill(left, right, jnp.ones((1, 5), bool)),
         (array(1, 5, 3), array(1, 5, 4)),
     ),
     'slots of MemSizer, read': (memsizer.read, (array(1, 5, 3), array(1, 3, 4))),
     'spans': (
-        lambda *arrays: spans.expire_spans(*arrays, 1024, 1.0),
+        lambda *arrays: maths.expire_spans(*arrays, 1024, 1.0),
         (array(1, 5, 4), array(4), array()),
     ),
     'signal': (continuous.evaluate, (array(1, 6, 3), array(5, 6))),
@@ -91,6 +80,19 @@ def test_state_is_computed_at_full_precision(name):
     function, arrays = CASES[name]
     for program in (function, gradient(function, len(arrays))):
         assert all(HIGHEST in product for product in products(program, *arrays))
+
+
+@pytest.mark.parametrize('name', recurrent.names())
+def test_recurrent_memories_are_read_and_written_at_full_precision(name):
+    inputs, memory = recurrent.some_inputs(name, 5)
+    valid = jnp.ones((BATCH, 5), bool)
+    for by_steps in (False, True):
+
+        def read(*given, by_steps=by_steps):
+            return recurrent.read_inputs(name, *given, valid, None, by_steps=by_steps)
+
+        for program in (read, gradient(read, 2)):
+            assert all(HIGHEST in product for product in products(program, inputs, memory))
 
 
 def test_a_continuous_memory_is_read_and_written_at_full_precision():

@@ -112,7 +112,7 @@ def test_starts_of_the_wrong_shape_are_refused():
     flags = jnp.ones(SHAPE, bool)
     segments = numbered(flags, flags)
     with pytest.raises(UsageError, match='call split_at_starts first'):
-        read_segments(lambda *_: None, None, segments, jax.random.key(0))
+        pack(jax.tree.map(lambda leaf: leaf[0], segments))
     with pytest.raises(UsageError, match='need no splitting'):
         split_at_starts(segments.replace(start=flags[..., 0]), 1)
     with pytest.raises(UsageError, match='max_starts = -1, allowed are 0 and more'):

@@ -14,6 +14,7 @@ from typing import Any
 
 from longmem_jax import standalone
 from longmem_jax.contract import ModelSettings, fields_of
+from longmem_jax.memory.alone import parts_of
 from longmem_jax.memory.registry import LAYERS
 
 FILE = Path(standalone.__file__).with_name('__init__.pyi')
@@ -57,7 +58,7 @@ def types_of(entry: Any) -> dict[str, str]:
     found = {field.name: text_of(field.type) for field in dataclasses.fields(ModelSettings)}
     found |= {name: f'{found[name]} | None' for name in OPTIONAL}
     found |= dict(dtype='Any', name='str | None')
-    own = fields_of(standalone.module_of(entry))
+    own = [field for part in parts_of(entry) for field in fields_of(part.layer)]
     return found | {field.name: text_of(field.type) for field in own}
 
 
@@ -78,7 +79,7 @@ def signature(name: str, entry: Any) -> str:
 
 def stubs() -> str:
     """The file."""
-    entries = {standalone.module_of(entry).__name__: entry for entry in LAYERS.values()}
+    entries = {entry.layer.__name__: entry for entry in LAYERS.values()}
     parts = [signature(name, entries[name]) for name in sorted(entries)]
     return '\n'.join([HEAD, *parts])
 

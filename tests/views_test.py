@@ -26,7 +26,7 @@ toy = toys.moved
 # Whose first layer reads vectors of single tokens, or of neighbours, so that one can be changed alone.
 OF_TOKENS = (
     'local', 'full', 'transformer_xl', 'normalized_xl', 'memorizing', 'adaptive_span', 'expire_span',
-    'compressive', 'compressive:sliding', 'memory_transformer:leading',
+    'compressive', 'compressive:sliding', 'memory_tokens:leading',
 )  # fmt: skip
 
 

@@ -53,27 +53,32 @@ def writes(
     """
     model, config = experiment.evaluation_model, experiment.config.evaluate
     own = model.config.get('memformer')
-    if own is None or own.encoder != 'slot_attention' or not own.num_slots:
+    everywhere = {*model.config.around} == {'memformer'}
+    if not everywhere or own.encoder != 'slot_attention' or not own.num_slots:
         raise UsageError(
-            "config.model: a 'memformer' with encoder 'slot_attention' and slots is needed."
+            "config.model.around: 'memformer' in all layers is needed, with encoder 'slot_attention' "
+            'and with slots.'
         )
 
     @jax.jit
     def step(state: Any, tokens: jax.Array, valid: jax.Array, start: jax.Array) -> tuple[Any, Any]:
         def read(module, segment, state):
-            _, _, kept = module.encode(state, train=False)
-            return kept, module.hidden(segment, state, train=False)[1]
+            around = module.stack.runs[0].around
+            opened = around.open_segment(state[0].around, len(start))
+            return opened.kept, module.hidden(segment, state, train=False)[1]
 
         return model.apply({'params': params}, Segment(tokens, valid, start), state, method=read)
 
     state = fresh_state(model, params, config.num_lanes)
     age, num_segments = np.zeros((config.num_lanes,), np.int64), 0
+    written = np.zeros((config.num_lanes, config.segment_length), np.int32)
     for batch, _ in in_order(experiment.corpus(split), config.num_lanes, config.segment_length):
         tokens, valid, start = (array[0] for array in (batch.tokens, batch.valid, batch.start))
-        written = np.asarray(state.tokens)
         kept, state = step(state, *(jnp.asarray(array) for array in (tokens, valid, start)))
         age = np.where(start, 0, age + 1)
-        yield np.asarray(kept), written, np.where(valid.any(axis=1), age, 0)
+        there = valid.any(axis=1)
+        yield np.asarray(kept), written, np.where(there, age, 0)
+        written = np.where(there[:, None], tokens, written)
         num_segments += 1
         if config.max_test_segments and num_segments >= config.max_test_segments:
             break
@@ -97,7 +102,7 @@ def kept_shares(experiment: Experiment, split: str) -> tuple[np.ndarray, np.ndar
     shares = np.concatenate(shares)
     if not len(shares):
         raise UsageError(f'--split={split}: no document has more than {EARLY} segments.')
-    return shares, np.linalg.norm(np.asarray(params['encoder']['bias']), axis=-1)
+    return shares, np.linalg.norm(np.asarray(params['around_0']['encode']['bias']), axis=-1)
 
 
 def kinds_of(shares: np.ndarray) -> dict[str, np.ndarray]:

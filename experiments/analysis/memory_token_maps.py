@@ -115,16 +115,17 @@ def of_text(model: Any, params: Any, inputs: np.ndarray) -> Iterator[list[Map]]:
     """The maps of a language model with memory tokens, for every segment of a text.
 
     Args:
-      model, params: of the kind 'memory_transformer'.
+      model, params: with the attention 'mem_transformer' in all layers.
       inputs: int32 [segments, length], from the beginning of the text.
 
     Raises:
-      UsageError: another kind of model.
+      UsageError: another model.
     """
-    if model.config.kind != 'memory_transformer':
+    if {*model.config.attention} != {'mem_transformer'} or not any(model.config.around):
         raise UsageError(
-            f'config.model.kind = {model.config.kind!r}: has no memory tokens; allowed are '
-            "'memory_transformer' and 'seq2seq' with an encoder that has them."
+            f'config.model.attention = {tuple(model.config.attention)}: has no memory tokens; needed is '
+            "'mem_transformer' with 'memory_tokens' around, or the kind 'seq2seq' with an encoder that "
+            'has them.'
         )
     read = jax.jit(lambda params, state, segment: looks(model, params, segment, state)[::2])
     state = fresh_state(model, params, 1)

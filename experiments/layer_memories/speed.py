@@ -18,7 +18,10 @@ import jax.numpy as jnp
 
 from longmem_jax.attention.attend import attend
 from longmem_jax.attention.rules import Rules
-from longmem_jax.layers import associative, feature_maps, linear_kernel
+from longmem_jax.author.chunks import read_tokens
+from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.layers import feature_maps
+from longmem_jax.memory.linear_attention.layer import LinearAttention
 
 REPEATS = 9
 
@@ -40,15 +43,16 @@ def linear_attention() -> None:
     keys = jax.random.split(jax.random.key(0), 3)
     queries, rows, values = (jax.random.normal(key, (4, 4, 2048, 64)) for key in keys)
 
+    sizes = dict(d_model=256, num_heads=4, head_dim=64, d_feed_forward=256, num_layers=1)
+    rates = dict(dropout=0.0, attention_dropout=0.0, init_std=0.1, dtype=jnp.dtype('float32'))
+    settings = ModelSettings(**sizes, segment_length=2048, **rates)
+
     def linear(queries, rows, values, chunk):
-        read = linear_kernel.causal(
-            associative.empty(4, 4, 64, 64),
-            feature_maps.elu(queries),
-            feature_maps.elu(rows),
-            values,
-            chunk=chunk,
-        )
-        return (read[1] / (read[2] + 1e-6)[..., None]).sum()
+        layer = LinearAttention(settings, identity, None).bind({})
+        inputs = (feature_maps.elu(queries), feature_maps.elu(rows), values)
+        every, memory = jnp.ones((4, 2048), bool), layer.initial_state(4).memory
+        own = (layer.step, layer.chunked, layer.state(), memory)
+        return read_tokens(*own, inputs, every, None, chunk)[1].sum()
 
     def softmax(queries, rows, values, block):
         return attend(queries, rows, values, Rules(offset=0), block_size=block).sum()

@@ -109,12 +109,13 @@ def _equal_positions(config: Any) -> tuple[list[str], str]:
 
 
 def _one_shift(config: Any) -> list[str]:
-    """Turns off the shift of a layer, since the model has one; returns the flags for that."""
+    """Turns off a layer's own view of the tokens before, since the model has one; returns the flags."""
     flags = []
     for layer in dict.fromkeys(config.model.attention):
-        if config.model.get(layer, {}).get('shift', 'none') != 'none':
-            config.model[layer].shift = 'none'
-            flags.append(f'--config.model.{layer}.shift=none')
+        for field, value in LAYERS[layer].unshifted.items():
+            if config.model[layer][field] != value:
+                config.model[layer][field] = value
+                flags.append(f'--config.model.{layer}.{field}={value}')
     return flags
 
 

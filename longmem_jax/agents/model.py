@@ -17,7 +17,7 @@ from longmem_jax.layers import initializers, positions
 from longmem_jax.layers.norms import Norm
 from longmem_jax.models.block import BlockState
 from longmem_jax.models.kinds import Kind
-from longmem_jax.models.stack import init_std, make_stack, with_key
+from longmem_jax.models.stack import init_std, make_stack, takes_starts, with_key
 from longmem_jax.segment import Aux, Segment, pack, select_lanes
 
 FIELDS = {'actions': int, 'observation': int, 'previous': bool}
@@ -115,12 +115,13 @@ class Agent(nn.Module):
     def __call__(
         self, x: jax.Array, valid: jax.Array, start: jax.Array, state: Any, *, train: bool
     ) -> tuple[tuple[jax.Array, jax.Array], Any, Aux]:
-        """Reads a segment of one episode per lane.
+        """Reads a segment of one episode per lane, or of several if the model `takes_starts`.
 
         Args:
           x: [batch, length, d_model], from `encode`.
           valid: bool [batch, length]; steps of the episode.
-          start: bool [batch]; the episode begins with the first of them.
+          start: bool [batch]; the episode begins with the first of them. Or bool [batch, length];
+            episodes begin with these steps.
           state: memories before the segment.
           train: training-only behaviour of memories on or off.
 
@@ -129,8 +130,10 @@ class Agent(nn.Module):
           the segment; `Aux`.
         """
         batch_size = x.shape[0]
-        packed, packing = pack(Segment(jnp.zeros(valid.shape, jnp.int32), valid, start))
-        state = reset_lanes(start, self.initial_state(batch_size), state)
+        segment = Segment(jnp.zeros(valid.shape, jnp.int32), valid, start)
+        packed, packing = pack(segment, takes_starts=takes_starts(self.config))
+        if start.ndim == 1:
+            state = reset_lanes(start, self.initial_state(batch_size), state)
         packed = with_key(self, packed, train)
         x = self._placed(packing.pack(x), jnp.zeros((batch_size,), jnp.int32))
         hidden, state, aux = self.stack.read(x, state, packed, train=train)
@@ -167,4 +170,4 @@ class Agent(nn.Module):
         return self(x, jnp.ones(shape, bool), one, self.initial_state(1), train=False)
 
 
-KIND = Kind(Agent, FIELDS, faults, reads='', outer='an agent')
+KIND = Kind(Agent, FIELDS, faults, reads='', keeps=True)

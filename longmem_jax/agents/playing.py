@@ -80,7 +80,7 @@ def play(
 def keepers(model: Agent) -> list[Callable[[Any, jax.Array, jax.Array], jax.Array] | None]:
     """`contract.Entry.kept` of every layer; None where nothing can be said of single steps."""
     found = []
-    for name in model.config.attention:
+    for name in _called(model):
         entry, reach = LAYERS[name], None
         if entry.reach is not None:
             reach = entry.reach(model.config[name], model.segment_length)
@@ -97,7 +97,14 @@ def _within(reach: int, layer: Any, x: jax.Array, age: jax.Array) -> jax.Array:
 
 def attention_layers(model: Agent) -> tuple[type, ...]:
     """The classes of the attention layers, for `inspect.capture`."""
-    return tuple({LAYERS[name].layer for name in model.config.attention})
+    return tuple({LAYERS[name].layer for name in _called(model)})
+
+
+def _called(model: Agent) -> list[str]:
+    """The attention layers of all blocks, in the order of their calls."""
+    config = model.config
+    beside = tuple(config.beside) or ('',) * len(config.attention)
+    return [name for pair in zip(config.attention, beside, strict=True) for name in pair if name]
 
 
 def held(model: Agent, params: Any, rollout: Rollout, steps: int) -> Held:
@@ -121,7 +128,8 @@ def held(model: Agent, params: Any, rollout: Rollout, steps: int) -> Held:
         layers = iter(keeps)
 
         def keep(layer: Any, x: jax.Array, *_: Any) -> Any:
-            kept = next(layers)
+            kept, first = next(layers), layer.settings.leading
+            x = x[:, first : first + length]  # without extra tokens
             return None if kept is None else kept(layer, x, age)[0] * (age >= 0)
 
         with capture(attention_layers(model), keep) as kept:

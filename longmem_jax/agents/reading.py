@@ -2,7 +2,7 @@
 
 Segments are cut where episodes start, and every piece is read from the memories before it or from those
 of a new document; see `segment.split_at_starts`. So every memory works unchanged, and the numbers are
-those of acting.
+those of acting. Models whose layers take starts at any position read whole segments.
 """
 
 from typing import Any
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from longmem_jax.agents.acting import Rollout
 from longmem_jax.agents.model import Agent
+from longmem_jax.models.stack import takes_starts
 from longmem_jax.segment import Aux, join_pieces, read_segments, split_at_starts
 
 
@@ -85,7 +86,7 @@ def read(
     x = model.apply({'params': params}, *flat, method='encode')
     readable = learnable(rollout.start, room)
     steps = _Steps(x.reshape(segments, lanes, length, -1), readable, rollout.start & readable)
-    pieces = split_at_starts(steps, room)
+    pieces = None if takes_starts(model.config) else split_at_starts(steps, room)
 
     def one(memory: Any, piece: _Steps, key: jax.Array) -> tuple[Any, Any]:
         outputs, memory, aux = model.apply(
@@ -99,6 +100,9 @@ def read(
         )
         return memory, (outputs, aux, piece.valid.sum(dtype=jnp.float32))
 
+    if pieces is None:
+        _, (outputs, aux, counts) = read_segments(one, memory, steps, key, remat=True)
+        return outputs, _merged(aux, counts, segments)
     _, (outputs, aux, counts) = read_segments(one, memory, pieces.segments, key, used=pieces.used)
     return join_pieces(pieces, outputs), _merged(aux, counts, segments)
 

@@ -7,7 +7,7 @@ from longmem_jax.agents.environments import registry
 from longmem_jax.agents.environments.interface import Environment
 from longmem_jax.errors import UsageError
 from longmem_jax.faults import above, at_least, between, one_of, under
-from longmem_jax.memory.registry import LAYERS
+from longmem_jax.memory.registry import LAYERS, used
 
 
 def use(
@@ -88,10 +88,10 @@ def environment_faults(config: Any, environment: Environment) -> list[str]:
                 f'config.model.agent.{name} = {model.agent[name]}: {environment.name!r} needs {needed}'
             )
     longest = environment.longest
-    for name in sorted({*model.attention}):
+    for name in sorted(used(model)):
         reach = LAYERS[name].reach
         length = reach(model[name], config.train.segment_length) if reach else 0
-        if length > longest:
+        if length is not None and length > longest:
             fields = ', '.join(f'{f} = {model[name][f]}' for f in LAYERS[name].lengths)
             faults.append(
                 f'config.model.{name}: reads {length:,} steps back ({fields}), and no episode of '

@@ -14,7 +14,7 @@ from longmem_jax.agents.testing import Tester, in_short
 from longmem_jax.config import saved
 from longmem_jax.devices import sharding
 from longmem_jax.experiment import has_branches, step_flops
-from longmem_jax.memory.registry import LAYERS
+from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.reporting.figures import save
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.writers import METRICS, Writer
@@ -168,7 +168,7 @@ def _warnings(model: Any) -> dict[str, str]:
     """`Plan.warnings` of the layers of `config.model`."""
     of_layers = {
         f'memory/{metric}': f'config.model.{name}: {text}'
-        for name in sorted({*model.attention, *model.feed_forward})
+        for name in sorted(used(model))
         for metric, text in LAYERS[name].warnings.items()
     }
     unread = 'this share of steps is not learned from: raise config.reinforcement.starts'

@@ -14,7 +14,7 @@ from longmem_jax.attention import fused_rules, weight_dropout
 from longmem_jax.attention.rules import NEVER, Rules
 from longmem_jax.attention.weight_dropout import WeightDropout
 from longmem_jax.errors import UsageError
-from longmem_jax.kernels.cpu.attention_products import mix
+from longmem_jax.kernels.attention_products import mix
 
 INSPECTED = 'intermediates'  # the collection that holds a `Look` per attention while it is mutable
 
@@ -44,9 +44,14 @@ def is_inspected(module: nn.Module) -> bool:
     return module.is_mutable_collection(INSPECTED)
 
 
-def record(module: nn.Module, look: Look) -> None:
-    """Adds a look to those of `module`; call it only if `is_inspected(module)`."""
+def record(module: nn.Module, look: Look | None) -> None:
+    """Adds a look to those of `module`, if looks are recorded."""
     module.sow(INSPECTED, 'look', look)
+
+
+def kernels_of(module: nn.Module) -> str:
+    """`kernels` of its settings; 'plain' while looks are recorded."""
+    return 'plain' if is_inspected(module) else module.settings.kernels
 
 
 def attend_in(

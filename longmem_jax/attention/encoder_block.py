@@ -17,45 +17,39 @@ class EncoderBlock(nn.Module):
 
     Attributes:
       settings: model settings shared by all layers.
-      norm: 'layernorm' or 'rmsnorm'.
-      pre_norm: norms before the layers or after the sums.
-      residual_dropout: dropout of what is added to the residual stream.
       dense: fields of the feed-forward layer.
       bias: biases on the projections of attention.
       reader_settings: sizes of a second attention, to slots, that follows the first; None = none.
     """
 
     settings: ModelSettings
-    norm: str
-    pre_norm: bool
-    residual_dropout: float
     dense: Any
     bias: bool
     reader_settings: ModelSettings | None = None
 
     def setup(self):
         epsilon = self.settings.norm_epsilon
-        self.attention_norm = Norm(self.norm, epsilon)
-        self.feed_forward_norm = Norm(self.norm, epsilon)
+        self.attention_norm = Norm(self.settings.norm, epsilon)
+        self.feed_forward_norm = Norm(self.settings.norm, epsilon)
         self.attention = self._attention(self.settings, self.attention_norm)
         if self.reader_settings:
-            self.reader_norm = Norm(self.norm, epsilon)
+            self.reader_norm = Norm(self.settings.norm, epsilon)
             self.reader = self._attention(self.reader_settings, self.reader_norm)
         self.feed_forward = Dense(
             settings=self.settings,
-            normalize=self.feed_forward_norm if self.pre_norm else identity,
+            normalize=self.feed_forward_norm if self.settings.pre_norm else identity,
             shared=None,
             **self.dense,
         )
-        self.drop = nn.Dropout(self.residual_dropout)
+        self.drop = nn.Dropout(self.settings.residual_rate)
 
     def _attention(self, settings: ModelSettings, norm: Norm) -> CrossAttention:
-        normalize = norm if self.pre_norm else identity
+        normalize = norm if self.settings.pre_norm else identity
         return CrossAttention(settings=settings, normalize=normalize, bias=self.bias)
 
     def _add(self, x: jax.Array, y: jax.Array, norm: Norm, train: bool) -> jax.Array:
         x = x + self.drop(y, deterministic=not train)
-        return x if self.pre_norm else norm(x)
+        return x if self.settings.pre_norm else norm(x)
 
     def __call__(
         self,
@@ -78,7 +72,7 @@ class EncoderBlock(nn.Module):
         Returns:
           [batch, n, d_model].
         """
-        others = self.attention_norm(others) if self.pre_norm else others
+        others = self.attention_norm(others) if self.settings.pre_norm else others
         y = self.attention(x, self.attention.source(others, valid), train=train)
         x = self._add(x, y, self.attention_norm, train)
         if slots is not None:

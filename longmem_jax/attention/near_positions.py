@@ -4,7 +4,6 @@ A query is multiplied with the vector of its distance to a key. Nothing is added
 beyond the table have no term.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +11,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.by_distance import lean
 from longmem_jax.contract import ModelSettings
-from longmem_jax.kernels.cpu.attention_products import dot
-from longmem_jax.kernels.cpu.by_distance import lean
+from longmem_jax.kernels.attention_products import dot
 
 
 class NearPositions(nn.Module):
@@ -48,37 +47,11 @@ def whole_segment(queries: jax.Array, table: jax.Array, window: int) -> jax.Arra
     Returns:
       [batch, heads, length, window + length], float32 at least; undefined at distances < 1.
     """
-    return _whole_segment(queries, table, window)
-
-
-def _rows(queries: jax.Array, table: jax.Array, window: int) -> tuple[jax.Array, int]:
-    """The rows of the table that `whole_segment` needs, and the number of columns before theirs."""
     columns = window + queries.shape[2] - 1
     table = table[: min(columns, table.shape[0])].astype(queries.dtype)
-    return table[::-1], columns - table.shape[0]
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _whole_segment(queries: jax.Array, table: jax.Array, window: int) -> jax.Array:
-    rows, before = _rows(queries, table, window)
     # Rows of zeros in the table cost less than columns next to the scores.
-    return lean(dot(queries, jnp.pad(rows, [(before, 2), (0, 0)])))
-
-
-def _whole_forward(queries: jax.Array, table: jax.Array, window: int) -> tuple[jax.Array, Any]:
-    return _whole_segment(queries, table, window), (queries, table)
-
-
-def _whole_backward(window: int, residuals: Any, gradient: jax.Array) -> tuple[jax.Array, ...]:
-    # Not the derivative of the products with rows of zeros, which would be larger.
-    def product(queries: jax.Array, table: jax.Array) -> jax.Array:
-        rows, before = _rows(queries, table, window)
-        return lean(jnp.pad(dot(queries, rows), [(0, 0)] * 3 + [(before, 2)]))
-
-    return jax.vjp(product, *residuals)[1](gradient)
-
-
-_whole_segment.defvjp(_whole_forward, _whole_backward)
+    rows = jnp.pad(table[::-1], [(columns - table.shape[0], 2), (0, 0)])
+    return lean(dot(queries, rows))
 
 
 def at_distances(queries: jax.Array, table: jax.Array, distance: jax.Array) -> jax.Array:

@@ -11,8 +11,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.kernels.cpu.attention_products import NEVER, dot
-from longmem_jax.kernels.cpu.by_distance import moved_bias, moved_scores, skew
+from longmem_jax.attention.by_distance import moved_bias, moved_scores, skew
+from longmem_jax.kernels.attention_products import NEVER, dot
 from longmem_jax.layers.positions import following
 
 __all__ = ['NEVER', 'RelativeTable', 'Rules', 'skew']

@@ -53,72 +53,27 @@ def draw(module: Any, train: bool) -> WeightDropout | None:
     return WeightDropout(module.make_rng('dropout'), rate) if rate else None
 
 
-def factor_by_column(
-    rate: float,
-    keys: jax.Array,
-    scores: jax.Array,
-    size: int,
-    chunk: int,
-    *,
-    newest_first: bool = False,
+def factor_by_number(
+    rate: float, keys: jax.Array, numbers: jax.Array, scores: jax.Array
 ) -> jax.Array:
-    """Dropout of weights as a factor, 0 or 1 / (1 - rate); every size gives a column the same factor.
+    """Dropout of weights as a factor, 0 or 1 / (1 - rate); the same for every column of a number.
 
-    Drawn per lane and in chunks of columns, so that numbers depend neither on how lanes are
-    sharded nor on the size that a device chooses, nor on whether columns are read in blocks.
+    Drawn per lane and column, so that it depends neither on how lanes are sharded nor on the size that a
+    device chooses, nor on whether columns are read in blocks.
 
     Args:
       rate: share of weights dropped.
       keys: random keys [batch].
-      scores: [batch, heads, queries, size + other columns].
-      size: columns of the memory, which come first.
-      chunk: columns drawn together: the smallest size.
-      newest_first: smaller sizes drop the first columns of the memory, not the last.
+      numbers: int32 [columns], different ones.
+      scores: [batch, heads, queries, columns].
 
     Returns:
       Shape and dtype of `scores`.
     """
-    memory = memory_factor(rate, keys, scores[..., :size], chunk)
-    memory = memory[..., ::-1] if newest_first else memory
-    rest = rest_factor(rate, keys, scores[..., size:])
-    return jnp.concatenate([memory, rest], axis=-1)
-
-
-def memory_factor(
-    rate: float, keys: jax.Array, scores: jax.Array, chunk: int, first: int | jax.Array = 0
-) -> jax.Array:
-    """The factor of `factor_by_column` for columns of the memory, from chunk `first` on.
-
-    Args:
-      rate, keys, chunk: as there.
-      scores: [batch, heads, queries, columns] of these columns.
-      first: number of the chunk that begins with the first column, int or int32 scalar.
-
-    Returns:
-      Shape and dtype of `scores`.
-    """
-    heads, queries, columns = scores.shape[1:]
-    numbers = jnp.arange(-(-columns // chunk), dtype=jnp.uint32) + jnp.asarray(first, jnp.uint32)
 
     def draw_lane(key: jax.Array) -> jax.Array:
-        memory, _ = jax.random.split(key)
-        chunks = jax.vmap(lambda number: jax.random.fold_in(memory, number))(numbers)
-        kept = jax.vmap(lambda key: _draw(key, rate, (heads, queries, chunk)))(chunks)
-        return jnp.moveaxis(kept, 0, 2).reshape(heads, queries, -1)[..., :columns]
+        by_column = jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers)
+        draw = lambda key: jax.random.bernoulli(key, 1 - rate, scores.shape[1:3])  # noqa: E731
+        return jnp.moveaxis(jax.vmap(draw)(by_column), 0, 2)
 
     return as_factor(jax.vmap(draw_lane)(keys), rate, scores.dtype)
-
-
-def rest_factor(rate: float, keys: jax.Array, scores: jax.Array) -> jax.Array:
-    """The factor of `factor_by_column` for the other columns, shaped and typed like their `scores`."""
-
-    def draw_lane(key: jax.Array) -> jax.Array:
-        _, rest = jax.random.split(key)
-        return _draw(rest, rate, scores.shape[1:])
-
-    return as_factor(jax.vmap(draw_lane)(keys), rate, scores.dtype)
-
-
-def _draw(key: jax.Array, rate: float, shape: tuple[int, ...]) -> jax.Array:
-    """bool `shape`: which weights are kept."""
-    return jax.random.bernoulli(key, 1 - rate, shape)

@@ -15,7 +15,6 @@ from longmem_jax.config.meanings import first_line, meanings
 from longmem_jax.config.sections import sections
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.models.kinds import KINDS
 from longmem_jax.registry import SUBJECTS
 
 WIDTH = 100
@@ -68,10 +67,9 @@ def configs(folder: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 def memories() -> Iterator[tuple[str, str]]:
     """Every name of `:memory=`, with the first line of the file that it is in."""
-    for owner in (*LAYERS.values(), *KINDS.values()):
-        made = owner.layer if hasattr(owner, 'layer') else owner.model
-        for name in owner.recipes:
-            yield name, first_line(sys.modules[made.__module__].__doc__)
+    for entry in LAYERS.values():
+        for name in entry.recipes:
+            yield name, first_line(sys.modules[entry.layer.__module__].__doc__)
 
 
 def fields(config: Any) -> Iterator[str]:

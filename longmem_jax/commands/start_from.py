@@ -12,6 +12,7 @@ from longmem_jax.data import content
 from longmem_jax.devices import processes
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
+from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.registry import brought
 from longmem_jax.training import checksums
@@ -45,7 +46,9 @@ def first_parameters(experiment: Experiment, initial: Any, say: Callable[[str], 
     source = experiment.config.train.start_from
     if not source:
         return initial
-    growing = KINDS[experiment.config.model.kind].growing
+    model = experiment.config.model
+    growing = KINDS[model.kind].growing
+    growing += tuple(end for name in used(model) for end in LAYERS[name].growing)
     return graft(initial, parameters_of(experiment, say), source, say, growing)
 
 

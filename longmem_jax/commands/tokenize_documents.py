@@ -17,6 +17,7 @@ from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.documents import SPLITS
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
+from longmem_jax.files import own_folder
 from longmem_jax.reporting.progress import Progress
 
 _corpus: Corpus | None = None  # of this worker process
@@ -75,7 +76,7 @@ def _tokenize_split(experiment: Experiment, split: str, workers: int) -> str:
     about = tokenized.about(data, split, tokenizer)
     shards = tokenized.Shards(folder, about, len(corpus))
     with tokenized.written():
-        folder.mkdir(parents=True, exist_ok=True)
+        own_folder(folder)
     numbers = range(len(shards.borders) - 1)
     if min(workers, len(numbers)) == 1:
         tokens = [shards.write(number, corpus) for number in numbers]

@@ -23,7 +23,7 @@ from longmem_jax.experiment import Experiment, step_flops, to_devices, trace_ste
 from longmem_jax.generation import cache
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.text import sample_text
-from longmem_jax.memory.registry import LAYERS
+from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import in_short, show, write_results
 from longmem_jax.reporting.writers import Writer, learning_curve
@@ -284,7 +284,7 @@ def _warnings(model: Any) -> dict[str, str]:
     """`Plan.warnings` of the layers of `config.model`."""
     return {
         f'memory/{metric}': f'config.model.{name}: {text}'
-        for name in sorted({*model.attention, *model.feed_forward})
+        for name in sorted(used(model))
         for metric, text in LAYERS[name].warnings.items()
     }
 

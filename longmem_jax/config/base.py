@@ -40,6 +40,8 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         d_feed_forward=512,  # width inside a dense feed-forward layer
         attention=('transformer_xl',) * 2,  # one name per layer; see memory/registry.py
         feed_forward=('dense',) * 2,  # one name per layer; see memory/registry.py
+        beside=(),  # one attention layer per layer, or '', whose gated output is added; () = none
+        around=(),  # one name per layer, or '', of what stands around the blocks; () = nothing
         transformer_xl=section('transformer_xl', memory_length=128),
         dense=section('dense'),
         norm='layernorm',  # or 'rmsnorm'

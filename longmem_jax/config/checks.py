@@ -15,7 +15,7 @@ from longmem_jax.devices.generators import PRNGS
 from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, nearest, unknown
 from longmem_jax.faults import above, at_least, at_most, between, under
-from longmem_jax.memory.registry import LAYERS
+from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.registry import brought
 
@@ -176,9 +176,9 @@ def prng_faults(config: Any, whom: str = '') -> list[str]:
 def _loss_weights(config: Any) -> list[str]:
     """Faults of auxiliary losses without a weight, and of weights without a loss."""
     model, faults = config.model, []
-    used = {*model.attention, *model.feed_forward} & set(LAYERS) & set(model)
+    layers = set(used(model)) & set(LAYERS) & set(model)
     names, switched_off = set(), set()
-    for layer in used:
+    for layer in layers:
         entry = LAYERS[layer]
         if set(entry.fields()) <= set(model[layer]):
             names.update(entry.losses(model[layer]))

@@ -14,7 +14,7 @@ from longmem_jax.memory.checks import (
     layer_faults,
     size_faults,
 )
-from longmem_jax.memory.registry import ATTENTION, FEED_FORWARD, LAYERS
+from longmem_jax.memory.registry import AROUND, ATTENTION, FEED_FORWARD, LAYERS, used
 from longmem_jax.models import adapted
 from longmem_jax.models.kinds import KINDS
 
@@ -53,10 +53,12 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
         faults += under('config.model.lora', adapted.faults(model.lora))
     faults += _stack(model, 'attention', ATTENTION)
     faults += _stack(model, 'feed_forward', FEED_FORWARD)
-    if not all(isinstance(name, str) for name in (*model.attention, *model.feed_forward)):
+    for place, registry in (('beside', ATTENTION), ('around', AROUND)):
+        faults += _stack(model, place, registry | {'': None}) if len(model[place]) else []
+    if not all(isinstance(name, str) for name in used(model)):
         return faults
     faults += _kind(model, segment_length)
-    for name in sorted({*model.attention, *model.feed_forward} & set(LAYERS)):
+    for name in sorted({*used(model)} & set(LAYERS)):
         faults += _fields(model, name, segment_length)
     return faults + _clusters(model) + ([] if faults else _kernels(model))
 
@@ -65,14 +67,14 @@ def training_faults(model: Any, segment_length: int) -> list[str]:
     """What would keep the layers of a faultless `config.model` from learning, in such segments."""
     return [
         fault
-        for name in sorted({*model.attention, *model.feed_forward})
+        for name in sorted(used(model))
         if (check := LAYERS[name].check_training) is not None
         for fault in under(f'config.model.{name}', check(model[name], model, segment_length))
     ]
 
 
 def _stack(model: Any, name: str, registry: Mapping[str, Any]) -> list[str]:
-    """Faults of `attention` or `feed_forward`, the names of the layers."""
+    """Faults of a stack, such as `attention`: the names of its layers."""
     layers = tuple(model[name])
     if not all(isinstance(layer, str) for layer in layers):
         return [f'config.model.{name} = {layers}: names of layers are needed, one per layer']
@@ -87,7 +89,8 @@ def _stack(model: Any, name: str, registry: Mapping[str, Any]) -> list[str]:
         )
     for layer in sorted(set(layers)):
         if layer not in registry:
-            faults.append(unknown(f'config.model.{name}', layer, sorted(registry)))
+            allowed = sorted(filter(None, registry))
+            faults.append(unknown(f'config.model.{name}', layer, allowed))
     return faults
 
 
@@ -96,29 +99,14 @@ def _kind(model: Any, segment_length: int) -> list[str]:
     if model.kind not in KINDS:
         return [unknown('config.model.kind', model.kind, sorted(KINDS))]
     kind, where = KINDS[model.kind], f'config.model.{model.kind}'
-    faults = _attention_of_kind(model)
     if not kind.fields:
-        return faults
+        return []
     if model.kind not in model:
-        return [*faults, f'{where} is missing: the fields are {", ".join(kind.fields)}']
+        return [f'{where} is missing: the fields are {", ".join(kind.fields)}']
     of_fields = of_section(model[model.kind], kind.fields)
     if not of_fields and set(model.attention) <= set(ATTENTION):
         of_fields = kind.faults(model, segment_length)
-    return faults + under(where, of_fields)
-
-
-def _attention_of_kind(model: Any) -> list[str]:
-    """Faults of attention layers that only one kind of model can use."""
-    setting = f'config.model.attention = {tuple(model.attention)}'
-    faults = [
-        f'{setting}, config.model.kind = {model.kind!r}: {kind.attention!r} needs kind = {name!r}'
-        for name, kind in KINDS.items()
-        if kind.attention in model.attention and name != model.kind
-    ]
-    needed = KINDS[model.kind].attention
-    if needed and set(model.attention) != {needed}:
-        faults.append(f'{setting}: {model.kind!r} needs {needed!r} in all layers')
-    return faults
+    return under(where, of_fields)
 
 
 def _fields(model: Any, name: str, segment_length: int) -> list[str]:
@@ -127,7 +115,7 @@ def _fields(model: Any, name: str, segment_length: int) -> list[str]:
     if name not in model:
         advice = (
             f'to use this memory in all layers: --config=configs/NAME.py:memory={name}'
-            if name in ATTENTION
+            if name not in FEED_FORWARD
             else f'it needs the fields {", ".join(LAYERS[name].fields())}'
         )
         return [f'{where} is missing, though {name!r} is in the stack of layers; {advice}']
@@ -149,8 +137,8 @@ def _kernels(model: Any) -> list[str]:
             f"config.model.kernels = 'fused': is for the kind 'language_model', not {model.kind!r}; use "
             "'plain'"
         ]
-    used = {name: model[name] for name in sorted(set(model.attention))}
-    return under('config.model', kernel_faults(ATTENTION, used, model))
+    layers = {name: model[name] for name in used(model) if name in ATTENTION}
+    return under('config.model', kernel_faults(ATTENTION, layers, model))
 
 
 def _positions(model: Any, segment_length: int) -> list[str]:

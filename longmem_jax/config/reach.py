@@ -4,25 +4,29 @@ from typing import Any
 
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.models.kinds import KINDS
+from longmem_jax.models.stack import around_of, extra_of
 
 
 def carries_vectors(model: Any) -> bool:
-    """Whether the model itself carries vectors, in addition to the states of its layers."""
-    return KINDS[model.kind].carries(model)
+    """Whether what stands around the blocks remembers without limit."""
+    reaches = ((LAYERS[name].reach, model[name]) for name in set(filter(None, model.around)))
+    return any(reach is None or reach(fields, 1) is None for reach, fields in reaches)
 
 
 def reaches(config: Any) -> list[tuple[str, int]] | None:
-    """Attention layers and how many tokens before a segment each can read; None = without limit.
-
-    None is also for models that remember by themselves, in addition to their layers.
-    """
-    model = config.model
-    entries = [LAYERS[name] for name in model.attention]
-    if carries_vectors(model) or any(entry.reach is None for entry in entries):
-        return None
-    segment = config.train.segment_length
-    return [(entry.name, entry.reach(model[entry.name], segment)) for entry in entries]
+    """Layers and how many tokens before a segment each can read; None = without limit."""
+    model, segment, found = config.model, config.train.segment_length, []
+    for around, numbers in around_of(model):
+        extra = sum(extra_of(model, around))
+        names = [stack[i] for stack in (model.attention, model.beside) if stack for i in numbers]
+        for name in filter(None, (around, *names)):
+            entry = LAYERS[name]
+            reach = entry.reach and entry.reach(model[name], segment + extra)
+            if reach is None:
+                return None
+            segments, rest = divmod(reach, segment + extra)  # it holds extra tokens as well
+            found.append((name, segments * segment + min(rest, segment)))
+    return found
 
 
 def too_short(config: Any) -> list[str]:

@@ -6,14 +6,16 @@ of the model and the segment. A config lists only the fields that its experiment
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ml_collections
 
+from longmem_jax.config import hybrids
+from longmem_jax.config.hybrids import is_pattern, names_of
 from longmem_jax.contract import Recipe, Scale
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.memory.registry import LAYERS
+from longmem_jax.memory.registry import ATTENTION, LAYERS, used
 from longmem_jax.models.kinds import KINDS
 
 
@@ -59,8 +61,8 @@ def given(
 def recipes() -> dict[str, Callable[[Scale], Recipe]]:
     """Every name that `:memory=` accepts, with its recipe."""
     by_name = {}
-    for owner in (*LAYERS.values(), *KINDS.values()):
-        by_name |= owner.recipes
+    for entry in LAYERS.values():
+        by_name |= entry.recipes
     return by_name
 
 
@@ -110,7 +112,19 @@ def section(name: str, **changes: Any) -> dict[str, Any]:
     return defaults | changes
 
 
-def use(config: Any, name: str, changes: Given | Recipe | None = None, **sizes: Any) -> None:
+def changes_of(memories: Mapping[str, Any], name: str) -> Any:
+    """What `use` takes as `changes`, from the changes of a config by name of the memory."""
+    if is_pattern(name):
+        return {part: memories[part] for part in set(names_of(name)) & set(memories)}
+    return memories.get(name)
+
+
+def use(
+    config: Any,
+    name: str,
+    changes: Given | Recipe | Mapping[str, Given | Recipe] | None = None,
+    **sizes: Any,
+) -> None:
     """Replaces the memory of the model.
 
     Removes the present memory's sub-configs, auxiliary losses, parameter groups and evaluation
@@ -118,36 +132,74 @@ def use(config: Any, name: str, changes: Given | Recipe | None = None, **sizes: 
 
     Args:
       config: the whole configuration; changed in place.
-      name: one of `recipes()`, or any name for `changes` that name their recipe.
-      changes: changes to the recipe, or another recipe to use instead.
+      name: one of `recipes()`, or any name for `changes` that name their recipe; or a pattern of names
+        and of attention layers, see `hybrids`.
+      changes: changes to the recipe, or another recipe to use instead; of a pattern, by name.
       **sizes: see `scale_of`.
 
     Raises:
-      UsageError: an unknown name, with the nearest; a field that the memory does not have.
+      UsageError: an unknown name, with the nearest; a field that the memory does not have; a pattern
+        whose parts want different values of a setting.
     """
-    known, changes = recipes(), changes or Given()
-    if isinstance(changes, Recipe):
-        recipe, changes = changes, Given()
+    scale, model = scale_of(config, **sizes), config.model
+    if is_pattern(name):
+        names, changes = names_of(name), changes or {}
+        changed = {part: _changed(part, changes.get(part), scale) for part in dict.fromkeys(names)}
+        found = {part: recipe for part, (recipe, _) in changed.items()}
+        recipe = hybrids.join(names, found, model.num_layers)
+        evaluate = {k: v for _, fields in changed.values() for k, v in fields.items()}
     else:
-        source = changes.recipe or name
-        if source not in known:
-            raise UsageError(unknown('memory', source, sorted(known)))
-        recipe = known[source](scale_of(config, **sizes))
-    model = config.model
-    _set_model(model, name, recipe)
-    _set_layers(model, recipe, changes)
-    main = next(iter(recipe.sections))
-    config.evaluate.model = {main: changes.evaluate} if changes.evaluate else {}
+        recipe, evaluate = _changed(name, changes, scale)
+    _set_model(model, recipe)
+    config.evaluate.model = evaluate
     kind_weights = {
         loss: weight
         for loss, weight in config.train.loss_weights.items()
         if loss in KINDS[model.kind].losses
     }
-    weights = recipe.loss_weights if changes.loss_weights is None else changes.loss_weights
-    config.train.loss_weights = kind_weights | weights
-    config.optimizer.groups = recipe.groups if changes.groups is None else changes.groups
-    notes = (f'{name}: {note}' for note in (*recipe.notes, *changes.notes))
-    config.notes = tuple(note for note in notes if holds(note, config))
+    config.train.loss_weights = kind_weights | recipe.loss_weights
+    config.optimizer.groups = recipe.groups
+    config.notes = tuple(note for note in recipe.notes if holds(note, config))
+
+
+def _changed(
+    name: str, changes: Given | Recipe | None, scale: Scale
+) -> tuple[Recipe, dict[str, dict[str, Any]]]:
+    """A recipe with the changes of a config, all stacks in full; and fields by layer in evaluation."""
+    known, changes = recipes(), changes or Given()
+    if isinstance(changes, Recipe):
+        recipe, changes = changes, Given()
+    else:
+        source = changes.recipe or name
+        if source in known:
+            recipe = known[source](scale)
+        elif source in ATTENTION:
+            recipe = Recipe({source: {}})
+        else:
+            raise UsageError(unknown('memory', source, sorted(known)))
+    sections = {layer: section(layer, **fields) for layer, fields in recipe.sections.items()}
+    main, allowed = next(iter(sections)), {field for part in sections.values() for field in part}
+    for field in changes.fields:
+        if field not in allowed:
+            raise UsageError(unknown(f'a field of {main}', field, sorted(allowed)))
+    for fields in sections.values():
+        fields.update({k: v for k, v in changes.fields.items() if k in fields})
+    attention = changes.attention or recipe.attention or (main,) * scale.layers
+    depth, around = len(attention), recipe.around
+    if changes.attention and around:  # another depth: around all of it, as in the recipe
+        around = (around[0],) * depth
+    weights, groups = changes.loss_weights, changes.groups
+    changed = Recipe(
+        sections,
+        attention,
+        changes.feed_forward or recipe.feed_forward or ('dense',) * depth,
+        around,
+        recipe.model,
+        recipe.loss_weights if weights is None else weights,
+        recipe.groups if groups is None else groups,
+        tuple(f'{name}: {note}' for note in (*recipe.notes, *changes.notes)),
+    )
+    return changed, {main: changes.evaluate} if changes.evaluate else {}
 
 
 def holds(note: str, config: Any) -> bool:
@@ -159,41 +211,20 @@ def holds(note: str, config: Any) -> bool:
     return all(any(repr(fields.get(name)) == value for fields in sections) for name, value in named)
 
 
-def _set_model(model: Any, name: str, recipe: Recipe) -> None:
-    """Removes the present memory's sub-configs, and sets the fields of the model itself."""
-    outer = KINDS[model.kind].outer if model.kind in KINDS else ''
-    for other in {*LAYERS, *KINDS} - {'dense', *([model.kind] if outer else [])}:
+def _set_model(model: Any, recipe: Recipe) -> None:
+    """Sets the stacks of layers, their sub-configs and other fields, instead of the present memory's."""
+    keeps = model.kind in KINDS and KINDS[model.kind].keeps
+    for other in {*LAYERS, *KINDS} - {'dense', *([model.kind] if keeps else [])}:
         if other in model:
             del model[other]
-    if outer:  # it gets the memory; its inputs and outputs stay
-        if 'kind' in recipe.model:
-            raise UsageError(
-                f'memory={name}: this is a whole model, not the attention of {outer}; use a memory '
-                'that is an attention layer, such as memory=memsizer.'
-            )
-    else:
+    if not keeps:
         model.kind, model.position = 'language_model', recipe.model.get('position', 'none')
     for field, value in recipe.model.items():
         if field != 'position':
             model[field] = value
-
-
-def _set_layers(model: Any, recipe: Recipe, changes: Given) -> None:
-    """Sets the stacks of layers and the sub-configs of the layers in use."""
-    main = next(iter(recipe.sections))
-    model.attention = changes.attention or recipe.attention or (main,) * model.num_layers
-    model.num_layers = len(model.attention)
-    dense = ('dense',) * model.num_layers
-    model.feed_forward = changes.feed_forward or recipe.feed_forward or dense
-    used = {*model.attention, *model.feed_forward, model.kind}
-    sections = {
-        layer: section(layer, **fields) if layer in LAYERS else fields
-        for layer, fields in recipe.sections.items()
-    }
-    allowed = sorted({field for fields in sections.values() for field in fields})
-    for field in changes.fields:
-        if field not in allowed:
-            raise UsageError(unknown(f'a field of {main}', field, allowed))
-    for layer, fields in sections.items():
-        if layer in used:
-            model[layer] = fields | {k: v for k, v in changes.fields.items() if k in fields}
+    model.num_layers = len(recipe.attention)
+    model.attention, model.feed_forward = recipe.attention, recipe.feed_forward
+    model.beside, model.around = (), recipe.around
+    for layer, fields in recipe.sections.items():
+        if layer in used(model):
+            model[layer] = fields

@@ -115,6 +115,7 @@ def restored(content: Any, where: str) -> ml_collections.ConfigDict:
     if (found := content.pop(CHECKSUM, None)) is not None and found != _checksum(content):
         say(f'Note: {where} was changed after the run wrote it.', sys.stderr)
     _require_packages(content.pop(PACKAGES, {}), where)
+    earlier.require_present(content['model'], where)
     config = base(*(name for name in sections() if name in content))
     expected = config.to_dict()
     layers = earlier.defaults_of(content['model'])

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from longmem_jax.config.recipes import Given, recipes, use
+from longmem_jax.config.hybrids import is_pattern, names_of
+from longmem_jax.config.recipes import Given, changes_of, recipes, use
 from longmem_jax.contract import Recipe
 from longmem_jax.errors import UsageError, unknown
+from longmem_jax.memory.registry import ATTENTION
 
 Variant = Callable[..., None]
 WHICH = '?'  # the argument that asks for what is accepted
@@ -75,7 +77,8 @@ def variant(
     Args:
       config: the full-size configuration; changed in place.
       argument: names separated by commas; `name` or `name=value`, each once. In addition to `variants`,
-        `memory=NAME`: any memory of the library, or one of `memories`.
+        `memory=NAME`: any memory of the library, one of `memories`, or a pattern of these and of
+        attention layers, such as `memory=3*linear+full`.
       memory: the config's default; None = the config accepts no `memory=`.
       memories: by name, changes to the recipe of a memory, or a recipe of the experiment's own; a
         new name is for another version of a memory.
@@ -106,10 +109,12 @@ def variant(
         if 'memory' in typed and not typed['memory']:
             raise UsageError('memory: a value is needed, such as memory=infini.')
         memories = memories or {}
-        name = one_of(
-            'memory', typed.get('memory', memory), sorted({*recipes(), *memories, *others})
-        )
-        put(config, name, memories.get(name), **(scale or {}))
+        name = typed.get('memory', memory)
+        for part in names_of(name) if is_pattern(name) else ():
+            one_of('memory', part, sorted({*recipes(), *memories, *ATTENTION}))
+        if not is_pattern(name):
+            one_of('memory', name, sorted({*recipes(), *memories, *others}))
+        put(config, name, changes_of(memories, name), **(scale or {}))
     return config
 
 

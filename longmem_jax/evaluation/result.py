@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from longmem_jax.memory.registry import LAYERS
+from longmem_jax.memory.registry import FEED_FORWARD, LAYERS, used
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.training.metrics import METRICS
 
@@ -111,10 +111,10 @@ def memory_lengths(model: Any) -> str:
     """Memory lengths of a model by kind and layer type, as text: 'transformer_xl 512'."""
     kinds = [] if model.kind == 'language_model' else [model.kind]
     texts = []
-    for name in (*kinds, *dict.fromkeys((*model.attention, *model.feed_forward))):
+    for name in (*kinds, *used(model)):
         labels = (LAYERS.get(name) or KINDS[name]).lengths
         lengths = [f'{label}{model[name][field]}' for field, label in labels.items()]
-        if lengths or name in model.attention or name in kinds:
+        if lengths or name not in FEED_FORWARD:
             texts.append(' '.join([name, *lengths]))
     return ', '.join(texts)
 

@@ -12,6 +12,7 @@ import ml_collections
 
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.parameters import abstract_parameters, unbox
+from longmem_jax.models.stack import longest_of
 
 
 def has_cache(config: Any) -> bool:
@@ -25,7 +26,8 @@ def for_texts(model: nn.Module, longest: int) -> nn.Module:
     if not has_cache(model.config):
         return model
     # What is read before the segment of the last token.
-    tokens = max(longest - 1, 0) // model.segment_length * model.segment_length
+    length = model.segment_length
+    tokens = max(longest - 1, 0) // length * longest_of(model.config, length)
     # `as_configdict` is no copy: a change of it would be one of the model, which programs are kept by.
     config = model.config.to_dict() | {'cache_tokens': max(tokens, 1)}
     return model.clone(config=ml_collections.FrozenConfigDict(config))

@@ -28,6 +28,7 @@ from longmem_jax.hosts.model_fields import attributes_of, differences, model_of
 from longmem_jax.hosts.patterns import pattern
 from longmem_jax.hosts.tables import TABLE
 from longmem_jax.hosts.tensor_files import DTYPES, INDEX, WHOLE
+from longmem_jax.memory.registry import used
 from longmem_jax.untrusted import json_file
 
 SHARD_BYTES = 5 << 30
@@ -264,10 +265,8 @@ def model_card(
       step: training steps.
       results: content of a run's `results.json`.
     """
-    stacks = (model.attention, model.feed_forward)
-    memories = sorted(
-        {*model.attention, *model.feed_forward} - {'full', 'sliding', 'local', 'dense'}
-    )
+    stacks = (model.attention, model.feed_forward, model.beside, model.around)
+    memories = sorted({*used(model)} - {'full', 'sliding', 'local', 'dense'})
     lines = ['---', 'library_name: longmem_jax', 'tags: [longmem_jax, long-context]']
     if base_model:
         lines.append(f'base_model: {json.dumps(base_model)}')

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from longmem_jax.config.base import base
+from longmem_jax.config.hybrids import is_pattern
 from longmem_jax.config.recipes import Given, recipes, scale_of, section
 from longmem_jax.contract import Graft, Recipe
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.hosts import hosts, model_fields
-from longmem_jax.memory.registry import ATTENTION, LAYERS
+from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.stack import context_of, has_table
 
 # GPT-2 small, for a model of its shape that is trained from the start.
@@ -40,8 +41,8 @@ def grafts() -> Mapping[str, Graft]:
     """Names for `graft` to how they take the place of a layer."""
     named, scale = {}, scale_of(base())
     for name, recipe in sorted(recipes().items()):
-        entry = LAYERS.get(_main(recipe(scale)))
-        if entry is None or entry.graft is None:
+        entry = LAYERS[_main(recipe(scale))]
+        if entry.graft is None:
             continue
         if not entry.graft.recipes or name in entry.graft.recipes:
             named[name] = entry.graft
@@ -102,6 +103,7 @@ def graft(
     *,
     layers: Sequence[int] = (),
     rotary: bool = False,
+    beside: bool = False,
     changes: Given | None = None,
     **sizes: Any,
 ) -> None:
@@ -116,6 +118,7 @@ def graft(
       name: one of `grafts()`.
       layers: where, from 0; () = where the memory's recipe has it, usually everywhere.
       rotary: rotary positions replace those in the embeddings.
+      beside: the memory stands beside the attention of the host, through a gate that begins at 0.
       changes: to the recipe of the memory; its layers are not used.
       **sizes: see `recipes.scale_of`.
 
@@ -125,26 +128,33 @@ def graft(
     """
     model, changes = config.model, changes or Given()
     known = grafts()
+    if is_pattern(name):
+        raise UsageError(f'memory={name}: a host gets one memory; layers=0-5 says in which layers.')
     if (changes.recipe or name) not in known:
-        others = 'memories that are whole models cannot be put into a host'
+        others = 'the others cannot be put into a host'
         raise UsageError(f'{unknown("memory", name, sorted(known))}; {others}.')
     recipe = recipes()[changes.recipe or name](scale_of(config, **sizes))
     main = _main(recipe)
-    _require_plain(model, name, 'attention' if main in ATTENTION else 'feed_forward')
+    stands = LAYERS[main].place
+    if beside and stands != 'attention':
+        raise UsageError(f'memory={name},beside: is for attention layers, and {main} is none.')
+    stands = 'beside' if beside else stands
+    _require_plain(model, name, 'feed_forward' if stands == 'feed_forward' else 'attention')
     replaced = rotary and model.position != 'none'
     if replaced:
         _replace_positions(model)
     place, position = LAYERS[main].graft, _position(model)
     own = place.fields(scale_of(config, **sizes), position)
     chosen = _chosen(model, recipe, main, tuple(layers))
-    if main in ATTENTION:
-        _keep_others(model, chosen, config.train.segment_length)
-        model.attention = _with(model.attention, chosen, main)
-    else:
-        model.feed_forward = _with(model.feed_forward, chosen, main)
+    if stands != 'feed_forward':
+        replaces = chosen if stands == 'attention' else ()
+        _keep_others(model, replaces, config.train.segment_length)
+        if beside and main in model.attention:
+            raise UsageError(f'memory={name},beside: the host has this attention by itself.')
+    stack = tuple(model[stands]) or ('',) * model.num_layers
+    model[stands] = _with(stack, chosen, main)
     fields = section(main, **recipe.sections[main] | own | changes.fields)
-    used = {*model.attention, *model.feed_forward}
-    for other in set(LAYERS) & set(model) - used:
+    for other in set(LAYERS) & set(model) - {*used(model)}:
         del model[other]
     model[main] = fields
     weights = recipe.loss_weights if changes.loss_weights is None else changes.loss_weights
@@ -153,10 +163,12 @@ def graft(
     groups = (*recipe.groups, *place.groups(position))
     config.optimizer.groups = groups if changes.groups is None else changes.groups
     how = known[changes.recipe or name]
-    begins = 'is exactly the host' if how.exact and not replaced else 'is not yet the host'
+    exact = (how.exact or beside) and not replaced
+    begins = 'is exactly the host' if exact else 'is not yet the host'
     begins += ', whose positions were replaced' if replaced else ''
+    kept = 'a gate at 0 beside its attention' if beside else how.how
     config.notes = (
-        f'{name}: with an empty memory the model {begins}: {how.how}; positions of the memory: '
+        f'{name}: with an empty memory the model {begins}: {kept}; positions of the memory: '
         f'{how.positions}',
         *changes.notes,
     )
@@ -219,8 +231,8 @@ def numbers(layers: str, num_layers: int) -> tuple[int, ...]:
 
 
 def _main(recipe: Recipe) -> str:
-    """The layer type that is the memory; '' where a whole model is."""
-    return '' if 'kind' in recipe.model else next(iter(recipe.sections))
+    """The layer type that is the memory."""
+    return next(iter(recipe.sections))
 
 
 def _position(model: Any) -> str:
@@ -232,7 +244,8 @@ def _position(model: Any) -> str:
 
 
 def _is_plain(model: Any) -> bool:
-    return all({*model[kind]} <= OWN_LAYERS[kind] for kind in OWN_LAYERS)
+    own = all({*model[kind]} <= OWN_LAYERS[kind] for kind in OWN_LAYERS)
+    return own and not any((*model.beside, *model.around))
 
 
 def _require_plain(model: Any, name: str, kind: str) -> None:
@@ -258,7 +271,8 @@ def _chosen(model: Any, recipe: Recipe, main: str, layers: tuple[int, ...]) -> t
     """Where the memory goes."""
     if layers:
         return layers
-    stack = recipe.attention if main in ATTENTION else recipe.feed_forward
+    places = dict(attention=recipe.attention, feed_forward=recipe.feed_forward)
+    stack = places.get(LAYERS[main].place)  # around: all layers, whatever the recipe's depth is
     return tuple(i for i in range(model.num_layers) if not stack or stack[i] == main)
 
 

@@ -8,12 +8,16 @@ from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.hosts import hosts
 from longmem_jax.hosts.model_fields import differences
+from longmem_jax.memory.registry import used
 from longmem_jax.models.kinds import KINDS
 
 # Fields in which a model may differ from the host that it begins with: what a memory needs.
 OF_MEMORY = frozenset(
-    ('attention', 'feed_forward', 'position', 'num_positions', 'positions_restart', 'token_shift')
-)
+    (
+        'attention', 'feed_forward', 'beside', 'around', 'position', 'num_positions',
+        'positions_restart', 'token_shift',
+    )
+)  # fmt: skip
 
 
 def parameters(experiment: Experiment, source: str, say: Callable[[str], None]) -> Any:
@@ -24,7 +28,7 @@ def parameters(experiment: Experiment, source: str, say: Callable[[str], None]) 
     """
     host, model = hosts.find(source), experiment.config.model
     replaced = {*host.plain.attention, *host.plain.feed_forward} - {*model.feed_forward}
-    added = {*model.attention, *model.feed_forward} - {*host.plain.feed_forward}
+    added = {*used(model)} - {*host.plain.feed_forward}
     beyond = KINDS[model.kind].beyond_host
     differing = differences(host.plain, model, skip=OF_MEMORY | replaced | added | beyond)
     if differing:

@@ -66,9 +66,6 @@ class TextEncoder(nn.Module):
         self.block = [
             EncoderBlock(
                 settings=settings,
-                norm=config.norm,
-                pre_norm=config.pre_norm,
-                residual_dropout=rate(config, 'residual_dropout'),
                 dense=dict(config.dense),
                 bias=False,
             )

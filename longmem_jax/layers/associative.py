@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.layers import feature_maps, triangular
+from longmem_jax.layers.triangular import product
 
 RULES = ('linear', 'delta', 'delta_sequential')
 HIGHEST = jax.lax.Precision.HIGHEST  # accelerators would round float32 to bfloat16 or TF32
@@ -31,11 +32,11 @@ FEATURES = {
 
 @flax.struct.dataclass
 class Pairs:
-    """All pairs of one layer, per lane (batch row) and head.
+    """All pairs of one memory; lanes (batch rows) and heads may stand in front.
 
     Attributes:
-      matrix: M, float32 [batch, heads, d_key, d_value].
-      normalizer: z, float32 [batch, heads, d_key], the sum of all keys' features.
+      matrix: M, float32 [..., d_key, d_value].
+      normalizer: z, float32 [..., d_key], the sum of all keys' features.
       rest: what rounding has cut off both sums so far, in arrays like them, for memories that grow
         without end; None = a memory that is short or forgets. Reads do not need it.
     """
@@ -45,19 +46,9 @@ class Pairs:
     rest: 'Pairs | None' = None
 
 
-def empty(
-    batch: int,
-    heads: int,
-    d_key: int,
-    d_value: int,
-    dtype: Any = jnp.float32,
-    *,
-    endless: bool = False,
-) -> Pairs:
-    """A memory without pairs: zeros in both arrays; `endless` = with a `rest`."""
-    pairs = Pairs(
-        jnp.zeros((batch, heads, d_key, d_value), dtype), jnp.zeros((batch, heads, d_key), dtype)
-    )
+def empty(*shape: int, dtype: Any = jnp.float32, endless: bool = False) -> Pairs:
+    """A memory without pairs: zeros; `endless` = with a `rest`. `shape` is that of the matrix."""
+    pairs = Pairs(jnp.zeros(shape, dtype), jnp.zeros(shape[:-1], dtype))
     return pairs.replace(rest=jax.tree.map(jnp.copy, pairs)) if endless else pairs
 
 
@@ -113,19 +104,19 @@ def read(
 
     Args:
       pairs: the memory.
-      features: [batch, heads, ..., n, d_key], feature maps of queries, in the dtype of the memory.
+      features: [..., n, d_key], feature maps of queries, in the dtype of the memory.
       normalizer: 'sum' divides by the similarity to all keys, 'none' does not.
       guard: see `divide`.
       epsilon: above 0.
 
     Returns:
-      [batch, heads, ..., n, d_value]; zeros where the memory is empty.
+      [..., n, d_value]; zeros where the memory is empty.
     """
-    retrieved = jnp.einsum('bh...nk,bhkv->bh...nv', features, pairs.matrix, precision=HIGHEST)
+    retrieved = product(features, pairs.matrix)
     if normalizer == 'none':
         return retrieved
-    weight = jnp.einsum('bh...nk,bhk->bh...n', features, pairs.normalizer, precision=HIGHEST)
-    return divide(retrieved, weight[..., None], guard, epsilon)
+    weight = product(features, pairs.normalizer[..., None])
+    return divide(retrieved, weight, guard, epsilon)
 
 
 def write(
@@ -141,19 +132,17 @@ def write(
 
     Args:
       pairs: the memory before.
-      features: [batch, heads, n, d_key], feature maps of keys; zeros at padding.
-      values: [batch, heads, n, d_value].
+      features: [..., n, d_key], feature maps of keys; zeros at padding.
+      values: [..., n, d_value].
       rule: 'linear' adds values; 'delta' adds their difference from what the memory returns, with
         the memory as it was before the segment for all tokens; 'delta_sequential' does so token
         by token (in parallel, by `triangular.solve_unit_lower`), for `normalizer='none'`.
       normalizer, guard, epsilon: see `read`.
     """
-    values = values.astype(features.dtype)
+    values, transposed = values.astype(features.dtype), jnp.swapaxes(features, -1, -2)
     if rule != 'linear':
         values = values - read(pairs, features, normalizer, guard, epsilon)
     if rule == 'delta_sequential':
         # Token t must subtract what tokens before it added: (1 + strictly lower(K K^T)) U = V.
-        overlap = jnp.einsum('bhik,bhjk->bhij', features, features, precision=HIGHEST)
-        values = triangular.solve_unit_lower(overlap, values)
-    written = jnp.einsum('bhnk,bhnv->bhkv', features, values, precision=HIGHEST)
-    return add(pairs, Pairs(written, features.sum(axis=2)))
+        values = triangular.solve_unit_lower(product(features, transposed), values)
+    return add(pairs, Pairs(product(transposed, values), features.sum(axis=-2)))

@@ -287,7 +287,7 @@ def _rounded(array: jax.Array) -> jax.Array:
     return jax.lax.reduce_precision(array.astype(jnp.float32), like.nexp, like.nmant)
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def _as_taken(logits: jax.Array, targets: jax.Array, values: jax.Array) -> jax.Array:
     """`values`, [batch, n], with the derivatives of `logits[..., targets]`, which they are equal to.
 
@@ -298,22 +298,14 @@ def _as_taken(logits: jax.Array, targets: jax.Array, values: jax.Array) -> jax.A
     return values
 
 
-def _as_taken_forward(
-    logits: jax.Array, targets: jax.Array, values: jax.Array
-) -> tuple[jax.Array, Any]:
+@_as_taken.defjvp
+def _as_taken_derivative(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    logits, targets, values = primals
+    tokens = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
+    is_target = tokens == targets[..., None]
+    moved = jnp.where(is_target, tangents[0], jnp.zeros_like(tangents[0])).sum(axis=-1)
     # Not `values` themselves: a second derivative would miss that they depend on the logits.
-    out = _as_taken(logits, targets, values)
-    return out, (targets, jnp.zeros((0, logits.shape[-1]), logits.dtype))
-
-
-def _as_taken_backward(residuals: Any, gradient: jax.Array) -> tuple[jax.Array, None, jax.Array]:
-    targets, like = residuals
-    is_target = jnp.arange(like.shape[1], dtype=targets.dtype) == targets[..., None]
-    to_logits = jnp.where(is_target, gradient[..., None].astype(like.dtype), 0)
-    return to_logits, None, jnp.zeros_like(gradient)
-
-
-_as_taken.defvjp(_as_taken_forward, _as_taken_backward)
+    return _as_taken(logits, targets, values), moved.astype(values.dtype)
 
 
 def _is_likeliest(logits: jax.Array, logit: jax.Array, targets: jax.Array) -> jax.Array:

@@ -73,16 +73,16 @@ def random_fourier(x: jax.Array, matrices: jax.Array, tau: float) -> jax.Array:
     """0.1 [sin(W u), cos(W u)] of unit vectors u (Peng et al., 2021, as released).
 
     Args:
-      x: [batch, heads, n, head_dim].
+      x: [..., heads, n, head_dim].
       matrices: [heads, size, head_dim], already times the learned sigma, if any.
       tau: temperature.
 
     Returns:
-      [batch, heads, n, 2 size].
+      [..., heads, n, 2 size].
     """
     length = jnp.sqrt(jnp.sum(x * x, axis=-1, keepdims=True) + jnp.asarray(1e-30, x.dtype))
     unit = x / (length + jnp.asarray(1e-3, x.dtype))
-    angles = jnp.einsum('bhnd,hkd->bhnk', unit, matrices.astype(x.dtype) / tau)
+    angles = jnp.einsum('...hnd,hkd->...hnk', unit, matrices.astype(x.dtype) / tau)
     return FOURIER_SCALE * jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
@@ -90,13 +90,14 @@ def learned(x: jax.Array, matrices: jax.Array, bias: jax.Array, tau: float) -> j
     """relu(W x + b) (Kasai et al., 2021, T2R).
 
     Args:
-      x: [batch, heads, n, head_dim].
+      x: [..., heads, n, head_dim].
       matrices: [heads, size, head_dim].
       bias: [heads, size].
       tau: divides the matrices.
 
     Returns:
-      [batch, heads, n, size].
+      [..., heads, n, size].
     """
-    mixed = jnp.einsum('bhnd,hkd->bhnk', x, matrices.astype(x.dtype) / tau)
-    return jax.nn.relu(mixed + bias.astype(x.dtype)[None, :, None])
+    mixed = jnp.einsum('...hnd,hkd->...hnk', x, matrices.astype(x.dtype) / tau)
+    shape = (1,) * (x.ndim - 3) + (bias.shape[0], 1, bias.shape[1])
+    return jax.nn.relu(mixed + bias.astype(x.dtype).reshape(shape))

@@ -2,15 +2,14 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
 
 from longmem_jax.contract import Entry, ModelSettings, NoState
 from longmem_jax.faults import one_of
-from longmem_jax.kernels.cpu import rows_product
-from longmem_jax.layers import initializers
+from longmem_jax.layers import initializers, rows_product
 from longmem_jax.segment import Aux, Segment, no_aux
 
 # name -> (activation, gated): a gated layer multiplies the activation by a second projection.
@@ -35,6 +34,8 @@ class Dense(nn.Module):
       activation: 'relu', 'gelu' (by tanh), 'gelu_exact', 'swiglu' or 'geglu'.
       bias: whether the linear maps have biases.
     """
+
+    takes_starts: ClassVar[bool] = True
 
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
@@ -93,4 +94,4 @@ class Dense(nn.Module):
         return state
 
 
-ENTRY = Entry(name='dense', layer=Dense, check=check, toy={})
+ENTRY = Entry(name='dense', place='feed_forward', layer=Dense, check=check, toy={})

@@ -25,13 +25,13 @@ NAME = 'lora'
 
 
 def _into_heads(x: jax.Array, parts: dict[str, jax.Array]) -> jax.Array:
-    """[batch, length, d_model] to [batch, heads, length, head_dim]."""
-    return jnp.einsum('blr,rhk->bhlk', x @ parts['a'], parts['b'])
+    """[..., length, d_model] to [..., heads, length, head_dim]."""
+    return jnp.einsum('...lr,rhk->...hlk', x @ parts['a'], parts['b'])
 
 
 def _out_of_heads(x: jax.Array, parts: dict[str, jax.Array]) -> jax.Array:
-    """[batch, heads, length, head_dim] to [batch, length, d_model]."""
-    return jnp.einsum('bhlk,hkr->blr', x, parts['a']) @ parts['b']
+    """[..., heads, length, head_dim] to [..., length, d_model]."""
+    return jnp.einsum('...hlk,hkr->...lr', x, parts['a']) @ parts['b']
 
 
 def _dense(x: jax.Array, parts: dict[str, jax.Array]) -> jax.Array:

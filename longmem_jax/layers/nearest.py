@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.kernels.cpu.attention_products import NEVER
+from longmem_jax.kernels.attention_products import NEVER
 from longmem_jax.kernels.cpu.top_k import top_k
 from longmem_jax.layers.ring import Rows, on_devices
 

@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
-from longmem_jax.kernels.cpu.rows_product import rows_times
 from longmem_jax.layers import initializers
 from longmem_jax.layers.norms import Norm
+from longmem_jax.layers.rows_product import rows_of_a_lane_times, rows_times
 
 
 class HeadsIn(nn.Module):
-    """[batch, length, d_model] to [batch, num_heads, length, head_dim].
+    """[..., length, d_model] to [..., num_heads, length, head_dim].
 
     Attributes:
       num_heads, head_dim: sizes of the result.
@@ -42,24 +42,27 @@ class HeadsIn(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Projects `x` [batch, length, d_model] to [batch, num_heads, length, head_dim]."""
+        """Projects `x` [..., length, d_model] to [..., num_heads, length, head_dim]."""
         width = x.shape[-1]
         init = nn.with_logical_partitioning(self.kernel_init, ('embed', self.axis, 'head_dim'))
         kernel = self.param('kernel', init, (width, self.num_heads, self.head_dim))
         flat = kernel.astype(self.dtype).reshape(width, -1)
-        projected = rows_times(x.astype(self.dtype), flat, self.precision)
+        times = rows_times if x.ndim > 2 else rows_of_a_lane_times
+        projected = times(x.astype(self.dtype), flat, self.precision)
         projected = projected.reshape(*x.shape[:-1], self.num_heads, self.head_dim)
         if self.bias:
             zeros = nn.with_logical_partitioning(nn.initializers.zeros, (self.axis, 'head_dim'))
             bias = self.param('bias', zeros, (self.num_heads, self.head_dim))
-            projected = projected + bias.astype(self.dtype)[None, None]
+            projected = projected + bias.astype(self.dtype).reshape(
+                (1,) * (x.ndim - 1) + bias.shape
+            )
         if self.norm != 'none':
             projected = Norm(self.norm, self.epsilon, name='norm')(projected)
-        return jnp.swapaxes(projected, 1, 2)
+        return jnp.swapaxes(projected, -3, -2)
 
 
 class HeadsOut(nn.Module):
-    """[batch, num_heads, length, head_dim] to [batch, length, d_model].
+    """[..., num_heads, length, head_dim] to [..., length, d_model].
 
     Attributes:
       d_model: width of the result.
@@ -77,16 +80,18 @@ class HeadsOut(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Projects `x` [batch, num_heads, length, head_dim] to [batch, length, d_model]."""
-        _, heads, _, head_dim = x.shape
+        """Projects `x` [..., num_heads, length, head_dim] to [..., length, d_model]."""
+        heads, length, head_dim = x.shape[-3:]
         init = nn.with_logical_partitioning(self.kernel_init, (self.axis, 'head_dim', 'embed'))
         kernel = self.param('kernel', init, (heads, head_dim, self.d_model))
         flat = kernel.astype(self.dtype).reshape(-1, self.d_model)
-        by_position = jnp.swapaxes(x.astype(self.dtype), 1, 2)
-        y = rows_times(by_position.reshape(*by_position.shape[:2], -1), flat)
+        by_position = jnp.swapaxes(x.astype(self.dtype), -3, -2)
+        times = rows_times if x.ndim > 3 else rows_of_a_lane_times
+        y = times(by_position.reshape(*x.shape[:-3], length, -1), flat, None)
         if self.bias:
             zeros = nn.with_logical_partitioning(nn.initializers.zeros, ('embed',))
-            y = y + self.param('bias', zeros, (self.d_model,)).astype(self.dtype)[None, None]
+            bias = self.param('bias', zeros, (self.d_model,)).astype(self.dtype)
+            y = y + bias.reshape((1,) * (y.ndim - 1) + bias.shape)
         return y
 
 

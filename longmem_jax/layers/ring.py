@@ -216,14 +216,24 @@ def _places(ring: Rows, length: int, capacity: int, base: Any) -> list[tuple[jax
     return [(first, base + first - position), (start, (base - position) % capacity)]
 
 
-def write(ring: Rows, keys: jax.Array, values: jax.Array, num_valid: jax.Array) -> Rows:
+def write(
+    ring: Rows,
+    keys: jax.Array,
+    values: jax.Array,
+    num_valid: jax.Array,
+    after: jax.Array | None = None,
+) -> Rows:
     """Writes the first `num_valid` (int32 [batch]) of `keys` and `values` over the oldest entries.
 
     Args:
       ring: the entries.
       keys, values: [batch, heads, n, width].
       num_valid: if more than the size of the ring, the last ones are kept.
+      after: [batch, ...], a result read from the ring: once it is computed, the ring is written in
+        place, where it would be copied otherwise. None = no such result.
     """
+    if after is not None:
+        ring = once_read(ring, after)
     capacity, length = ring.rows_keys.shape[2], keys.shape[2]
 
     def write_shard(ring: Rows, per_row: Any, base: Any) -> Rows:

@@ -91,102 +91,34 @@ def bound(function: Callable[..., Any], **values: Any) -> Bound:
     return Bound(function, tuple(sorted(values.items())))
 
 
-def unchanged(differentiable: Any) -> Any:
-    """For `switch`: there is nothing to prepare."""
-    return differentiable
+def switch(read: Bound, sizes: tuple[int, ...], needed: jax.Array, *operands: Any) -> Any:
+    """`read(size, *operands)` with the smallest size that holds `needed`.
 
-
-def switch(
-    read: Bound,
-    sizes: tuple[int, ...],
-    needed: jax.Array,
-    non_differentiable: Any,
-    differentiable: Any,
-    prepare: Callable[[Any], Any] = unchanged,
-) -> Any:
-    """`read(size, non_differentiable, differentiable)` with the smallest size that holds `needed`.
-
-    The chosen branch is recomputed in the backward pass: only its arguments are kept.
+    The chosen branch is computed again in the backward pass: only its operands are kept.
 
     Args:
       read: of `bound`; its results have the same shapes for every size. A function that holds arrays of
         its own would leave them in a program that is kept.
       sizes: static, increasing.
       needed: int32 scalar.
-      non_differentiable: pytree that no gradient flows to.
-      differentiable: pytree of floats that gradients flow to.
-      prepare: makes of `differentiable` what `read` is given: what is the same for every size, so
-        that it is compiled once. Pure, as `bound` asks for; computed again in the backward pass, too.
+      *operands: pytrees of arrays. Detach those that need no gradient (`jax.lax.stop_gradient`).
 
     Returns:
       The result of `read`.
     """
     if len(sizes) == 1:
-        return read(sizes[0], non_differentiable, prepare(differentiable))
-    index = smallest(sizes, needed)
-    return _run(read, prepare, sizes, index, non_differentiable, differentiable)
+        return read(sizes[0], *operands)
+    return _one_of(read, sizes, smallest(sizes, needed), *operands)
 
 
-# The two functions below are programs of their own, which JAX keeps and reuses where the static
-# arguments are equal and the others have the same shapes: in the other layers of a model.
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _run(
-    read: Bound,
-    prepare: Callable[[Any], Any],
-    sizes: tuple[int, ...],
-    index: jax.Array,
-    non_differentiable: Any,
-    differentiable: Any,
-) -> Any:
-    return _one_of(read, sizes, index, non_differentiable, prepare(differentiable))
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _gradient(
-    read: Bound,
-    prepare: Callable[[Any], Any],
-    sizes: tuple[int, ...],
-    index: jax.Array,
-    non_differentiable: Any,
-    differentiable: Any,
-    gradient: Any,
-) -> Any:
-    prepared, pull_prepared = jax.vjp(prepare, differentiable)
-    pull = bound(_pull, read=read)
-    to_prepared = _one_of(pull, sizes, index, non_differentiable, prepared, gradient)
-    return pull_prepared(to_prepared)[0]
-
-
-def _forward(*arguments: Any) -> tuple[Any, Any]:
-    return _run(*arguments), arguments[3:]
-
-
-def _backward(
-    read: Bound,
-    prepare: Callable[[Any], Any],
-    sizes: tuple[int, ...],
-    residuals: Any,
-    gradient: Any,
-) -> tuple[Any, ...]:
-    return None, None, _gradient(read, prepare, sizes, *residuals, gradient)
-
-
-_run.defvjp(_forward, _backward)
-
-
-def _pull(size: int, non_differentiable: Any, differentiable: Any, gradient: Any, *, read: Bound):
-    """The gradient of `differentiable`, from that of the result of `read`."""
-
-    def of_differentiable(differentiable: Any) -> Any:
-        return read(size, non_differentiable, differentiable)
-
-    return jax.vjp(of_differentiable, differentiable)[1](gradient)[0]
-
-
+# A program of its own, which JAX keeps and reuses where the static arguments are equal and the others
+# have the same shapes: in the other layers of a model. Its derivatives are, too.
+@functools.partial(jax.jit, static_argnums=(0, 1))
 def _one_of(function: Bound, sizes: tuple[int, ...], index: jax.Array, *operands: Any) -> Any:
     """`function(size, *operands)` with the size number `index`."""
-    branches = [functools.partial(function, size) for size in sizes]
+    branches = [
+        jax.checkpoint(functools.partial(function, size), prevent_cse=False) for size in sizes
+    ]
     with jax.named_scope(label(sizes)):
         return jax.lax.switch(index, branches, *operands)
 
@@ -219,41 +151,27 @@ def per_device(function: Callable[[Any, Any], Any], params: Any, rows: Any) -> A
 
 
 def read_memory(
-    read: Bound,
-    sizes: tuple[int, ...],
-    needed: jax.Array,
-    params: Any,
-    inputs: dict[str, Any],
-    constants: dict[str, Any],
-    prepare: Callable[[Any], Any] = unchanged,
+    read: Bound, sizes: tuple[int, ...], needed: jax.Array, params: Any, rows: Any
 ) -> Any:
     """Reads the used part of a memory, on every device for its own batch rows.
 
     Args:
-      read: `(size, params, rows) -> results`, pure; `rows` holds `inputs` and `constants` by name.
-        Results are [batch, ...], of the same shapes for every size.
+      read: `(size, params, rows) -> results`, pure. Results are [batch, ...], of the same shapes for
+        every size.
       sizes: static, increasing.
       needed: int32 [batch], number of entries of the memory that each row needs.
-      params: pytree of floats that all rows share; gradients flow to it.
-      inputs: name to a pytree of floats, every leaf [batch, ...]; gradients flow to it.
-      constants: name to a pytree, every leaf [batch, ...]; no gradient flows to it.
-      prepare: makes of `(params, inputs)` those that `read` is given; see `switch`.
+      params: pytree that all rows share.
+      rows: pytree, every leaf [batch, ...].
 
     Returns:
       The result of `read` for the smallest size that holds what the device's rows need.
     """
-    read_size = bound(_read_size, read=read)
 
     def on_device(params: Any, rows: Any) -> Any:
-        needed, inputs, constants = rows
-        return switch(read_size, sizes, needed.max(), constants, (params, inputs), prepare)
+        needed, rows = rows
+        return switch(read, sizes, needed.max(), params, rows)
 
-    return per_device(on_device, params, (needed, inputs, constants))
-
-
-def _read_size(size: int, constants: dict[str, Any], differentiable: Any, *, read: Bound) -> Any:
-    params, inputs = differentiable
-    return read(size, params, constants | inputs)
+    return per_device(on_device, params, (needed, rows))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

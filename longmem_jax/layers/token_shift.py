@@ -6,6 +6,7 @@ small model of bytes does no better than a table of byte pairs.
 The models of the papers have no shift: they read words, with many layers.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -16,6 +17,104 @@ from longmem_jax.contract import ModelSettings
 
 # The number of earlier vectors that each kind sees.
 EARLIER = {'none': 0, 'half': 1, 'convolution': 3}
+
+
+def mixed(
+    mix: Callable[[list[jax.Array]], jax.Array],
+    x: jax.Array,
+    recent: jax.Array,
+    count: jax.Array,
+    start: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Mixes the next vectors of a sequence with those before them in their document.
+
+    Args:
+      mix: of `earlier + 1` arrays [..., n, width], the vectors `earlier` before, ..., and the vectors
+        themselves; zeros before the begin of a document.
+      x: [batch, ..., n, width].
+      recent: [batch, ..., earlier, width], the vectors just before them, as returned; at first zeros.
+      count: int32 [batch], the first `count` vectors of `x` are tokens, the others padding.
+      start: bool [batch, n], a document begins with this vector; None = with none.
+
+    Returns:
+      Mixed vectors, like `x`, and the vectors just before the next ones.
+    """
+    earlier, n = recent.shape[-2], x.shape[-2]
+
+    def lane(x: jax.Array, recent: jax.Array, count: jax.Array, start: jax.Array | None) -> Any:
+        joined = jnp.concatenate([recent.astype(x.dtype), x], axis=-2)
+        views = [jax.lax.slice_in_dim(joined, i, i + n, axis=-2) for i in range(earlier + 1)]
+        last = jax.lax.dynamic_slice_in_dim(joined, count, earlier, joined.ndim - 2)
+        if start is not None:
+            document = jnp.pad(jnp.cumsum(start, dtype=jnp.int32), (earlier, 0))
+
+            def kept(array: jax.Array, same: jax.Array) -> jax.Array:
+                shape = (1,) * (array.ndim - 2) + (-1, 1)
+                return jnp.where(same.reshape(shape), array, jnp.zeros_like(array))
+
+            views = [
+                kept(view, document[i : i + n] == document[earlier:])
+                for i, view in enumerate(views)
+            ]
+            of_last = jax.lax.dynamic_slice_in_dim(document, count, earlier)
+            # A start behind the last token, at padding, resets what follows.
+            last = kept(last, of_last == document[-1])
+        return mix(views), last
+
+    y, last = jax.vmap(lane)(x, recent, count, start)
+    return y, last.astype(recent.dtype)
+
+
+def _half(views: list[jax.Array]) -> jax.Array:
+    """The first half of the channels of the vectors before, the second half of the vectors."""
+    before, own = views
+    half = own.shape[-1] // 2
+    return jnp.concatenate([before[..., :half], own[..., half:]], axis=-1)
+
+
+def convolved(taps: jax.Array) -> Callable[[list[jax.Array]], jax.Array]:
+    """A convolution per channel for `mixed`; taps [earlier + 1, ..., width], of the oldest first."""
+
+    def mix(views: list[jax.Array]) -> jax.Array:
+        kernel = jnp.expand_dims(taps.astype(views[0].dtype), -2)
+        return sum(kernel[i] * view for i, view in enumerate(views))
+
+    return mix
+
+
+def drawn_taps(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+    """Initial taps of a convolution per channel, uniform in 1 / sqrt(its size)."""
+    bound = shape[0] ** -0.5
+    return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+
+class Convolution(nn.Module):
+    """A causal convolution per channel of the vectors of heads, without a bias.
+
+    Attributes:
+      size: tokens that it sees, the token itself included.
+      heads, width: shape of a token's vectors.
+      axis: logical axis of the heads.
+      dtype: compute dtype.
+    """
+
+    size: int
+    heads: int
+    width: int
+    axis: str
+    dtype: Any
+
+    def setup(self):
+        init = nn.with_logical_partitioning(drawn_taps, (None, self.axis, 'head_dim'))
+        self.kernel = self.param('kernel', init, (self.size, self.heads, self.width))
+
+    def initial_state(self, batch_size: int) -> jax.Array:
+        """Zeros [batch_size, heads, size - 1, width] of the compute dtype."""
+        return jnp.zeros((batch_size, self.heads, self.size - 1, self.width), self.dtype)
+
+    def __call__(self, *given: Any) -> tuple[jax.Array, jax.Array]:
+        """Arguments and results of `mixed` for x [batch, heads, n, width]."""
+        return mixed(convolved(self.kernel), *given)
 
 
 class TokenShift(nn.Module):
@@ -35,14 +134,9 @@ class TokenShift(nn.Module):
 
     def setup(self):
         if self.kind == 'convolution':
-            width = EARLIER[self.kind] + 1
-            bound = width**-0.5
-
-            def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Any:
-                return jax.random.uniform(key, shape, dtype, -bound, bound)
-
-            init = nn.with_logical_partitioning(uniform, (None, 'embed'))
-            self.kernel = self.param('kernel', init, (width, self.settings.d_model))
+            init = nn.with_logical_partitioning(drawn_taps, (None, 'embed'))
+            shape = (EARLIER[self.kind] + 1, self.settings.d_model)
+            self.kernel = self.param('kernel', init, shape)
 
     def initial_state(self, batch_size: int) -> jax.Array | None:
         """Zeros [batch_size, earlier, d_model] of the compute dtype; None where nothing is kept."""
@@ -52,32 +146,14 @@ class TokenShift(nn.Module):
         return jnp.zeros((batch_size, earlier, self.settings.d_model), self.settings.dtype)
 
     def __call__(
-        self, x: jax.Array, recent: jax.Array | None, count: jax.Array
+        self,
+        x: jax.Array,
+        recent: jax.Array | None,
+        count: jax.Array,
+        start: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Mixes the next vectors of a sequence.
-
-        Args:
-          x: [batch, n, d_model].
-          recent: the vectors just before them, as returned; at first `initial_state`.
-          count: int32 [batch], the first `count` vectors of `x` are tokens, the others padding.
-
-        Returns:
-          Mixed vectors, like `x`, and the vectors just before the next ones.
-        """
-        earlier = EARLIER[self.kind]
-        if not earlier:
+        """Arguments and results of `mixed` for x [batch, n, d_model]; `recent` None = kind 'none'."""
+        if self.kind == 'none':
             return x, recent
-        joined = jnp.concatenate([recent.astype(x.dtype), x], axis=1)
-        if self.kind == 'half':
-            half = x.shape[2] // 2
-            mixed = jnp.concatenate([joined[:, :-1, :half], x[..., half:]], axis=2)
-        else:
-            kernel = self.kernel.astype(x.dtype)
-            mixed = sum(
-                kernel[i][None, None] * joined[:, i : i + x.shape[1]] for i in range(earlier + 1)
-            )
-
-        def last(row: jax.Array, count: jax.Array) -> jax.Array:
-            return jax.lax.dynamic_slice_in_dim(row, count, earlier, 0)
-
-        return mixed, jax.vmap(last)(joined, count).astype(recent.dtype)
+        mix = _half if self.kind == 'half' else convolved(self.kernel)
+        return mixed(mix, x, recent, count, start)

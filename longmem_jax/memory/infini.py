@@ -136,7 +136,8 @@ class InfiniAttention(nn.Module):
         width, heads = self.settings.head_dim, self.settings.kv_heads
         # Without a normalizer the delta rules store differences: their matrix does not grow.
         endless = self.normalizer == 'sum' or self.rule == 'linear'
-        pairs = associative.empty(batch_size, heads, width, width, self.float32, endless=endless)
+        shape = (batch_size, heads, width, width)
+        pairs = associative.empty(*shape, dtype=self.float32, endless=endless)
         return InfiniState(pairs, jnp.zeros((batch_size,), jnp.int32))
 
     def _features(self, x: jax.Array) -> jax.Array:
@@ -162,7 +163,7 @@ class InfiniAttention(nn.Module):
         local = attend_in(self, queries, keys, values, rules, train=train, parts=parts)
         features = self._features(queries if self.rotate_memory else plain)
         batch, heads, length, width = features.shape
-        features = features.reshape(batch, self.settings.kv_heads, -1, length, width)
+        features = features.reshape(batch, self.settings.kv_heads, -1, width)
         retrieved = associative.read(state.pairs, features, *self.reading)
         retrieved = retrieved.reshape(batch, heads, length, width).astype(local.dtype)
         gate = self.gates(state).astype(local.dtype)

@@ -14,44 +14,27 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import Entry, Graft, ModelSettings, Recipe, Scale
-from longmem_jax.faults import at_least, one_of
-from longmem_jax.kernels.cpu import rows_product
-from longmem_jax.layers import associative, initializers, linear_kernel
+from longmem_jax.author import Lane, RecurrentMemory, Sight, field, memory
+from longmem_jax.contract import Graft, ModelSettings, Recipe, Scale
+from longmem_jax.layers import associative, initializers, rows_product
+from longmem_jax.layers.associative import Pairs, two_sum
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.projections import HeadsIn
 from longmem_jax.layers.token_shift import EARLIER, TokenShift
-from longmem_jax.memory.recurrent import Recurrent
-from longmem_jax.segment import Aux, Segment
 from longmem_jax.views import Read, Seen, Series, View
 
 
 @flax.struct.dataclass
-class MemSizerState:
-    """Slots of one layer; while a segment is open, with the tokens read so far.
+class Slots:
+    """Slots of one lane; all heads share them.
 
     Attributes:
-      pairs: the matrix is [batch, 1, slots, d_model], float32, not scaled; with a `rest` if it
-        carries over.
-      count: float32 [batch, 2], tokens in it: their number, and what rounding has cut off it.
-      recent: [batch, 1 or 3, d_model], the last normalised vectors, for `shift`; None without it.
+      pairs: the matrix is [slots, d_model], not scaled; with a `rest` if it carries over.
+      count: [2], tokens in it: their number, and what rounding has cut off it.
     """
 
-    pairs: associative.Pairs
+    pairs: Pairs
     count: jax.Array
-    recent: jax.Array | None = None
-
-
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """Checks that `num_slots` and `chunk` are positive, and that heads do not share keys."""
-    faults = at_least(fields, 1, 'num_slots', 'chunk') + one_of(fields, shift=EARLIER)
-    faults += at_least(fields, 0, 'query_scale', 'write_scale')
-    if model.num_kv_heads:
-        faults.append(
-            'num_slots: keys are learned per head and cannot be shared by groups of heads; set '
-            f'config.model.num_kv_heads = 0, not {model.num_kv_heads}'
-        )
-    return faults
 
 
 def fill(left: jax.Array, right: jax.Array, valid: jax.Array) -> jax.Array:
@@ -117,99 +100,105 @@ class SlotProjections(nn.Module):
         self.drop = nn.Dropout(settings.attention_dropout)
 
     def shares(self, x: jax.Array, train: bool) -> jax.Array:
-        """Attention of the queries of `x` [batch, n, d_model] to each slot: [batch, n, slots]."""
+        """Attention of the queries of `x` [..., n, d_model] to each slot: [..., n, slots]."""
         weights = jax.nn.softmax(self.query(x).astype(self.float32), axis=-1)
-        return self.drop(weights, deterministic=not train).mean(axis=1)
+        return self.drop(weights, deterministic=not train).mean(axis=-3)
 
     def written(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The two factors that tokens write: [batch, n, slots] and [batch, n, d_model]."""
+        """The two factors that tokens write: [..., n, slots] and [..., n, d_model]."""
         return (
             self.left_norm(self.left(x)).astype(self.float32),
             self.right_norm(self.right(x)).astype(self.float32),
         )
 
 
-class MemSizer(Recurrent):
-    """Causal key-value memory layer.
+class MemSizer(RecurrentMemory):
+    """Causal key-value memory layer."""
 
-    Attributes:
-      num_slots: k, memory keys per head.
-      bias: biases of the maps, as released; the paper has none.
-      query_scale, write_scale: the maps of queries, and those of what is written, begin with Xavier's
-        uniform values and a gain of `scale ** -0.5`, as released: 32 and 1 in language models, 8 and 8
-        in translation. 0 = as other kernels.
-      shift: a view of the tokens just before, see `token_shift.TokenShift`; none in the paper.
-      chunk: tokens processed at once.
-      carry: the slots carry over to the next segment.
-      gradients: gradients flow through the slots from segment to segment.
-    """
+    carry: bool = field(False, 'the slots carry over to the next segment')
+    num_slots: int = field(32, 'k, memory keys per head', least=1)
+    bias: bool = field(True, 'biases of the maps, as released; the paper has none')
+    query_scale: float = field(
+        32.0,
+        "the map of queries begins with Xavier's uniform values and a gain of `scale ** -0.5`, as "
+        'released: 32 in language models, 8 in translation; 0 = as other kernels',
+        least=0,
+    )
+    write_scale: float = field(
+        1.0,
+        'the same of the maps of what is written: 1 in language models, 8 in translation',
+        least=0,
+    )
+    shift: str = field(
+        'none',
+        'a view of the tokens just before, see `TokenShift`; none in the paper',
+        among=EARLIER,
+    )
 
-    settings: ModelSettings
-    normalize: Callable[[jax.Array], jax.Array]
-    shared: Any
-    num_slots: int = 32
-    bias: bool = True
-    query_scale: float = 32.0
-    write_scale: float = 1.0
-    shift: str = 'none'
-    chunk: int = 64
-    carry: bool = False
-    gradients: bool = True
-
-    def setup(self):
+    def parts(self) -> None:
         scales = (self.query_scale, self.write_scale)
         self.maps = SlotProjections(self.settings, self.num_slots, self.bias, *scales)
         self.mix = TokenShift(self.settings, self.shift)
-        self.float32 = jnp.promote_types(self.settings.dtype, jnp.float32)
 
-    def initial_state(self, batch_size: int) -> MemSizerState:
+    def heads(self) -> int:
+        """One: the heads differ in their keys alone."""
+        return 1
+
+    def state(self) -> Slots:
         """Empty slots."""
-        pairs = associative.empty(
-            batch_size, 1, self.num_slots, self.settings.d_model, self.float32, endless=self.carry
-        )
-        recent = self.mix.initial_state(batch_size)
-        return MemSizerState(pairs, jnp.zeros((batch_size, 2), self.float32), recent)
+        shape = (self.num_slots, self.settings.d_model)
+        pairs = associative.empty(*shape, dtype=self.float32, endless=self.carry)
+        return Slots(pairs, jnp.zeros((2,), self.float32))
 
-    def read(
-        self,
-        x: jax.Array,
-        state: MemSizerState,
-        counted: jax.Array,
-        *,
-        train: bool = False,
-    ) -> tuple[jax.Array, MemSizerState]:
-        """Reads the slots by learned shares, writes them; see `Recurrent.read`."""
-        count = counted.sum(axis=1, dtype=jnp.int32)
-        x, recent = self.mix(x, state.recent, count)
-        left, right = self.maps.written(x)
-        left = jnp.where(counted[..., None], left, jnp.zeros_like(left))
-        shares = self.maps.shares(x, train)
-        pairs, read, _ = linear_kernel.causal(
-            state.pairs, shares[:, None], left[:, None], right[:, None], chunk=self.chunk
-        )
-        before, rest = jnp.split(state.count, 2, axis=1)
-        seen = before + (rest + jnp.cumsum(counted, axis=1, dtype=self.float32))
-        y = read[:, 0] * jax.lax.rsqrt(jnp.maximum(seen, 1))[..., None]
-        total = associative.two_sum(before, rest, count[:, None].astype(self.float32))
-        new = MemSizerState(pairs, jnp.concatenate(total, axis=1), recent)
-        return y.astype(self.settings.dtype), new
+    def inputs(self, x: jax.Array, lane: Lane) -> tuple[jax.Array, ...]:
+        """Shares of the slots, both factors that tokens write, and 1 for each token."""
+        x = lane.mixed(self.mix, x)
+        given = (self.maps.shares(x, lane.train), *self.maps.written(x), jnp.ones(len(x)))
+        return tuple(array[None] for array in given)
 
-    def __call__(
-        self, x: jax.Array, state: MemSizerState, segment: Segment, *, train: bool
-    ) -> tuple[jax.Array, MemSizerState, Aux]:
-        """Reads and writes token by token; x, y are [batch, length, d_model]."""
-        if not self.gradients:
-            state = jax.lax.stop_gradient(state)
-        begin = self.begin(state, x.shape[0])
-        y, new = self.read(self.normalize(x), begin, segment.valid, train=train)
-        metrics = {'memory_size': jnp.asarray(float(self.num_slots), jnp.float32)}
-        return y, new if self.carry else state, Aux(losses={}, metrics=metrics)
+    def step(self, slots: Slots, share: Any, left: Any, right: Any, one: Any) -> Any:
+        """Adds `left right^T`; reads the slots by their shares, over the root of the tokens so far."""
+        pairs = associative.add(slots.pairs, Pairs(jnp.outer(left, right), left))
+        count = _counted(slots.count, one)
+        return Slots(pairs, count), share @ pairs.matrix * _scale(count[0])
+
+    def chunked(
+        self, slots: Slots, sight: Sight, shares: Any, left: Any, right: Any, one: Any
+    ) -> Any:
+        """The same for [n, ...]."""
+        within, before, at_end = sight.shares()
+        read = (
+            before[:, None] * (shares @ slots.pairs.matrix) + (within * (shares @ left.T)) @ right
+        )
+        seen = before * slots.count[0] + (before * slots.count[1] + within @ one)
+        kept, left = jax.tree.map(lambda sum: before[-1] * sum, slots), at_end[:, None] * left
+        pairs = associative.add(kept.pairs, Pairs(left.T @ right, left.sum(0)))
+        count = _counted(kept.count, (at_end * one).sum())
+        return Slots(pairs, count), read * _scale(seen)[:, None]
+
+    def output(self, x: jax.Array, y: jax.Array, *inputs: jax.Array) -> jax.Array:
+        """What was read: it has the width of the model."""
+        return y[0]
+
+    def memory_size(self, count: jax.Array) -> jax.Array:
+        """The number of slots."""
+        return jnp.asarray(float(self.num_slots), jnp.float32)
+
+
+def _counted(count: jax.Array, more: jax.Array) -> jax.Array:
+    """`count` [2] and `more` tokens."""
+    return jax.lax.stop_gradient(jnp.stack(two_sum(*count, more)))
+
+
+def _scale(tokens: jax.Array) -> jax.Array:
+    """1 / sqrt(tokens)."""
+    return jax.lax.rsqrt(jnp.maximum(jax.lax.stop_gradient(tokens), 1))
 
 
 def read_slots(seen: Seen) -> dict[str, Read]:
     """The share of every slot, a mean over the heads; slots are sums and stand for no single tokens."""
     layer, num_valid = seen.layer, seen.segment.num_valid
-    recent = layer.begin(seen.state, seen.x.shape[0]).recent
+    recent = layer.begin(seen.state, seen.x.shape[0]).tails['mix']
     x, _ = layer.mix(layer.normalize(seen.x), recent, num_valid)
     shares = layer.maps.shares(x, False)[:, None].astype(jnp.float32)
     numbers = jnp.arange(layer.num_slots, dtype=jnp.int32)[None, None, None]
@@ -222,8 +211,18 @@ def series(seen: Seen) -> Series:
     def sizes(matrix: jax.Array) -> jax.Array:
         return jnp.linalg.norm(matrix[:, 0].astype(jnp.float32), axis=-1)
 
-    old, new = seen.state.pairs.matrix, seen.new.pairs.matrix
+    old, new = seen.state.memory.pairs.matrix, seen.new.memory.pairs.matrix
     return Series(by_segment={'size of slots': sizes(new), 'change of slots': sizes(new - old)})
+
+
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """Checks that heads do not share keys."""
+    if not model.num_kv_heads:
+        return []
+    return [
+        'num_slots: keys are learned per head and cannot be shared by groups of heads; set '
+        f'config.model.num_kv_heads = 0, not {model.num_kv_heads}'
+    ]
 
 
 class CrossMemSizer(nn.Module):
@@ -279,9 +278,10 @@ def recipe(scale: Scale) -> Recipe:
     return Recipe({'memsizer': fields}, notes=notes)
 
 
-ENTRY = Entry(
-    name='memsizer',
-    layer=MemSizer,
+ENTRY = memory(
+    'memsizer',
+    MemSizer,
+    unshifted=dict(shift='none'),
     view=View(read=read_slots, series=series),
     check=check,
     lengths={'num_slots': '+ slots '},
@@ -293,7 +293,7 @@ ENTRY = Entry(
         how='embeddings and feed-forward layers are kept; attention is replaced',
         positions="those in the host's embeddings; rotary ones are lost",
     ),
-    toy=dict(num_slots=4, chunk=3, carry=True, query_scale=0.0, write_scale=0.0),
+    toy=dict(num_slots=4, carry=True, query_scale=0.0, write_scale=0.0),
     variants=dict(
         paper=dict(bias=False, chunk=8, gradients=False, query_scale=32.0, write_scale=1.0),
         shifted=dict(shift='half'),

@@ -16,7 +16,7 @@ import numpy as np
 from longmem_jax.contract import Entry, Graft, ModelSettings, NoState, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.kernels.cpu.top_k import top_k
-from longmem_jax.kernels.cpu.weighted_rows import weighted_rows
+from longmem_jax.kernels.weighted_rows import weighted_rows
 from longmem_jax.layers.feature_maps import unit
 from longmem_jax.layers.norms import Norm
 from longmem_jax.segment import Aux, Segment, no_aux
@@ -367,6 +367,7 @@ def series(seen: Seen) -> Series:
 
 ENTRY = Entry(
     name='product_key',
+    place='feed_forward',
     layer=ProductKeyMemory,
     view=View(read=read_slots, series=series),
     check=check,

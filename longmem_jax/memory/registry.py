@@ -1,12 +1,13 @@
-"""The layers that `config.model.attention` and `config.model.feed_forward` may name.
+"""The layers that `config.model.attention`, `feed_forward`, `beside` and `around` may name.
 
 To add a memory, write its file and add one name here. Configs, checks, recipes and the conformance suite
 take everything else from its `Entry`.
 """
 
 from types import ModuleType
+from typing import Any
 
-from longmem_jax.contract import Entry
+from longmem_jax.contract import PLACES, Entry
 from longmem_jax.layers import feed_forward
 from longmem_jax.memory import (
     full,
@@ -17,41 +18,53 @@ from longmem_jax.memory import (
     sliding,
     transformer_xl,
 )
-from longmem_jax.memory.adaptive_span import layer as adaptive_span
+from longmem_jax.memory.adaptive_span import entry as adaptive_span
 from longmem_jax.memory.compressive import layer as compressive
-from longmem_jax.memory.expire_span import layer as expire_span
+from longmem_jax.memory.expire_span import entry as expire_span
 from longmem_jax.memory.infinity_former import layer as infinity_former
 from longmem_jax.memory.linear_attention import layer as linear_attention
-from longmem_jax.memory.memorizing import layer as memorizing
+from longmem_jax.memory.memformer import layer as memformer
+from longmem_jax.memory.memorizing import entry as memorizing
 from longmem_jax.memory.memorizing import without_memory
+from longmem_jax.memory.memory_tokens import layer as mem_transformer
 from longmem_jax.memory.memory_tokens import tokens as memory_tokens
-from longmem_jax.registry import Joined, Registry
+from longmem_jax.registry import Part, Registry
 
 
 def _by_name(*modules: ModuleType) -> dict[str, Entry]:
     return {module.ENTRY.name: module.ENTRY for module in modules}
 
 
-_ATTENTION = _by_name(
-    local,
-    full,
-    sliding,
-    transformer_xl,
-    adaptive_span,
-    compressive,
-    expire_span,
-    infinity_former,
-    infini,
-    without_memory,
-    memorizing,
-    linear_attention,
-    memsizer,
-    memory_tokens,
+LAYERS = Registry(
+    'memory',
+    Entry,
+    _by_name(
+        local,
+        full,
+        sliding,
+        transformer_xl,
+        adaptive_span,
+        compressive,
+        expire_span,
+        infinity_former,
+        infini,
+        without_memory,
+        memorizing,
+        linear_attention,
+        memsizer,
+        mem_transformer,
+        feed_forward,
+        product_key,
+        memory_tokens,
+        memformer,
+    ),
+    kind='memory',
 )
-ATTENTION = Registry('memory', Entry, _ATTENTION, kind='memory')
 
-FEED_FORWARD = Registry(
-    'feed-forward layer', Entry, _by_name(feed_forward, product_key), kind='feed_forward'
-)
+ATTENTION, FEED_FORWARD, AROUND = (Part(LAYERS, place) for place in PLACES)
 
-LAYERS = Joined(ATTENTION, FEED_FORWARD)
+
+def used(model: Any) -> tuple[str, ...]:
+    """The names of all layers of a `config.model`, each once."""
+    stacks = (model.around, model.attention, model.feed_forward, model.beside)
+    return tuple(dict.fromkeys(name for stack in stacks for name in stack if name))

@@ -19,6 +19,7 @@ import treescope
 from longmem_jax.errors import visible
 from longmem_jax.generation.text import NONE, TextStream
 from longmem_jax.microscope.reading import LayerReading, Reading
+from longmem_jax.models.stack import around_of
 from longmem_jax.reporting.paths import leaf_path
 
 SNAPSHOTS = 257  # moments at which the page shows what is held, at most
@@ -54,12 +55,14 @@ def token_texts(tokens: np.ndarray, tokenizer: Any) -> list[str]:
 
 
 def layer_name(path: str, config: Any) -> str:
-    """'layer 2: expire_span' for the path 'block_2/attention'."""
-    if not path:
-        return config.kind
-    block, part, *_ = path.split('/')
-    number = int(block.removeprefix('block_'))
-    return f'layer {number}: {config[part][number]}'
+    """'layer 2: infini' for the path 'block_2/attention', 'layers 0 to 2: memformer' for 'around_0'."""
+    where, _, rest = path.partition('/')
+    place, _, number = where.partition('_')
+    first = int(number)
+    if place == 'around':
+        last = next(numbers[-1] for _, numbers in around_of(config) if numbers[0] == first)
+        return f'layers {first} to {last}: {config.around[first]}'
+    return f'layer {first}: {config[rest.partition("/")[0]][first]}'
 
 
 def _layer(name: str, layer: LayerReading, snapshots: np.ndarray) -> dict[str, Any]:

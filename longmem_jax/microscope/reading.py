@@ -15,9 +15,8 @@ import numpy as np
 
 from longmem_jax import stopping
 from longmem_jax.generation.contexts import Rows, cut
-from longmem_jax.memory.registry import LAYERS
+from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.inspect import Glimpse, glimpses
-from longmem_jax.models.kinds import KINDS
 from longmem_jax.segment import Segment
 from longmem_jax.views import NOWHERE, Held, Read, View
 
@@ -28,7 +27,7 @@ SHARES = ('memory', 'segment', 'no token')
 
 @dataclasses.dataclass
 class LayerReading:
-    """What one layer, or the model, did; arrays end with the text.
+    """What one layer did; arrays end with the text.
 
     Attributes:
       held: name to float32 [segments + 1, AGES], weight by age before every segment and at the end.
@@ -65,7 +64,7 @@ class Reading:
         a first token before which there was nothing.
       first: number of tokens read before the first one of the text since the last segment border.
       length: tokens per segment.
-      layers: path to what the layer did, '' = the model; only of those that say something.
+      layers: path to what the layer did; only of those that say something.
       reads: the last tokens of the text whose reads are kept.
       state: the memories at the end, numpy arrays.
     """
@@ -86,12 +85,8 @@ class Reading:
 
 
 def views_of(model: Any) -> dict[type, View]:
-    """The views of a model's layers and of its kind, by class."""
-    config, kind = model.config, KINDS[model.config.kind]
-    views = {
-        LAYERS[name].layer: LAYERS[name].view for name in (*config.attention, *config.feed_forward)
-    }
-    return views | ({kind.model: kind.view} if kind.view else {})
+    """The views of a model's layers, by class."""
+    return {LAYERS[name].layer: LAYERS[name].view for name in used(model.config)}
 
 
 def read_text(

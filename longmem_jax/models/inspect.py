@@ -8,10 +8,13 @@ import flax.linen as nn
 import flax.struct
 import flax.traverse_util
 import jax
+import jax.numpy as jnp
 
+from longmem_jax.around import Around
 from longmem_jax.attention.attend import INSPECTED, Look
+from longmem_jax.contract import ModelSettings
 from longmem_jax.segment import Segment
-from longmem_jax.views import Held, Read, Seen, Series, View
+from longmem_jax.views import NOWHERE, Held, Read, Seen, Series, View
 
 
 @contextlib.contextmanager
@@ -98,18 +101,18 @@ def glimpses(
     state: Any,
     views: dict[type, View],
 ) -> tuple[jax.Array, Any, dict[str, Glimpse]]:
-    """Reads a segment of one document and asks the views of its layers, and of the model.
+    """Reads a segment of one document and asks the views of its layers.
 
     Args:
       model, params: a model that continues texts.
       segment: packed, without starts.
       targets: int32 [batch, length].
       state: memories before the segment.
-      views: class of layers, or of the model, to their view.
+      views: class of layers to their view.
 
     Returns:
       Nats of the targets, [batch, length]; the memories after the segment; and path of a layer to its
-      `Glimpse`, '' = the model itself.
+      `Glimpse`, without extra tokens.
     """
     found: dict[str, Glimpse] = {}
 
@@ -118,17 +121,19 @@ def glimpses(
     ) -> Any:
         result = next_method(*args, **kwargs)
         layer = context.module
-        whole = not layer.path
-        if type(layer) in views and context.method_name == ('nll' if whole else '__call__'):
-            _, new, aux = result
-            if whole:
-                (segment, _, before), x = args, None
+        around = isinstance(layer, Around)
+        if type(layer) in views and context.method_name == (
+            'close_segment' if around else '__call__'
+        ):
+            if around:
+                before, opened, _ = args
+                x, read, new, aux = None, segment, result, layer.report(opened)
             else:
-                x, before, segment = args
+                (x, before, read), (_, new, aux) = args, result
             looks = _by_path(layer.variables.get(INSPECTED, {}))
-            seen = Seen(layer, x, before, new, segment, looks)
-            reported = (None, None) if whole else (aux.metrics, aux.per_head)
-            found['/'.join(layer.path)] = _glimpse(views[type(layer)], seen, *reported)
+            seen = Seen(layer, x, before, new, read, looks)
+            glimpse = _glimpse(views[type(layer)], seen, aux.metrics, aux.per_head)
+            found['/'.join(layer.path)] = _of_tokens(glimpse, layer.settings, segment)
         return result
 
     with nn.intercept_methods(ask):
@@ -142,6 +147,54 @@ def glimpses(
             mutable=[INSPECTED],
         )
     return scores.nll, state, found
+
+
+def _of_tokens(glimpse: Glimpse, settings: ModelSettings, segment: Segment) -> Glimpse:
+    """A glimpse of a layer without the extra tokens of its segments, see `around`.
+
+    The segments before are taken to have been full, as all but the last one of a document are.
+    """
+    leading, trailing = settings.leading, settings.trailing
+    if not leading and not trailing:
+        return glimpse
+    whole = settings.segment_length - leading - trailing
+
+    def in_tokens(ages: jax.Array) -> jax.Array:
+        """Ages in tokens of ages in positions; 0 = an extra token."""
+        segments, place = (
+            (ages - 1) // settings.segment_length,
+            (ages - 1) % settings.segment_length,
+        )
+        place = place - trailing
+        return jnp.where((place >= 0) & (place < whole), segments * whole + place + 1, 0)
+
+    def rows(array: jax.Array, axis: int) -> jax.Array:
+        if array.shape[axis] == 1:
+            return array
+        return jax.lax.slice_in_dim(array, leading, leading + segment.tokens.shape[1], axis=axis)
+
+    def held(each: Held) -> Held:
+        ages = in_tokens(each.ages)
+        return each.replace(weights=jnp.where(ages > 0, each.weights, 0.0), ages=ages)
+
+    def read(each: Read) -> Read:
+        places = rows(each.places, 2)
+        if not each.slots:
+            inside, before = places - leading, in_tokens(-places)
+            is_token = (inside >= 0) & (inside < segment.num_valid[:, None, None, None])
+            earlier = (places < 0) & (places > NOWHERE) & (before > 0)
+            places = jnp.where(is_token, inside, jnp.where(earlier, -before, NOWHERE))
+        return each.replace(weights=rows(each.weights, 2), places=places)
+
+    by_token = {name: rows(line, 1) for name, line in glimpse.series.by_token.items()}
+    return Glimpse(
+        *(
+            {name: held(each) for name, each in some.items()}
+            for some in (glimpse.held, glimpse.after)
+        ),
+        {name: read(each) for name, each in glimpse.read.items()},
+        glimpse.series.replace(by_token=by_token),
+    )
 
 
 def _glimpse(view: View, seen: Seen, metrics: Any, per_head: Any) -> Glimpse:

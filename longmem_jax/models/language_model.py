@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from longmem_jax.in_place import reset_lanes
 from longmem_jax.layers.scores import Scores
 from longmem_jax.models.block import BlockState
-from longmem_jax.models.stack import has_table, is_plain, make_stack, with_key
+from longmem_jax.models.stack import has_table, is_plain, make_stack, takes_starts, with_key
 from longmem_jax.segment import Aux, Segment, pack
 
 
@@ -100,11 +100,11 @@ class LanguageModel(nn.Module):
 
     def _read(self, segment: Segment, state: Any, train: bool) -> tuple[jax.Array, Any, Aux]:
         """Reads a packed segment: the last block's output, memories after it, `Aux`."""
-        fresh = self.initial_state(segment.start.shape[0])
         start = segment.start
         if self._in_windows:
             start = start | self._ends(state.position)
-        state = reset_lanes(start, fresh, state)
+        if start.ndim == 1:  # otherwise layers reset themselves where documents start
+            state = reset_lanes(start, self.initial_state(len(start)), state)
         segment = with_key(self, segment, train)
         blocks, position = self._split(state)
         x = self.stack.embed(segment.tokens, first=position, train=train)
@@ -114,7 +114,7 @@ class LanguageModel(nn.Module):
 
     def hidden(self, segment: Segment, state: Any, *, train: bool) -> tuple[jax.Array, Any, Aux]:
         """The last layer's output, [batch, length, d_model]; otherwise as `__call__`."""
-        packed, packing = pack(segment)
+        packed, packing = pack(segment, takes_starts=takes_starts(self.config))
         hidden, state, aux = self._read(packed, state, train)
         return packing.unpack(hidden), state, aux
 
@@ -130,7 +130,7 @@ class LanguageModel(nn.Module):
           logits [batch, length, vocab_size], at least float32 (log-probabilities with clusters);
           memories after the segment; `Aux`.
         """
-        packed, packing = pack(segment)
+        packed, packing = pack(segment, takes_starts=takes_starts(self.config))
         hidden, state, aux = self._read(packed, state, train)
         return packing.unpack(self.stack.embedding.logits(hidden)), state, aux
 
@@ -146,7 +146,7 @@ class LanguageModel(nn.Module):
         Returns:
           Scores [batch, length], zero at padding; memories after the segment; `Aux`.
         """
-        packed, packing = pack(segment)
+        packed, packing = pack(segment, takes_starts=takes_starts(self.config))
         hidden, state, aux = self._read(packed, state, train)
         scores = self.stack.nll(hidden, packing.pack(targets), packed.valid)
         return jax.tree.map(packing.unpack, scores), state, aux

@@ -20,7 +20,7 @@ from longmem_jax.faults import at_least, one_of
 from longmem_jax.layers.scores import Scores, of_logits
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.encoders.memory_tokens import VARIANTS, MemoryEncoder
-from longmem_jax.models.stack import make_settings, make_stack, rate, token_std, with_key
+from longmem_jax.models.stack import make_settings, make_stack, token_std, with_key
 from longmem_jax.segment import NOTHING, Aux, Segment
 
 
@@ -95,9 +95,6 @@ class Seq2Seq(nn.Module):
         self.stack = make_stack(config, self.segment_length, cross=cross)
         self.encoder = MemoryEncoder(
             settings=make_settings(config, self.segment_length),
-            norm=config.norm,
-            pre_norm=config.pre_norm,
-            residual_dropout=rate(config, 'residual_dropout'),
             dense=dict(config.dense),
             variant=fields.encoder,
             num_tokens=fields.num_tokens,

@@ -1,22 +1,25 @@
 """What every kind of model has: embedding, blocks and final norm, made from `config.model`.
 
 A `Stack` is not a linen module, so its parts are at the top level of the owner's parameters:
-`embedding`, `block_0`, ..., `final_norm`, and `shared_NAME` for what blocks share.
+`embedding`, `block_0`, ..., `final_norm`, `around_0` for what stands around blocks from 0 on,
+and `shared_NAME` for what layers share.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.contract import ModelSettings
+from longmem_jax.around import Run
+from longmem_jax.contract import ModelSettings, identity
 from longmem_jax.layers.embedding import Embedding
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.scores import Scores
-from longmem_jax.memory.registry import LAYERS
+from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.block import Block, BlockState
 from longmem_jax.segment import Aux, Segment, merge_aux
 
@@ -27,15 +30,30 @@ class Stack:
 
     Attributes:
       embedding: embedding and softmax.
-      blocks: the blocks, first to last.
+      runs: the blocks, first to last, and the memories around them.
       final_norm: norm after the last block, or None.
       drop: dropout of embeddings and of the last block's output.
     """
 
     embedding: Embedding
-    blocks: tuple[Block, ...]
+    runs: tuple[Run, ...]
     final_norm: Norm | None
     drop: nn.Dropout
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """All blocks, first to last."""
+        return tuple(block for run in self.runs for block in run.blocks)
+
+    def _parts(self, *stacks: Sequence[Any] | None) -> Iterator[tuple[Any, ...]]:
+        """Every run with its part of sequences that have an entry per block; of None, as many None."""
+        for run in self.runs:
+            size = len(run.blocks)
+            parts = (
+                (None,) * size if stack is None else stack[run.first : run.first + size]
+                for stack in stacks
+            )
+            yield run, *parts
 
     def embed(self, tokens: jax.Array, *, train: bool, first: jax.Array | None = None) -> jax.Array:
         """Embeddings of a segment's tokens, with dropout.
@@ -54,7 +72,7 @@ class Stack:
 
     def initial_state(self, batch_size: int) -> tuple[BlockState, ...]:
         """Memories at the start of a document, one entry per block."""
-        return tuple(block.initial_state(batch_size) for block in self.blocks)
+        return tuple(state for run in self.runs for state in run.initial_state(batch_size))
 
     def read(
         self,
@@ -77,15 +95,12 @@ class Stack:
         Returns:
           [batch, length, d_model], the memories after the segment, and `Aux`.
         """
-        sources = (None,) * len(self.blocks) if sources is None else sources
-        new_states, auxes = [], []
-        for i, (block, state, source) in enumerate(zip(self.blocks, states, sources, strict=True)):
-            with jax.named_scope(f'block_{i}'):
-                x, state, aux = block(x, state, segment, train=train, source=source)
-            new_states.append(state)
-            by_layer = {f'{name}/block_{i}': values for name, values in aux.per_head.items()}
-            auxes.append(aux.replace(per_head=by_layer))
-        return self._finish(x), tuple(new_states), merge_aux(auxes)
+        new, auxes, carried = [], [], {}
+        for run, before, source in self._parts(states, sources):
+            x, after, found, carried = run.read(x, before, segment, source, carried, train=train)
+            new += after
+            auxes += found
+        return self._finish(x), tuple(new), merge_aux(auxes)
 
     def _finish(self, x: jax.Array) -> jax.Array:
         """Applies the final norm, if there is one."""
@@ -119,8 +134,9 @@ class Stack:
     def open_segment(self, states: Sequence[BlockState], batch_size: int) -> tuple[BlockState, ...]:
         """Caches of a segment that begins with the memories `states`."""
         return tuple(
-            block.open_segment(state, batch_size)
-            for block, state in zip(self.blocks, states, strict=True)
+            cache
+            for run, before in self._parts(states)
+            for cache in run.open_segment(before, batch_size)
         )
 
     def extend(
@@ -144,22 +160,23 @@ class Stack:
         Returns:
           [batch, n, d_model] after the final norm, and the caches with these positions in them.
         """
-        sources = (None,) * len(self.blocks) if sources is None else sources
         if count is None:
             count = jnp.full(x.shape[:1], x.shape[1], jnp.int32)
-        new_caches = []
-        for block, cache, source in zip(self.blocks, caches, sources, strict=True):
-            x, cache = block.extend(x, cache, index, count, source)
-            new_caches.append(cache)
-        return self._finish(x), tuple(new_caches)
+        new, carried = [], {}
+        for run, before, source in self._parts(caches, sources):
+            first = index + run.settings.leading
+            x, after, carried = run.extend(x, before, first, count, source, carried)
+            new += after
+        return self._finish(x), tuple(new)
 
     def close_segment(
         self, states: Sequence[BlockState], caches: Sequence[BlockState], count: jax.Array
     ) -> tuple[BlockState, ...]:
         """Writes the first `count` (int32 [batch]) positions of the open segment to the memories."""
         return tuple(
-            block.close_segment(state, cache, count)
-            for block, state, cache in zip(self.blocks, states, caches, strict=True)
+            state
+            for run, before, opened in self._parts(states, caches)
+            for state in run.close_segment(before, opened, count)
         )
 
 
@@ -187,7 +204,7 @@ def token_std(config: Any) -> float:
 
 def is_plain(config: Any) -> bool:
     """Whether the only memory of a `config.model` is the key-value cache of a pretrained decoder."""
-    layers = [LAYERS.get(name) for name in config.attention]
+    layers = [LAYERS.get(name) for name in used(config) if name not in config.feed_forward]
     return config.kind == 'language_model' and all(
         layer is not None and layer.context is not None for layer in layers
     )
@@ -196,6 +213,17 @@ def is_plain(config: Any) -> bool:
 def has_table(config: Any) -> bool:
     """Whether absolute positions continue through a document, up to the end of their table."""
     return bool(config.num_positions) and not config.positions_restart
+
+
+def takes_starts(config: Any) -> bool:
+    """Whether a `config.model` reads documents that start at any position of a segment as they are.
+
+    All its layers do, and there are no absolute positions, which begin with a segment.
+    """
+    layers = {LAYERS[name].layer for name in used(config)}
+    return config.position == 'none' and all(
+        getattr(layer, 'takes_starts', False) for layer in layers
+    )
 
 
 def context_of(config: Any) -> int:
@@ -237,26 +265,31 @@ def make_settings(config: Any, segment_length: int) -> ModelSettings:
         kernels=config.kernels,
         cache_tokens=config.cache_tokens,
         cache_dtype=jnp.dtype(config.cache_dtype) if config.cache_dtype else None,
+        norm=config.norm,
+        pre_norm=config.pre_norm,
+        residual_dropout=rate(config, 'residual_dropout'),
+        token_std=token_std(config),
     )
 
 
-def make_stack(config: Any, num_tokens: int, *, added: int = 0, cross: Any = None) -> Stack:
+def make_stack(config: Any, num_tokens: int, *, cross: Any = None) -> Stack:
     """Makes the stack of a model, within its `setup`.
 
     Args:
       config: `config.model`.
       num_tokens: most tokens of a segment; also the number of absolute positions, unless
         `config.num_positions` sets it.
-      added: positions that the model adds to a segment before the blocks read it.
       cross: class of cross-attention for a decoder's blocks, with its own fields filled in.
     """
+    final_norm = (
+        Norm(config.norm, config.norm_epsilon, name='final_norm') if config.final_norm else None
+    )
+    drop = nn.Dropout(rate(config, 'embedding_dropout'), name='drop')
     return Stack(
         embedding=make_embedding(config, config.num_positions or num_tokens),
-        blocks=tuple(_blocks(config, make_settings(config, num_tokens + added), cross)),
-        final_norm=(
-            Norm(config.norm, config.norm_epsilon, name='final_norm') if config.final_norm else None
-        ),
-        drop=nn.Dropout(rate(config, 'embedding_dropout'), name='drop'),
+        runs=_runs(config, make_settings(config, num_tokens), cross, final_norm or identity, drop),
+        final_norm=final_norm,
+        drop=drop,
     )
 
 
@@ -286,33 +319,73 @@ def make_embedding(config: Any, num_positions: int, softmax: bool = True) -> Emb
     )
 
 
-def _blocks(config: Any, settings: ModelSettings, cross: Any) -> list[Block]:
-    """The blocks of `config.attention` and `config.feed_forward`, with what they share."""
-    names = sorted({*config.attention, *config.feed_forward})
-    fields = {name: dict(config[name]) for name in names}
+def around_of(config: Any) -> list[tuple[str, range]]:
+    """What stands around the blocks of a `config.model`, '' = nothing, and around which of them."""
+    names = tuple(config.around) or ('',) * len(config.attention)
+    runs = []
+    for name, members in itertools.groupby(range(len(names)), names.__getitem__):
+        numbers = list(members)
+        runs.append((name, range(numbers[0], numbers[-1] + 1)))
+    return runs
+
+
+def extra_of(config: Any, name: str) -> tuple[int, int]:
+    """The numbers of leading and of trailing extra tokens of what stands around blocks."""
+    return LAYERS[name].extra(config[name]) if name else (0, 0)
+
+
+def longest_of(config: Any, length: int) -> int:
+    """Positions of a segment of `length` tokens, with most extra tokens, in any block."""
+    return length + max(sum(extra_of(config, name)) for name, _ in around_of(config))
+
+
+def _runs(
+    config: Any, settings: ModelSettings, cross: Any, final_norm: Any, drop: Any
+) -> tuple[Run, ...]:
+    """The blocks and what stands around them, with what layers of a type share."""
+    fields = {name: dict(config[name]) for name in used(config)}
+    longest = longest_of(config, settings.segment_length)
     shared = {}
-    for name in names:
+    for name in sorted(fields):
         make_shared = LAYERS[name].shared and LAYERS[name].shared(fields[name])
-        shared[name] = make_shared(settings, name=f'shared_{name}') if make_shared else None
-    return [
-        Block(
+        widest = dataclasses.replace(settings, segment_length=longest)
+        shared[name] = make_shared(widest, name=f'shared_{name}') if make_shared else None
+    runs = []
+    for name, numbers in around_of(config):
+        leading, trailing = extra_of(config, name)
+        within = dataclasses.replace(
+            settings,
+            segment_length=settings.segment_length + leading + trailing,
+            leading=leading,
+            trailing=trailing,
+        )
+        around = name and LAYERS[name].layer(
             settings=settings,
-            norm=config.norm,
-            pre_norm=config.pre_norm,
-            parallel=config.parallel_residual,
-            layer_drop=config.layer_drop,
-            residual_dropout=rate(config, 'residual_dropout'),
-            token_shift=config.token_shift,
-            attention_name=attention,
-            attention_fields=fields[attention],
-            attention_shared=shared[attention],
-            feed_forward_name=feed_forward,
-            feed_forward_fields=fields[feed_forward],
-            feed_forward_shared=shared[feed_forward],
-            cross=cross,
-            name=f'block_{i}',
+            normalize=final_norm,
+            shared=shared[name],
+            depth=len(numbers),
+            name=f'around_{numbers[0]}',
+            **fields[name],
         )
-        for i, (attention, feed_forward) in enumerate(
-            zip(config.attention, config.feed_forward, strict=True)
-        )
-    ]
+        blocks = tuple(_block(config, i, within, fields, shared, cross, name) for i in numbers)
+        runs.append(Run(numbers[0], blocks, around or None, within, drop))
+    return tuple(runs)
+
+
+def _block(config, number, settings, fields, shared, cross, around):
+    """One block."""
+    parts = {
+        place: (stack[number], fields[stack[number]], shared[stack[number]])
+        for place in ('attention', 'feed_forward', 'beside')
+        if (stack := config[place]) and stack[number]
+    }
+    return Block(
+        settings=settings,
+        parallel=config.parallel_residual,
+        layer_drop=config.layer_drop,
+        token_shift=config.token_shift,
+        parts=parts,
+        cross=cross,
+        between=bool(around) and LAYERS[around].between,
+        name=f'block_{number}',
+    )

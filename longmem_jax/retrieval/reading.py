@@ -29,7 +29,7 @@ from longmem_jax.generation.reader import fresh_state
 from longmem_jax.layers.norms import Norm
 from longmem_jax.memory.registry import FEED_FORWARD
 from longmem_jax.models.inspect import capture
-from longmem_jax.models.kinds import KINDS
+from longmem_jax.models.stack import around_of, extra_of
 from longmem_jax.segment import Segment, read_segments
 
 SEGMENTS = 8  # per compiled call
@@ -111,7 +111,9 @@ def look(
     nll = model.apply({'params': params}, hidden, inputs.targets, method=nll_of)
     keys = hidden
     if key.startswith('feed_forward') or (key == 'hidden_raw' and model.config.final_norm):
-        first = KINDS[model.config.kind].first_token(model.config)
+        first = 0
+        if key.startswith('feed_forward'):  # the final norm follows when extra tokens are out
+            first, _ = extra_of(model.config, around_of(model.config)[-1][0])
         # The last feed-forward layer is that of the last block, the last norm is the final one.
         keys = captured[-1][:, first : first + hidden.shape[1]]
     return memory, tuple(array.astype(jnp.float32) for array in (keys, hidden, nll))

@@ -17,7 +17,7 @@ what to do. Goldens are not among the promises: they compare with the numbers of
 from collections.abc import Callable
 
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.testing import gradients, segments, states, streams, toys
+from longmem_jax.testing import gradients, recurrent, segments, states, streams, toys
 from longmem_jax.testing.programs import Entry, entry
 
 # Promises that settings can break: of an entry and of its variants.
@@ -39,6 +39,8 @@ VARIED: dict[str, Callable[[Entry], None]] = {
     'reports': states.reports,
     'no_lapack': gradients.no_lapack,
     'open_at_once': streams.open_at_once,
+    'chunks_are_steps': recurrent.chunks_are_steps,
+    'starts_inside': recurrent.starts_inside,
 }
 # Promises that settings cannot break: of an entry with its first settings.
 ONCE: dict[str, Callable[[Entry], None]] = {
@@ -84,6 +86,8 @@ def _has(name: str, promise: str) -> bool:
     """Whether an entry has made a promise."""
     if promise == 'gradients_stopped':
         return ':' not in name and gradients.asks(name) is not None
+    if promise in ('chunks_are_steps', 'starts_inside'):
+        return recurrent.is_recurrent(name)
     return ':' not in name or promise in VARIED
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from longmem_jax.memory.registry import used
 from longmem_jax.segment import Segment, join_pieces, split_at_starts
 from longmem_jax.testing.assertions import assert_close, assert_differs, assert_equal
 from longmem_jax.testing.programs import ROWS, Entry, at, of_row, segments_of
@@ -214,4 +215,4 @@ def start_anywhere(entry: Entry) -> None:
 def carries(entry: Entry) -> bool:
     """Whether any layer remembers earlier segments, as far as a field `carry` says so."""
     config: Any = entry.model.config
-    return all(config[layer].get('carry', True) for layer in config.attention)
+    return all(config[layer].get('carry', True) for layer in used(config))

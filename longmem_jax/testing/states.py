@@ -30,8 +30,8 @@ from longmem_jax.testing.toys import BATCH, LENGTH, SEGMENTS
 
 # Leaves of states in the dtype of activations: vectors as they were, never added to.
 COPIES = {
-    'hidden', 'keys', 'values', 'vectors', 'recent', 'window', 'buffer', 'pending', 'compressed',
-    'rows_keys', 'rows_values',
+    'hidden', 'keys', 'values', 'vectors', 'recent', 'tails', 'window', 'buffer', 'pending',
+    'compressed', 'rows_keys', 'rows_values',
 }  # fmt: skip
 
 
@@ -40,7 +40,8 @@ def sums_are_float32(entry: Entry) -> None:
     model = toys.with_config(entry.name, layers=1, dtype='bfloat16')
     state = jax.eval_shape(lambda: fresh_state(model, entry.params, BATCH))
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        assert leaf.dtype != jnp.bfloat16 or getattr(path[-1], 'name', '') in COPIES, (
+        names = {getattr(key, 'name', '') for key in path}
+        assert leaf.dtype != jnp.bfloat16 or names & COPIES, (
             f'state{jax.tree_util.keystr(path)} is bfloat16 if activations are: what is added to wants '
             'float32, `jnp.promote_types(dtype, jnp.float32)`. Vectors that are only copied are named '
             f'{", ".join(sorted(COPIES))}.'

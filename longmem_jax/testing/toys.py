@@ -1,6 +1,5 @@
 """Small models and segments of equal shapes, so that tests share compiled programs."""
 
-import copy
 import functools
 
 import jax
@@ -8,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.config.base import base, stack
-from longmem_jax.memory.registry import ATTENTION, LAYERS
-from longmem_jax.models.kinds import KINDS, make_model
+from longmem_jax.memory.registry import AROUND, ATTENTION, LAYERS, used
+from longmem_jax.models.kinds import make_model
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Segment
 
@@ -22,33 +21,31 @@ def own_code():
 
 
 def every_layer():
-    """Names for `toy`: layers, kinds of model, and 'NAME:VARIANT' for their further settings.
+    """Names for `toy`: layers, and 'NAME:VARIANT' for their further settings.
 
-    A layer that belongs to one kind of model is tested with that kind.
+    Attention that is made for what stands around the blocks is tested with it.
     """
-    owned = {kind.attention for kind in KINDS.values()}
-    layers = {name: entry for name, entry in sorted(own_code().items()) if name not in owned}
-    kinds = {name: kind for name, kind in sorted(KINDS.items()) if kind.toy is not None}
-    for name, entry in {**layers, **kinds}.items():
-        yield name
-        yield from (f'{name}:{variant}' for variant in entry.variants)
+    inside = {entry.inside[0] for entry in AROUND.values()} - {'local'}
+    for name, entry in sorted(own_code().items()):
+        if name not in inside:
+            yield name
+            yield from (f'{name}:{variant}' for variant in entry.variants)
 
 
 def model_config(name, layers=2, **changes):
-    """`config.model` of a toy with layers of type `name`, or of kind `name`, as registered."""
+    """`config.model` of a toy with layers of type `name`, where they stand in a block."""
     name, _, variant = name.partition(':')
     model = base().model
     model.vocab_size, model.d_model, model.d_embed = VOCAB, 16, 16
     model.num_heads, model.head_dim, model.d_feed_forward = 2, 8, 24
     attention, feed_forward = (name, 'dense') if name in ATTENTION else ('local', name)
-    if name in KINDS:
-        attention, feed_forward, model.kind = KINDS[name].attention or 'local', 'dense', name
-        model.update(copy.deepcopy(KINDS[name].toy))
+    if name in AROUND:
+        attention, feed_forward, model.around = AROUND[name].inside[0], 'dense', (name,) * layers
     stack(model, layers, attention, feed_forward)
-    for used in (attention, feed_forward):
-        model[used] = LAYERS[used].small(variant if used == name else '')
-    if name in KINDS and variant:
-        model.update(KINDS[name].variants[variant])
+    for layer in {attention, feed_forward, name}:
+        entry = LAYERS[layer]
+        # Attention that was made for what stands around has variants of the same names.
+        model[layer] = entry.small(variant if layer == name or variant in entry.variants else '')
     model.init_std = 0.2
     for field, value in changes.items():
         model[field] = value
@@ -57,9 +54,8 @@ def model_config(name, layers=2, **changes):
 
 def names_of_losses(config):
     """Names of all auxiliary losses that a model of `config.model` declares."""
-    layers = {*config.attention, *config.feed_forward}
-    declared = [LAYERS[layer].losses(config[layer]) for layer in sorted(layers)]
-    return sorted({*sum(declared, ()), *KINDS[config.kind].losses})
+    declared = [LAYERS[layer].losses(config[layer]) for layer in sorted(used(config))]
+    return sorted({*sum(declared, ())})
 
 
 def with_config(name, layers=2, **changes):

@@ -21,6 +21,7 @@ from longmem_jax.devices.sharding import (
 from longmem_jax.in_place import is_in_place, keep_state, restore_state
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, initial_parameters, unbox
+from longmem_jax.models.stack import longest_of
 from longmem_jax.segment import Aux, Segment, mean_over_segments, read_segments
 from longmem_jax.training import metrics
 from longmem_jax.training.optimizer import freeze, parameter_path, updates_made
@@ -260,7 +261,7 @@ def make_train_step(
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         key = step_key(jax.random.fold_in(state.key, state.step), config.train.prng)
         segments, _, length = batch.tokens.shape
-        before, kept = keep_state(state.memory, segments * length)
+        before, kept = keep_state(state.memory, segments * longest_of(config.model, length))
 
         def loss(params):
             params = freeze(config.optimizer.groups, params)

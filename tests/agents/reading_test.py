@@ -9,15 +9,11 @@ import numpy as np
 import pytest
 
 from longmem_jax.agents import acting, reading
-from longmem_jax.memory.registry import ATTENTION
-from longmem_jax.models.kinds import KINDS
+from longmem_jax.memory.registry import AROUND, ATTENTION
 from tests.agents.toy import LANES, SEGMENTS, agent, key_door, lanes_of
 from tests.toys import LENGTH, OWN_CODE
 
-OWNED = {kind.attention for kind in KINDS.values()}
-MEMORIES = sorted(
-    name for name, entry in OWN_CODE.items() if name in ATTENTION and name not in OWNED
-)
+MEMORIES = sorted(name for name in OWN_CODE if name in ATTENTION or name in AROUND)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))

@@ -50,7 +50,7 @@ def test_only_the_part_is_reset():
     [
         ('memorizing', ['(^|/)attention/recent/', '(^|/)attention/rows/']),
         ('transformer_xl', ['(^|/)attention/(hidden|count)$']),
-        ('memformer', ['^(slots|tokens|count)$']),
+        ('memformer', ['(^|/)around/(slots|hidden|count)$']),
     ],
 )
 def test_parts_of_a_model(name, expected):

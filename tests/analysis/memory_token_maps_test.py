@@ -5,7 +5,6 @@ import pytest
 
 from experiments.analysis import memory_token_maps as maps
 from longmem_jax.errors import UsageError
-from longmem_jax.models.memory_transformer import MemoryTransformer
 from tests.models import seq2seq_test
 from tests.toys import LENGTH, VOCAB, toy
 
@@ -45,8 +44,7 @@ def test_the_strongest_maps_are_drawn():
 
 
 def test_memory_tokens_of_a_language_model():
-    model, params = toy('memory_transformer')
-    assert isinstance(model, MemoryTransformer)
+    model, params = toy('memory_tokens')
     tokens = np.random.default_rng(0).integers(0, VOCAB, (2, LENGTH)).astype(np.int32)
     found, last = maps.means(maps.of_text(model, params, tokens))
     fields = model.config.memory_tokens
@@ -67,7 +65,7 @@ def test_memory_tokens_of_a_language_model():
 
 def test_models_without_memory_tokens_are_refused():
     model, params = toy('local')
-    with pytest.raises(UsageError, match="'language_model': has no memory tokens"):
+    with pytest.raises(UsageError, match='has no memory tokens'):
         next(maps.of_text(model, params, np.zeros((1, LENGTH), np.int32)))
     model = seq2seq_test.make('transformer')
     with pytest.raises(UsageError, match="encoder = 'none': has no memory tokens"):

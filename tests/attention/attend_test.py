@@ -1,4 +1,4 @@
-"""Attention against an independent implementation that loops over queries in numpy."""
+"""Attention against `attention.reference`, which loops over queries in numpy."""
 
 import itertools
 
@@ -9,48 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longmem_jax.attention import reference
 from longmem_jax.attention.attend import attend
 from longmem_jax.attention.rules import RelativeTable, Rules, skew
 from longmem_jax.attention.weight_dropout import WeightDropout
 from longmem_jax.errors import UsageError
 
 B, H, N, M, D = 2, 4, 4, 11, 6
-
-
-def naive(queries, keys, values, *, offset, first=None, window=0, mask=None, bias=None,
-          distance_bias=None, relative=None, causal=True):  # fmt: skip
-    """One query at a time, in float64; query head h reads head h // group of keys and values."""
-    out = np.zeros(queries.shape)
-    group = queries.shape[1] // keys.shape[1]
-    for b, h, i in np.ndindex(queries.shape[:3]):
-        at = int(np.broadcast_to(offset, (queries.shape[0],))[b]) + i
-        scores = []
-        for j in range(keys.shape[2]):
-            distance = at - j
-            hidden = (
-                (causal and distance < 0)
-                or (window and distance >= window)
-                or (first is not None and j < first[b])
-                or (mask is not None and not np.broadcast_to(mask, (B, H, N, M))[b, h, i, j])
-            )
-            if hidden:
-                scores.append(-np.inf)
-                continue
-            score = queries[b, h, i] @ keys[b, h // group, j]
-            if relative is not None:
-                row = min(max(distance, 0), relative[1].shape[1] - 1)
-                score += relative[0][b, h, i] @ relative[1][h, row]
-            score /= np.sqrt(queries.shape[-1])
-            if distance_bias is not None:
-                score += distance_bias[h, min(max(distance, 0), distance_bias.shape[1] - 1)]
-            if bias is not None:
-                score += np.broadcast_to(bias, (B, H, N, M))[b, h, i, j]
-            scores.append(score)
-        scores = np.asarray(scores)
-        if np.isfinite(scores).any():
-            weights = np.exp(scores - scores.max())
-            out[b, h, i] = weights / weights.sum() @ values[b, h // group]
-    return out
 
 
 def arrays(seed=0):
@@ -103,22 +68,26 @@ def shared_heads(data, kv_heads):
 @pytest.mark.parametrize(
     'name, block, stream', list(itertools.product(OPTIONS, (0, 3, 4, 11), (False, True)))
 )
-def test_agrees_with_the_naive_twin(name, block, stream):
+def test_agrees_with_the_reference(name, block, stream):
     data = arrays()
     chosen = options(name, data)
     offset = np.asarray([M - N, M - N - 3], np.int32) if stream else M - N
-    expected = naive(*(data[k] for k in ('queries', 'keys', 'values')), offset=offset, **chosen)
+    expected = reference.attend(
+        *(data[k] for k in ('queries', 'keys', 'values')), offset=offset, **chosen
+    )
     got = ours(data, chosen, jnp.asarray(offset) if stream else offset, block_size=block)
     np.testing.assert_allclose(got, expected, atol=2e-6)
 
 
 @pytest.mark.parametrize('name', ('relative', 'not causal', 'all'))
 @pytest.mark.parametrize('kv_heads, block, stream', [(1, 0, False), (2, 4, False), (2, 0, True)])
-def test_grouped_heads_agree_with_the_naive_twin(name, kv_heads, block, stream):
+def test_grouped_heads_agree_with_the_reference(name, kv_heads, block, stream):
     data = shared_heads(arrays(), kv_heads)
     chosen = options(name, data)
     offset = np.asarray([M - N, M - N - 3], np.int32) if stream else M - N
-    expected = naive(*(data[k] for k in ('queries', 'keys', 'values')), offset=offset, **chosen)
+    expected = reference.attend(
+        *(data[k] for k in ('queries', 'keys', 'values')), offset=offset, **chosen
+    )
     got = ours(data, chosen, jnp.asarray(offset) if stream else offset, block_size=block)
     np.testing.assert_allclose(got, expected, atol=2e-6)
 
@@ -183,7 +152,7 @@ RULES = {
     kv_heads=st.sampled_from([1, 2, 4]),
     scale=st.sampled_from([None, 1.0]),
 )
-def test_every_combination_of_rules_agrees_with_the_naive_twin(
+def test_every_combination_of_rules_agrees_with_the_reference(
     named, block, stream, kv_heads, scale
 ):
     data = shared_heads(arrays(3), kv_heads)
@@ -191,12 +160,12 @@ def test_every_combination_of_rules_agrees_with_the_naive_twin(
     offset = np.asarray([M - N, M - N - 2], np.int32) if stream else M - N
     vectors = [data[k] for k in ('queries', 'keys', 'values')]
     if scale is None:
-        expected = naive(*vectors, offset=offset, **chosen)
+        expected = reference.attend(*vectors, offset=offset, **chosen)
     else:  # the twin divides by sqrt(head_dim)
         larger = dict(chosen)
         if 'relative' in chosen:
             larger['relative'] = (chosen['relative'][0] * np.sqrt(D), chosen['relative'][1])
-        expected = naive(vectors[0] * np.sqrt(D), *vectors[1:], offset=offset, **larger)
+        expected = reference.attend(vectors[0] * np.sqrt(D), *vectors[1:], offset=offset, **larger)
         chosen['scale'] = scale
     got = ours(data, chosen, jnp.asarray(offset) if stream else offset, block_size=block)
     np.testing.assert_allclose(got, expected, atol=1e-5)

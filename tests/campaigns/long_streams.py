@@ -4,7 +4,8 @@ Small models of one layer with random parameters read random tokens, segment aft
 document is read in three types; what they differ by at its start and at its end is compared, so that
 an error that adds up in a memory is seen. At the end the next segment is also read token by token.
 
-    python -m tests.campaigns.long_streams --output=TABLE.md [--names=infini,memsizer] [--tokens=1000000]
+    python -m tests.campaigns.long_streams --output=TABLE.md [--names=infini,memsizer] \\
+        [--tokens=1000000] [--length=10] [--types=float64,float32,bfloat16]
 """
 
 import argparse
@@ -12,6 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,6 @@ from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import Segment
 from tests.toys import VOCAB, every_layer, model_config
 
-LENGTH = 10  # of a segment
 PARTS = 64  # the stream is read in as many calls; its first and its last part are compared
 MARKS = {'1/64': 1, '1/4': 16, '1/2': 32, 'all': 64}  # parts after which the state is measured
 TYPES = ('float64', 'float32', 'bfloat16')
@@ -62,7 +63,7 @@ class Row:
       tokens: length of the document.
       largest, finite, fresh, after: of the float32 stream, see `Stream`; `finite` of all streams.
       single: largest difference of logits of float32 from those of float64 over the largest logit,
-        in the first and in the last part.
+        in the first and in the last part; None without float64.
       half: mean difference of bfloat16 from float32 over the mean absolute logit, likewise.
     """
 
@@ -72,7 +73,7 @@ class Row:
     finite: bool
     fresh: float
     after: float
-    single: tuple[float, float]
+    single: tuple[float, float] | None
     half: tuple[float, float]
 
 
@@ -131,10 +132,17 @@ def read_stream(model: Any, params: Any, tokens: np.ndarray) -> Stream:
     return Stream(first, logits, tuple(largest), finite, fresh, after)
 
 
-def compare(name: str, num_tokens: int) -> Row:
-    """Reads one document of about `num_tokens` tokens with memory `name` in all `TYPES`."""
-    segments = max(num_tokens // (PARTS * LENGTH), 1)
-    shape = (PARTS, segments, 1, LENGTH)
+def compare(name: str, num_tokens: int, length: int = 10, types: Sequence[str] = TYPES) -> Row:
+    """Reads one document of about `num_tokens` tokens with memory `name`.
+
+    Args:
+      name: as in `tests.toys.every_layer`.
+      num_tokens: of the document.
+      length: tokens of a segment.
+      types: of `TYPES`, with float32 and bfloat16.
+    """
+    segments = max(num_tokens // (PARTS * length), 1)
+    shape = (PARTS, segments, 1, length)
     tokens = np.random.default_rng(0).integers(0, VOCAB, shape).astype(np.int32)
     changes, base = {}, name.partition(':')[0]
     nearest = LAYERS[base].nearest if base in LAYERS else ''
@@ -142,7 +150,7 @@ def compare(name: str, num_tokens: int) -> Row:
         own = model_config(name)[base].to_dict()
         changes[base] = own | dict(top_k=own[nearest])
     models = {
-        dtype: make_model(model_config(name, 1, dtype=dtype, **changes), LENGTH) for dtype in TYPES
+        dtype: make_model(model_config(name, 1, dtype=dtype, **changes), length) for dtype in types
     }
     random_parameters = functools.partial(initial_parameters, models['float32'], jax.random.key(1))
     params, streams = unbox(jax.jit(random_parameters)()), {}
@@ -153,7 +161,7 @@ def compare(name: str, num_tokens: int) -> Row:
                 jax.tree.map(lambda leaf: jnp.asarray(leaf, 'float64'), params) if wide else params
             )
             streams[dtype] = read_stream(model, cast, tokens)
-    exact, single, half = streams.values()
+    exact, single, half = (streams.get(dtype) for dtype in TYPES)
 
     def away(part: str, found: Stream, wanted: Stream, middle: Any) -> float:
         found, wanted = getattr(found, part), getattr(wanted, part)
@@ -166,7 +174,7 @@ def compare(name: str, num_tokens: int) -> Row:
         finite=all(stream.finite for stream in streams.values()),
         fresh=single.fresh,
         after=single.after,
-        single=tuple(away(part, single, exact, np.max) for part in ('first', 'last')),
+        single=exact and tuple(away(part, single, exact, np.max) for part in ('first', 'last')),
         half=tuple(away(part, half, single, np.mean) for part in ('first', 'last')),
     )
 
@@ -187,7 +195,7 @@ def table(rows: list[Row]) -> str:
         cells = (
             f'`{row.name}`',
             ', '.join(f'{value:.2g}' for value in row.largest),
-            *(f'{first:.1e}, {last:.1e}' for first, last in pairs),
+            *(f'{pair[0]:.1e}, {pair[1]:.1e}' if pair else '' for pair in pairs),
             'yes' if row.finite else '**no**',
         )
         lines.append(f'| {" | ".join(cells)} |')
@@ -200,11 +208,13 @@ def main() -> None:
     parser.add_argument('--output', type=Path, required=True)
     parser.add_argument('--names', default=','.join(every_layer()))
     parser.add_argument('--tokens', type=int, default=1_000_000)
+    parser.add_argument('--length', type=int, default=10, help='of a segment')
+    parser.add_argument('--types', default=','.join(TYPES), help='float64 may be left out')
     given = parser.parse_args()
     rows = []
     for name in given.names.split(','):
         begin = time.monotonic()
-        rows.append(compare(name, given.tokens))
+        rows.append(compare(name, given.tokens, given.length, given.types.split(',')))
         given.output.write_text(table(rows))
         print(f'{name}: {rows[-1].tokens:,} tokens, {time.monotonic() - begin:.0f} s', flush=True)
 

@@ -17,7 +17,8 @@ from longmem_jax.commands import evaluate
 from longmem_jax.commands.restart_lanes import next_document, restarted
 from longmem_jax.commands.train import LanguageModelTask, train
 from longmem_jax.config.base import base, stack
-from longmem_jax.config.recipes import section
+from longmem_jax.config.checks import find_faults
+from longmem_jax.config.recipes import section, use
 from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
@@ -188,6 +189,42 @@ def test_another_model_is_refused_by_field(finished, texts):
         train(experiment(config, finished[0]))
     assert 'model.d_feed_forward: 48 in the checkpoint, 64 given' in str(caught.value)
     assert 'memory_length: 16 in the checkpoint, 24 given' in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_run_with_64_bits_is_one_of_32(finished, texts, tmp_path, capsys):
+    """`JAX_ENABLE_X64=1`: the program accepts it, and its checkpoints are read without it."""
+    jax.config.update('jax_enable_x64', True)
+    try:
+        wide = train(experiment(small_config(texts), tmp_path))
+    finally:
+        jax.config.update('jax_enable_x64', False)
+    first = [folder[0]['loss'] for folder in (training_lines(tmp_path), finished[2])]
+    assert first[0] == pytest.approx(first[1], rel=0.1), 'other random numbers, the same scale'
+    narrow = train(experiment(small_config(texts), tmp_path))
+    assert 'Finished already' in capsys.readouterr().out
+    for name, result in narrow.results.items():
+        assert result.bits_per_byte == pytest.approx(wide.results[name].bits_per_byte, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('memory', ['transformer_xl', 'infini', 'linear'])
+def test_everything_may_be_one(memory, texts, tmp_path):
+    """One lane, layer and head, segments of one token, width 1, and the words of the tokenizer."""
+    config = small_config(texts)
+    config.model.d_model = config.model.d_embed = config.model.d_feed_forward = 1
+    config.model.num_heads = config.model.head_dim = 1
+    use(config, memory, reach=1, memories=1)
+    config.model.dropout, config.model.vocab_size = 0.0, 257
+    config.train.num_lanes = config.train.segment_length = config.train.segments_per_step = 1
+    config.evaluate.num_lanes = config.evaluate.segment_length = 1
+    config.evaluate.max_segments = config.evaluate.max_test_segments = 8
+    config.train.num_steps = 3
+    assert find_faults(config, 1) == []
+    summary = train(experiment(config, tmp_path))
+    losses = [line['loss'] for line in training_lines(tmp_path)]
+    assert len(losses) == 3 and np.isfinite(losses).all() and summary.finished
+    assert all(np.isfinite(result.bits_per_byte) for result in summary.results.values())
 
 
 def copied(finished, tmp_path):

@@ -14,6 +14,7 @@ from longmem_jax.config.recipes import given, recipes, scale_of, section, use
 from longmem_jax.config.sections import sections
 from longmem_jax.errors import UsageError
 from longmem_jax.hosts.grafting import grafts
+from longmem_jax.memory.registry import used
 from tests.config.sizes import num_parameters
 
 FILES = sorted((Path(__file__).parents[2] / 'configs').glob('[a-z]*.py'))
@@ -255,10 +256,8 @@ def test_losses_and_their_weights_belong_together():
     assert "did you mean 'expire_span'" in faults
 
 
-PAIRS = ('memsizer_wmt16', 'mem_transformer_wmt14')
 # Their memory is not the attention of a decoder.
 ENCODERS = ('bert_superglue', 'lifelong_classification', 'lifelong_qa', 'lifelong_relations')
-AGENTS = ('corridor', 'craftax', 'memory_chain', 'popgym_arcade', 'portal')
 # Configs that put memories into pretrained decoders, even without `path=`.
 HOSTS = [path.stem for path in FILES if 'graft' in path.read_text() or '_gpt2' in path.read_text()]
 HOSTS.remove('superglue')
@@ -273,10 +272,6 @@ def test_every_memory_goes_into_every_config(path):
             with pytest.raises(UsageError, match='allowed are length, me'):
                 module.get_config(f'memory={memory}')
             continue
-        if path.stem in (*PAIRS, *AGENTS) and 'kind' in recipes()[memory](SCALE).model:
-            with pytest.raises(UsageError, match='not the attention of an? (decoder|agent)'):
-                module.get_config(f'memory={memory}')
-            continue
         if path.stem in HOSTS and memory not in grafts():
             with pytest.raises(UsageError, match='cannot be put into a host'):
                 module.get_config(f'memory={memory}')
@@ -285,11 +280,11 @@ def test_every_memory_goes_into_every_config(path):
             config = module.get_config(argument)
             found = checks.find_faults(config, 1 if 'tiny' in argument else 4)
             assert found == [], f'{path.stem}:{argument}: mend the recipe of {memory}\n{found}'
-            used = {config.model.kind, *config.model.attention, *config.model.feed_forward}
+            layers = used(config.model)
             own = next(iter(recipes()[memory](SCALE).sections))
             # Where a paper has a version of its own, a note says so.
             other = [note for note in config.notes if note.startswith(f'{memory}: the ')]
-            assert own in used or other, f'{path.stem}:{argument}: {own} is not in {used}'
+            assert own in layers or other, f'{path.stem}:{argument}: {own} is not in {layers}'
             assert set(base()) <= set(config) <= {*base(), *sections()}
         typed = module.get_config(f'memory={memory},tiny')
         assert typed.to_dict() == config.to_dict(), 'variants apply as declared, not as typed'

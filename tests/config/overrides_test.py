@@ -134,7 +134,7 @@ def test_any_config_can_read_another_source():
         ('--config.train.remat=maybe', ['must be true or false', "got 'maybe'"]),
         ('--config.model.attention=local', ['must be a tuple', "('transformer_xl','transformer_xl')"]),
         ('--config.model.cutoffs=5', ['must be a tuple', "got '5'"]),
-        ('--config.model=3', ['a section', '--config.model.attention=']),
+        ('--config.model=3', ['a section', '--config.model.around=']),
         ('--config.train.num_steps.x=3', ['config.train.num_steps = 20', 'no fields']),
         ('--config.=3', ['config has no field']),
     ],

@@ -86,6 +86,7 @@ def changed(path, value):
         (changed('data.task', {'a.b': 1}), "'a.b' cannot be the name of a field"),
         (changed('data.task', {'a': [[[[[[[[[[1]]]]]]]]]]}), 'more than 8 nested lists or sections'),
         (changed('model.transformer_xl', {'memory_lenght': 3}), "did you mean 'memory_length'"),
+        (changed('model.kind', 'memory_transformer'), 'Train again with :memory=memory_tokens'),
     ],
 )  # fmt: skip
 def test_what_is_no_config_is_one_message(wrong, message):

@@ -10,11 +10,15 @@ from longmem_jax.models.parameters import initial_parameters
 
 
 def num_parameters(config):
-    """Builds one layer of each kind, and multiplies by their number."""
-    model = config.model
-    kinds = Counter(zip(model.attention, model.feed_forward, strict=True))
-    model.num_layers, numbers = len(kinds), list(kinds.values())
-    model.attention, model.feed_forward = (tuple(names) for names in zip(*kinds, strict=True))
+    """Builds one layer of each kind, and multiplies by their number.
+
+    All layers where a memory stands around them, since it may have a part for each.
+    """
+    model, numbers = config.model, [1] * len(config.model.attention)
+    if not any(model.around):
+        kinds = Counter(zip(model.attention, model.feed_forward, strict=True))
+        model.num_layers, numbers = len(kinds), list(kinds.values())
+        model.attention, model.feed_forward = (tuple(names) for names in zip(*kinds, strict=True))
     model = make_model(model, config.train.segment_length)
     shapes = jax.eval_shape(lambda: initial_parameters(model, jax.random.key(0)))
     sizes = {name: sum(leaf.size for leaf in jax.tree.leaves(shapes[name])) for name in shapes}

@@ -68,6 +68,16 @@ def same(found, wanted):
         assert found[index].num_bytes == wanted[index].num_bytes
 
 
+def test_no_link_is_followed_in_the_place_of_a_split(data, tmp_path):
+    victim, tokens = tmp_path / 'victim', tmp_path / 'tokens'
+    victim.mkdir()
+    tokens.mkdir()
+    (tokens / 'train').symlink_to(victim)
+    with pytest.raises(UsageError, match='train: is a symbolic link'):
+        written(data)
+    assert not list(victim.iterdir())
+
+
 @given(texts=st.lists(st.binary(max_size=40), min_size=1, max_size=20), most=st.integers(1, 8))
 def test_any_documents_are_those_of_direct_reading(tmp_path_factory, texts, most):
     folder = tmp_path_factory.mktemp('tokens')
@@ -180,8 +190,8 @@ def test_where_tokens_cannot_be_is_said(data, tmp_path):
         written(data)
     data.tokenized = str(tmp_path / 'tokens')
     (tmp_path / 'tokens' / 'train').mkdir(parents=True)
-    (tmp_path / 'tokens' / 'test').symlink_to('/proc/self')  # nobody writes there
     (tmp_path / 'tokens' / 'train' / tokenized.INDEX).mkdir()
+    (tmp_path / 'tokens' / 'test' / '000-of-009.safetensors').mkdir(parents=True)
     for split in ('train', 'test'):
         with pytest.raises(UsageError, match=r'config.data.tokenized: cannot be written \('):
             written(data, split)

@@ -16,7 +16,7 @@ from tests.toys import LENGTH, VOCAB, run, toy
 MEMORIES = (
     'transformer_xl',
     'infini',
-    pytest.param('memory_transformer', marks=pytest.mark.slow),
+    pytest.param('memory_tokens', marks=pytest.mark.slow),
 )
 SEGMENTS = 12  # of the longest text with its continuation
 

@@ -18,11 +18,10 @@ from longmem_jax.generation import reader
 from longmem_jax.generation.reader import Reader, continue_stream, fresh_state
 from longmem_jax.generation.sampling import filter_logits, sample
 from longmem_jax.generation.text import TextStream, sample_text
-from longmem_jax.models.kinds import KINDS
+from longmem_jax.memory.registry import AROUND
 from tests.toys import LENGTH, VOCAB, random_segments, run, toy
 
 NONE = np.zeros((1, 0), np.int32)
-MEMORY_KINDS = [name for name, kind in KINDS.items() if kind.toy is not None]
 
 
 def kept(logits):
@@ -139,7 +138,7 @@ def test_beams_find_the_likeliest_text_across_a_border_and_remember_it():
 @pytest.mark.parametrize('temperature', [0.0, 1.0])
 @pytest.mark.parametrize(
     'name',
-    ['transformer_xl', *(pytest.param(kind, marks=pytest.mark.slow) for kind in MEMORY_KINDS)],
+    ['transformer_xl', *(pytest.param(name, marks=pytest.mark.slow) for name in AROUND)],
 )
 def test_ids_that_the_tokenizer_lacks_are_never_drawn(name, temperature):
     """A model may have more ids than its tokenizer, and here prefers all of those."""

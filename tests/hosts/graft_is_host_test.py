@@ -10,6 +10,7 @@ import pytest
 
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
+from longmem_jax.errors import UsageError
 from longmem_jax.hosts import grafting, hosts
 from longmem_jax.segment import Segment, read_segments
 from tests.hosts.hosts_test import folder_of
@@ -103,12 +104,36 @@ def test_graft_is_host(name, memory):
         assert np.abs(logits(module, params, changed)[1] - found[1]).max() > 1e-6, 'no memory'
 
 
+@pytest.mark.parametrize('name, memory', [('gpt2', 'memsizer'), ('llama', 'linear')])
+def test_any_attention_may_stand_beside_that_of_the_host(name, memory):
+    """Exactly the host, whatever the memory is; with an open gate it is read."""
+    host, wanted = of_host(name)
+    config = grafted(name, memory, beside=True, layers=(1,))
+    assert config.model.beside == ('', memory) and memory not in config.model.attention
+    module, params, said = loaded(host, config)
+    found = logits(module, params, tokens_of(host))
+    np.testing.assert_allclose(found[0], wanted[0], atol=3e-6 * max(np.abs(wanted).max(), 1.0))
+    assert 'ignored: nothing' in said, said
+    gate = params['block_1']['beside_gate']
+    assert not gate.any() and 'beside_gate' not in params['block_0']
+    opened = params | {'block_1': params['block_1'] | {'beside_gate': jnp.ones_like(gate)}}
+    changed = jnp.roll(tokens_of(host), 1, axis=2).at[1].set(tokens_of(host)[1])
+    first, second = (logits(module, opened, part)[1] for part in (tokens_of(host), changed))
+    assert np.abs(first - second).max() > 1e-6, 'no memory'
+
+
+def test_what_cannot_stand_beside_is_said():
+    with pytest.raises(UsageError, match='beside: is for attention layers'):
+        grafted('llama', 'product_key', beside=True)
+
+
 def test_every_memory_that_is_a_layer_says_how_it_takes_a_place():
     known = grafting.grafts()
     assert {'infini', 'infinity_former', 'compressive', 'memorizing', 't2r', 'product_key'} <= {
         *known
     }
-    assert not {'memformer', 'recurrent', 'memory_tokens', 'compressive_sliding'} & {*known}
+    assert not {'memory_tokens', 'compressive_sliding'} & {*known}
+    assert {'memformer', 'recurrent'} <= {*known}
     for graft in known.values():
         assert graft.how[-1] != '.' and graft.positions[-1] != '.'
 

@@ -111,7 +111,7 @@ def test_rates_tell_the_host_from_what_is_new(name):
     'argument, message',
     [
         ('memory=none,frozen', 'frozen: nothing is left to learn'),
-        ('memory=memformer', 'whole models cannot be put into a host'),
+        ('memory=memory_tokens', 'cannot be put into a host'),
         ('memory=infinii', "did you mean 'infini'"),
         ('memory=infini,layers=5', 'the host has the layers 0 to 1'),
         ('memory=infini,layers=a', 'numbers from 0 are needed'),

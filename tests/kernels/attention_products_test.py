@@ -1,11 +1,11 @@
-"""The hand-written derivatives of `mix` against those of its plain formula; bfloat16 on CPUs."""
+"""The derivative of `mix` against that of its plain formula, forward and backward; bfloat16 on CPUs."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.kernels.cpu.attention_products import EPSILON, dot, mix
+from longmem_jax.kernels.attention_products import EPSILON, dot, mix
 from longmem_jax.testing.assertions import assert_close
 
 SHAPE, WIDTH = (2, 3, 4, 5), 6
@@ -42,16 +42,22 @@ def test_mix_and_its_derivatives_are_those_of_the_formula(softly, drops):
         (_, out), gradients = jax.value_and_grad(total, (0, 1, 2) if softly else (0, 1), True)(
             scores, values, soft
         )
-        return out, gradients
+        inputs = (scores, values, soft) if softly else (scores, values)
+        moved = jax.jvp(
+            lambda scores, values, soft=None: function(scores, values, seen, soft, kept),
+            inputs,
+            jax.tree.map(jnp.sin, inputs),
+        )[1]
+        return out, gradients, moved
 
-    out, gradients = results(mix)
+    out, gradients, moved = results(mix)
     assert not out[BLIND].any(), 'a query that sees no key must give zeros'
     assert not gradients[0][BLIND].any(), 'nor do its scores have a gradient'
     assert_close(
-        (out, gradients),
+        (out, gradients, moved),
         results(_plain),
         'mix has other results or gradients than its formula',
-        'Fix `_mix_forward` or `_mix_backward` in kernels/cpu/attention_products.py.',
+        'Fix `_mix` or `_mix_derivative` in kernels/attention_products.py.',
         atol=2e-5,
     )
 

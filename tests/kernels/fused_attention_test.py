@@ -17,7 +17,7 @@ from longmem_jax.attention import fused_rules
 from longmem_jax.attention.rules import RelativeTable, Rules
 from longmem_jax.attention.weight_dropout import WeightDropout
 from longmem_jax.errors import UsageError
-from longmem_jax.kernels.cpu.attention_products import mix
+from longmem_jax.kernels.attention_products import mix
 from longmem_jax.kernels.tpu import fused_attention, fused_blocks
 from tests.kernels.interpreted import interpret, normal
 

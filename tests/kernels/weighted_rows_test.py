@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.kernels.cpu import weighted_rows as module
-from longmem_jax.kernels.cpu.weighted_rows import weighted_rows
+from longmem_jax.kernels.weighted_rows import weighted_rows
 
 
 def plain(table, weights, at):
@@ -26,30 +25,18 @@ def with_gradients(function, table, weights, at):
     return out, *pull(jnp.cos(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape))
 
 
-@pytest.mark.parametrize('tokens, k', [(1, 1), (7, 3), (5, 16), (9, 35)])
-@pytest.mark.parametrize('cached', [1, 1 << 10, 1 << 30], ids=['token', 'some', 'all'])
-def test_sums_and_gradients(monkeypatch, tokens, k, cached):
-    """With rows of one token, of some and of all tokens copied in the backward pass."""
-    monkeypatch.setattr(module, 'CACHED', cached)
+@pytest.mark.parametrize('tokens, k', [(1, 1), (7, 3), (11, 5)])
+@pytest.mark.parametrize('chunk', [0, 1, 4, 64])
+def test_sums_and_gradients(tokens, k, chunk):
+    """At once, and in chunks, of which the last is not full."""
     inputs = drawn(tokens, k)
-    found = jax.jit(lambda *inputs: with_gradients(lambda *i: weighted_rows(*i, 0), *inputs))(
-        *inputs
-    )
-    for part, wanted in zip(found, with_gradients(plain, *inputs), strict=True):
+
+    @jax.jit
+    def read(*inputs):
+        return with_gradients(lambda *arrays: weighted_rows(*arrays, chunk), *inputs)
+
+    for part, wanted in zip(read(*inputs), with_gradients(plain, *inputs), strict=True):
         np.testing.assert_allclose(part, wanted, atol=1e-5)
-
-
-@pytest.mark.parametrize('chunk', [1, 4, 11, 64])
-def test_chunks_of_accelerators(chunk):
-    """The same where tokens are read in chunks, of which the last is not full."""
-    table, weights, at = drawn(11, 5)
-    found = module._by_chunks(table, weights, at, chunk)
-    out, of_table, of_weights = with_gradients(plain, table, weights, at)
-    np.testing.assert_allclose(found, out, atol=1e-5)
-    cotangent = jnp.cos(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape)
-    found = module._gradients(table, weights, at, cotangent, chunk)
-    np.testing.assert_allclose(found[0], of_table, atol=1e-5)
-    np.testing.assert_allclose(found[1], of_weights, atol=1e-5)
 
 
 def test_many_rows_of_half_precision_are_added_in_float32():
@@ -62,11 +49,12 @@ def test_many_rows_of_half_precision_are_added_in_float32():
     np.testing.assert_allclose(np.float32(found), wanted, rtol=2**-8, atol=1e-3)
 
 
-@pytest.mark.parametrize('chunk', [100, 1000], ids=['chunks', 'at once'])
+@pytest.mark.parametrize('chunk', [100, 0], ids=['chunks', 'at once'])
 def test_the_gradient_of_a_row_that_many_tokens_read(chunk):
     """1,000 times 1; a sum in bfloat16 ends at 256."""
     table, weights = jnp.ones((2, 3), jnp.bfloat16), jnp.ones((1000, 1), jnp.bfloat16)
     at, cotangent = jnp.zeros((1000, 1), jnp.int32), jnp.ones((1000, 3), jnp.bfloat16)
-    of_table, of_weights = module._gradients(table, weights, at, cotangent, chunk)
+    _, pull = jax.vjp(lambda *floats: weighted_rows(*floats, at, chunk), table, weights)
+    of_table, of_weights = pull(cotangent)
     assert of_table.dtype == of_weights.dtype == jnp.bfloat16
     np.testing.assert_array_equal(np.float32(of_table), [[1000] * 3, [0] * 3])

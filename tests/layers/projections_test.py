@@ -22,11 +22,11 @@ from tests.toys import BATCH, LENGTH, OWN_CODE, model_config, random_segments, r
 
 # Layers in which scores are linear in the queries, so that a factor may stand in either; the others
 # read a memory with features or densities of queries, normalise them, or add biases to them.
-VARIANTS = ('compressive:sliding', 'compressive:most_used', 'memory_transformer:recurrent')
+VARIANTS = ('compressive:sliding', 'compressive:most_used', 'memory_tokens:recurrent')
 LINEAR_IN_QUERIES = ('local', 'adaptive_span', 'expire_span', *VARIANTS)
 OWN = {*ATTENTION} & {*OWN_CODE}
-# A layer of memory tokens is read by its own kind of model.
-GROUPED = [*sorted({*OWN} - {'memsizer', 'memory_tokens'}), 'memory_transformer', *VARIANTS]
+# Attention in the blocks of memory tokens is tested with them.
+GROUPED = [*sorted({*OWN} - {'memsizer', 'mem_transformer'}), 'memory_tokens', *VARIANTS]
 
 
 def parameters(model):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from longmem_jax.memory.adaptive_span import layer
-from longmem_jax.memory.adaptive_span.spans import reach, span_mask
+from longmem_jax.memory.adaptive_span.maths import reach, span_mask
 from longmem_jax.memory.registry import LAYERS
 from tests.toys import LENGTH, random_segments, run, toy, with_config
 
@@ -48,10 +48,10 @@ def test_trimmed_is_whole(shares):
 def test_mask_and_reach_are_those_of_a_loop():
     share, span, ramp = np.asarray([0.0, 0.35, 1.0], np.float32), 20, 6
     distance = np.arange(1, span + 1)
-    soft = span_mask(jnp.asarray(share), jnp.asarray(distance)[None, None], span, ramp)
+    soft = span_mask(jnp.asarray(share), jnp.asarray(distance), span, ramp)
     for head in range(3):
         wanted = [min(max((share[head] * span + 1 - d) / ramp + 1, 0), 1) for d in distance]
-        np.testing.assert_allclose(soft[0, head, 0], wanted, atol=1e-6)
+        np.testing.assert_allclose(soft[head], wanted, atol=1e-6)
         widest = int(reach(jnp.asarray(share[head : head + 1]), span, ramp))
         seen = [d for d, mask in zip(distance, wanted, strict=True) if mask > 0]
         assert max(seen) <= widest <= max(seen) + 1

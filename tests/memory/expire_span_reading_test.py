@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax.attention.span_attention import Dropout, blocks_of
+from longmem_jax.memory.expire_span import entry, maths, reading
 from longmem_jax.memory.expire_span import layer as expire_span
-from longmem_jax.memory.expire_span import reading, spans
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.segment import read_segments
 from tests.toys import BATCH, random_segments, run, toy, with_config
@@ -35,24 +36,21 @@ def with_bias(bias, scale=0.0):
 
 
 def operands():
-    """Arguments of `read_segment`: some of the memories are expiring, one row has few of them."""
-    random = np.random.default_rng(0)
+    """`Params` and `Rows`: some of the memories are expiring, one row has few of them."""
+    random, head = np.random.default_rng(0), CHANNELS // HEADS
 
     def normal(*shape):
         return jnp.asarray(random.normal(size=shape), jnp.float32)
 
-    head = CHANNELS // HEADS
-    params = dict(
+    params = reading.Params(
         projector=(normal(CHANNELS, CHANNELS) / 4, normal(CHANNELS, CHANNELS) / 4),
         kernel=normal(CHANNELS) / 4,
         bias=jnp.asarray(0.3),
+        table=normal(WIDTH, head),
     )
-    inputs = {name: normal(BATCH, HEADS, LENGTH, head) for name in ('queries', 'keys', 'values')}
-    inputs['near'] = normal(BATCH, HEADS, LENGTH, WIDTH + LENGTH)
-    inputs['spans'] = jnp.asarray(random.uniform(0, 30, (BATCH, LENGTH)), jnp.float32)
     count = jnp.asarray([ROOM - 2, 6], jnp.int32)
     distance = np.tile(np.arange(ROOM + WIDTH, WIDTH, -1), (BATCH, 1))
-    state = spans.ExpireSpanState(
+    state = maths.ExpireSpanState(
         window=normal(BATCH, WIDTH, CHANNELS),
         window_count=jnp.asarray([WIDTH, 2], jnp.int32),
         buffer=normal(BATCH, ROOM, CHANNELS),
@@ -60,13 +58,19 @@ def operands():
         count=count,
         dropped=jnp.zeros((BATCH,), jnp.int32),
     )
-    constants = dict(
-        state=state,
+    rows = reading.Rows(
+        *(normal(BATCH, HEADS, LENGTH, head) for _ in range(3)),
+        spans=jnp.asarray(random.uniform(0, 30, (BATCH, LENGTH)), jnp.float32),
         num_valid=jnp.asarray([LENGTH, 3], jnp.int32),
         limit=jnp.full((BATCH,), 25.0),
-        dropout=jax.random.split(jax.random.key(2), BATCH),
+        state=state,
     )
-    return params, inputs, constants
+    return params, rows
+
+
+def dropped(rows, rate):
+    lanes = jax.random.split(jax.random.key(2), BATCH)
+    return rows.replace(dropout=Dropout(lanes, rate) if rate else None)
 
 
 def project(variables, hidden):
@@ -78,7 +82,7 @@ def project(variables, hidden):
 
 
 read = functools.partial(
-    reading.read_segment, project=project, max_span=30, pre_div=1.0, ramp=6, dropout_chunk=3
+    reading.read_segment, project=project, max_span=30, pre_div=1.0, ramp=6, kernels='plain'
 )
 
 
@@ -86,57 +90,51 @@ read = functools.partial(
 @pytest.mark.parametrize('block_size', [3, 7])
 def test_blocks_change_nothing(block_size, rate):
     """Outputs, loss, spans and all gradients are those of reading everything at once."""
-    params, inputs, constants = operands()
+    params, rows = operands()
+    given = {name: getattr(rows, name) for name in ('queries', 'keys', 'values', 'spans')}
 
-    def value(params, inputs, block_size):
-        out, loss, old = read(
-            ROOM, params, inputs | constants, block_size=block_size, dropout_rate=rate
-        )
+    def value(params, given, block_size):
+        found = read(ROOM, params, dropped(rows.replace(**given), rate), block_size=block_size)
+        out, loss, _ = found
         weights = jnp.arange(out.size).reshape(out.shape) / out.size
-        return (jnp.cos(out) * weights).sum() + loss.sum(), (
-            out,
-            loss,
-            old,
-        )
+        return (jnp.cos(out) * weights).sum() + loss.sum(), found
 
     results = [
         jax.jit(jax.value_and_grad(value, (0, 1), has_aux=True), static_argnums=2)(
-            params, inputs, size
+            params, given, size
         )
         for size in (0, block_size)
     ]
-    assert reading.blocks_of(ROOM, block_size, 3)[0] > 3
+    assert blocks_of(ROOM, block_size)[0] > 3
     (_, (_, loss, _)), gradient = results[0]
-    assert np.all(loss < 0) and np.abs(gradient[0]['kernel']).max() > 1e-2
+    assert np.all(loss < 0) and np.abs(gradient[0].kernel).max() > 1e-2
     chex.assert_trees_all_close(*results, rtol=2e-5, atol=1e-5)
 
 
-def test_no_array_is_as_long_as_a_buffer_that_is_read_in_blocks():
-    """Neither forwards nor backwards, but for the memories themselves and their spans."""
-    params, inputs, constants = operands()
+def test_no_scores_are_as_long_as_a_buffer_that_is_read_in_blocks():
+    """Neither forwards nor backwards."""
+    params, rows = operands()
 
-    def value(params, inputs):
-        out, loss, _ = read(ROOM, params, inputs | constants, block_size=6, dropout_rate=0.3)
+    def value(params, queries):
+        rate = dropped(rows.replace(queries=queries), 0.3)
+        out, loss, _ = read(ROOM, params, rate, block_size=6)
         return jnp.square(out).sum() + loss.sum()
 
-    text = jax.jit(jax.grad(value, (0, 1))).lower(params, inputs).as_text()
+    text = jax.jit(jax.grad(value, (0, 1))).lower(params, rows.queries).as_text()
     for columns in range(ROOM, ROOM + WIDTH + LENGTH + 1):
         assert f'{LENGTH}x{columns}x' not in text
-    whole = functools.partial(read, ROOM, block_size=0, dropout_rate=0.3)
-    text = jax.jit(whole).lower(params, inputs | constants).as_text()
+    whole = functools.partial(read, ROOM, block_size=0)
+    text = jax.jit(whole).lower(params, dropped(rows, 0.3)).as_text()
     assert f'{LENGTH}x{ROOM + WIDTH + LENGTH}x' in text, 'this test no longer finds long arrays'
 
 
 def test_blocks():
-    assert reading.blocks_of(100, 0, 7) == (1, 100)
-    assert reading.blocks_of(1024, 1024, 112) == (1, 1024)
-    assert reading.blocks_of(1280, 1024, 112) == (1, 1280)  # a quarter more
-    assert reading.blocks_of(1281, 1024, 112) == (2, 672)
-    assert reading.blocks_of(1792, 1024, 112) == (2, 896)
-    assert reading.blocks_of(3584, 1024, 112) == (4, 896)
-    assert reading.blocks_of(10, 3, 5) == (2, 5)
-    number, block = reading.blocks_of(17_024 - 512, 1024, 516)
-    assert number * block >= 16_512 and block == 516
+    assert blocks_of(100, 0) == (1, 100)
+    assert blocks_of(1024, 1024) == (1, 1024)
+    assert blocks_of(1280, 1024) == (1, 1280)  # a quarter more
+    assert blocks_of(1281, 1024) == (2, 641)
+    assert blocks_of(1792, 1024) == (2, 896)
+    assert blocks_of(3584, 1024) == (4, 896)
 
 
 def test_what_is_read_follows_what_is_alive():
@@ -169,11 +167,11 @@ def test_what_is_read_follows_what_is_alive():
 
 
 def test_a_larger_size_costs_more():
-    params, inputs, constants = operands()
+    params, rows = operands()
 
     def flops(size):
-        step = jax.jit(functools.partial(read, size, block_size=0, dropout_rate=0.0))
-        return step.lower(params, inputs | constants).cost_analysis()['flops']
+        step = jax.jit(functools.partial(read, size, block_size=0))
+        return step.lower(params, rows).cost_analysis()['flops']
 
     assert flops(20) > 1.5 * flops(5) > 0
 
@@ -219,4 +217,4 @@ def test_a_limit_is_a_shorter_span_for_those_beyond_it():
     kept, _ = run(changed(limit=5), with_bias(bias(2.0)), segments)
     np.testing.assert_array_equal(short, kept)
     # Without a capacity, the limit is what the buffer must hold.
-    assert expire_span.full_capacity(dict(max_span=12, ramp=3, position_length=4, limit=5)) == 12
+    assert entry.full_capacity(dict(max_span=12, ramp=3, position_length=4, limit=5)) == 12

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longmem_jax.attention.weight_dropout import factor_by_column
+from longmem_jax.attention.ramp import ramp_mask
+from longmem_jax.attention.span_attention import NEVER_SINCE, KeySpans
+from longmem_jax.attention.weight_dropout import factor_by_number
 from longmem_jax.devices.sharding import make_mesh
 from longmem_jax.layers.switching import sizes_below, smallest
 from longmem_jax.memory.expire_span import layer as expire_span
-from longmem_jax.memory.expire_span import ramp as ramps
-from longmem_jax.memory.expire_span import spans as expiring
+from longmem_jax.memory.expire_span import maths as expiring
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models import block as block_module
 from longmem_jax.segment import read_segments
@@ -129,74 +130,68 @@ def test_overflow_is_counted():
     )
 
 
+def drawn_keys(spans, length, ramp):
+    """Keys at random distances, some of them not filled, and the numbers of valid queries."""
+    random = np.random.default_rng(0)
+    distance = jnp.asarray(random.integers(-length, 20, spans.shape), jnp.int32)
+    filled = jnp.asarray(random.random(spans.shape) < 0.8)
+    since = jnp.where(filled, 1 - distance, NEVER_SINCE)
+    remaining = (spans - distance.astype(spans.dtype))[:, None]
+    numbers = jnp.arange(spans.shape[1], dtype=jnp.int32)
+    return KeySpans(since, None, remaining, numbers, ramp), distance, filled
+
+
 def test_mask_and_loss_are_those_of_a_loop():
-    random, ramp, length = np.random.default_rng(0), 4, 5
-    spans = random.uniform(0, 12, (2, 6)).astype(np.float32)
-    distance = random.integers(0, 15, (2, length, 6))
-    visible = random.random((2, length, 6)) < 0.7
-    soft = ramps.ramp_mask(jnp.asarray(spans)[:, None], jnp.asarray(distance), ramp)
-    loss = ramps.ramp_loss(
-        jnp.asarray(spans)[:, None], jnp.asarray(distance), soft, jnp.asarray(visible), ramp, length
-    )
+    ramp, length, num_queries = 4, 7, [7, 3]
+    spans = np.random.default_rng(0).uniform(0, 25, (2, 40)).astype(np.float32)
+    keys, distance, filled = drawn_keys(jnp.asarray(spans), length, ramp)
+    seen, soft = keys.masks(jnp.arange(length, dtype=jnp.int32)[None])
+    loss = expiring.ramp_loss(keys, jnp.asarray(num_queries, jnp.int32), length)
     for lane in range(2):
         total = 0.0
-        for query in range(length):
-            for key in range(6):
-                left = spans[lane, key] - distance[lane, query, key]
-                mask = min(max(left / ramp + 1, 0), 1)
-                np.testing.assert_allclose(soft[lane, query, key], mask, atol=1e-6)
-                if visible[lane, query, key] and 0 < mask < 1:
-                    total += left / (ramp * length)
+        for query, key in np.ndindex(length, 40):
+            left = spans[lane, key] - int(distance[lane, key]) - query
+            visible = filled[lane, key] and distance[lane, key] + query >= 1
+            mask = min(max(left / ramp + 1, 0), 1) if visible else 0.0
+            np.testing.assert_allclose(soft[lane, 0, query, key], mask, atol=1e-5)
+            assert seen[lane, 0, query, key] == visible
+            if 0 < mask < 1 and query < num_queries[lane]:
+                total += left / (ramp * length)
         np.testing.assert_allclose(loss[lane], total, rtol=1e-5)
 
 
-def test_derivatives_of_masks_are_those_of_their_parts():
-    """Those that JAX derives, with keys that are not filled, padding, and spans that end on a token."""
-    random, ramp, length = np.random.default_rng(1), 4, 7
-    spans = jnp.asarray(random.integers(0, 100, (2, 40)) / 4, jnp.float32)
-    distance = jnp.asarray(random.integers(-length, 20, (2, 1, 40)), jnp.int32)
-    distance = distance + jnp.arange(length, dtype=jnp.int32)[None, :, None]
-    filled = jnp.asarray(random.random((2, 40)) < 0.8)
+def test_derivative_of_the_loss_is_that_of_all_pairs():
+    ramp, length = 4, 7
+    spans = jnp.asarray(np.random.default_rng(1).uniform(0, 25, (2, 40)), jnp.float32)
     num_queries = jnp.asarray([length, 3], jnp.int32)
-    weights = jnp.asarray(random.normal(size=distance.shape), jnp.float32)
-
-    def by_rule(spans):
-        soft, loss = ramps.masks(distance, spans, filled, num_queries, ramp)
-        return (soft * weights).sum() + 3 * loss.sum()
-
-    def by_parts(spans):
-        visible = filled[:, None] & (distance >= 1)
-        soft = jnp.where(visible, ramps.ramp_mask(spans[:, None], distance, ramp), 0.0)
-        counted = visible & (jnp.arange(length)[None, :, None] < num_queries[:, None, None])
-        loss = ramps.ramp_loss(spans[:, None], distance, soft, counted, ramp, length)
-        return (soft * weights).sum() + 3 * loss.sum()
-
-    ends = (spans[:, None] == distance) & filled[:, None]
-    assert ends.sum() > 5, 'some masks must be at an end of the ramp'
-    np.testing.assert_allclose(by_rule(spans), by_parts(spans), rtol=1e-6)
-    np.testing.assert_allclose(jax.grad(by_rule)(spans), jax.grad(by_parts)(spans), atol=1e-6)
-
-
-def test_loss_in_closed_form_is_that_of_all_pairs():
-    """Values and derivatives, with keys that are not filled and queries that are padding."""
-    random, ramp, length = np.random.default_rng(0), 4, 7
-    spans = jnp.asarray(random.uniform(0, 25, (2, 40)), jnp.float32)
-    distance = jnp.asarray(random.integers(-length, 20, (2, 40)), jnp.int32)
-    filled = jnp.asarray(random.random((2, 40)) < 0.8)
-    num_queries = jnp.asarray([length, 3], jnp.int32)
-    by_pair = distance[:, None] + jnp.arange(length, dtype=jnp.int32)[None, :, None]
-    since = jnp.where(filled, 1 - distance, 2**30)
-
-    def of_pairs(spans):
-        return ramps.masks(by_pair, spans, filled, num_queries, ramp)[1]
 
     def of_keys(spans):
-        return ramps.ramp_loss_of_keys(spans, distance, since, num_queries, ramp, length)
+        return expiring.ramp_loss(drawn_keys(spans, length, ramp)[0], num_queries, length)
+
+    def of_pairs(spans):
+        keys, _, _ = drawn_keys(spans, length, ramp)
+        query = jnp.arange(length, dtype=jnp.int32)
+        soft = keys.masks(query[None])[1][:, 0]
+        counted = (soft > 0) & (soft < 1) & (query[None, :, None] < num_queries[:, None, None])
+        left = keys.remaining - query[None, :, None]
+        return jnp.where(counted, left, 0.0).sum(axis=(1, 2)) / (ramp * length)
 
     assert np.all(of_pairs(spans) < -0.1)
-    np.testing.assert_allclose(of_keys(spans), of_pairs(spans), rtol=1e-5)
     found, expected = (jax.jacobian(loss)(spans) for loss in (of_keys, of_pairs))
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_derivative_of_the_ramp_is_that_of_its_parts():
+    """Also for spans that end on a token, where both halves count."""
+    left = jnp.arange(-24, 12, dtype=jnp.float32) / 4
+
+    def by_parts(left):
+        return jnp.clip(left / 4 + 1, 0, 1)
+
+    assert np.isin(np.asarray(left), (-4, 0)).sum() == 2
+    for mode in (jax.jacfwd, jax.jacrev):
+        found, expected = (mode(mask)(left) for mask in (lambda x: ramp_mask(x, 4), by_parts))
+        np.testing.assert_allclose(found, expected, atol=1e-7)
 
 
 def test_spans_begin_at_the_share_given():
@@ -302,17 +297,13 @@ def test_sizes():
         assert int(smallest(sizes, jnp.asarray(needed))) == wanted
 
 
-def test_dropout_is_the_same_for_a_column_in_every_size():
+def test_dropout_is_the_same_for_a_number_wherever_its_column_is():
     keys = jax.random.split(jax.random.key(0), 2)
 
-    def drawn(size, **kwargs):
-        return np.asarray(
-            factor_by_column(0.5, keys, jnp.zeros((2, 3, LENGTH, size + 4)), size, 4, **kwargs)
-        )
+    def drawn(*numbers):
+        scores = jnp.zeros((2, 3, LENGTH, len(numbers)))
+        return np.asarray(factor_by_number(0.5, keys, jnp.asarray(numbers, jnp.int32), scores))
 
-    small, large = drawn(4), drawn(11)
-    np.testing.assert_array_equal(small[..., :4], large[..., :4])
-    np.testing.assert_array_equal(small[..., 4:], large[..., 11:])
-    small, large = drawn(4, newest_first=True), drawn(11, newest_first=True)
-    np.testing.assert_array_equal(small[..., :4], large[..., 7:11])
-    assert set(np.unique(large)) == {0.0, 2.0}
+    few, many = drawn(7, 2), drawn(0, 1, 2, 5, 6, 7)
+    np.testing.assert_array_equal(few, many[..., [5, 2]])
+    assert set(np.unique(many)) == {0.0, 2.0}

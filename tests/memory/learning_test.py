@@ -115,8 +115,8 @@ BROKEN = {
     'product_key_short, other documents': dataclasses.replace(
         LEARNS['product_key_short'], changes=SLOWLY
     ),
-    'memory_tokens, no cache': LEARNS['memory_tokens'].broken(memory_tokens__memory_length=0),
-    'recurrent, nothing carried': LEARNS['recurrent'].broken(memory_transformer__carry=False),
+    'memory_tokens, no cache': LEARNS['memory_tokens'].broken(mem_transformer__memory_length=0),
+    'recurrent, nothing carried': LEARNS['recurrent'].broken(memory_tokens__carry=False),
 }
 
 

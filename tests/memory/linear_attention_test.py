@@ -1,4 +1,4 @@
-"""The linear kernel against plain loops, and layers that carry their sums through a document."""
+"""Layers that carry their sums through a document, and the features of linear attention."""
 
 import functools
 
@@ -6,71 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import longmem_jax
 from configs.memsizer_wikitext103 import get_config
 from longmem_jax.errors import UsageError
-from longmem_jax.layers import associative, feature_maps, linear_kernel
+from longmem_jax.layers import feature_maps
 from longmem_jax.training.graft import graft
 from longmem_jax.training.optimizer import parameter_groups, parameter_path
 from tests.toys import parameters, random_segments, run, toy, with_config
-
-
-def arrays(seed, number):
-    random = np.random.default_rng(seed)
-    shapes = [(2, 3, number, 4), (2, 3, number, 4), (2, 3, number, 5)]
-    queries, keys, values = (jnp.asarray(random.random(shape), jnp.float32) for shape in shapes)
-    decay = jnp.asarray(np.log(random.uniform(0.3, 1.0, (2, 3, number))), jnp.float32)
-    return queries, keys, values, decay
-
-
-def loop(pairs, queries, keys, values, decay):
-    """Computes the sums token by token."""
-    matrix, total = np.asarray(pairs.matrix, np.float64), np.asarray(pairs.normalizer, np.float64)
-    read, weight = [], []
-    for t in range(queries.shape[2]):
-        kept = np.exp(decay[:, :, t]) if decay is not None else np.ones(queries.shape[:2])
-        matrix = kept[..., None, None] * matrix + np.einsum(
-            'bhd,bhm->bhdm', keys[:, :, t], values[:, :, t]
-        )
-        total = kept[..., None] * total + keys[:, :, t]
-        read.append(np.einsum('bhd,bhdm->bhm', queries[:, :, t], matrix))
-        weight.append(np.einsum('bhd,bhd->bh', queries[:, :, t], total))
-    return matrix, total, np.stack(read, 2), np.stack(weight, 2)
-
-
-@given(st.integers(1, 13), st.integers(1, 16), st.booleans(), st.integers(0, 3))
-def test_chunks_are_a_loop_over_tokens(number, chunk, decays, seed):
-    queries, keys, values, decay = arrays(seed, number)
-    decay = decay if decays else None
-    begin = arrays(seed + 10, 1)
-    pairs = associative.write(
-        associative.empty(2, 3, 4, 5), begin[1], begin[2], 'linear', 'none', 'clamp', 1.0
-    )
-    wanted = loop(
-        pairs, *(None if a is None else np.asarray(a) for a in (queries, keys, values, decay))
-    )
-    # Compiled whole: operation by operation every shape would leave dozens of programs behind.
-    causal = jax.jit(functools.partial(linear_kernel.causal, chunk=chunk))
-    after, read, weight = causal(pairs, queries, keys, values, log_decay=decay)
-    for ours, reference in zip((after.matrix, after.normalizer, read, weight), wanted, strict=True):
-        np.testing.assert_allclose(ours, reference, rtol=2e-5, atol=1e-5)
-
-
-def test_gradients_do_not_depend_on_chunks():
-    queries, keys, values, decay = arrays(0, 12)
-
-    def loss(keys, decay, chunk):
-        _, read, weight = linear_kernel.causal(
-            associative.empty(2, 3, 4, 5), queries, keys, values, chunk=chunk, log_decay=decay
-        )
-        return jnp.sin(read / (weight[..., None] + 1)).sum()
-
-    whole, parts = (jax.grad(loss, (0, 1))(keys, decay, chunk) for chunk in (12, 5))
-    for ours, other in zip(whole, parts, strict=True):
-        np.testing.assert_allclose(ours, other, atol=1e-5)
 
 
 @pytest.mark.parametrize('name', ['linear', 'memsizer'])

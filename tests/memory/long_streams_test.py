@@ -1,5 +1,7 @@
 """Memories after long streams, in bfloat16 models, against a float64 reference of their equations."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -128,3 +130,4 @@ def test_errors_of_a_document_do_not_add_up():
     assert max(row.single) < 2e-6 and max(row.fresh, row.after) < 5e-6
     assert row.half[1] < 1.5 * row.half[0] < 0.05
     assert table([row]).count('\n') == 3 and '| `infini` |' in table([row])
+    assert '|  | ' in table([dataclasses.replace(row, single=None)]), 'float64 was left out'

@@ -11,7 +11,7 @@ from tests.toys import LENGTH, model_config
 
 def seen(count, end, **changes):
     """Positions of two leading memory tokens, three tokens and two trailing memory tokens."""
-    options = dict(num_tokens=2, read_cache=False, window=0) | changes
+    options = dict(leading=2, trailing=2, read_cache=False, window=0) | changes
     found = visible(
         jnp.arange(7, dtype=jnp.int32)[None],
         jnp.arange(-2, 7, dtype=jnp.int32),
@@ -60,6 +60,7 @@ def test_a_window_is_for_tokens_and_the_cache_for_memory_tokens_if_so_chosen():
     ],
 )
 def test_bad_fields_are_faults(changes, message):
-    model = model_config('memory_transformer')
-    model.memory_tokens.update(changes)
+    model = model_config('memory_tokens')
+    section = 'memory_tokens' if 'num_tokens' in changes else 'mem_transformer'
+    model[section].update(changes)
     assert any(message in fault for fault in model_faults(model, LENGTH))

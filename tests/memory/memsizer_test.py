@@ -71,9 +71,10 @@ def test_the_scale_passes_2_to_31_tokens():
 
     @jax.jit
     def read(tokens):
-        count = jnp.asarray([[tokens, 0]], jnp.float32)  # and what rounding has cut off it
-        return made.apply(params, x, made.start(1).replace(count=count))
+        count = jnp.asarray([[[tokens, 0]]], jnp.float32)  # and what rounding has cut off it
+        start = made.start(1)
+        return made.apply(params, x, start.replace(memory=start.memory.replace(count=count)))
 
     y, state, _ = read(2.0**31)
     np.testing.assert_allclose(y / read(2.0**33)[0], 2.0, rtol=1e-5)
-    assert np.asarray(state.count, np.float64).sum() == 2**31 + length
+    assert np.asarray(state.memory.count, np.float64).sum() == 2**31 + length

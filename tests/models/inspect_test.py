@@ -15,7 +15,7 @@ from tests.toys import BATCH, LENGTH, apply, random_segments, toy, with_config
 # One of every place that attends, with grouped positions, slots, caches and memories of entries.
 LOOKED_AT = (
     'local', 'transformer_xl', 'compressive', 'infinity_former', 'infini', 'memorizing',
-    'memorizing:released', 'memory_transformer', 'memformer', 'memformer:joint',
+    'memorizing:released', 'memory_tokens', 'memformer', 'memformer:joint',
 )  # fmt: skip
 # Attention without the weights of a softmax, or within learned spans: nothing to look at.
 WITHOUT_LOOKS = ('linear', 'expire_span')
@@ -78,7 +78,7 @@ def test_looks_are_what_attention_does(name):
             np.testing.assert_allclose(product(look), look.out, atol=1e-5, err_msg=path)
 
 
-@pytest.mark.parametrize('name', ['memorizing', 'memory_transformer'])
+@pytest.mark.parametrize('name', ['memorizing', 'memory_tokens'])
 def test_looking_changes_nothing(name):
     model, params = toy(name)
     before, (state, logits, _) = third_segment(name)

@@ -104,7 +104,7 @@ def test_token_by_token_is_parallel(name):
     assert_opens_alike(model, params, segments, logits, states, 2, step)
 
 
-@pytest.mark.parametrize('name', ['local', 'memory_transformer', 'memformer', 'expire_span'])
+@pytest.mark.parametrize('name', ['local', 'memory_tokens', 'memformer', 'expire_span'])
 def test_a_token_shift_suits_every_model(name):
     """It continues from segment to segment, restarts with documents, skips padding, and streams."""
     model = with_config(name, token_shift='half')

@@ -203,13 +203,18 @@ def _computed(golden):
         y, states = golden.run(_segments, theirs, first(x), valid, **changes)
         return first(y), states
 
+    def of_tokens(name, y, valid):
+        """Padding, which only follows tokens, has no output of ours that means anything."""
+        valid = valid[..., None] if golden.elu else valid.T[..., None]
+        return np.where(valid, y, arrays[name]) if name in arrays else y
+
     y, states = causal(every, chunk=3)
     yield 'out/causal', y
     yield 'out/recurrent', first(golden.run(_tokens, theirs, first(x)))
     # What was added to narrower keys or values is zero.
     features = d_keys if golden.elu else None
     for i in range(len(states.count)):
-        matrix, normalizer = states.pairs.matrix[i], states.pairs.normalizer[i]
+        matrix, normalizer = states.memory.matrix[i], states.memory.normalizer[i]
         yield f'state/{"S" if golden.elu else "s"}_{i + 1}', matrix[:, :, :features, :d_values]
         yield f'state/{"Z" if golden.elu else "z"}_{i + 1}', normalizer[:, :, :features]
     features = golden.run(_features, theirs, first(x))
@@ -220,18 +225,20 @@ def _computed(golden):
     if golden.elu:
         if 'in/key_lengths' in arrays:
             valid = np.arange(x.shape[1])[None] < arrays['in/key_lengths'][:, None]
-            yield 'out/causal_key_lengths', causal(jnp.asarray(valid), chunk=5)[0]
+            y, _ = causal(jnp.asarray(valid), chunk=5)
+            yield 'out/causal_key_lengths', of_tokens('out/causal_key_lengths', y, valid)
             read, _ = _across(golden, ELU, 'sigma', x, x, valid)
             yield 'out/noncausal_key_lengths', read
         return
     mask = arrays.get('in/key_padding_mask')
     valid = every if mask is None else jnp.asarray(mask == 0)
-    yield 'out/causal_padded', causal(valid, chunk=5)[0]
+    yield 'out/causal_padded', of_tokens('out/causal_padded', causal(valid, chunk=5)[0], valid)
     if settings['variant'] != 'rfa':
         return
     masked = dict(guard='magnitude', epsilon=settings.get('masked_eps', 1e-3))
     yield 'out/causal_masked', causal(every, chunk=5, **masked)[0]
-    yield 'out/causal_masked_padded', causal(valid, chunk=5, **masked)[0]
+    name = 'out/causal_masked_padded'
+    yield name, of_tokens(name, causal(valid, chunk=5, **masked)[0], valid)
     for name, gradient in _gradients(golden, x, every, chunk=5, **masked):
         yield f'grad/masked_{name}', gradient
     if 'in/encoder_output' in arrays:

@@ -7,6 +7,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from longmem_jax.config.base import base, stack
 from longmem_jax.contract import ModelSettings
+from longmem_jax.models.block import Block
 from longmem_jax.models.encoders.memory_tokens import MemoryEncoder
 from longmem_jax.models.kinds import make_model
 from longmem_jax.released import transformer_xl
@@ -57,11 +58,11 @@ def _encoder(settings, arrays):
     model_settings = ModelSettings(
         d_model=width, num_heads=heads, head_dim=width // heads, d_feed_forward=settings['ffn'],
         num_layers=settings['layers'], segment_length=settings['length'], dropout=0.0,
-        attention_dropout=0.0, init_std=0.02, dtype=jnp.dtype('float32'),
+        attention_dropout=0.0, init_std=0.02, dtype=jnp.dtype('float32'), pre_norm=False,
     )  # fmt: skip
     encoder = MemoryEncoder(
-        settings=model_settings, norm='layernorm', pre_norm=False, residual_dropout=0.0,
-        dense=dict(activation='relu', bias=True), variant=VARIANTS[settings['variant']],
+        settings=model_settings, dense=dict(activation='relu', bias=True),
+        variant=VARIANTS[settings['variant']],
         num_tokens=settings['memory_tokens'], num_layers=settings['layers'],
         shared_layers=settings['shared_layers'], final_norm=False, std=1.0,
     )  # fmt: skip
@@ -109,18 +110,22 @@ def _language_model(settings, arrays):
     theirs = {k[len('param/') :]: v for k, v in arrays.items() if k.startswith('param/')}
     tokens = theirs.pop('mem_tokens')
     params = transformer_xl.import_parameters(theirs, borrowed)
-    params['shared_memory_tokens'] = params.pop('shared_transformer_xl')
-    params['memory_tokens'] = {'tokens': tokens[:, 0]}
+    params['shared_mem_transformer'] = params.pop('shared_transformer_xl')
+    params['around_0'] = {'memory_tokens': {'tokens': tokens[:, 0]}}
     model = base().model
     for name, value in borrowed.items():
         if name != 'transformer_xl':
             model[name] = value
-    model.kind = 'memory_transformer'
-    model.memory_transformer = dict(carry=settings['carry_memory_tokens'], gradients=True)
-    stack(model, settings['n_layer'], 'memory_tokens')
+    own, at_end = settings['num_mem_tokens'], settings['mem_at_end']
+    stack(model, settings['n_layer'], 'mem_transformer')
+    model.around = ('memory_tokens',) * settings['n_layer']
     model.memory_tokens = dict(
-        num_tokens=settings['num_mem_tokens'],
-        at_end=settings['mem_at_end'],
+        num_tokens=own,
+        at_end=at_end,
+        carry=settings['carry_memory_tokens'],
+        gradients=True,
+    )
+    model.mem_transformer = dict(
         read_cache=settings['read_mem_from_cache'],
         look_ahead='released',
         memory_length=settings['mem_len'],
@@ -143,11 +148,13 @@ def _language_model(settings, arrays):
             )
             targets = jnp.asarray(arrays[f'in/targets_{number}'], jnp.int32)
 
-            def score(module, segment=segment, targets=targets, state=state):
-                scores, new, _ = module.nll(segment, targets, state, train=False)
-                return scores.nll, new, module.written(segment, state)
-
-            nll, state, written = model.apply({'params': params}, method=score)
+            (scores, state, _), outputs = model.apply(
+                {'params': params}, segment, targets, state, train=False, method='nll',
+                capture_intermediates=lambda module, _: isinstance(module, Block),
+            )  # fmt: skip
+            last = outputs['intermediates'][f'block_{settings["n_layer"] - 1}']['__call__'][0][0]
+            nll = scores.nll
+            written = last[:, -own:] if at_end else last[:, :own]
             total = total + (nll * jnp.asarray(arrays[f'in/loss_weight_{number}'])).sum()
             found.append((nll, written, state))
         return total, found
@@ -162,10 +169,11 @@ def _language_model(settings, arrays):
             name = f'state/cache_layer{layer}_{number}'
             if name in arrays:
                 rows = arrays[name].shape[1]
-                hidden = state.blocks[layer].attention.hidden
+                hidden = state[layer].attention.hidden
                 yield name, hidden[:, hidden.shape[1] - rows :], arrays[name]
-    yield 'grad/mem_tokens', gradient['memory_tokens']['tokens'][:, None], arrays['grad/mem_tokens']
-    gradient['shared_transformer_xl'] = gradient.pop('shared_memory_tokens')
+    own = gradient['around_0']['memory_tokens']['tokens'][:, None]
+    yield 'grad/mem_tokens', own, arrays['grad/mem_tokens']
+    gradient['shared_transformer_xl'] = gradient.pop('shared_mem_transformer')
     for name in theirs:
         ours = transformer_xl.export_gradient(gradient, name, borrowed)
         yield f'grad/{name}', ours, arrays[f'grad/{name}']

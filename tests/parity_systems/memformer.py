@@ -116,7 +116,7 @@ def _joint(settings, arrays):
     theirs = {k[len('param/') :]: jnp.asarray(v) for k, v in arrays.items() if 'param/' in k}
     approximate = {'gelu': 'gelu_exact', 'relu': 'relu'}[settings['activation']]
     encoder = JointEncoder(
-        settings=model_settings, residual_dropout=0.0, dense=dict(activation=approximate, bias=True),
+        settings=model_settings, dense=dict(activation=approximate, bias=True),
         num_layers=settings['layers'], num_slots=settings['memory_len'], bias_std=0.01,
     )  # fmt: skip
     numbers = range(1, settings['segments'] + 1)

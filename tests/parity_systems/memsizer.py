@@ -141,10 +141,10 @@ def check(settings, arrays):
     yield 'out/causal', last(y), arrays['out/causal']
     yield 'out/causal_recurrent', last(causal(theirs, x, 1, 1)[0]), arrays['out/causal_recurrent']
     for i in range(len(states.count)):
-        yield f'state/s_{i + 1}', states.pairs.matrix[i, :, 0], arrays[f'state/s_{i + 1}']
+        yield f'state/s_{i + 1}', states.memory.pairs.matrix[i, :, 0], arrays[f'state/s_{i + 1}']
         yield (
             f'state/n_{i + 1}',
-            states.count[i].sum(axis=-1),
+            states.memory.count[i, :, 0].sum(axis=-1),
             np.asarray(arrays[f'state/n_{i + 1}']),
         )
     queries, every = x[:, :length], jnp.ones_like(valid)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from longmem_jax.errors import UsageError
-from longmem_jax.memory.registry import ATTENTION
-from longmem_jax.models.kinds import KINDS
+from longmem_jax.memory.registry import ATTENTION, LAYERS
 from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.training.graft import graft
 from longmem_jax.training.optimizer import parameter_path
@@ -17,7 +16,7 @@ from tests.toys import with_config
 def test_memory_tokens_grow():
     own = {'memory_tokens': {'tokens': jnp.zeros((4, 3))}, 'other': jnp.zeros((2,))}
     other = {'memory_tokens': {'tokens': jnp.ones((2, 3))}, 'other': jnp.ones((2,))}
-    said, growing = [], KINDS['memory_transformer'].growing
+    said, growing = [], LAYERS['memory_tokens'].growing
     found = graft(own, other, 'RUN', said.append, growing)
     np.testing.assert_array_equal(
         found['memory_tokens']['tokens'], np.repeat([1.0, 0.0], 2)[:, None] * np.ones((1, 3))

@@ -1,7 +1,10 @@
 """What a checkpoint belongs to, and that it is committed with its checksums; without a mesh."""
 
+import itertools
 import json
+import os
 import shutil
+import time
 
 import flax.struct
 import jax
@@ -123,6 +126,24 @@ def test_every_file_of_a_checkpoint_is_listed(opened):
 
 
 # Step and run belong to the content.
+
+
+def test_a_clock_that_goes_back_changes_nothing(opened, monkeypatch):
+    """Which checkpoint is the newest is a matter of steps, not of times."""
+    now = itertools.count(time.time(), -86_400)
+    monkeypatch.setattr(time, 'time', lambda: next(now))
+    monkeypatch.setattr(time, 'time_ns', lambda: int(next(now)) * 10**9)
+    directory = save(opened, 2, 4, 6)
+    day = itertools.count(2_000_000_000, -86_400)
+    for step in (2, 4, 6):  # as the clock would have it, the newest is the oldest
+        for path in (directory / str(step), *(directory / str(step)).rglob('*')):
+            os.utime(path, (then := next(day), then))
+    saver, reports = opened()
+    require_restored(saver.restore(abstract()), 6)
+    assert not any('broken' in line for line in reports), reports
+    assert saver.maybe_save(8, make_state(8))
+    saver.close()
+    require_restored(opened()[0].restore(abstract()), 8)
 
 
 def test_a_copy_under_another_step_is_found_out(opened):

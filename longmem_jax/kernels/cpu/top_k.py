@@ -14,7 +14,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.kernels.cpu.attention_products import NEVER
+from longmem_jax.kernels.attention_products import NEVER
 from longmem_jax.kernels.float_order import HIGHEST, as_floats, as_integers
 
 WIDTH = 128  # numbers that are all compared with each other

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from longmem_jax.kernels.cpu.attention_products import EPSILON, NEVER
+from longmem_jax.kernels.attention_products import EPSILON, NEVER
 
 LANES, SUBLANES = 128, 8  # of a vector register
 NEVER_SINCE = 2**30  # `since` of a key that no query sees

@@ -6,9 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.kernels.tpu.fused_attention import ByDistance, attend_fused, draw_seeds
-from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
-
-LATER = 1 << 24  # added to the numbers of keys after the memory, in the draws of dropout
 
 
 def no_fault(fields: Any) -> str:
@@ -61,52 +58,4 @@ def attend_spans(
         numbers=numbers,
         dropout=dropout,
         seeds=drawn,
-    )
-
-
-def attend_window(
-    queries: jax.Array,
-    keys: jax.Array,
-    values: jax.Array,
-    table: jax.Array,
-    *,
-    count: jax.Array,
-    max_span: int,
-    span: jax.Array | None,
-    ramp: int,
-    dropout: float,
-    lane_keys: jax.Array | None,
-) -> jax.Array:
-    """Attention of a segment to a window of vectors before it and to itself, within spans of the heads.
-
-    Args:
-      queries: [batch, heads, length, head_dim], scaled.
-      keys, values: [batch, kv_heads, window + length, head_dim].
-      table, dropout, lane_keys: as in `attend_spans`; dropout drops a key alike in every window.
-      count: int32 [batch], filled vectors of the window, the last ones.
-      max_span: the largest distance that is seen; distance 0 is not.
-      span: float [heads | 1], after which the soft mask falls within `ramp` tokens; None = no mask.
-      ramp: tokens.
-
-    Returns:
-      [batch, heads, length, head_dim] in the dtype of `values`.
-    """
-    window = keys.shape[2] - queries.shape[2]
-    column = jnp.arange(keys.shape[2], dtype=jnp.int32) - window
-    remaining = None
-    if span is not None:
-        remaining = (span.astype(jnp.float32)[:, None] + 1 + column)[None]
-    return attend_spans(
-        queries,
-        keys,
-        values,
-        table,
-        offset=window,
-        since=jnp.where(column >= -count[:, None], column + 1, NEVER_SINCE),
-        until=column[None] + 1 + max_span,
-        remaining=remaining,
-        ramp=ramp,
-        numbers=column,
-        dropout=dropout,
-        lane_keys=lane_keys,
     )

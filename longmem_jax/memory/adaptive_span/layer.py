@@ -14,12 +14,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention import near_positions
 from longmem_jax.attention.self_attention import write_at
-from longmem_jax.contract import Entry, Graft, ModelSettings
-from longmem_jax.kernels.cpu.attention_products import weights_of
-from longmem_jax.kernels.tpu import fused_spans
-from longmem_jax.layers import positions
+from longmem_jax.attention.span_attention import Dropout
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.switching import (
     bound,
@@ -29,14 +26,16 @@ from longmem_jax.layers.switching import (
     switch,
     taken,
 )
-from longmem_jax.memory.adaptive_span.cache import AdaptiveSpanCache, project_memory, read_tokens
-from longmem_jax.memory.adaptive_span.reading import read_segment, scores_of_segment
-from longmem_jax.memory.adaptive_span.settings import check, recipe
-from longmem_jax.memory.adaptive_span.spans import reach, span_mask
-from longmem_jax.memory.adaptive_span.view import held, read
-from longmem_jax.memory.adaptive_span.writing import AdaptiveSpanState, remember
+from longmem_jax.memory.adaptive_span.maths import AdaptiveSpanState, reach, remember, span_mask
+from longmem_jax.memory.adaptive_span.reading import (
+    AdaptiveSpanCache,
+    Params,
+    Rows,
+    project_memory,
+    read_segment,
+    read_tokens,
+)
 from longmem_jax.segment import Aux, Segment, mean_count
-from longmem_jax.views import View
 
 MARGIN = 64  # tokens kept beyond the span when memory is trimmed, for spans that grow
 
@@ -110,59 +109,47 @@ class AdaptiveSpan(nn.Module):
             jnp.zeros(shape, self.settings.dtype), jnp.full((batch_size,), filled, jnp.int32)
         )
 
-    def _reading(self, normal: jax.Array) -> tuple[dict[str, jax.Array], dict[str, Any], Any]:
-        """Rows, parameters and `project` of `read_segment`, of a segment's normalised vectors."""
-        settings = self.settings
-        inputs = dict(
-            queries=self.projections.queries(normal)
-            * jnp.asarray(settings.score_scale, settings.dtype),
-            keys=self.projections.keys(normal),
-            values=self.projections.values(normal),
-        )
+    def _queries(self, normal: jax.Array) -> jax.Array:
+        scale = jnp.asarray(self.settings.score_scale, self.settings.dtype)
+        return self.projections.queries(normal) * scale
+
+    def params(self) -> tuple[Any, Params]:
+        """`project` of `reading`, and what the layer learns."""
         project, variables = memory_projector(
             self.normalize, self.projections.key, self.projections.value
         )
-        return inputs, dict(projector=variables, share=self._share(), table=self.shared()), project
+        return project, Params(variables, self._share(), self.shared())
 
-    def weights(self, x: jax.Array, state: AdaptiveSpanState) -> jax.Array:
-        """Weights of the memory and the segment, [batch, heads, length, max_span + length]."""
-        inputs, params, project = self._reading(self.normalize(x))
-        rows = inputs | dict(memory=state.hidden, count=state.count)
-        scores, _, seen, soft = scores_of_segment(
-            self.max_span, params, rows, project, self.max_span, self.ramp
+    def rows(self, normal: jax.Array, state: AdaptiveSpanState) -> Rows:
+        """The segment, of normalised vectors, and its memory."""
+        return Rows(
+            queries=self._queries(normal),
+            keys=self.projections.keys(normal),
+            values=self.projections.values(normal),
+            memory=jax.lax.stop_gradient(state.hidden),
+            count=state.count,
         )
-        return weights_of(scores, seen, soft)
 
     def in_span(self, distance: jax.Array) -> jax.Array:
         """The mask over distances, int32 [n], as a mean over the heads: float32 [n]."""
         if self.per == 'none':
             return jnp.ones(distance.shape, jnp.float32)
-        mask = span_mask(self.span_share, distance[None, None], self.max_span, self.ramp)
-        return mask.mean(axis=(0, 1, 2)).astype(jnp.float32)
+        mask = span_mask(self.span_share, distance, self.max_span, self.ramp)
+        return mask.mean(axis=0).astype(jnp.float32)
 
     def __call__(
         self, x: jax.Array, state: AdaptiveSpanState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, AdaptiveSpanState, Aux]:
         """Attends to memory and segment, then writes; x, y are [batch, length, d_model]."""
-        settings, batch = self.settings, x.shape[0]
-        normal = self.normalize(x)
-        rate = settings.attention_dropout if train else 0.0
-        reach = self._reach()
-        inputs, params, project = self._reading(normal)
-        constants = dict(memory=jax.lax.stop_gradient(state.hidden), count=state.count)
-        if rate:
-            constants['dropout'] = jax.random.split(self.make_rng('dropout'), batch)
-        read = bound(
-            read_segment,
-            project=project,
-            max_span=self.max_span,
-            ramp=self.ramp,
-            dropout_rate=rate,
-            dropout_chunk=self.sizes[0],
-            kernels=settings.kernels,
-        )
-        needed = jnp.full((batch,), reach)
-        out = read_memory(read, self.sizes, needed, params, inputs, constants)
+        rows, reach = self.rows(self.normalize(x), state), self._reach()
+        if train and self.settings.attention_dropout:
+            lanes = jax.random.split(self.make_rng('dropout'), x.shape[0])
+            rows = rows.replace(dropout=Dropout(lanes, self.settings.attention_dropout))
+        project, params = self.params()
+        fields = dict(max_span=self.max_span, ramp=self.ramp, kernels=self.settings.kernels)
+        read = bound(read_segment, project=project, **fields)
+        needed = jnp.full(x.shape[:1], reach)
+        out = read_memory(read, self.sizes, needed, params, rows)
         new = remember(state, x, segment.num_valid, self._limit())
         losses, per_head = {}, {}
         metrics = {'memory_size': mean_count(jnp.minimum(state.count, reach))}
@@ -177,13 +164,9 @@ class AdaptiveSpan(nn.Module):
 
     def open_segment(self, state: AdaptiveSpanState, batch_size: int) -> AdaptiveSpanCache:
         """Projects the vectors of the memory within reach, once for all tokens of the segment."""
-        settings = self.settings
-        project, variables = memory_projector(
-            self.normalize, self.projections.key, self.projections.value
-        )
-
+        settings, (project, params) = self.settings, self.params()
         read = bound(project_memory, project=project, length=settings.segment_length)
-        keys, values = switch(read, self.sizes, self._reach(), (variables, state.hidden), ())
+        keys, values = switch(read, self.sizes, self._reach(), params.projector, state.hidden)
         hidden = jnp.zeros((batch_size, settings.segment_length, settings.d_model), settings.dtype)
         return AdaptiveSpanCache(keys, values, hidden, state.count)
 
@@ -191,21 +174,18 @@ class AdaptiveSpan(nn.Module):
         self, x: jax.Array, cache: AdaptiveSpanCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, AdaptiveSpanCache]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
-        settings, max_span = self.settings, self.max_span
-        normal = self.normalize(x)
-        queries = self.projections.queries(normal) * jnp.asarray(
-            settings.score_scale, settings.dtype
-        )
+        normal, place = self.normalize(x), self.max_span + index
         cache = cache.replace(
-            keys=write_at(cache.keys, self.projections.keys(normal), max_span + index, 2),
-            values=write_at(cache.values, self.projections.values(normal), max_span + index, 2),
+            keys=write_at(cache.keys, self.projections.keys(normal), place, 2),
+            values=write_at(cache.values, self.projections.values(normal), place, 2),
             hidden=write_at(cache.hidden, x, index, 1),
         )
-        position = positions.following(index, x.shape[1])
-        table, share = self.shared(), self._share()
-        at = index if isinstance(index, int) else None
-        read = bound(read_tokens, max_span=max_span, ramp=self.ramp, index=at)
-        out = switch(read, self.sizes, self._reach(), (cache, queries, table, share, position), ())
+        known = isinstance(index, int)
+        fields = dict(max_span=self.max_span, ramp=self.ramp)
+        read = bound(read_tokens, index=index if known else None, **fields)
+        first, queries = None if known else index, self._queries(normal)
+        operands = cache, queries, self.shared(), self._share(), first
+        out = switch(read, self.sizes, self._reach(), *operands)
         return self.projections.out(out), cache
 
     def close_segment(
@@ -213,26 +193,3 @@ class AdaptiveSpan(nn.Module):
     ) -> AdaptiveSpanState:
         """Writes the first `count` tokens of the open segment."""
         return remember(state, cache.hidden, count, self._limit())
-
-
-ENTRY = Entry(
-    name='adaptive_span',
-    layer=AdaptiveSpan,
-    fused=fused_spans.no_fault,
-    view=View(held, read),
-    check=check,
-    shared=lambda fields: near_positions.shared_table(fields, 'max_span'),
-    losses=lambda fields: () if fields['per'] == 'none' else ('adaptive_span',),
-    lengths={'max_span': 'span '},
-    reach=lambda fields, segment: fields['max_span'],
-    bounded=('span_share',),
-    recipes={'adaptive_span': recipe},
-    graft=Graft(
-        lambda scale, position: {},
-        exact=False,
-        how='projections and embeddings are kept; attention within learned spans must be tuned',
-        positions='its own scores by distance; rotary ones are lost',
-    ),
-    toy=dict(max_span=8, ramp=3, initial_share=0.3, num_sizes=2),
-    variants=dict(trimmed=dict(start='zeros', per='layer', trim_memory=True)),
-)

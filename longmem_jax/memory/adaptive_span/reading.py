@@ -1,99 +1,137 @@
-"""How Adaptive-Span reads: the attention of a segment to the last vectors of the memory and itself."""
+"""How Adaptive-Span reads the vectors within reach: pure functions for `switching`."""
 
-from collections.abc import Callable
 from typing import Any
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention import near_positions
-from longmem_jax.attention.weight_dropout import factor_by_column
-from longmem_jax.kernels.cpu.attention_products import dot, mix
-from longmem_jax.kernels.tpu import fused_spans
-from longmem_jax.layers.projections import repeat_heads
-from longmem_jax.memory.adaptive_span.spans import span_weights, visible
+from longmem_jax.attention.span_attention import ATTEND, Dropout, weights
+from longmem_jax.layers.switching import Projector
+from longmem_jax.memory.adaptive_span.maths import KeySpans, key_spans
+
+
+@flax.struct.dataclass
+class Params:
+    """What a layer learns.
+
+    Attributes:
+      projector: variables of norm, keys and values, see `memory_projector`.
+      share: spans as shares of `max_span`, float [heads | 1]; None = all heads see `max_span`.
+      table: near positions.
+    """
+
+    projector: Any
+    share: jax.Array | None
+    table: jax.Array
+
+
+@flax.struct.dataclass
+class Rows:
+    """A segment and the memory before it.
+
+    Attributes:
+      queries (scaled), keys, values: of the segment, [batch, heads, length, head_dim].
+      memory: [batch, max_span, d_model], detached.
+      count: int32 [batch], its filled vectors, the last ones.
+      dropout: None = none.
+    """
+
+    queries: jax.Array
+    keys: jax.Array
+    values: jax.Array
+    memory: jax.Array
+    count: jax.Array
+    dropout: Dropout | None = None
+
+
+def _joined(
+    size: int, params: Params, rows: Rows, project: Projector, max_span: int, ramp: int
+) -> tuple[jax.Array, jax.Array, KeySpans]:
+    """Keys, values and spans of the last `size` vectors of the memory and of the segment."""
+    _, keys, values = project(params.projector, rows.memory[:, max_span - size :])
+    keys = jnp.concatenate([keys, rows.keys], axis=2)
+    values = jnp.concatenate([values, rows.values], axis=2)
+    return keys, values, key_spans(size, keys.shape[2], rows.count, params.share, max_span, ramp)
 
 
 def read_segment(
     size: int,
-    params: dict[str, Any],
-    rows: dict[str, Any],
+    params: Params,
+    rows: Rows,
     *,
-    project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
+    project: Projector,
     max_span: int,
     ramp: int,
-    dropout_rate: float,
-    dropout_chunk: int,
-    kernels: str = 'plain',
+    kernels: str,
 ) -> jax.Array:
-    """What a segment reads from the memory and itself: a pure function for `read_memory`.
+    """What a segment reads from the last `size` vectors and itself, [batch, heads, length, head_dim]."""
+    keys, values, seen = _joined(size, params, rows, project, max_span, ramp)
+    attend = ATTEND[kernels]
+    return attend(
+        rows.queries, keys, values, params.table[:size], seen, offset=size, dropout=rows.dropout
+    )
+
+
+def weights_of_segment(
+    params: Params, rows: Rows, project: Projector, max_span: int, ramp: int
+) -> jax.Array:
+    """The weights of the memory and the segment, [batch, heads, length, max_span + length]."""
+    keys, _, seen = _joined(max_span, params, rows, project, max_span, ramp)
+    return weights(rows.queries, keys, params.table, seen, offset=max_span)
+
+
+@flax.struct.dataclass
+class AdaptiveSpanCache:
+    """What an open segment reads, and will write when it closes.
+
+    Attributes:
+      keys, values: [batch, kv_heads, max_span + segment_length, head_dim].
+      hidden: [batch, segment_length, d_model], inputs of this layer so far.
+      count: int32 [batch], as in the state.
+    """
+
+    keys: jax.Array
+    values: jax.Array
+    hidden: jax.Array
+    count: jax.Array
+
+
+def project_memory(
+    size: int, variables: Any, hidden: jax.Array, *, project: Projector, length: int
+) -> tuple[jax.Array, jax.Array]:
+    """`keys` and `values` of a cache: of the last `size` vectors, with zeros before and after them."""
+    before = hidden.shape[1] - size
+    _, keys, values = project(variables, hidden[:, before:])
+    room = [(0, 0), (0, 0), (before, length), (0, 0)]
+    return jnp.pad(keys, room), jnp.pad(values, room)
+
+
+def read_tokens(
+    size: int,
+    cache: AdaptiveSpanCache,
+    queries: jax.Array,
+    table: jax.Array,
+    share: jax.Array | None,
+    first: jax.Array | None,
+    *,
+    index: int | None,
+    max_span: int,
+    ramp: int,
+) -> jax.Array:
+    """What the next tokens of an open segment read, [batch, heads, n, head_dim].
 
     Args:
-      size: number of vectors of the memory that are read, the last ones.
-      params: `projector`, variables of `project`; `table`, near positions; `share`, spans as shares
-        of `max_span`, float [heads | 1], or None if all heads see `max_span`.
-      rows: of the segment `queries` (scaled), `keys`, `values` [batch, heads, length, head_dim];
-        `memory` [batch, max_span, d_model], of which the last `count` (int32 [batch]) are filled;
-        `dropout` random keys [batch], if any.
-      project: see `memory_projector`.
+      size: vectors of the memory that are read, the last ones.
+      cache: with these tokens.
+      queries: of the tokens, scaled.
+      table, share: as in `Params`.
+      first: position of the first token in the segment, int32 [batch]; None = `index`.
+      index: the same as an int, if it is known to the compiler.
       max_span, ramp: fields of `AdaptiveSpan`.
-      dropout_rate, dropout_chunk: see `factor_by_column`.
-      kernels: see `ModelSettings`.
-
-    Returns:
-      [batch, heads, length, head_dim].
     """
-    if kernels == 'fused':
-        _, keys, values = project(params['projector'], rows['memory'][:, max_span - size :])
-        return fused_spans.attend_window(
-            rows['queries'],
-            jnp.concatenate([keys, rows['keys']], axis=2),
-            jnp.concatenate([values, rows['values']], axis=2),
-            params['table'][:size],
-            count=rows['count'],
-            max_span=max_span,
-            span=None if params['share'] is None else params['share'] * max_span,
-            ramp=ramp,
-            dropout=dropout_rate,
-            lane_keys=rows.get('dropout'),
-        )
-    scores, values, seen, soft = scores_of_segment(size, params, rows, project, max_span, ramp)
-    dropout = None
-    if dropout_rate:
-        dropout = factor_by_column(
-            dropout_rate, rows['dropout'], scores, size, dropout_chunk, newest_first=True
-        )
-    return mix(scores, values, seen, soft, dropout)
-
-
-def scores_of_segment(
-    size: int,
-    params: dict[str, Any],
-    rows: dict[str, Any],
-    project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
-    max_span: int,
-    ramp: int,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-    """The arguments of `mix` for `read_segment`; the arguments are as there.
-
-    Returns:
-      Scores [batch, heads, length, size + length], float32 at least; values [batch, heads,
-      size + length, head_dim] of all heads; bool, what may be seen; and the soft mask, None without
-      spans. The last two broadcast to the scores.
-    """
-    queries, share = rows['queries'], params['share']
-    length = queries.shape[2]
-    _, keys, values = project(params['projector'], rows['memory'][:, max_span - size :])
-    keys = repeat_heads(jnp.concatenate([keys, rows['keys']], axis=2), queries.shape[1])
-    values = repeat_heads(jnp.concatenate([values, rows['values']], axis=2), queries.shape[1])
-    scores = dot(queries, keys)
-    scores = scores + near_positions.whole_segment(queries, params['table'][:size], size)
-    index = jnp.arange(length, dtype=jnp.int32)[None, :, None]
-    distance = size + index - jnp.arange(size + length, dtype=jnp.int32)[None, None]
-    seen = visible(distance, jnp.maximum(size - rows['count'], 0), max_span)
-    soft = None
-    if share is not None:
-        # One per lane: sums of its derivative over lanes would be slow.
-        by_lane = jnp.broadcast_to(distance, (scores.shape[0], *distance.shape[1:]))
-        soft = span_weights(share.astype(scores.dtype), by_lane, max_span, ramp)
-    return scores, values, seen, soft
+    end = None if index is None else max_span + index + queries.shape[2]
+    keys, values = (array[:, :, max_span - size : end] for array in (cache.keys, cache.values))
+    seen = key_spans(size, keys.shape[2], cache.count, share, max_span, ramp)
+    at = first if index is None else index
+    return ATTEND['plain'](queries, keys, values, table[:size], seen, offset=size, first=at)

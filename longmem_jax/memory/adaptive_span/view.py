@@ -4,7 +4,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from longmem_jax.memory.adaptive_span.writing import AdaptiveSpanState
+from longmem_jax.memory.adaptive_span.maths import AdaptiveSpanState
+from longmem_jax.memory.adaptive_span.reading import weights_of_segment
 from longmem_jax.views import Held, Read, Seen, held_window
 
 
@@ -16,6 +17,10 @@ def held(layer: Any, state: AdaptiveSpanState) -> dict[str, Held]:
 
 def read(seen: Seen) -> dict[str, Read]:
     """The attention to memory and segment; a token never reads itself."""
-    weights = seen.layer.weights(seen.x, seen.state).astype(jnp.float32)
+    layer = seen.layer
+    project, params = layer.params()
+    rows = layer.rows(layer.normalize(seen.x), seen.state)
+    weights = weights_of_segment(params, rows, project, layer.max_span, layer.ramp)
+    weights = weights.astype(jnp.float32)
     places = jnp.arange(weights.shape[-1], dtype=jnp.int32) - seen.layer.max_span
     return {'attention': Read(weights, places[None, None, None])}

@@ -7,8 +7,8 @@ the slots, so its scores, oldest first, move right by s.
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.kernels.cpu.attention_products import dot
-from longmem_jax.kernels.cpu.by_distance import lean_right
+from longmem_jax.attention.by_distance import lean_right
+from longmem_jax.kernels.attention_products import dot
 
 
 def of_segment(

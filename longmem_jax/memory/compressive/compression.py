@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from longmem_jax.attention.attend import attend
 from longmem_jax.attention.rules import Rules
 from longmem_jax.contract import ModelSettings
-from longmem_jax.kernels.cpu.rows_product import rows_times
 from longmem_jax.layers import initializers
+from longmem_jax.layers.rows_product import rows_times
 
 COMPRESSIONS = ('convolution', 'mean', 'max', 'most_used')
 RECONSTRUCTIONS = ('none', 'attention', 'autoencoding')

@@ -19,7 +19,7 @@ from longmem_jax.attention.attend import Look, is_inspected, record
 from longmem_jax.attention.self_attention import KeyValues, write_at
 from longmem_jax.attention.window import push
 from longmem_jax.contract import ModelSettings
-from longmem_jax.kernels.cpu.attention_products import dot, mix, weights_of
+from longmem_jax.kernels.attention_products import dot, mix, weights_of
 from longmem_jax.layers import positions
 from longmem_jax.layers.projections import Projections, repeat_heads
 from longmem_jax.memory.compressive.by_age import at_shifts, of_segment

@@ -17,11 +17,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention import near_positions
 from longmem_jax.attention.self_attention import write_at
-from longmem_jax.contract import Entry, Graft, ModelSettings
-from longmem_jax.kernels.tpu import fused_spans
-from longmem_jax.layers import positions
+from longmem_jax.attention.span_attention import Dropout
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.switching import (
     bound,
@@ -31,20 +29,8 @@ from longmem_jax.layers.switching import (
     sizes_below,
     switch,
     taken,
-    unchanged,
 )
-from longmem_jax.memory.expire_span import fused_reading
-from longmem_jax.memory.expire_span.cache import ExpireSpanCache, project_buffer, read_tokens
-from longmem_jax.memory.expire_span.ramp import ramp_mask
-from longmem_jax.memory.expire_span.reading import read_segment, weights_of_segment, with_near
-from longmem_jax.memory.expire_span.settings import (
-    check,
-    check_training,
-    full_capacity,
-    reach,
-    recipe,
-)
-from longmem_jax.memory.expire_span.spans import (
+from longmem_jax.memory.expire_span.maths import (
     ExpireSpanState,
     cut,
     expire_spans,
@@ -52,9 +38,16 @@ from longmem_jax.memory.expire_span.spans import (
     sizes_to_write,
     write,
 )
-from longmem_jax.memory.expire_span.view import held, read, series
+from longmem_jax.memory.expire_span.reading import (
+    ExpireSpanCache,
+    Params,
+    Rows,
+    project_buffer,
+    read_segment,
+    read_tokens,
+    with_room,
+)
 from longmem_jax.segment import Aux, Segment, count_round, mean_count
-from longmem_jax.views import View
 
 
 def draw_shortening(key: jax.Array | None) -> jax.Array:
@@ -112,253 +105,148 @@ class ExpireSpan(nn.Module):
     def setup(self):
         settings = self.settings
         self.projections = Projections(settings)
-        self.span_kernel = self.param(
-            'span_kernel',
-            nn.with_logical_partitioning(nn.initializers.zeros, ('norm',)),
-            (settings.d_model,),
-        )
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ('norm',))
+        self.span_kernel = self.param('span_kernel', zeros, (settings.d_model,))
         bias = -math.log(1 / self.initial_share - 1)
         self.span_bias = self.param('span_bias', nn.initializers.constant(bias), ())
-        names = ('max_span', 'ramp', 'position_length', 'limit')
-        fields = {name: getattr(self, name) for name in names}
-        self.room = (self.capacity or full_capacity(fields)) - self.position_length
+        longest = min(self.max_span, self.limit or self.max_span) + self.ramp
+        self.room = (self.capacity - self.position_length) if self.capacity else longest
         always = self.position_length + settings.segment_length
         self.sizes = sizes_below(self.room, self.num_sizes, always)
 
-    def _spans(self, hidden: jax.Array) -> jax.Array:
+    def _spans(self, normal: jax.Array) -> jax.Array:
         """Spans of normalised vectors [batch, n, d_model], float [batch, n]."""
-        return self._cut(
-            expire_spans(hidden, self.span_kernel, self.span_bias, self.max_span, self.pre_div)
-        )
-
-    def _cut(self, spans: jax.Array) -> jax.Array:
-        """Spans, none longer than `limit`."""
-        return cut(spans, self.limit)
+        return expire_spans(normal, self.span_kernel, self.span_bias, self.max_span, self.pre_div)
 
     def spans(self, x: jax.Array) -> jax.Array:
         """Spans of the layer's inputs [batch, n, d_model] in tokens, float32 [batch, n]."""
-        return self._spans(self.normalize(x))
-
-    def kept(self, x: jax.Array, age: jax.Array) -> jax.Array:
-        """The mask of Eq. 5 for inputs of that many tokens ago; see `contract.Entry.kept`."""
-        return ramp_mask(self.spans(x)[:, None], age[None], self.ramp)
+        return cut(self._spans(self.normalize(x)), self.limit)
 
     def initial_state(self, batch_size: int) -> ExpireSpanState:
         """Empty memories, or zero vectors in the window."""
         dtype, width = self.settings.dtype, self.position_length
-        room = self.room
-        filled = width if self.start == 'zeros' else 0
+        zeros = jnp.zeros((batch_size,), jnp.int32)
         return ExpireSpanState(
             window=jnp.zeros((batch_size, width, self.settings.d_model), dtype),
-            window_count=jnp.full((batch_size,), filled, jnp.int32),
-            buffer=jnp.zeros((batch_size, room, self.settings.d_model), dtype),
-            distance=jnp.zeros((batch_size, room), jnp.int32),
-            count=jnp.zeros((batch_size,), jnp.int32),
-            dropped=jnp.zeros((batch_size,), jnp.int32),
+            window_count=zeros + (width if self.start == 'zeros' else 0),
+            buffer=jnp.zeros((batch_size, self.room, self.settings.d_model), dtype),
+            distance=jnp.zeros((batch_size, self.room), jnp.int32),
+            count=zeros,
+            dropped=zeros,
         )
 
-    def _write(
-        self,
-        state: ExpireSpanState,
-        hidden: jax.Array,
-        num_valid: jax.Array,
-        buffer_spans: jax.Array,
-        spans: jax.Array,
-    ) -> ExpireSpanState:
-        """The memories after a segment; see `spans.write`. Every device writes its own batch rows."""
+    def _queries(self, normal: jax.Array) -> jax.Array:
+        scale = jnp.asarray(self.settings.score_scale, self.settings.dtype)
+        return self.projections.queries(normal) * scale
 
-        def on_device(_: tuple[()], rows: Any) -> ExpireSpanState:
-            return write(sizes_to_write(self.sizes), self.ramp, *rows)
-
-        return per_device(on_device, (), (state, hidden, num_valid, buffer_spans, spans))
-
-    def _reading(self, normal: jax.Array) -> tuple[dict[str, jax.Array], dict[str, Any], Any]:
-        """Rows, parameters and `project` of `read_segment`, of a segment's normalised vectors."""
-        inputs = dict(
-            queries=self.projections.queries(normal)
-            * jnp.asarray(self.settings.score_scale, self.settings.dtype),
-            keys=self.projections.keys(normal),
-            values=self.projections.values(normal),
-            spans=self._spans(normal),
-        )
+    def params(self) -> tuple[Any, Params]:
+        """`project` of `reading`, and what the layer learns."""
         project, variables = memory_projector(
             self.normalize, self.projections.key, self.projections.value
         )
-        params = dict(
-            projector=variables, kernel=self.span_kernel, bias=self.span_bias, table=self.shared()
-        )
-        return inputs, params, project
+        return project, Params(variables, self.span_kernel, self.span_bias, self.shared())
 
-    def weights(self, x: jax.Array, state: ExpireSpanState, num_valid: jax.Array) -> jax.Array:
-        """Weights of the buffer, the window and the segment, [batch, heads, length, keys]."""
-        inputs, params, project = self._reading(self.normalize(x))
-        params, inputs = with_near((params, inputs), width=self.position_length)
-        limit = jnp.full((x.shape[0],), self.limit or self.max_span, jnp.float32)
-        rows = inputs | dict(state=state, num_valid=num_valid, limit=limit)
-        sizes = dict(max_span=self.max_span, pre_div=self.pre_div, ramp=self.ramp)
-        return weights_of_segment(params, rows, project=project, **sizes)
+    def rows(
+        self, normal: jax.Array, state: ExpireSpanState, num_valid: jax.Array, share: Any = 1.0
+    ) -> Rows:
+        """The segment and its memories; spans are at most `share` of `max_span`, and `limit`."""
+        limit = jnp.minimum(share * self.max_span, self.limit or self.max_span)
+        return Rows(
+            queries=self._queries(normal),
+            keys=self.projections.keys(normal),
+            values=self.projections.values(normal),
+            spans=self._spans(normal),
+            num_valid=num_valid,
+            limit=jnp.full(num_valid.shape, limit, jnp.float32),
+            state=jax.lax.stop_gradient(state),
+        )
 
     def __call__(
         self, x: jax.Array, state: ExpireSpanState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, ExpireSpanState, Aux]:
         """Attends to memories and segment, then writes; x, y are [batch, length, d_model]."""
-        settings, batch = self.settings, x.shape[0]
-        normal = self.normalize(x)
-        rate = settings.attention_dropout if train else 0.0
-        limit = jnp.asarray(self.limit or self.max_span, jnp.float32)
-        if train and self.shorten:
-            limit = jnp.minimum(limit, draw_shortening(segment.key) * self.max_span)
-        inputs, params, project = self._reading(normal)
-        constants = dict(
-            state=jax.lax.stop_gradient(state),
-            num_valid=segment.num_valid,
-            limit=jnp.full((batch,), limit),
-        )
-        if rate:
-            constants['dropout'] = jax.random.split(self.make_rng('dropout'), batch)
-        read, blocks, prepare = fused_reading.read_segment, {}, unchanged
-        if settings.kernels == 'plain':
-            chunk = min(self.sizes[0], self.block_size or self.sizes[0])
-            read, blocks = read_segment, dict(block_size=self.block_size, dropout_chunk=chunk)
-            prepare = bound(with_near, width=self.position_length)
+        share = draw_shortening(segment.key) if train and self.shorten else 1.0
+        rows = self.rows(self.normalize(x), state, segment.num_valid, share)
+        if train and self.settings.attention_dropout:
+            lanes = jax.random.split(self.make_rng('dropout'), x.shape[0])
+            rows = rows.replace(dropout=Dropout(lanes, self.settings.attention_dropout))
+        project, params = self.params()
         read = bound(
-            read,
+            read_segment,
             project=project,
             max_span=self.max_span,
             pre_div=self.pre_div,
             ramp=self.ramp,
-            dropout_rate=rate,
-            **blocks,
+            block_size=self.block_size,
+            kernels=self.settings.kernels,
         )
-        out, loss, (buffer_spans, window_spans) = read_memory(
-            read, self.sizes, state.count, params, inputs, constants, prepare
-        )
-        buffer_spans, window_spans = self._cut(buffer_spans), self._cut(window_spans)
-        segment_spans = jax.lax.stop_gradient(inputs['spans'])
+        out, loss, spans = read_memory(read, self.sizes, state.count, params, rows)
+        spans = jax.lax.stop_gradient((*spans, rows.spans))
+        old, recent, own = (cut(each, self.limit) for each in spans)
         new = self._write(
-            constants['state'],
-            jax.lax.stop_gradient(x),
-            segment.num_valid,
-            buffer_spans,
-            jnp.concatenate([window_spans, segment_spans], axis=1),
+            rows.state, x, segment.num_valid, old, jnp.concatenate([recent, own], axis=1)
         )
         valid = segment.valid.astype(jnp.float32)
-        segment_spans = segment_spans.astype(jnp.float32) * valid
+        own = own.astype(jnp.float32) * valid
         metrics = {
-            'memory_size': mean_count(
-                memory_size(constants['state'], buffer_spans, window_spans, self.ramp)
-            ),
-            'span_mean': segment_spans.sum() / jnp.maximum(valid.sum(), 1.0),
-            'span_max': segment_spans.max(),
+            'memory_size': mean_count(memory_size(rows.state, old, recent, self.ramp)),
+            'span_mean': own.sum() / jnp.maximum(valid.sum(), 1.0),
+            'span_max': own.max(),
             'dropped': mean_count(count_round(new.dropped, -state.dropped)),
         }
         sizes = taken(self.sizes, state.count)
-        aux = Aux(losses={'expire_span': loss.mean()}, metrics=metrics, sizes=sizes)
-        return self.projections.out(out), new, aux
+        return (
+            self.projections.out(out),
+            new,
+            Aux({'expire_span': loss.mean()}, metrics, sizes=sizes),
+        )
+
+    def _write(
+        self, state: ExpireSpanState, x: jax.Array, *arguments: jax.Array
+    ) -> ExpireSpanState:
+        """The memories after a segment; see `maths.write`. Every device writes its own batch rows."""
+
+        def on_device(_: tuple[()], rows: Any) -> ExpireSpanState:
+            return write(sizes_to_write(self.sizes), self.ramp, *rows)
+
+        return per_device(on_device, (), (state, jax.lax.stop_gradient(x), *arguments))
 
     def open_segment(self, state: ExpireSpanState, batch_size: int) -> ExpireSpanCache:
         """Projects the live memories, once for all tokens of the segment."""
-        settings = self.settings
-        window = self.normalize(state.window)
-        keys, values, spans = (
-            self.projections.keys(window),
-            self.projections.values(window),
-            self._spans(window),
-        )
-        project, variables = memory_projector(
-            self.normalize, self.projections.key, self.projections.value
-        )
-        read = bound(
-            project_buffer,
-            project=project,
-            max_span=self.max_span,
-            pre_div=self.pre_div,
-            limit=self.limit,
-        )
-        old = switch(
-            read,
-            self.sizes,
-            state.count.max(),
-            (variables, self.span_kernel, self.span_bias, state.buffer),
-            (),
-        )
-        padding = [(0, 0), (0, settings.segment_length)]
-        return ExpireSpanCache(
-            *old,
-            keys=jnp.pad(keys, [(0, 0), *padding, (0, 0)]),
-            values=jnp.pad(values, [(0, 0), *padding, (0, 0)]),
-            spans=jnp.pad(spans, padding),
-            hidden=jnp.zeros(
-                (batch_size, settings.segment_length, settings.d_model), settings.dtype
-            ),
-            distance=state.distance,
-            count=state.count,
-            window_count=state.window_count,
-        )
+        settings, (project, params) = self.settings, self.params()
+        fields = dict(project=project, max_span=self.max_span, pre_div=self.pre_div)
+        read = bound(project_buffer, **fields)
+        old = switch(read, self.sizes, state.count.max(), params, state.buffer)
+        recent = project_buffer(self.position_length, params, state.window, **fields)
+        hidden = jnp.zeros((batch_size, settings.segment_length, settings.d_model), settings.dtype)
+        held = state.distance, state.count, state.window_count
+        return ExpireSpanCache(*with_room(old, recent, settings.segment_length), hidden, *held)
 
     def extend(
         self, x: jax.Array, cache: ExpireSpanCache, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, ExpireSpanCache]:
         """Reads the next tokens of the open segment, from `index` on; see `MemoryLayer`."""
-        settings, width = self.settings, self.position_length
-        normal = self.normalize(x)
-        queries = self.projections.queries(normal) * jnp.asarray(
-            settings.score_scale, settings.dtype
-        )
+        normal, width = self.normalize(x), self.position_length
+        place = self.room + width + index
         cache = cache.replace(
-            keys=write_at(cache.keys, self.projections.keys(normal), width + index, 2),
-            values=write_at(cache.values, self.projections.values(normal), width + index, 2),
-            spans=write_at(cache.spans, self._spans(normal), width + index, 1),
+            keys=write_at(cache.keys, self.projections.keys(normal), place, 2),
+            values=write_at(cache.values, self.projections.values(normal), place, 2),
+            spans=write_at(cache.spans, self._spans(normal), place, 1),
             hidden=write_at(cache.hidden, x, index, 1),
         )
-        seen = cache.before(width + index + x.shape[1])
-        position = jnp.broadcast_to(positions.following(index, x.shape[1]), x.shape[:2])[..., None]
-        recent = width + position - jnp.arange(seen.keys.shape[2], dtype=jnp.int32)[None, None]
-        near = near_positions.of_tokens(queries, self.shared(), width + index, recent)
-        read = bound(read_tokens, width=width, ramp=self.ramp)
-        out = switch(
-            read, self.sizes, cache.count.max(), (seen, queries, near, recent, position), ()
-        )
+        known = isinstance(index, int)
+        fields = dict(width=width, ramp=self.ramp, limit=self.limit)
+        read = bound(read_tokens, index=index if known else None, **fields)
+        first, queries = None if known else index, self._queries(normal)
+        needed = cache.count.max()
+        out = switch(read, self.sizes, needed, cache, queries, self.shared(), first)
         return self.projections.out(out), cache
 
     def close_segment(
         self, state: ExpireSpanState, cache: ExpireSpanCache, count: jax.Array
     ) -> ExpireSpanState:
         """Writes the first `count` tokens of the open segment."""
+        spans = cut(cache.spans, self.limit)
+        old, recent = spans[:, : self.room], spans[:, self.room :]
         sizes = sizes_to_write(self.sizes)
-        return write(sizes, self.ramp, state, cache.hidden, count, cache.old_spans, cache.spans)
-
-
-ENTRY = Entry(
-    name='expire_span',
-    layer=ExpireSpan,
-    fused=fused_spans.no_fault,
-    check=check,
-    check_training=check_training,
-    trained={
-        'max_span': 'spans are learned as shares of it, so another value would change all spans; to '
-        'cut long spans in evaluation, set limit',
-        'pre_div': 'the spans are learned with it',
-    },
-    warnings={
-        'dropped': 'the buffer is full, and entries are dropped before their span is over; raise '
-        'capacity, or loss_weights.expire_span to shorten spans'
-    },
-    shared=lambda fields: near_positions.shared_table(fields, 'position_length'),
-    losses=lambda fields: ('expire_span',),
-    lengths={'max_span': 'span '},
-    reach=lambda fields, segment: reach(fields),
-    kept=ExpireSpan.kept,
-    view=View(held, read, series),
-    recipes={'expire_span': recipe},
-    graft=Graft(
-        lambda scale, position: {},
-        exact=False,
-        how='projections and embeddings are kept; attention within learned spans must be tuned',
-        positions='its own scores by distance; rotary ones are lost',
-    ),
-    toy=dict(max_span=12, ramp=3, capacity=14, position_length=4, initial_share=0.4, num_sizes=2),
-    variants=dict(
-        zeros=dict(start='zeros', capacity=12, pre_div=2.0), blocks=dict(block_size=3, limit=9)
-    ),
-)
+        return write(sizes, self.ramp, state, cache.hidden, count, old, recent)

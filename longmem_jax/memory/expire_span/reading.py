@@ -1,232 +1,204 @@
-"""Reading the memories of Expire-Span, as one pure function.
+"""How Expire-Span reads the used part of its buffer: pure functions for `switching`."""
 
-A buffer of many more than `block_size` entries is read block after block, so that keys, values,
-masks and scores exist for one block at a time. The window and the segment are always read at once.
-"""
-
-import functools
-from collections.abc import Callable
 from typing import Any
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention import near_positions
-from longmem_jax.attention.weight_dropout import factor_by_column, memory_factor, rest_factor
-from longmem_jax.kernels.cpu.attention_products import RunningMix, dot, empty_mix, mix, weights_of
-from longmem_jax.kernels.cpu.by_distance import add_at
-from longmem_jax.layers.projections import repeat_heads
-from longmem_jax.memory.expire_span.ramp import masks
-from longmem_jax.memory.expire_span.spans import expire_spans, filled_columns
+from longmem_jax.attention.span_attention import ATTEND, Dropout, weights
+from longmem_jax.layers.switching import Projector
+from longmem_jax.memory.expire_span.maths import (
+    ExpireSpanState,
+    cut,
+    expire_spans,
+    key_spans,
+    ramp_loss,
+)
 
 
-def blocks_of(size: int, block_size: int, chunk: int) -> tuple[int, int]:
-    """Number and size of the blocks in which `size` entries are read: (1, size) if one is enough.
+@flax.struct.dataclass
+class Params:
+    """What a layer learns.
 
-    Args:
-      size: entries, static.
-      block_size: entries per block; 0 = no limit. Up to a quarter more are one block, too.
-      chunk: blocks are multiples of it, which may make them larger than `block_size`.
+    Attributes:
+      projector: variables of norm, keys and values, see `memory_projector`.
+      kernel, bias: w and b of Eq. 3.
+      table: near positions.
     """
-    if not block_size or 4 * size <= 5 * block_size:
-        return 1, size
-    chunks = -(-size // chunk)
-    number = -(-chunks // max(block_size // chunk, 1))
-    return number, -(-chunks // number) * chunk
+
+    projector: Any
+    kernel: jax.Array
+    bias: jax.Array
+    table: jax.Array
 
 
-def with_near(differentiable: tuple[Any, dict[str, Any]], *, width: int) -> tuple[Any, Any]:
-    """Parameters and inputs of `read_segment`, of those with a `table` of near positions.
+@flax.struct.dataclass
+class Rows:
+    """A segment and the memories before it.
 
-    Args:
-      differentiable: parameters, and inputs by name.
-      width: tokens of the window.
-
-    Returns:
-      The parameters without the table; the inputs, and as `near` the scores by distance of window and
-      segment, [batch, heads, length, width + length].
+    Attributes:
+      queries (scaled), keys, values: of the segment, [batch, heads, length, head_dim].
+      spans: float [batch, length].
+      num_valid: int32 [batch].
+      limit: float32 [batch], upper limit of spans.
+      state: the memories, detached.
+      dropout: None = none.
     """
-    params, inputs = differentiable
-    others = {name: value for name, value in params.items() if name != 'table'}
-    near = near_positions.whole_segment(inputs['queries'], params['table'], width)
-    return others, inputs | {'near': near}
+
+    queries: jax.Array
+    keys: jax.Array
+    values: jax.Array
+    spans: jax.Array
+    num_valid: jax.Array
+    limit: jax.Array
+    state: ExpireSpanState
+    dropout: Dropout | None = None
+
+
+def _joined(
+    size: int,
+    params: Params,
+    rows: Rows,
+    project: Projector,
+    max_span: int,
+    pre_div: float,
+    ramp: int,
+) -> tuple[Any, ...]:
+    """Keys and values of buffer, window and segment, their `KeySpans`, and the spans of the memories."""
+    state = rows.state
+    memory = jnp.concatenate([state.buffer[:, :size], state.window], axis=1)
+    normal, keys, values = project(params.projector, memory)
+    old_spans = expire_spans(normal, params.kernel, params.bias, max_span, pre_div)
+    spans = jnp.concatenate([old_spans, rows.spans], axis=1)
+    spans = jnp.minimum(spans, rows.limit[:, None].astype(spans.dtype))
+    width, distance = state.window.shape[1], state.distance[:, :size]
+    seen = key_spans(spans, distance, state.count, width, state.window_count, ramp)
+    keys = jnp.concatenate([keys, rows.keys], axis=2)
+    return keys, jnp.concatenate([values, rows.values], axis=2), seen, old_spans
 
 
 def read_segment(
     size: int,
-    params: dict[str, Any],
-    rows: dict[str, Any],
+    params: Params,
+    rows: Rows,
     *,
-    project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
+    project: Projector,
     max_span: int,
     pre_div: float,
     ramp: int,
     block_size: int,
-    dropout_rate: float,
-    dropout_chunk: int,
+    kernels: str,
 ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, jax.Array]]:
-    """What a segment reads from the memory and itself: a pure function for `read_memory`.
-
-    Args:
-      size: number of entries of the buffer that are read, the first ones.
-      params: `projector`, variables of `project`; `kernel` and `bias` of the spans.
-      rows: of the segment `queries` (scaled), `keys`, `values` [batch, heads, length, head_dim],
-        `near`, see `with_near`, `spans` float [batch, length] and `num_valid` int32 [batch]; `state`,
-        the memories; `limit` float32 [batch], upper limit of spans; `dropout` random keys [batch], if
-        any.
-      project: see `memory_projector`.
-      max_span, pre_div, ramp, block_size: fields of `ExpireSpan`.
-      dropout_rate, dropout_chunk: see `factor_by_column`.
+    """What a segment reads from the first `size` entries of the buffer, the window, and itself.
 
     Returns:
       [batch, heads, length, head_dim]; the loss [batch]; and, detached and without the limit, the spans
       of the whole buffer (zeros where it is not read) and of the window.
     """
-    state, queries = rows['state'], rows['queries']
-    number, block = blocks_of(size, block_size, dropout_chunk)
-    at_once = size if number == 1 else 0  # entries of the buffer that are read with the window
-
-    project_memory = _projector(params, project, max_span, pre_div)
-    masked = functools.partial(_masked, rows=rows, ramp=ramp)
-    scores, values, soft, loss, spans = _at_once(at_once, params, rows, project_memory, ramp)
-    dropout = None
-    if number == 1:
-        if dropout_rate:
-            dropout = factor_by_column(dropout_rate, rows['dropout'], scores, size, dropout_chunk)
-        out = mix(scores, values, soft > 0, soft, dropout)
-        buffer_spans = spans[:, :size]
-    else:
-        if dropout_rate:
-            dropout = rest_factor(dropout_rate, rows['dropout'], scores)
-        running = empty_mix(queries).add(scores, values, soft, dropout)
-
-        def read_block(
-            carry: tuple[RunningMix, jax.Array], inputs: tuple[jax.Array, ...]
-        ) -> tuple[tuple[RunningMix, jax.Array], jax.Array]:
-            running, loss = carry
-            index, hidden, distance = inputs
-            keys, values, spans = project_memory(hidden)
-            scores = dot(queries, repeat_heads(keys, queries.shape[1]))
-            column = index * block + jnp.arange(block, dtype=jnp.int32)[None]
-            soft, block_loss = masked(distance, spans, column < state.count[:, None])
-            dropout = None
-            if dropout_rate:
-                first = index * (block // dropout_chunk)
-                dropout = memory_factor(dropout_rate, rows['dropout'], scores, dropout_chunk, first)
-            values = repeat_heads(values, queries.shape[1])
-            running = running.add(scores, values, soft, dropout)
-            return (running, loss + block_loss), jax.lax.stop_gradient(spans)
-
-        (running, loss), by_block = jax.lax.scan(
-            jax.checkpoint(read_block, prevent_cse=False),
-            (running, loss),
-            (
-                jnp.arange(number, dtype=jnp.int32),
-                _in_blocks(state.buffer[:, :size], number, block),
-                _in_blocks(state.distance[:, :size], number, block),
-            ),
-        )
-        out = running.result(values.dtype)
-        buffer_spans = jnp.swapaxes(by_block, 0, 1).reshape(queries.shape[0], -1)[:, :size]
-    padding = [(0, 0), (0, state.buffer.shape[1] - size)]
-    return (
-        out,
-        loss,
-        jax.lax.stop_gradient((jnp.pad(buffer_spans, padding), spans[:, at_once:])),
+    keys, values, seen, spans = _joined(size, params, rows, project, max_span, pre_div, ramp)
+    room, width = rows.state.buffer.shape[1], rows.state.window.shape[1]
+    out = ATTEND[kernels](
+        rows.queries,
+        keys,
+        values,
+        params.table,
+        seen,
+        offset=size + width,
+        dropout=rows.dropout,
+        block_size=block_size,
     )
+    loss = ramp_loss(seen, rows.num_valid, rows.queries.shape[2])
+    old = jnp.pad(spans[:, :size], [(0, 0), (0, room - size)])
+    return out, loss, jax.lax.stop_gradient((old, spans[:, size:]))
 
 
-def weights_of_segment(
-    params: dict[str, Any],
-    rows: dict[str, Any],
-    *,
-    project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
-    max_span: int,
-    pre_div: float,
-    ramp: int,
-) -> jax.Array:
-    """The weights of the whole buffer, the window and the segment, for inspection.
+def weights_of_segment(params: Params, rows: Rows, **fields: Any) -> jax.Array:
+    """The weights of the whole buffer, the window and the segment, [batch, heads, length, keys]."""
+    room, width = rows.state.buffer.shape[1], rows.state.window.shape[1]
+    keys, _, seen, _ = _joined(room, params, rows, **fields)
+    return weights(rows.queries, keys, params.table, seen, offset=room + width)
 
-    Args:
-      params, rows, project, max_span, pre_div, ramp: as in `read_segment`.
 
-    Returns:
-      [batch, heads, length, keys].
+@flax.struct.dataclass
+class ExpireSpanCache:
+    """What an open segment reads, and will write when it closes: of buffer, window and segment.
+
+    Attributes:
+      keys, values: [batch, kv_heads, capacity + segment_length, head_dim].
+      spans: float32 [batch, capacity + segment_length], without the limit.
+      hidden: [batch, segment_length, d_model], inputs of this layer so far.
+      distance, count, window_count: as in the state.
     """
-    project_memory = _projector(params, project, max_span, pre_div)
-    room = rows['state'].buffer.shape[1]
-    scores, _, soft, _, _ = _at_once(room, params, rows, project_memory, ramp)
-    return weights_of(scores, soft > 0, soft)
+
+    keys: jax.Array
+    values: jax.Array
+    spans: jax.Array
+    hidden: jax.Array
+    distance: jax.Array
+    count: jax.Array
+    window_count: jax.Array
 
 
-def _projector(
-    params: dict[str, Any],
-    project: Callable[[Any, jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
-    max_span: int,
-    pre_div: float,
-) -> Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]]:
-    """Keys, values and spans of vectors of the memory."""
-
-    def project_memory(hidden: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        normal, keys, values = project(params['projector'], hidden)
-        spans = expire_spans(normal, params['kernel'], params['bias'], max_span, pre_div)
-        return keys, values, spans
-
-    return project_memory
-
-
-def _at_once(
+def project_buffer(
     size: int,
-    params: dict[str, Any],
-    rows: dict[str, Any],
-    project_memory: Callable[[jax.Array], tuple[jax.Array, jax.Array, jax.Array]],
+    params: Params,
+    buffer: jax.Array,
+    *,
+    project: Projector,
+    max_span: int,
+    pre_div: float,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Keys, values and spans of the first `size` entries, and zeros for the others."""
+    normal, keys, values = project(params.projector, buffer[:, :size])
+    padding = [(0, 0), (0, buffer.shape[1] - size)]
+    spans = expire_spans(normal, params.kernel, params.bias, max_span, pre_div)
+    keys, values = (jnp.pad(array, [(0, 0), *padding, (0, 0)]) for array in (keys, values))
+    return keys, values, jnp.pad(spans, padding)
+
+
+def with_room(
+    old: tuple[jax.Array, ...], recent: tuple[jax.Array, ...], length: int
+) -> list[jax.Array]:
+    """Keys, values and spans of buffer and window, with zeros for the `length` tokens of a segment."""
+    joined = []
+    for axis, *both in zip((2, 2, 1), old, recent, strict=True):
+        shape = (*both[1].shape[:axis], length, *both[1].shape[axis + 1 :])
+        joined.append(jnp.concatenate([*both, jnp.zeros(shape, both[1].dtype)], axis=axis))
+    return joined
+
+
+def read_tokens(
+    size: int,
+    cache: ExpireSpanCache,
+    queries: jax.Array,
+    table: jax.Array,
+    first: jax.Array | None,
+    *,
+    index: int | None,
+    width: int,
     ramp: int,
-) -> tuple[jax.Array, ...]:
-    """What is read at once: the first `size` entries of the buffer, the window and the segment.
-
-    Returns:
-      Scores [batch, heads, length, keys], values of all heads, the soft mask and the loss, see `masks`,
-      and the spans of buffer and window, [batch, size + width].
-    """
-    state, queries = rows['state'], rows['queries']
-    length, width = queries.shape[2], state.window.shape[1]
-    memory = jnp.concatenate([state.buffer[:, :size], state.window], axis=1)
-    keys, values, spans = project_memory(memory)
-    keys = repeat_heads(jnp.concatenate([keys, rows['keys']], axis=2), queries.shape[1])
-    values = repeat_heads(jnp.concatenate([values, rows['values']], axis=2), queries.shape[1])
-    scores = add_at(dot(queries, keys), rows['near'], size)
-    recent = width - jnp.arange(width + length, dtype=jnp.int32)[None]
-    recent = jnp.broadcast_to(recent, (queries.shape[0], width + length))
-    soft, loss = _masked(
-        jnp.concatenate([state.distance[:, :size], recent], axis=1),
-        jnp.concatenate([spans, rows['spans']], axis=1),
-        filled_columns(size, state.count, width, state.window_count, length),
-        rows=rows,
-        ramp=ramp,
-    )
-    return scores, values, soft, loss, spans
-
-
-def _masked(
-    distance: jax.Array, spans: jax.Array, filled: jax.Array, *, rows: dict[str, Any], ramp: int
-) -> tuple[jax.Array, jax.Array]:
-    """Soft mask [batch, 1, length, keys] in the dtype of scores, and loss [batch]; see `masks`.
+    limit: int,
+) -> jax.Array:
+    """What the next tokens of an open segment read, [batch, heads, n, head_dim].
 
     Args:
-      distance: int32 [batch, keys], from the first query of the segment.
-      spans: float [batch, keys], before the limit.
-      filled: bool [batch, keys].
-      rows, ramp: as in `read_segment`.
+      size: entries of the buffer that are read, the first ones.
+      cache: with these tokens.
+      queries: of the tokens, scaled.
+      table: near positions.
+      first: position of the first token in the segment, int32 [batch]; None = `index`.
+      index: the same as an int, if it is known to the compiler.
+      width, ramp, limit: fields of `ExpireSpan`; width = `position_length`.
     """
-    length = rows['queries'].shape[2]
-    distance = distance[:, None] + jnp.arange(length, dtype=jnp.int32)[None, :, None]
-    spans = jnp.minimum(spans, rows['limit'][:, None].astype(spans.dtype))
-    soft, loss = masks(distance, spans, filled, rows['num_valid'], ramp)
-    return soft[:, None], loss
-
-
-def _in_blocks(rows: jax.Array, number: int, block: int) -> jax.Array:
-    """[batch, n, ...] as [number, batch, block, ...], with zeros at the end."""
-    padding = [(0, 0), (0, number * block - rows.shape[1])] + [(0, 0)] * (rows.ndim - 2)
-    rows = jnp.pad(rows, padding)
-    return jnp.moveaxis(rows.reshape(rows.shape[0], number, block, *rows.shape[2:]), 1, 0)
+    room = cache.distance.shape[1]
+    end = None if index is None else room + width + index + queries.shape[2]
+    keys, values = (
+        jnp.concatenate([array[:, :, :size], array[:, :, room:end]], axis=2)
+        for array in (cache.keys, cache.values)
+    )
+    spans = jnp.concatenate([cache.spans[:, :size], cache.spans[:, room:end]], axis=1)
+    distance = cache.distance[:, :size]
+    seen = key_spans(cut(spans, limit), distance, cache.count, width, cache.window_count, ramp)
+    at = first if index is None else index
+    return ATTEND['plain'](queries, keys, values, table, seen, offset=size + width, first=at)

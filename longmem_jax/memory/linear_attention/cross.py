@@ -25,7 +25,7 @@ class LinearSource:
     """What linear cross-attention reads.
 
     Attributes:
-      pairs: S and z of the whole source, as in `LinearState`.
+      pairs: S [batch, heads, d_key, head_dim] and z [batch, heads, d_key] of the whole source.
     """
 
     pairs: associative.Pairs
@@ -72,9 +72,8 @@ class CrossLinear(nn.Module):
         keys = self.feature_map.keys(repeat_heads(maps.keys(vectors), heads))
         keys = jnp.where(valid[:, None, :, None], keys, jnp.zeros_like(keys))
         values = repeat_heads(maps.values(vectors), heads)
-        empty = associative.empty(
-            keys.shape[0], heads, keys.shape[-1], values.shape[-1], keys.dtype
-        )
+        shape = (*keys.shape[:2], keys.shape[-1], values.shape[-1])
+        empty = associative.empty(*shape, dtype=keys.dtype)
         return LinearSource(
             associative.write(empty, keys, values, 'linear', 'none', self.guard, self.epsilon)
         )

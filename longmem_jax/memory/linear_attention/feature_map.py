@@ -76,11 +76,11 @@ class FeatureMap(nn.Module):
         """Features of queries, in float32 at least.
 
         Args:
-          x: [batch, heads, n, head_dim].
+          x: [..., heads, n, head_dim].
           drawn: directions to use instead of those of `seed`, as of `draw`.
 
         Returns:
-          [batch, heads, n, width].
+          [..., heads, n, width].
         """
         if self.features == 't2r':
             x = x * jnp.asarray(self.settings.score_scale, x.dtype)

@@ -85,12 +85,10 @@ class JointLayer(nn.Module):
 
     Attributes:
       settings: model settings shared by all layers.
-      residual_dropout: dropout of what is added to the residual stream.
       dense: fields of the feed-forward layers.
     """
 
     settings: ModelSettings
-    residual_dropout: float
     dense: Any
 
     def setup(self):
@@ -99,7 +97,7 @@ class JointLayer(nn.Module):
         self.feed_forward, self.slot_feed_forward = Dense(**fields), Dense(**fields)
         self.attention_norm, self.slot_attention_norm = Norm('layernorm'), Norm('layernorm')
         self.final_norm, self.slot_final_norm = Norm('layernorm'), Norm('layernorm')
-        self.drop = nn.Dropout(self.residual_dropout)
+        self.drop = nn.Dropout(self.settings.residual_rate)
 
     def __call__(
         self, slots: jax.Array, x: jax.Array, valid: jax.Array, *, train: bool
@@ -128,11 +126,10 @@ class JointEncoder(nn.Module):
       num_layers: layers.
       num_slots: slots.
       bias_std: standard deviation of the initial bias of the slots.
-      settings, residual_dropout, dense: see `JointLayer`.
+      settings, dense: see `JointLayer`.
     """
 
     settings: ModelSettings
-    residual_dropout: float
     dense: Any
     num_layers: int
     num_slots: int
@@ -140,7 +137,7 @@ class JointEncoder(nn.Module):
 
     def setup(self):
         settings, axes = self.settings, nn.with_logical_partitioning
-        fields = dict(settings=settings, residual_dropout=self.residual_dropout, dense=self.dense)
+        fields = dict(settings=settings, dense=self.dense)
         self.layers = [JointLayer(**fields, name=f'layer_{i}') for i in range(self.num_layers)]
         init = axes(nn.initializers.normal(self.bias_std), (None, 'embed'))
         self.bias = self.param('bias', init, (self.num_slots, settings.d_model))

@@ -158,13 +158,10 @@ class SlotEncoder(nn.Module):
       num_heads: heads of the reader and the writer; 0 = as in the model.
       forgets: without it, slots do not drift; they are scaled to length one all the same.
       normalized: as in `SlotWriter`, and slots have a mean square of one for the readers.
-      settings, norm, pre_norm, residual_dropout, dense: see `EncoderBlock`.
+      settings, dense: see `EncoderBlock`.
     """
 
     settings: ModelSettings
-    norm: str
-    pre_norm: bool
-    residual_dropout: float
     dense: Any
     num_layers: int
     num_slots: int
@@ -184,15 +181,12 @@ class SlotEncoder(nn.Module):
             readers = dataclasses.replace(settings, **sizes)
         fields = dict(
             settings=settings,
-            norm=self.norm,
-            pre_norm=self.pre_norm,
-            residual_dropout=self.residual_dropout,
             dense=self.dense,
             bias=False,
             reader_settings=readers if self.num_slots else None,
         )
         self.layers = [EncoderBlock(**fields, name=f'layer_{i}') for i in range(self.num_layers)]
-        self.last = Norm(self.norm, self.settings.norm_epsilon) if self.pre_norm else None
+        self.last = Norm(settings.norm, settings.norm_epsilon) if settings.pre_norm else None
         if not self.num_slots:
             return
         self.writer = SlotWriter(settings, self.temperature, self.num_heads, self.normalized)

@@ -13,21 +13,14 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention.attend import Look, is_inspected, record
-from longmem_jax.attention.rules import NEVER
+from longmem_jax.attention.attend import kernels_of, record
+from longmem_jax.attention.entries import attend_entries
 from longmem_jax.attention.self_attention import KeyValues
-from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, ModelSettings, Recipe, Scale
-from longmem_jax.faults import at_least, between, one_of
-from longmem_jax.kernels.tpu.fused_search import MOST, attend_nearest
-from longmem_jax.layers.nearest import SEARCHES, nearest
+from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.projections import Projections
-from longmem_jax.layers.ring import DTYPES, Rows, is_split, no_rows, once_read, write
-from longmem_jax.memory.memorizing import normalized_attention
+from longmem_jax.layers.ring import Rows, no_rows, write
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
 from longmem_jax.segment import Aux, Segment, mean_count
-from longmem_jax.views import NOWHERE, Held, Read, Seen, View, held_window, read_window
-
-UNWRITTEN = ('masked', 'zeros')
 
 
 @flax.struct.dataclass
@@ -54,33 +47,6 @@ class MemorizingCache:
 
     attention: KeyValues
     state: MemorizingState
-
-
-def check(fields: Any, model: Any, segment_length: int) -> list[str]:
-    """Checks that `top_k` and `block_size` suit the memory and the search."""
-    faults = normalized_attention.check(fields, model, segment_length)
-    size, k = fields['memory_size'], fields['top_k']
-    faults += one_of(fields, search=SEARCHES, cache_dtype=DTYPES, unwritten=UNWRITTEN)
-    faults += at_least(fields, 1, 'memory_size', 'top_k', 'block_size')
-    if k > size:
-        faults.append(
-            f'top_k = {k}: more than memory_size = {size} entries; lower top_k or raise memory_size'
-        )
-    if fields['search'] == 'bucketed' and not faults and size % k:
-        faults.append(f"memory_size = {size}: search='bucketed' needs a multiple of top_k = {k}")
-    if size > fields['block_size'] > 0 and size % fields['block_size']:
-        faults.append(
-            f'memory_size = {size}: must be a multiple of block_size = {fields["block_size"]}, the '
-            'entries searched at once'
-        )
-    return faults + between(fields, 0, 1, 'recall_target', ends='(]')
-
-
-def fused(fields: Any) -> str:
-    """What keeps a layer from fused kernels, see `contract.Entry.fused`."""
-    if fields['search'] == 'exact' and fields['top_k'] > MOST:
-        return f'top_k = {fields["top_k"]} is more than {MOST}, the largest of its exact search'
-    return normalized_attention.fused(fields)
 
 
 class Memorizing(nn.Module):
@@ -150,45 +116,20 @@ class Memorizing(nn.Module):
         rows = no_rows(batch_size, settings.kv_heads, self.memory_size, settings.head_dim, dtype)
         return MemorizingState(self.attention.initial(batch_size), rows)
 
-    def _is_fused(self, rows: Rows) -> bool:
-        """Whether whole segments are read by the fused kernel: the exact search of rows in one place."""
-        return (
-            self.settings.kernels == 'fused'
-            and (self.search, self.unwritten) == ('exact', 'masked')
-            and rows.rows_key_scale is None
-            and not is_split(rows)
-            and not is_inspected(self)
+    def retrieve(self, queries: jax.Array, rows: Rows, kernels: str = 'plain') -> jax.Array:
+        """What scaled queries read from the memory: [batch, heads, n, head_dim]."""
+        out, look = attend_entries(
+            queries,
+            rows,
+            self.top_k,
+            scale=self.attention.score_scale,
+            search=self.search,
+            recall=self.recall_target,
+            block_size=self.block_size,
+            zeros=self.unwritten == 'zeros',
+            kernels=kernels,
         )
-
-    def retrieve(self, queries: jax.Array, rows: Rows, whole: bool = False) -> jax.Array:
-        """What scaled queries read from the memory: [batch, heads, n, head_dim].
-
-        `whole`: they are those of a segment that is read as a whole.
-        """
-        # Heads that share keys and values become additional queries of their key head.
-        shape = queries.shape
-        queries = queries.reshape(shape[0], self.settings.kv_heads, -1, shape[3])
-        if whole and self._is_fused(rows):
-            queries = queries * jnp.asarray(self.attention.score_scale, queries.dtype)
-            held = rows.rows_keys, rows.rows_values, rows.count
-            return attend_nearest(queries, *held, self.top_k).reshape(shape)
-        # Scales are positive, so they do not change the order.
-        keys, values, found, entries = nearest(
-            rows, queries, self.top_k, self.search, self.recall_target, self.block_size
-        )
-        score_dtype = jnp.promote_types(queries.dtype, jnp.float32)
-        scores = jnp.einsum('bhnd,bhnkd->bhnk', queries, keys, preferred_element_type=score_dtype)
-        scores = scores * self.attention.score_scale
-        counted = found if self.unwritten == 'masked' else jnp.ones_like(found)
-        scores = jnp.where(counted, scores, jnp.asarray(NEVER, score_dtype))
-        weights = jax.nn.softmax(scores, axis=-1)
-        weights = jnp.where(counted, weights, jnp.zeros_like(weights))
-        out = jnp.einsum('bhnk,bhnkd->bhnd', weights.astype(values.dtype), values).reshape(shape)
-        if is_inspected(self):
-            by_query = (*shape[:3], self.top_k)
-            entries = jnp.where(found, entries, -1).reshape(by_query)
-            parts = (('memory, nearest first', self.top_k),)
-            record(self, Look(weights.reshape(by_query), None, out, entries, parts))
+        record(self, look)
         return out
 
     def gates(self, stored: jax.Array) -> jax.Array:
@@ -207,11 +148,16 @@ class Memorizing(nn.Module):
         return self.projections.out(local * (1 - gate) + retrieved * gate)
 
     def _remember(
-        self, state: MemorizingState, keys: jax.Array, values: jax.Array, num_valid: jax.Array
+        self,
+        state: MemorizingState,
+        keys: jax.Array,
+        values: jax.Array,
+        num_valid: jax.Array,
+        after: jax.Array | None = None,
     ) -> MemorizingState:
         """Writes the first `num_valid` (int32 [batch]) keys and values to both memories."""
         recent = self.attention.remember(state.recent, keys, values, num_valid)
-        return MemorizingState(recent, write(state.rows, keys, values, num_valid))
+        return MemorizingState(recent, write(state.rows, keys, values, num_valid, after))
 
     def __call__(
         self, x: jax.Array, state: MemorizingState, segment: Segment, *, train: bool
@@ -219,13 +165,12 @@ class Memorizing(nn.Module):
         """Reads both memories, then writes both; x, y are [batch, length, d_model]."""
         state = jax.lax.stop_gradient(state)
         queries, keys, values, local = self.attention.whole(self.normalize(x), state.recent, train)
-        retrieved = self.retrieve(queries, state.rows, True)
+        retrieved = self.retrieve(queries, state.rows, kernels_of(self))
         y = self._mix(local, retrieved, state.rows.count)
         filled = jnp.minimum(state.rows.count, self.memory_size)
         gate = jax.nn.sigmoid(self.gate)
         metrics = {'memory_size': mean_count(filled), 'gate': gate.mean()}
-        state = state.replace(rows=once_read(state.rows, retrieved))
-        new = self._remember(state, keys, values, segment.num_valid)
+        new = self._remember(state, keys, values, segment.num_valid, after=retrieved)
         return y, new, Aux(losses={}, metrics=metrics, per_head={'gate': gate})
 
     def open_segment(self, state: MemorizingState, batch_size: int) -> MemorizingCache:
@@ -249,82 +194,3 @@ class Memorizing(nn.Module):
         """Writes the first `count` tokens of the open segment."""
         keys, values = self.attention.segment_of(cache.attention)
         return self._remember(state, keys, values, count)
-
-
-def recipe(scale: Scale) -> Recipe:
-    """A memory in the last layer but one, as in the paper; an XL cache of a segment in all layers.
-
-    Scales of unit keys begin at 8, not 1: an optimizer with absolute steps, such as Adam, would need
-    thousands of steps to tell keys apart. Gates get a higher learning rate; otherwise they hardly move.
-    """
-    local = dict(memory_length=scale.segment, scale_init=8.0)
-    block_size = min(scale.memories, 8192)
-    memory_size = -(-scale.memories // block_size) * block_size
-    notes = ()
-    if memory_size != scale.memories:
-        notes = (f'memory_size = {memory_size}: {scale.memories} in whole blocks of {block_size}',)
-    names = ['normalized_xl'] * scale.layers
-    names[max(scale.layers - 2, 0)] = 'memorizing'
-    memory = dict(memory_size=memory_size, block_size=block_size, top_k=min(32, memory_size))
-    sections = {'memorizing': local | memory}
-    if scale.layers > 1:
-        sections['normalized_xl'] = local
-    groups = (('attention/gate$', 5.0, False),)
-    return Recipe(sections, attention=tuple(names), groups=groups, notes=notes)
-
-
-def ages(rows: Rows, entries: jax.Array) -> jax.Array:
-    """Ages of `entries`, int32 [batch | 1, ...], numbers in the ring; 1 = the one written last."""
-    newest = (rows.count - 1).reshape(-1, *[1] * (entries.ndim - 1))
-    return 1 + (newest - entries) % rows.rows_keys.shape[2]
-
-
-def held(layer: Any, state: MemorizingState) -> dict[str, Held]:
-    """The recent keys and values, and the entries of the large memory."""
-    numbers = jnp.arange(layer.memory_size, dtype=jnp.int32)[None]
-    filled = numbers < state.rows.count[:, None]
-    return {
-        'recent': held_window(state.recent.count, layer.memory_length),
-        'entries': Held(filled.astype(jnp.float32), ages(state.rows, numbers)),
-    }
-
-
-def read(seen: Seen) -> dict[str, Read]:
-    """Recent tokens and the segment by 1 - gate, the nearest entries by the gate."""
-    look, gate = seen.look(''), seen.layer.gates(seen.state.rows.count)
-    places = jnp.where(look.entries < 0, NOWHERE, -ages(seen.state.rows, look.entries))
-    entries = Read((look.weights * gate).astype(jnp.float32), places)
-    return {**read_window(seen.look('attention'), 1 - gate), 'entries': entries}
-
-
-ENTRY = Entry(
-    name='memorizing',
-    layer=Memorizing,
-    fused=fused,
-    view=View(held, read),
-    check=check,
-    lengths={'memory_length': '', 'memory_size': '+ entries '},
-    reach=lambda fields, segment: max(fields['memory_size'], fields['memory_length']),
-    nearest='memory_size',
-    recipes={'memorizing': recipe},
-    graft=Graft(
-        lambda scale, position: dict(
-            position=position,
-            memory_length=0 if position == 'none' else scale.segment,
-            normalized=False,
-            skip_gate_when_empty=True,
-            gate_init=FIRST_GATE_IN_HOST,
-        ),
-        exact=True,
-        how="gates per head, which are closed while nothing is stored; the host's scores",
-        positions='none in the memory, as in the paper',
-    ),
-    toy=dict(memory_length=4, memory_size=12, top_k=3, block_size=4),
-    variants=dict(
-        released=dict(
-            search='bucketed', unwritten='zeros', start='zeros', attend_self=False, window=5
-        ),
-        of_a_host=dict(normalized=False, position='rotary', skip_gate_when_empty=True),
-        int8=dict(cache_dtype='int8', memory_length=0, position='none', block_size=12),
-    ),
-)

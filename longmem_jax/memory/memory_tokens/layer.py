@@ -1,9 +1,9 @@
-"""Attention in the layers of a memory transformer: what memory tokens and tokens see.
+"""Attention in the blocks of a memory transformer: what memory tokens and tokens see.
 
 A segment has leading memory tokens first and trailing ones last; each group sees all of itself and
-everything before it. Tokens are causal, and see the leading group. `models/memory_transformer.py` owns
-the vectors and carries them from segment to segment. The Transformer-XL cache, if there is one, also
-holds memory tokens.
+everything before it. Tokens are causal, and see the leading group. The vectors, and their way from
+segment to segment, are in `memory/memory_tokens/tokens.py`. The Transformer-XL cache, if there is one,
+also holds memory tokens.
 """
 
 from collections.abc import Callable
@@ -15,28 +15,29 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.attention.attend import attend_in
+from longmem_jax.attention.relative_position import shared_biases
 from longmem_jax.attention.rules import RelativeTable, Rules
 from longmem_jax.attention.self_attention import KeyValues, SelfAttention, write_at
-from longmem_jax.contract import ModelSettings
-from longmem_jax.faults import at_least, one_of
+from longmem_jax.contract import Entry, ModelSettings
+from longmem_jax.faults import one_of
 from longmem_jax.layers.projections import Projections
 from longmem_jax.memory.transformer_xl import TransformerXLState, remember
 from longmem_jax.segment import Aux, Segment, mean_count
-from longmem_jax.views import NOWHERE, Held, Read, Seen
+from longmem_jax.views import Read, Seen, View, held_window
 
 LOOK_AHEAD = ('nearest', 'released')
 
 
 @flax.struct.dataclass
-class MemoryTokensCache:
+class MemTransformerCache:
     """What an open segment reads and will write; positions count memory tokens as well.
 
     Attributes:
       attention: keys and values of the Transformer-XL cache and of the positions so far.
       hidden: [batch, segment_length, d_model], inputs of this layer so far.
       count: int32 [batch], filled vectors of the Transformer-XL cache.
-      end: int32 [batch], position after the trailing memory tokens, set by the model before they
-        are read; 0 until then.
+      end: int32 [batch], position after the trailing memory tokens, set before they are read; 0 until
+        then.
     """
 
     attention: KeyValues
@@ -47,19 +48,12 @@ class MemoryTokensCache:
 
 def check(fields: Any, model: Any, segment_length: int) -> list[str]:
     """Checks that `same_length` has a cache, and the released look-ahead its position scheme."""
-    faults = at_least(fields, 1, 'num_tokens') + one_of(fields, look_ahead=LOOK_AHEAD)
+    faults = one_of(fields, look_ahead=LOOK_AHEAD)
     if fields['look_ahead'] == 'released' and fields['position'] != 'transformer_xl':
         faults.append("look_ahead = 'released': needs position = 'transformer_xl'")
     if fields['same_length'] and not fields['memory_length']:
         faults.append('same_length = True: needs memory_length > 0, the number of positions seen')
     return faults
-
-
-def reach(fields: Any, segment_length: int) -> int:
-    """Tokens in the cache, which also holds the memory tokens of past segments."""
-    added = fields['num_tokens'] * (1 + fields['at_end'])
-    segments, rest = divmod(fields['memory_length'], segment_length + added)
-    return segments * segment_length + min(rest, segment_length)
 
 
 def visible(
@@ -68,7 +62,8 @@ def visible(
     count: jax.Array,
     end: jax.Array,
     *,
-    num_tokens: int,
+    leading: int,
+    trailing: int,
     read_cache: bool,
     window: int,
 ) -> jax.Array:
@@ -79,7 +74,7 @@ def visible(
       keys: int32 [keys], positions in the segment; below 0 in the Transformer-XL cache.
       count: int32 [batch], filled vectors of the cache.
       end: int32 [batch], position after the trailing memory tokens; 0 if there are none.
-      num_tokens: memory tokens per group.
+      leading, trailing: memory tokens per group.
       read_cache: memory tokens see the cache.
       window: tokens see distances below it only; 0 = no limit.
 
@@ -87,13 +82,13 @@ def visible(
       bool [batch, queries, keys].
     """
     queries, keys, end = queries[..., None], keys[None, None], end[:, None, None]
-    leading, leading_keys = queries < num_tokens, (keys >= 0) & (keys < num_tokens)
-    trailing, trailing_keys = (
-        (positions >= end - num_tokens) & (positions < end) for positions in (queries, keys)
+    first, first_keys = queries < leading, (keys >= 0) & (keys < leading)
+    last, last_keys = (
+        (positions >= end - trailing) & (positions < end) for positions in (queries, keys)
     )
-    memory = leading | trailing
+    memory = first | last
     segment = (keys >= 0) & (keys <= queries)
-    segment = segment | (leading & leading_keys) | (trailing & trailing_keys)
+    segment = segment | (first & first_keys) | (last & last_keys)
     cached = (keys < 0) & (keys >= -count[:, None, None])
     seen = segment | (cached if read_cache else cached & ~memory)
     return seen & (memory | (queries - keys < window)) if window else seen
@@ -133,14 +128,10 @@ def released_bias(
     return jnp.where((ahead >= 1)[:, None], difference, jnp.zeros_like(difference))
 
 
-class MemoryTokensLayer(nn.Module):
+class MemTransformer(nn.Module):
     """Attention of a layer through which memory tokens pass, with a Transformer-XL cache.
 
-    `settings.segment_length` counts the memory tokens of a segment as well.
-
     Attributes:
-      num_tokens: memory tokens before the segment, and as many after it if `at_end`.
-      at_end: memory tokens are also appended.
       read_cache: memory tokens see the cache.
       look_ahead: relative position of a memory token ahead of another that sees it: 'nearest', as
         if at the same position, or 'released', as the authors' shift gives.
@@ -153,8 +144,6 @@ class MemoryTokensLayer(nn.Module):
     settings: ModelSettings
     normalize: Callable[[jax.Array], jax.Array]
     shared: Any
-    num_tokens: int = 20
-    at_end: bool = False
     read_cache: bool = False
     look_ahead: str = 'nearest'
     memory_length: int = 150
@@ -196,8 +185,8 @@ class MemoryTokensLayer(nn.Module):
         queries = first[:, None] + steps[None]
         keys = jnp.arange(num_keys, dtype=jnp.int32) - self.memory_length
         seen = visible(
-            queries, keys, count, end, num_tokens=self.num_tokens, read_cache=self.read_cache,
-            window=self.memory_length if self.same_length else 0,
+            queries, keys, count, end, leading=settings.leading, trailing=settings.trailing,
+            read_cache=self.read_cache, window=self.memory_length if self.same_length else 0,
         )  # fmt: skip
         related, by_distance = self.attention.relation.apply_to_queries(
             self.projections.queries(x), offset, num_keys, train=train
@@ -224,10 +213,11 @@ class MemoryTokensLayer(nn.Module):
 
     def _parts(self) -> tuple[tuple[str, int], ...]:
         """What the keys are in a full segment; in a shorter one the trailing tokens come earlier."""
-        around = self.num_tokens * (1 + self.at_end)
-        parts = (('cache', self.memory_length), ('leading memory tokens', self.num_tokens))
-        parts = (*parts, ('segment', self.settings.segment_length - around))
-        return (*parts, ('trailing memory tokens', self.num_tokens)) if self.at_end else parts
+        settings = self.settings
+        length = settings.segment_length - settings.leading - settings.trailing
+        parts = (('cache', self.memory_length), ('leading memory tokens', settings.leading))
+        parts = (*parts, ('segment', length), ('trailing memory tokens', settings.trailing))
+        return tuple(part for part in parts if part[1])
 
     def initial_state(self, batch_size: int) -> TransformerXLState:
         """An empty cache."""
@@ -250,26 +240,30 @@ class MemoryTokensLayer(nn.Module):
             self._keys_values(joined, 0),
             first,
             state.count,
-            num_valid if self.at_end else first,
+            num_valid if self.settings.trailing else first,
             offset=self.memory_length,
             train=train,
         )
-        metrics = {'memory_size': mean_count(state.count) + self.num_tokens}
+        metrics = {'memory_size': mean_count(state.count) + self.settings.leading}
         return y, remember(state, x, num_valid), Aux(losses={}, metrics=metrics)
 
-    def open_segment(self, state: TransformerXLState, batch_size: int) -> MemoryTokensCache:
+    def open_segment(self, state: TransformerXLState, batch_size: int) -> MemTransformerCache:
         """Projects the cache once for all positions of the segment."""
         shape = (batch_size, self.settings.segment_length, self.settings.d_model)
-        return MemoryTokensCache(
+        return MemTransformerCache(
             self.attention.open(state.hidden, batch_size),
             jnp.zeros(shape, self.settings.dtype),
             state.count,
             jnp.zeros((batch_size,), jnp.int32),
         )
 
+    def before_trailing(self, cache: MemTransformerCache, end: jax.Array) -> MemTransformerCache:
+        """The cache with the position after the trailing memory tokens, which see one another."""
+        return cache.replace(end=end)
+
     def extend(
-        self, x: jax.Array, cache: MemoryTokensCache, index: int | jax.Array, count: jax.Array
-    ) -> tuple[jax.Array, MemoryTokensCache]:
+        self, x: jax.Array, cache: MemTransformerCache, index: int | jax.Array, count: jax.Array
+    ) -> tuple[jax.Array, MemTransformerCache]:
         """Reads the next tokens, or all memory tokens of a group; see `MemoryLayer`."""
         offset = self.memory_length + index
         normalized = self.normalize(x)
@@ -283,50 +277,33 @@ class MemoryTokensLayer(nn.Module):
         return y, cache.replace(attention=attention, hidden=hidden)
 
     def close_segment(
-        self, state: TransformerXLState, cache: MemoryTokensCache, count: jax.Array
+        self, state: TransformerXLState, cache: MemTransformerCache, count: jax.Array
     ) -> TransformerXLState:
         """Writes the first `count` positions of the open segment, memory tokens included."""
         return remember(state, cache.hidden, count)
 
 
-def _around(layer: MemoryTokensLayer) -> tuple[int, int]:
-    """The number of leading and of trailing memory tokens."""
-    return layer.num_tokens, layer.num_tokens * layer.at_end
-
-
-def _cached(layer: MemoryTokensLayer) -> jax.Array:
-    """Ages of the positions of the cache, int32 [memory_length]; 0 = a memory token.
-
-    Of segments that were full, as all but the last one of a document are.
-    """
-    leading, trailing = _around(layer)
-    width = layer.settings.segment_length
-    length = width - leading - trailing
-    back = layer.memory_length - 1 - jnp.arange(layer.memory_length, dtype=jnp.int32)
-    segments, place = back // width, back % width - trailing
-    of_text = (place >= 0) & (place < length)
-    return jnp.where(of_text, segments * length + place + 1, 0)
-
-
-def held(layer: MemoryTokensLayer, state: TransformerXLState) -> dict[str, Held]:
-    """The tokens in the cache, without the memory tokens in it."""
-    ages = _cached(layer)[None]
-    back = layer.memory_length - jnp.arange(layer.memory_length, dtype=jnp.int32)[None]
-    filled = (back <= state.count[:, None]) & (ages > 0)
-    return {'cache': Held(filled.astype(jnp.float32), ages)}
-
-
 def read(seen: Seen) -> dict[str, Read]:
-    """The attention of the tokens, not of the memory tokens, which are no tokens of the text."""
-    layer = seen.layer
-    leading, trailing = _around(layer)
-    length = layer.settings.segment_length - leading - trailing
-    weights = seen.look('attention').weights[:, :, leading : leading + length]
-    ages = _cached(layer)
-    before = jnp.where(ages > 0, -ages, NOWHERE)[None]
-    position = jnp.arange(layer.settings.segment_length, dtype=jnp.int32)[None] - leading
-    tokens = (seen.segment.num_valid - leading - trailing)[:, None]
-    inside = jnp.where((position >= 0) & (position < tokens), position, NOWHERE)
-    before = jnp.broadcast_to(before, (inside.shape[0], before.shape[1]))
-    places = jnp.concatenate([before, inside], axis=1)
-    return {'attention': Read(weights.astype(jnp.float32), places[:, None, None])}
+    """The attention to the cache and to the segment."""
+    weights = seen.look('attention').weights
+    places = jnp.arange(weights.shape[-1], dtype=jnp.int32) - seen.layer.memory_length
+    return {'attention': Read(weights.astype(jnp.float32), places[None, None, None])}
+
+
+ENTRY = Entry(
+    name='mem_transformer',
+    layer=MemTransformer,
+    view=View(
+        held=lambda layer, state: {'cache': held_window(state.count, layer.memory_length)},
+        read=read,
+    ),
+    check=check,
+    shared=shared_biases,
+    lengths={'memory_length': ''},
+    reach=lambda fields, segment_length: fields['memory_length'],
+    toy=dict(memory_length=6),
+    variants=dict(
+        leading=dict(same_length=True, read_cache=True),
+        recurrent=dict(memory_length=0, position='rotary'),
+    ),
+)

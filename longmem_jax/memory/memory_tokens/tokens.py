@@ -1,11 +1,12 @@
-"""Memory tokens around a segment: the vectors, and how to insert and extract them.
+"""Memory tokens: learned vectors that all blocks read and write as if they were tokens.
 
-In a model they pass through all layers (`models/memory_transformer.py`). `MemoryTokens` is one attention
-layer with its own memory tokens, for any model.
+They are prepended to every segment, and optionally appended (Burtsev et al., 2020). In the recurrent
+memory transformer (Bulatov et al., 2022) the last block's outputs at the appended ones become the memory
+tokens of the next segment, before and after it. The leading ones must not see the segment, or they would
+leak future tokens; the trailing ones see it, and only they write. The attention layer of the blocks
+decides which position sees which: the papers' is `memory/memory_tokens/layer.py`, but any may be there.
 """
 
-import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -13,55 +14,32 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention.relative_position import shared_biases
-from longmem_jax.contract import Entry, ModelSettings
-from longmem_jax.memory.memory_tokens.layer import (
-    MemoryTokensLayer,
-    check,
-    held,
-    reach,
-    read,
-)
-from longmem_jax.memory.transformer_xl import TransformerXLState
-from longmem_jax.segment import Aux, Packing, Segment, pack, select_lanes
-from longmem_jax.views import View
+from longmem_jax.around import Around
+from longmem_jax.contract import Entry, Graft, NoState, Recipe, Scale
+from longmem_jax.faults import at_least
+from longmem_jax.segment import select_lanes
+from longmem_jax.views import Seen, Series, View
 
 
-def surround(
-    x: jax.Array, segment: Segment, vectors: jax.Array, at_end: bool
-) -> tuple[jax.Array, Segment, Packing | None]:
-    """Puts memory tokens around a segment.
+@flax.struct.dataclass
+class MemoryTokensState:
+    """Carried memory tokens.
 
-    Args:
-      x: [batch, length, d_model], packed: tokens first, padding after them.
-      segment: its tokens.
-      vectors: memory tokens, [batch, num_tokens, d_model].
-      at_end: also append them.
-
-    Returns:
-      x and segment with the memory tokens, padding last; and the packing whose `unpack` gives
-      [leading, segment, trailing], None if they are already in that order. In a lane (batch row)
-      without tokens, the memory tokens are padding too.
+    Attributes:
+      vectors: [batch, num_tokens, d_model] in the compute dtype, after the last segment.
+      count: int32 [batch], 1 after a segment of the document, else 0: the first has the learned ones.
     """
-    alive = jnp.broadcast_to(segment.valid.any(axis=1)[:, None], vectors.shape[:2])
-    blank = jnp.zeros(vectors.shape[:2], segment.tokens.dtype)
-    trailing = [vectors] if at_end else []
-    x = jnp.concatenate([vectors, x, *trailing], axis=1)
-    tokens = jnp.concatenate([blank, segment.tokens, *[blank for _ in trailing]], axis=1)
-    valid = jnp.concatenate([alive, segment.valid, *[alive for _ in trailing]], axis=1)
-    surrounded = segment.replace(tokens=tokens, valid=valid)
-    if not at_end:
-        return x, surrounded, None
-    surrounded, packing = pack(surrounded)
-    return packing.pack(x), surrounded, packing
+
+    vectors: jax.Array
+    count: jax.Array
 
 
-def take(x: jax.Array, packing: Packing | None, num_tokens: int) -> tuple[jax.Array, jax.Array]:
-    """Undoes `surround`: the vectors of the segment, and those of the memory tokens that write."""
-    if packing is None:
-        return x[:, num_tokens:], x[:, :num_tokens]
-    x = packing.unpack(x)
-    return x[:, num_tokens:-num_tokens], x[:, -num_tokens:]
+@flax.struct.dataclass
+class OpenTokens:
+    """The memory tokens around a segment, and those after it: [batch, num_tokens, d_model] each."""
+
+    vectors: jax.Array
+    written: jax.Array
 
 
 class LearnedTokens(nn.Module):
@@ -89,103 +67,138 @@ class LearnedTokens(nn.Module):
         return jnp.broadcast_to(tokens, (batch_size, self.num_tokens, self.d_model))
 
 
-@flax.struct.dataclass
-class MemoryTokensState:
-    """The memory of one layer with memory tokens of its own.
+class MemoryTokens(Around):
+    """Memory tokens around a segment.
 
     Attributes:
-      cache: hidden vectors of the last positions.
-      vectors: [batch, num_tokens, d_model], memory tokens after the last segment; None if they are
-        not carried.
-      count: int32 [batch], segments written in this document; the first has the learned tokens.
+      num_tokens: memory tokens before the segment, and as many after it if `at_end`.
+      at_end: memory tokens are also appended.
+      carry: outputs at the appended tokens are the next memory tokens; otherwise every segment begins
+        with the learned ones.
+      gradients: through carried tokens, as far as a training step reaches.
     """
 
-    cache: TransformerXLState
-    vectors: jax.Array | None
-    count: jax.Array
-
-
-class MemoryTokens(nn.Module):
-    """Attention with memory tokens before, and optionally after, a segment (Burtsev et al., 2020).
-
-    Reads whole segments only; there is no streaming path outside of the model.
-
-    Attributes:
-      carry: outputs at the appended tokens are the next memory tokens (Bulatov et al., 2022).
-      gradients: gradients flow through carried tokens.
-      num_tokens, at_end, read_cache, look_ahead, memory_length, same_length, clamp_length, position:
-        as in `MemoryTokensLayer`.
-    """
-
-    settings: ModelSettings
-    normalize: Callable[[jax.Array], jax.Array]
-    shared: Any
-    carry: bool = True
-    gradients: bool = True
     num_tokens: int = 20
     at_end: bool = True
-    read_cache: bool = False
-    look_ahead: str = 'nearest'
-    memory_length: int = 0
-    same_length: bool = False
-    clamp_length: int = 0
-    position: str = 'transformer_xl'
+    carry: bool = True
+    gradients: bool = True
 
     def setup(self):
         settings = self.settings
-        added = self.num_tokens * (1 + self.at_end)
-        self.attention = MemoryTokensLayer(
-            settings=dataclasses.replace(settings, segment_length=settings.segment_length + added),
-            normalize=self.normalize,
-            shared=self.shared,
-            num_tokens=self.num_tokens,
-            at_end=self.at_end,
-            read_cache=self.read_cache,
-            look_ahead=self.look_ahead,
-            memory_length=self.memory_length,
-            same_length=self.same_length,
-            clamp_length=self.clamp_length,
-            position=self.position,
-        )
         self.memory_tokens = LearnedTokens(
-            self.num_tokens, settings.d_model, settings.init_std, settings.dtype
+            num_tokens=self.num_tokens,
+            d_model=settings.d_model,
+            std=settings.token_std or settings.init_std,  # as large as the embeddings around them
+            dtype=settings.dtype,
         )
 
-    def initial_state(self, batch_size: int) -> MemoryTokensState:
-        """An empty cache; the first segment uses the learned tokens."""
+    def initial_state(self, batch_size: int) -> MemoryTokensState | NoState:
+        """No tokens: the first segment has the learned ones."""
+        if not self.carry:
+            return NoState()
         shape = (batch_size, self.num_tokens, self.settings.d_model)
-        vectors = jnp.zeros(shape, self.settings.dtype) if self.carry and self.at_end else None
-        cache = self.attention.initial_state(batch_size)
-        return MemoryTokensState(cache, vectors, jnp.zeros((batch_size,), jnp.int32))
+        return MemoryTokensState(
+            jnp.zeros(shape, self.settings.dtype), jnp.zeros((batch_size,), jnp.int32)
+        )
 
-    def __call__(
-        self, x: jax.Array, state: MemoryTokensState, segment: Segment, *, train: bool
-    ) -> tuple[jax.Array, MemoryTokensState, Aux]:
-        """Attends among memory tokens and segment; x, y are [batch, length, d_model]."""
-        vectors = self.memory_tokens(x.shape[0])
-        if state.vectors is not None:
+    def open_segment(
+        self, state: MemoryTokensState | NoState, batch_size: int, *, train: bool = False
+    ) -> OpenTokens:
+        """The carried tokens, or the learned ones."""
+        vectors = self.memory_tokens(batch_size)
+        if self.carry:
             carried = state.vectors if self.gradients else jax.lax.stop_gradient(state.vectors)
             vectors = select_lanes(state.count > 0, carried, vectors)
-        surrounded, with_memory, packing = surround(x, segment, vectors, self.at_end)
-        y, cache, aux = self.attention(surrounded, state.cache, with_memory, train=train)
-        y, written = take(y, packing, self.num_tokens)
-        alive = segment.valid.any(axis=1)
-        if state.vectors is not None:
-            # As in a block of the model: the output is added to the residual stream.
-            written = select_lanes(alive, vectors + written, state.vectors)
-        else:
-            written = None
-        return y, MemoryTokensState(cache, written, state.count + alive), aux
+        return OpenTokens(vectors, jnp.zeros_like(vectors))
+
+    def leading(self, opened: OpenTokens) -> jax.Array:
+        """The memory tokens before the segment."""
+        return opened.vectors
+
+    def trailing(self, opened: OpenTokens) -> jax.Array | None:
+        """The same after the segment."""
+        return opened.vectors if self.at_end else None
+
+    def after(self, block: int, written: jax.Array, opened: OpenTokens) -> OpenTokens:
+        """Keeps what the last block returns, after the norm of the model."""
+        if not self.carry or block < self.depth - 1:
+            return opened
+        return opened.replace(written=self.normalize(written).astype(opened.written.dtype))
+
+    def close_segment(
+        self, state: MemoryTokensState | NoState, opened: OpenTokens, count: jax.Array
+    ) -> MemoryTokensState | NoState:
+        """Carries what was written at the trailing tokens."""
+        if not self.carry:
+            return state
+        return MemoryTokensState(opened.written, jnp.ones_like(state.count))
+
+
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """Checks that there are tokens, and that carried ones are appended."""
+    faults = at_least(fields, 1, 'num_tokens')
+    if fields['carry'] and not fields['at_end']:
+        faults.append(
+            'carry = True: needs at_end = True, since leading tokens never see the segment'
+        )
+    return faults
+
+
+def recipe(scale: Scale) -> Recipe:
+    """Fresh tokens before every segment, with a cache (Burtsev et al., 2020).
+
+    The cache also holds the memory tokens of past segments, so it needs room for them.
+    """
+    segments = -(-scale.reach // scale.segment)
+    length = scale.reach + segments * scale.tokens
+    return _recipe(scale, dict(at_end=False, carry=False), length)
+
+
+def recurrent_recipe(scale: Scale) -> Recipe:
+    """Tokens carried from segment to segment, without a cache (Bulatov et al., 2022)."""
+    return _recipe(scale, dict(at_end=True, carry=True), 0)
+
+
+def _recipe(scale: Scale, fields: dict[str, Any], memory_length: int) -> Recipe:
+    return Recipe(
+        {
+            'memory_tokens': dict(num_tokens=scale.tokens, gradients=True, **fields),
+            'mem_transformer': dict(memory_length=memory_length),
+        },
+        attention=('mem_transformer',) * scale.layers,
+        around=('memory_tokens',) * scale.layers,
+    )
+
+
+def series(seen: Seen) -> Series:
+    """How much the segment changed every memory token that is carried."""
+    layer, old = seen.layer, seen.state
+    if not layer.carry:
+        return Series()
+    before = layer.open_segment(old, old.count.shape[0]).vectors
+    changes = jnp.linalg.norm((seen.new.vectors - before).astype(jnp.float32), axis=-1)
+    return Series(by_segment={'change of memory tokens': changes})
 
 
 ENTRY = Entry(
     name='memory_tokens',
-    layer=MemoryTokensLayer,
-    view=View(held, read),
-    standalone=MemoryTokens,
+    place='around',
+    layer=MemoryTokens,
+    view=View(series=series),
     check=check,
-    shared=shared_biases,
-    lengths={'memory_length': '', 'num_tokens': '+ memory tokens '},
-    reach=reach,
-    toy=dict(num_tokens=2, at_end=True, memory_length=6),
+    extra=lambda fields: (fields['num_tokens'], fields['num_tokens'] * fields['at_end']),
+    inside=('mem_transformer', dict(memory_length=0)),
+    reach=lambda fields, segment_length: None if fields['carry'] else 0,
+    lengths={'num_tokens': '+ memory tokens '},
+    growing=('memory_tokens/tokens',),
+    recipes={'memory_tokens': recipe, 'recurrent': recurrent_recipe},
+    graft=Graft(
+        fields=lambda scale, position: {},
+        exact=False,
+        how="memory tokens around every segment, in the host's attention",
+        positions='those of the tokens before and after a segment',
+        recipes=('recurrent',),
+    ),
+    toy=dict(num_tokens=2),
+    variants=dict(leading=dict(at_end=False, carry=False), recurrent=dict(gradients=False)),
 )

@@ -35,13 +35,10 @@ class MemoryEncoder(nn.Module):
       shared_layers: all layers have the same parameters.
       final_norm: norm after the last layer, of a pre-norm model.
       std: standard deviation of the initial memory tokens.
-      settings, norm, pre_norm, residual_dropout, dense: see `EncoderBlock`.
+      settings, dense: see `EncoderBlock`.
     """
 
     settings: ModelSettings
-    norm: str
-    pre_norm: bool
-    residual_dropout: float
     dense: Any
     variant: str
     num_tokens: int
@@ -54,9 +51,6 @@ class MemoryEncoder(nn.Module):
         def stack(name: str) -> list[EncoderBlock]:
             fields = dict(
                 settings=self.settings,
-                norm=self.norm,
-                pre_norm=self.pre_norm,
-                residual_dropout=self.residual_dropout,
                 dense=self.dense,
                 bias=True,
             )
@@ -66,7 +60,9 @@ class MemoryEncoder(nn.Module):
 
         self.sequence = stack('sequence')
         self.memory = stack('memory') if self.variant in ('ctrl', 'bottleneck') else None
-        self.last = Norm(self.norm, self.settings.norm_epsilon) if self.final_norm else None
+        self.last = (
+            Norm(self.settings.norm, self.settings.norm_epsilon) if self.final_norm else None
+        )
         if self.variant != 'none':
             init = nn.with_logical_partitioning(nn.initializers.normal(self.std), (None, 'embed'))
             self.tokens = self.param('tokens', init, (self.num_tokens, self.settings.d_model))

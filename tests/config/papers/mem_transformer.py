@@ -1,7 +1,8 @@
 """Burtsev et al. (2020), Bulatov et al. (2022): as reported, and the scripts for WikiText-103."""
 
 WIKITEXT103 = {
-    'model.kind': 'memory_transformer',
+    'model.kind': 'language_model',
+    'model.around': ('memory_tokens',) * 16,
     'model.num_layers': 16,
     'model.d_model': 410,
     'model.num_heads': 10,
@@ -35,15 +36,15 @@ VALUES = {
     'mem_transformer_wikitext103': WIKITEXT103
     | {
         'model.memory_tokens.num_tokens': 20,
-        'model.memory_tokens.memory_length': 150,
-        'model.memory_transformer.carry': False,
+        'model.mem_transformer.memory_length': 150,
+        'model.memory_tokens.carry': False,
     },
     'mem_transformer_wikitext103:recurrent': WIKITEXT103
     | {
         'model.memory_tokens.num_tokens': 10,
         'model.memory_tokens.at_end': True,
-        'model.memory_tokens.memory_length': 0,
-        'model.memory_transformer.carry': True,
+        'model.mem_transformer.memory_length': 0,
+        'model.memory_tokens.carry': True,
         'train.segments_per_step': 4,
     },
     'mem_transformer_wmt14': WMT14,

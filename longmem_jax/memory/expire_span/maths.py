@@ -1,13 +1,13 @@
-"""Spans and deletion of Expire-Span (Sukhbaatar et al., 2021), as functions on arrays."""
-
-from typing import Any
+"""The equations of Expire-Span (Sukhbaatar et al., 2021), as functions on arrays, and its state."""
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 
+from longmem_jax.attention.span_attention import LATER, KeySpans
 from longmem_jax.attention.window import push
-from longmem_jax.kernels.cpu.attention_products import float32_type
+from longmem_jax.kernels.attention_products import float32_type
+from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
 from longmem_jax.layers.switching import bound, switch
 from longmem_jax.segment import count_round
 
@@ -81,6 +81,61 @@ def filled_columns(
     return jnp.where(
         column < size, column < count[:, None], column - size >= width - window_count[:, None]
     )
+
+
+def key_spans(
+    spans: jax.Array,
+    old_distance: jax.Array,
+    count: jax.Array,
+    width: int,
+    window_count: jax.Array,
+    ramp: int,
+) -> KeySpans:
+    """When the entries of the buffer, the window and the segment are seen, and for how long (Eq. 5).
+
+    A query never sees itself.
+
+    Args:
+      spans: float [batch, size + width + length].
+      old_distance: int32 [batch, size], from the first query of the segment to entries of the buffer.
+      count, width, window_count: as in `filled_columns`.
+      ramp: R of Eq. 5.
+    """
+    batch, size = old_distance.shape
+    length = spans.shape[1] - size - width
+    recent = width - jnp.arange(width + length, dtype=jnp.int32)[None]
+    recent = jnp.broadcast_to(recent, (batch, width + length))
+    distance = jnp.concatenate([old_distance, recent], axis=1)
+    filled = filled_columns(size, count, width, window_count, length)
+    column = jnp.arange(spans.shape[1], dtype=jnp.int32)
+    return KeySpans(
+        since=jnp.where(filled, 1 - distance, NEVER_SINCE),
+        until=None,
+        remaining=(spans - distance.astype(spans.dtype))[:, None],
+        numbers=jnp.where(column < size, column, column - size + LATER),
+        ramp=ramp,
+    )
+
+
+def ramp_loss(keys: KeySpans, num_queries: jax.Array, length: int) -> jax.Array:
+    """The L1 loss of Sec. 4.2, [batch]: over pairs on the ramp only, `r / (R * length)`.
+
+    Only its gradient is used (r is negative there): it shortens spans, by 1 / R for every query during
+    which a memory expires. On the ramp of a key are the queries from the first after its span to the
+    last before its end, so that the sum over queries has a closed form.
+
+    Args:
+      keys: of `key_spans`.
+      num_queries: int32 [batch], queries that count, the first ones.
+      length: number of queries that the sum is divided by.
+    """
+    remaining = keys.remaining[:, 0]  # at query 0
+    detached, dtype = jax.lax.stop_gradient(remaining), remaining.dtype
+    first = jnp.maximum(jnp.floor(detached) + 1, jnp.maximum(keys.since, 0).astype(dtype))
+    end = jnp.minimum(jnp.ceil(detached + keys.ramp), num_queries[:, None].astype(dtype))
+    number = jnp.maximum(end - first, 0)
+    total = number * (remaining - (first + end - 1) / 2)
+    return total.sum(axis=1) / (keys.ramp * length)
 
 
 def alive(spans: jax.Array, distance: jax.Array, filled: jax.Array, ramp: int) -> jax.Array:
@@ -162,9 +217,19 @@ def sizes_to_write(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return sizes[::-2][::-1]
 
 
-def _keep(size: int, operands: Any, _: tuple[()], *, ramp: int) -> tuple[jax.Array, ...]:
+def _keep(
+    size: int,
+    state: ExpireSpanState,
+    leaving: jax.Array,
+    filled: jax.Array,
+    leaving_distance: jax.Array,
+    old_spans: jax.Array,
+    spans: jax.Array,
+    num_valid: jax.Array,
+    *,
+    ramp: int,
+) -> tuple[jax.Array, ...]:
     """Buffer and distances after a segment, and how many are live and dropped; see `write`."""
-    state, leaving, filled, leaving_distance, old_spans, spans, num_valid = operands
     old = jnp.arange(size, dtype=jnp.int32)[None] < state.count[:, None]
     vectors, distance, count, dropped = expire(
         jnp.concatenate([state.buffer[:, :size], leaving], axis=1),
@@ -217,8 +282,7 @@ def write(
         bound(_keep, ramp=ramp),
         sizes,
         state.count.max(),
-        (state, leaving, filled, leaving_distance, old_spans, spans, num_valid),
-        (),
+        *(state, leaving, filled, leaving_distance, old_spans, spans, num_valid),
     )
     total = count_round(state.dropped, dropped)
     return ExpireSpanState(window, window_count, buffer, distance, count, total)

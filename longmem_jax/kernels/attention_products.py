@@ -1,8 +1,4 @@
-"""The matrix products of attention, with hand-written backward passes for speed.
-
-Only the exponentials of the weights are kept for the backward pass, and no array as large as the
-scores is ever transposed. Reverse-mode derivatives only (`jax.custom_vjp`).
-"""
+"""The matrix products of attention, and a softmax of which only the exponentials are kept."""
 
 from typing import Any
 
@@ -26,7 +22,6 @@ def _product(spec: str, left: jax.Array, right: jax.Array) -> jax.Array:
     )
 
 
-@jax.custom_vjp
 def dot(queries: jax.Array, keys: jax.Array) -> jax.Array:
     """Inner products of queries with keys, or with vectors of a table shared by batch and heads.
 
@@ -40,28 +35,12 @@ def dot(queries: jax.Array, keys: jax.Array) -> jax.Array:
     return _product('bhqd,bhkd->bhqk' if keys.ndim == 4 else 'bhqd,kd->bhqk', queries, keys)
 
 
-def _dot_forward(queries: jax.Array, keys: jax.Array) -> tuple[jax.Array, Any]:
-    return dot(queries, keys), (queries, keys)
+def _times(weights: jax.Array, factor: jax.Array | None) -> jax.Array:
+    """`weights` times `factor`; None = 1."""
+    return weights if factor is None else weights * factor.astype(weights.dtype)
 
 
-def _dot_backward(residuals: Any, gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
-    queries, keys = residuals
-    shared = keys.ndim == 2
-    to_queries = _product('bhqk,kd->bhqd' if shared else 'bhqk,bhkd->bhqd', gradient, keys)
-    # With the small factor on the left, the small result is transposed, not the scores.
-    gradient = gradient.astype(keys.dtype)
-    to_keys = _product('bhqd,bhqk->dk' if shared else 'bhqd,bhqk->bhdk', queries, gradient)
-    if shared and to_keys.dtype != keys.dtype:
-        # XLA would turn the product around to leave out the transpose below, and CPUs cannot run that
-        # one for bfloat16.
-        to_keys = jax.lax.optimization_barrier(to_keys)
-    return to_queries.astype(queries.dtype), jnp.swapaxes(to_keys, -1, -2).astype(keys.dtype)
-
-
-dot.defvjp(_dot_forward, _dot_backward)
-
-
-@jax.custom_vjp
+@jax.custom_jvp
 def mix(
     scores: jax.Array,
     values: jax.Array,
@@ -84,21 +63,17 @@ def mix(
     Returns:
       [batch, heads, queries, head_dim] in the dtype of `values`.
     """
-    return _mix_forward(scores, values, seen, soft, dropout)[0]
+    return _mix(scores, values, seen, soft, dropout)[0]
 
 
-def _times(weights: jax.Array, factor: jax.Array | None) -> jax.Array:
-    """`weights` times `factor`; None = 1."""
-    return weights if factor is None else weights * factor.astype(weights.dtype)
-
-
-def _mix_forward(
+def _mix(
     scores: jax.Array,
     values: jax.Array,
     seen: jax.Array,
     soft: jax.Array | None,
     dropout: jax.Array | None,
-) -> tuple[jax.Array, Any]:
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The result of `mix`, the exponentials of the scores, and one over the sum of the weights."""
     if soft is not None:
         seen = seen & (soft > 0)
     scores = jnp.where(seen, scores, jnp.asarray(NEVER, scores.dtype))
@@ -118,47 +93,34 @@ def _mix_forward(
     inverse = jnp.where(some, 1.0 / jnp.where(some, total, 1.0), jnp.zeros_like(total))
     # Normalised after the product, where there is less to divide.
     out = _product('bhqk,bhkd->bhqd', _times(weights, dropout), values) * inverse
-    out = out.astype(values.dtype)
-    return out, (
-        exponentials.astype(values.dtype),
-        inverse,
-        out if soft is None else None,
-        values,
-        soft,
-        dropout,
-    )
+    return out.astype(values.dtype), exponentials, inverse
 
 
-def _mix_backward(residuals: Any, gradient: jax.Array) -> tuple[jax.Array | None, ...]:
-    exponentials, inverse, out, values, soft, dropout = residuals
-    value_dtype, score_dtype = values.dtype, inverse.dtype
-    scaled = gradient.astype(score_dtype) * inverse
-    gradient = scaled.astype(value_dtype)
-    exponentials = exponentials.astype(score_dtype)
-    weights = _times(exponentials, soft)
-    dropped = _times(weights, dropout).astype(value_dtype)
-    to_values = _product('bhqd,bhqk->bhdk', gradient, dropped)
-    to_weights = _times(_product('bhqd,bhkd->bhqk', gradient, values), dropout)
-    # The mean of the weights' gradients, from the result where it is kept. Memories with soft masks are
-    # mostly run again for the backward pass, without the product that makes their result.
-    if soft is None:
-        mean_gradient = (scaled * out.astype(score_dtype)).sum(axis=-1, keepdims=True)
-        # Where a query sees nothing, this is 0 already. Without the choice, XLA for CPUs makes one slow
-        # loop of the sum, the product, and what is computed of both.
-        mean_gradient = jnp.where(inverse > 0, mean_gradient, jnp.zeros_like(mean_gradient))
-    else:
-        mean_gradient = (weights * to_weights).sum(axis=-1, keepdims=True) * inverse
-    to_exponentials = exponentials * (to_weights - mean_gradient)
-    to_soft = None
-    if soft is not None:
-        axes = [axis for axis in range(soft.ndim) if soft.shape[axis] == 1]
-        to_soft = to_exponentials.sum(axis=axes, keepdims=True)
+@mix.defjvp
+def _mix_derivative(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    """The backward pass follows from it: it keeps the exponentials alone, in the dtype of the values."""
+    _, values, _, soft, dropout = primals
+    of_scores, of_values, _, of_soft, _ = tangents
+    out, exponentials, inverse = _mix(*primals)
+    exponentials = exponentials.astype(values.dtype).astype(inverse.dtype)
+    weights, moved = _times(exponentials, soft), _times(exponentials * of_scores, soft)
     # The derivative of the 1e-8 term is negligible and left out.
-    to_values = jnp.swapaxes(to_values, -1, -2).astype(value_dtype)
-    return _times(to_exponentials, soft), to_values, None, to_soft, None
-
-
-mix.defvjp(_mix_forward, _mix_backward)
+    total = moved.sum(axis=-1, keepdims=True)
+    if soft is None:
+        mean = out.astype(inverse.dtype) * total
+    else:
+        total = total + (exponentials * of_soft).sum(axis=-1, keepdims=True)
+        # Memories with soft masks are mostly run again for the backward pass: it needs no result here.
+        moved = moved + exponentials * of_soft - weights * (total * inverse)
+        mean = jnp.zeros_like(inverse)
+    added = (
+        _product('bhqk,bhkd->bhqd', _times(moved, dropout), values)
+        + _product('bhqk,bhkd->bhqd', _times(weights, dropout), of_values)
+        - mean
+    )
+    # Without the choice, XLA for CPUs makes one slow loop of the sum and what is computed of it.
+    added = jnp.where(inverse > 0, added, jnp.zeros_like(added)) * inverse
+    return out, added.astype(out.dtype)
 
 
 def weights_of(scores: jax.Array, seen: jax.Array, soft: jax.Array | None) -> jax.Array:

@@ -1,11 +1,11 @@
-"""Scores by distance moved to their keys: values and hand-written derivatives."""
+"""Scores by distance moved to their keys: values and derivatives."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from longmem_jax.kernels.cpu.by_distance import add_at, moved_bias, moved_scores
+from longmem_jax.attention.by_distance import moved_bias, moved_scores
 
 BATCH, HEADS, N, COLUMNS, WIDTH = 2, 3, 4, 6, 5
 
@@ -29,10 +29,6 @@ def gathered_bias(rows):
     return jnp.broadcast_to(rows[:, ROW], (BATCH, HEADS, N, COLUMNS))
 
 
-def padded_sum(scores, more):
-    return scores + jnp.pad(more, [(0, 0)] * 3 + [(1, 2)])
-
-
 CASES = {
     'scores': (
         moved_scores,
@@ -40,23 +36,17 @@ CASES = {
         [of(0, BATCH, HEADS, N, WIDTH), of(1, HEADS, COLUMNS, WIDTH)],
     ),
     'bias': (lambda rows: moved_bias(rows, BATCH, N), gathered_bias, [of(2, HEADS, COLUMNS)]),
-    'add': (
-        lambda scores, more: add_at(scores, more, 1),
-        padded_sum,
-        [of(3, BATCH, HEADS, N, COLUMNS), of(4, BATCH, HEADS, N, COLUMNS - 3)],
-    ),
 }
 
 
 @pytest.mark.parametrize('case', CASES)
-def test_as_by_gathers_and_pads(case):
+def test_as_by_gathers(case):
     moved, wanted, inputs = CASES[case]
-    seen = SEEN if case != 'add' else np.ones_like(SEEN)
     weight = of(5, BATCH, HEADS, N, COLUMNS)
 
     def value_and_gradients(read):
         def total(*inputs):
-            out = jnp.where(seen, read(*inputs), 0)
+            out = jnp.where(SEEN, read(*inputs), 0)
             return (out * weight).sum(), out
 
         return jax.value_and_grad(total, range(len(inputs)), has_aux=True)(*inputs)

@@ -1,0 +1,162 @@
+"""Reading a sequence by a memory's step: token by token, or in chunks where it has such a form.
+
+Everything here has lanes and heads in front; the functions of the author have neither.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.segment import select_lanes
+
+State = Any
+Step = Callable[..., tuple[State, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sight:
+    """What the tokens of a chunk see of each other and of the state before the chunk.
+
+    A token sees itself, and those before it in its document. Without starts all of it is constant.
+
+    Attributes:
+      pairs: bool [n, n], whether token i sees token j.
+      before: float32 [n], 1 where token i sees the state before the chunk, else 0.
+      at_end: float32 [n], 1 where token j is seen after the chunk, else 0.
+    """
+
+    pairs: jax.Array
+    before: jax.Array
+    at_end: jax.Array
+
+    def shares(self, log_decay: jax.Array | None = None) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """How much is left of everything, with one decay per token.
+
+        Args:
+          log_decay: [n], the log of what a token leaves of the state, at most 0; None = it leaves all.
+
+        Returns:
+          within [n, n], the share of token j's write that token i sees; before [n], that of the state
+          before the chunk, whose last one is the share that the chunk leaves; at_end [n], the share of
+          token j's write that is left after the chunk.
+        """
+        if log_decay is None:
+            return self.pairs.astype(self.before.dtype), self.before, self.at_end
+        total = jnp.cumsum(log_decay)
+        # Masked before `exp`: what comes later would overflow.
+        left = jnp.where(self.pairs, total[:, None] - total[None], -jnp.inf)
+        within = jnp.exp(left)
+        return within, self.before * jnp.exp(total), within[-1]
+
+
+def sight(n: int, start: jax.Array | None, dtype: Any = jnp.float32) -> Sight:
+    """The `Sight` of a chunk of n tokens; `start` is bool [n], None = no document begins in it."""
+    causal, ones = jnp.tril(jnp.ones((n, n), bool)), jnp.ones((n,), dtype)
+    if start is None:
+        return Sight(causal, ones, ones)
+    document = jnp.cumsum(start, dtype=jnp.int32)
+    pairs = causal & (document[:, None] == document[None])
+    return Sight(pairs, (document == 0).astype(dtype), (document == document[-1]).astype(dtype))
+
+
+def of_author(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with full precision of products and the usual promotion of types and shapes."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        with (
+            jax.default_matmul_precision('highest'),
+            jax.numpy_rank_promotion('allow'),
+            jax.numpy_dtype_promotion('standard'),
+        ):
+            return function(*arguments)
+
+    return call
+
+
+def _over_heads(function: Step) -> Step:
+    """`function(state, flags, *inputs)` of one lane and head, for [batch, heads, ...]."""
+    call = of_author(lambda state, flags, inputs: function(state, flags, *inputs))
+    return jax.vmap(jax.vmap(call, (0, None, 0)), (0, 0, 0))
+
+
+def read_tokens(
+    step: Step,
+    chunked: Step | None,
+    initial: State,
+    state: State,
+    inputs: tuple[jax.Array, ...],
+    valid: jax.Array,
+    start: jax.Array | None,
+    chunk: int,
+) -> tuple[State, Any]:
+    """Reads and writes a sequence; every token reads after its own write.
+
+    Args:
+      step: `(state, *inputs of a token) -> (state, y)` of one lane and head.
+      chunked: `(state, sight, *inputs [n, ...]) -> (state, y [n, ...])`, the same for n tokens, in
+        which inputs of zeros, the padding, write nothing; None = token by token.
+      initial: the state of a document's begin, of one lane and head.
+      state: leaves [batch, heads, ...].
+      inputs: arrays [batch, heads, n, ...], zero at padding.
+      valid: bool [batch, n]; padding comes last.
+      start: bool [batch, n], documents begin with these tokens; None = with none.
+      chunk: tokens at once; the backward pass keeps only the states between chunks.
+
+    Returns:
+      The state after the last token, and y with leaves [batch, heads, n, ...].
+    """
+
+    def one(state: State, flags: Any, *token: jax.Array) -> tuple[State, Any]:
+        is_token, starts = flags
+        if starts is not None:
+            state = select_lanes(starts, initial, state)
+        new, y = step(state, *token)
+        return select_lanes(is_token, new, state), y
+
+    def by_tokens(state: State, flags: Any, *tokens: jax.Array) -> tuple[State, Any]:
+        return jax.lax.scan(
+            lambda state, each: one(state, each[0], *each[1]), state, (flags, tokens)
+        )
+
+    def at_once(state: State, flags: Any, *tokens: jax.Array) -> tuple[State, Any]:
+        n = flags[0].shape[0]
+        return chunked(state, sight(n, flags[1], jax.tree.leaves(state)[0].dtype), *tokens)
+
+    length, flags = valid.shape[1], (valid, start)
+    if length == 1:
+        first = jax.tree.map(lambda leaf: leaf[:, 0], flags)
+        state, y = _over_heads(one)(state, first, tuple(leaf[:, :, 0] for leaf in inputs))
+        return state, jax.tree.map(lambda leaf: leaf[:, :, None], y)
+    read = _over_heads(by_tokens if chunked is None else at_once)
+    chunk = min(chunk, length)
+    chunks = -(-length // chunk)
+    if chunks == 1:
+        return read(state, flags, inputs)
+
+    def cut(leaf: jax.Array, axis: int) -> jax.Array:
+        widths = [(0, 0)] * leaf.ndim
+        widths[axis] = (0, chunks * chunk - length)
+        leaf = jnp.pad(leaf, widths)
+        shape = (*leaf.shape[:axis], chunks, chunk, *leaf.shape[axis + 1 :])
+        return jnp.moveaxis(leaf.reshape(shape), axis, 0)
+
+    def join(leaf: jax.Array) -> jax.Array:
+        leaf = jnp.moveaxis(leaf, 0, 2)
+        shape = (*leaf.shape[:2], chunks * chunk, *leaf.shape[4:])
+        return leaf.reshape(shape)[:, :, :length]
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def body(state: State, part: Any) -> tuple[State, Any]:
+        return read(state, *part)
+
+    parts = (
+        jax.tree.map(lambda leaf: cut(leaf, 1), flags),
+        jax.tree.map(lambda leaf: cut(leaf, 2), inputs),
+    )
+    state, y = jax.lax.scan(body, state, parts)
+    return state, jax.tree.map(join, y)

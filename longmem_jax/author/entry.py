@@ -1,0 +1,88 @@
+"""The `Entry` of a recurrent memory, made from its class."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from longmem_jax.author.fields import documented, problems
+from longmem_jax.contract import Entry, Graft, Recipe, Scale
+from longmem_jax.views import Seen, Series, View
+
+Check = Callable[[Any, Any, int], list[str]]
+
+
+def memory(
+    name: str,
+    layer: type,
+    *,
+    check: Check | None = None,
+    recipe: Callable[[Scale], dict[str, Any]] | None = None,
+    graft: Graft | None = None,
+    toy: dict[str, Any] | None = None,
+    **others: Any,
+) -> Entry:
+    """The entry of a `RecurrentMemory` that stands in place of attention.
+
+    Args:
+      name: in configs.
+      layer: the class; its docstring gets the list of its fields.
+      check: rules beyond those that the fields declare.
+      recipe: fields for a model of any size, beyond `chunk`.
+      graft: how it takes the place of attention in a pretrained decoder; None = by the projections,
+        tuned afterwards.
+      toy: fields of a small layer, beyond `chunk`.
+      **others: further attributes of `Entry`.
+    """
+    if 'Attributes:' not in (layer.__doc__ or ''):
+        layer.__doc__ = documented(layer)
+
+    def all_problems(fields: Any, model: Any, segment_length: int) -> list[str]:
+        found = problems(layer, fields, model)
+        return found or (check(fields, model, segment_length) if check else [])
+
+    def made(scale: Scale) -> Recipe:
+        return Recipe(
+            {name: dict(chunk=min(scale.segment, 64)) | (recipe(scale) if recipe else {})}
+        )
+
+    given = dict(recipes={name: made}, graft=graft or REPLACED, view=View(series=series)) | others
+    return Entry(
+        name=name, layer=layer, check=all_problems, toy=dict(chunk=3) | (toy or {}), **given
+    )
+
+
+REPLACED = Graft(
+    lambda scale, position: {},
+    exact=False,
+    how='projections and embeddings are kept; the memory replaces the softmax, so it must be tuned',
+    positions="those in the host's embeddings; rotary ones are lost",
+)
+
+
+def series(seen: Seen) -> Series:
+    """Sizes of the memory's arrays and what the segment changed; by token what `inputs` logs."""
+    by_segment = {}
+    paths = jax.tree_util.tree_leaves_with_path(seen.state.memory)
+    for (path, old), new in zip(paths, jax.tree.leaves(seen.new.memory), strict=True):
+        name = str(getattr(path[-1], 'name', getattr(path[-1], 'key', 'S'))) if path else 'S'
+        if jnp.issubdtype(old.dtype, jnp.floating) and not _is_rest(path):
+            by_segment |= {f'size of {name}': _norms(new), f'change of {name}': _norms(new - old)}
+    return Series(logged(seen), by_segment)
+
+
+def logged(seen: Seen) -> dict[str, jax.Array]:
+    """What the memory logs by token, `Series.by_token`."""
+    found = seen.layer.logged(seen.x, seen.state, seen.segment)
+    return {name.replace('_', ' '): lines for name, lines in found.items()}
+
+
+def _is_rest(path: Any) -> bool:
+    """Whether a leaf is what rounding has cut off a sum."""
+    return any(getattr(key, 'name', '') == 'rest' for key in path)
+
+
+def _norms(leaf: jax.Array) -> jax.Array:
+    """Norms over all axes but those of the batch and the heads, float32 [batch, heads]."""
+    return jnp.sqrt(jnp.square(leaf.astype(jnp.float32)).sum(axis=tuple(range(2, leaf.ndim))))

@@ -1,0 +1,92 @@
+"""Fields and parameters as the author of a memory declares them."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import flax.linen as nn
+
+from longmem_jax.faults import above as must_be_above
+from longmem_jax.faults import at_least, one_of
+
+# Logical axis of a dimension by its name; other dimensions are not sharded.
+AXES = {'d_model': 'embed', 'heads': 'heads', 'kv_heads': 'kv_heads', 'head_dim': 'head_dim'}
+
+
+def field(
+    default: Any,
+    words: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    among: Iterable[str] | None = None,
+    divides: str = '',
+    share: str = '',
+) -> Any:
+    """A field of a memory's sub-config.
+
+    Args:
+      default: the paper's value.
+      words: what it means, for `--mode=list` and the documentation.
+      least: the smallest value that is allowed.
+      above: a value that it must be above.
+      among: all values that are allowed.
+      divides: field of `config.model` that it must divide.
+      share: size of the model that 0 stands for: 'head_dim', 'num_heads', 'd_model'.
+    """
+    rules = dict(least=least, above=above, among=among, divides=divides, share=share)
+    return dataclasses.field(default=default, metadata={'words': words, **rules})
+
+
+def problems(layer: type, fields: Mapping[str, Any], model: Any) -> list[str]:
+    """What the declared rules say against the values of a sub-config; one line per field."""
+    found = []
+    for declared in dataclasses.fields(layer):
+        rules, name = declared.metadata, declared.name
+        if 'words' not in rules:
+            continue
+        if rules['least'] is not None:
+            found += at_least(fields, rules['least'], name)
+        if rules['above'] is not None:
+            found += must_be_above(fields, rules['above'], name)
+        if rules['among'] is not None:
+            found += one_of(fields, **{name: rules['among']})
+        divided = rules['divides']
+        if divided and fields[name] and model[divided] % fields[name]:
+            found.append(f'{name} = {fields[name]}: must divide {divided} = {model[divided]}')
+    return found
+
+
+def documented(layer: type) -> str:
+    """The docstring of a memory with its fields in a block `Attributes:`."""
+    lines = [
+        f'      {declared.name}: {declared.metadata["words"]}.'
+        for declared in dataclasses.fields(layer)
+        if 'words' in declared.metadata
+    ]
+    return f'{(layer.__doc__ or "").rstrip()}\n\n    Attributes:\n' + '\n'.join(lines) + '\n    '
+
+
+@dataclasses.dataclass(frozen=True)
+class Param:
+    """A parameter that becomes an array when the module is set up; see `param`."""
+
+    dims: tuple[str | int, ...]
+    init: Callable[..., Any] | None
+
+    def made(self, owner: nn.Module, name: str, sizes: Mapping[str, int], init: Any) -> Any:
+        """The parameter of `owner`, float32 as all parameters."""
+        shape = tuple(sizes[dim] if isinstance(dim, str) else dim for dim in self.dims)
+        axes = tuple(AXES.get(dim) if isinstance(dim, str) else None for dim in self.dims)
+        boxed = nn.with_logical_partitioning(self.init or init, axes)
+        return owner.param(name, boxed, shape)
+
+
+def param(*dims: str | int, init: Callable[..., Any] | None = None) -> Any:
+    """A parameter; its logical axes follow from the names of its dimensions.
+
+    Args:
+      *dims: 'd_model', 'heads', 'kv_heads', 'head_dim', the name of an int field, or a number.
+      init: `(key, shape, dtype) -> array`; None = as kernels of the model.
+    """
+    return Param(dims, init)

@@ -1,0 +1,51 @@
+"""The entry of Adaptive-Span: rules of its settings, and how they follow from the sizes of a model."""
+
+from typing import Any
+
+from longmem_jax.attention import near_positions
+from longmem_jax.contract import STARTS, Entry, Graft, Recipe, Scale
+from longmem_jax.faults import at_least, between, one_of
+from longmem_jax.kernels.tpu import fused_spans
+from longmem_jax.memory.adaptive_span.layer import AdaptiveSpan
+from longmem_jax.memory.adaptive_span.view import held, read
+from longmem_jax.views import View
+
+PER = ('head', 'layer', 'none')
+
+
+def check(fields: Any, model: Any, segment_length: int) -> list[str]:
+    """Checks that sizes are positive and that `initial_share` is from 0 to 1."""
+    return [
+        *at_least(fields, 1, 'max_span', 'ramp', 'num_sizes'),
+        *one_of(fields, per=PER, start=STARTS),
+        *between(fields, 0, 1, 'initial_share'),
+    ]
+
+
+def recipe(scale: Scale) -> Recipe:
+    """Spans up to `scale.reach`, initially half of it; a ramp of a quarter of a segment."""
+    fields = dict(max_span=scale.reach, ramp=max(scale.segment // 4, 1), initial_share=0.5)
+    return Recipe({'adaptive_span': fields}, loss_weights={'adaptive_span': 1e-6})
+
+
+ENTRY = Entry(
+    name='adaptive_span',
+    layer=AdaptiveSpan,
+    fused=fused_spans.no_fault,
+    view=View(held, read),
+    check=check,
+    shared=lambda fields: near_positions.shared_table(fields, 'max_span'),
+    losses=lambda fields: () if fields['per'] == 'none' else ('adaptive_span',),
+    lengths={'max_span': 'span '},
+    reach=lambda fields, segment: fields['max_span'],
+    bounded=('span_share',),
+    recipes={'adaptive_span': recipe},
+    graft=Graft(
+        lambda scale, position: {},
+        exact=False,
+        how='projections and embeddings are kept; attention within learned spans must be tuned',
+        positions='its own scores by distance; rotary ones are lost',
+    ),
+    toy=dict(max_span=8, ramp=3, initial_share=0.3, num_sizes=2),
+    variants=dict(trimmed=dict(start='zeros', per='layer', trim_memory=True)),
+)

@@ -1,0 +1,104 @@
+"""Layers of the registry as they are used outside of this library's models."""
+
+import dataclasses
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+
+from longmem_jax.around import Run
+from longmem_jax.contract import Entry, ModelSettings, identity
+from longmem_jax.memory.registry import LAYERS
+from longmem_jax.segment import Aux, Segment, State, merge_aux
+
+
+def module(name: str, settings: ModelSettings, fields: dict[str, Any], **given: Any) -> nn.Module:
+    """The module of the registry's `name`, for use outside of this library's models."""
+    entry = LAYERS[name]
+    shared = entry.shared(fields) if entry.shared else None
+    return entry.layer(
+        settings=settings,
+        normalize=identity,
+        shared=shared(settings, name='shared') if shared else None,
+        **given,
+        **fields,
+    )
+
+
+@flax.struct.dataclass
+class SurroundedState:
+    """States of an attention layer and of the memory around it."""
+
+    attention: State
+    around: State = None
+
+
+class _Attention(nn.Module):
+    """An attention layer with a residual connection, as the only block of `Surrounded`."""
+
+    settings: ModelSettings
+    layer: str
+    fields: tuple[tuple[str, Any], ...]
+    reads: bool
+
+    def setup(self):
+        self.attention = module(self.layer, self.settings, dict(self.fields))
+
+    def initial_state(self, batch_size: int) -> SurroundedState:
+        return SurroundedState(self.attention.initial_state(batch_size))
+
+    def __call__(
+        self, x: jax.Array, state: SurroundedState, segment: Segment, *, train, source, between
+    ) -> tuple[jax.Array, SurroundedState, Aux]:
+        del source
+        y, attention, aux = self.attention(x, state.attention, segment, train=train)
+        x = x + y
+        return x + between(x) if self.reads else x, SurroundedState(attention), aux
+
+
+class Surrounded(nn.Module):
+    """A memory around a single attention layer, `Entry.inside`, as a layer; reads whole segments only.
+
+    Attributes:
+      settings: sizes.
+      memory: name in the registry.
+      fields: of the memory and of the attention layer, as pairs of name and value.
+    """
+
+    settings: ModelSettings
+    memory: str
+    fields: tuple[tuple[str, Any], ...]
+
+    def setup(self):
+        entry, settings = LAYERS[self.memory], self.settings
+        own, inside = apart(entry, dict(self.fields))
+        leading, trailing = entry.extra(own)
+        length = settings.segment_length + leading + trailing
+        within = dataclasses.replace(
+            settings, segment_length=length, leading=leading, trailing=trailing
+        )
+        self.around = module(self.memory, settings, own, depth=1)
+        self.block = _Attention(within, entry.inside[0], tuple(inside.items()), entry.between)
+        self.run = Run(0, (self.block,), self.around, within, lambda x, deterministic: x)
+
+    def initial_state(self, batch_size: int) -> SurroundedState:
+        """States at the start of a document."""
+        return self.run.initial_state(batch_size)[0]
+
+    def __call__(
+        self, x: jax.Array, state: SurroundedState, segment: Segment, *, train: bool
+    ) -> tuple[jax.Array, SurroundedState, Aux]:
+        """What is added to x, [batch, length, d_model], by the attention and the memory around it."""
+        out, (state,), auxes, _ = self.run.read(x, (state,), segment, (None,), {}, train=train)
+        return out - x, state, merge_aux(auxes)
+
+
+def apart(entry: Entry, fields: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    """The fields of each of `parts_of`, which have no names in common."""
+    return tuple({name: fields[name] for name in part.fields()} for part in parts_of(entry))
+
+
+def parts_of(entry: Entry) -> tuple[Entry, ...]:
+    """The entry, and that of the attention layer inside of one that stands around blocks."""
+    return (entry, LAYERS[entry.inside[0]]) if entry.place == 'around' else (entry,)

@@ -1,0 +1,136 @@
+"""The promise of recurrent memories: chunks are steps, also with padding and starts inside."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from longmem_jax.author import RecurrentMemory
+from longmem_jax.author.chunks import read_tokens
+from longmem_jax.generation.reader import fresh_state
+from longmem_jax.memory.registry import LAYERS
+from longmem_jax.segment import join_pieces, split_at_starts
+from longmem_jax.testing import toys
+from longmem_jax.testing.assertions import assert_close
+from longmem_jax.testing.programs import ROWS, Entry, at, forward, segments_of
+from longmem_jax.testing.segments import LOGITS, started
+from longmem_jax.testing.toys import BATCH, SEGMENTS, every_layer, model_config
+
+
+def is_recurrent(name: str) -> bool:
+    """Whether an entry, or 'NAME:VARIANT', is a `RecurrentMemory`."""
+    found = LAYERS.get(name.partition(':')[0])
+    return found is not None and issubclass(found.layer, RecurrentMemory)
+
+
+def names() -> list[str]:
+    """All recurrent memories and their variants."""
+    return list(filter(is_recurrent, every_layer()))
+
+
+def of_layer(name: str, params: Any, method: Any, *arrays: Any) -> Any:
+    """`method(layer, *arrays)` of the first layer of a toy with these parameters."""
+    return toys.moved(name)[0].apply(
+        {'params': params},
+        *arrays,
+        method=lambda model, *arrays: method(model.stack.blocks[0].attention, *arrays),
+    )
+
+
+def some_inputs(name: str, length: int) -> tuple[Any, Any]:
+    """Inputs of the step for `length` random tokens per lane, and a memory that was written before."""
+    width = model_config(name).d_model
+
+    def read(layer: Any, before: jax.Array, x: jax.Array) -> Any:
+        every = jnp.ones(before.shape[:2], bool)
+        _, state, _ = layer.read(before, layer.initial_state(BATCH), every)
+        return layer.given(x, state, jnp.full((BATCH,), length, jnp.int32))[0], state.memory
+
+    keys = jax.random.split(jax.random.key(0))
+    x = [jax.random.normal(key, (BATCH, length, width)) for key in keys]
+    params = toys.moved(name)[1]
+    return jax.jit(lambda params, *x: of_layer(name, params, read, *x))(params, *x)
+
+
+def read_inputs(
+    name: str, inputs: Any, memory: Any, valid: Any, start: Any, *, by_steps: bool = False
+) -> tuple[Any, Any]:
+    """`chunks.read_tokens` with the functions of a toy's layer: the memory, and y of tokens."""
+
+    def of_tokens(leaf: jax.Array) -> jax.Array:
+        shape = (BATCH, 1, -1, *[1] * (leaf.ndim - 3))
+        return jnp.where(valid.reshape(shape), leaf, jnp.zeros_like(leaf))
+
+    def read(layer: Any, inputs: Any, memory: Any) -> tuple[Any, Any]:
+        chunked = None if by_steps else layer.chunked
+        given = (layer.state(), memory, jax.tree.map(of_tokens, inputs), valid, start, 3)
+        memory, y = read_tokens(layer.step, chunked, *given)
+        return memory, jax.tree.map(of_tokens, y)
+
+    return of_layer(name, toys.moved(name)[1], read, inputs, memory)
+
+
+def starts_inside(entry: Entry) -> None:
+    """Documents that begin at any position are read as in pieces, with padding between them."""
+    random = np.random.default_rng(3)
+    segments = started(segments_of(SEGMENTS - 1), (4, 0, 2, 1))
+    start, valid = segments.start, random.random(segments.valid.shape) < 0.8
+    start[1:, 0] |= random.random(start[1:, 0].shape) < 0.4
+    valid[1, 1], start[1, 1, 2], valid[2, 2, 3:], start[2, 2, 4] = False, True, False, True
+    segments = segments.replace(valid=valid, start=start)
+    pieces = split_at_starts(segments, start.size)
+
+    @jax.jit
+    def read(params: Any, segments: Any, used: Any) -> Any:
+        state = fresh_state(entry.model, params, ROWS)
+        return forward(entry.model)(params, state, segments, used)[1]
+
+    logits, states, _ = read(entry.params, segments, None)
+    in_pieces, piece_states, _ = read(entry.params, pieces.segments, pieces.used)
+    broken = 'starts inside a segment give other {} than pieces'
+    fix = '`segment.start` is bool [batch, length]: the state begins anew with these tokens.'
+    wanted = np.where(valid[..., None], join_pieces(pieces, in_pieces), 0)
+    found = np.where(valid[..., None], logits, 0)
+    assert_close(found, wanted, broken.format('logits'), fix, axes=LOGITS, atol=2e-5)
+    number = int(np.flatnonzero(pieces.used)[-1])  # pieces after it are not read
+    found, wanted = at(states, -1), at(piece_states, number)
+    assert_close(found, wanted, broken.format('states'), fix, axes=('row',), atol=2e-5)
+
+
+def chunks_are_steps(entry: Entry) -> None:
+    """Values and gradients of `chunked` and `step`, with padding and starts inside of chunks."""
+    length, name = 8, entry.name
+    inputs, memory = some_inputs(name, length)
+    number = np.arange(length)
+    valid = number < np.asarray([length, 5])[:, None]
+    inside = np.isin(number, (1, 2, 5)) & (np.arange(BATCH)[:, None] == 0)
+    fix = (
+        '`chunked` must be `step` for n tokens: `sight.pairs` are the pairs of one document, '
+        '`sight.before` and `sight.at_end` tell what is seen of the state before and after; inputs of '
+        'zeros, the padding, must write nothing, so decays are logarithms.'
+    )
+
+    @functools.partial(jax.jit, static_argnums=3)
+    @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
+    def read(inputs: Any, memory: Any, start: Any, by_steps: bool) -> Any:
+        found = read_inputs(name, inputs, memory, valid, start, by_steps=by_steps)
+        random = np.random.default_rng(0)
+        weights = [random.normal(size=leaf.shape) for leaf in jax.tree.leaves(found)]
+        total = sum(
+            (leaf * w).sum() for leaf, w in zip(jax.tree.leaves(found), weights, strict=True)
+        )
+        return total, found
+
+    for start in (None, inside):
+        (_, wanted), slopes = jax.device_get(read(inputs, memory, start, True))
+        (_, found), found_slopes = jax.device_get(read(inputs, memory, start, False))
+        for what, part, right in (
+            ('memories', found[0], wanted[0]),
+            ('reads', found[1], wanted[1]),
+            ('gradients', found_slopes, slopes),
+        ):
+            largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(right))
+            broken = f'chunks {"with starts inside " if start is not None else ""}give other {what}'
+            assert_close(part, right, f'{broken} than steps', fix, atol=2e-5 * largest)

@@ -1,0 +1,70 @@
+"""Layers by pattern: the recipes of several memories in one model."""
+
+import importlib
+
+import pytest
+
+from longmem_jax.config import checks
+from longmem_jax.config.hybrids import names_of
+from longmem_jax.errors import UsageError
+
+
+def config_of(argument, name='quickstart'):
+    config = importlib.import_module(f'configs.{name}').get_config(argument)
+    assert [fault for fault in checks.find_faults(config, 1) if 'config.model' in fault] == []
+    return config
+
+
+def test_a_pattern_is_repeated_to_the_depth_of_the_model():
+    assert names_of('3*linear+full') == ('linear',) * 3 + ('full',)
+    config = config_of('memory=linear+local', 'wikitext103')
+    assert config.model.attention == ('linear', 'local') * 8 and config.model.num_layers == 16
+    assert not config.model.around
+
+
+def test_recipes_are_joined():
+    model = config_of('memory=infini+2*compressive+product_key').model
+    config = config_of('memory=infini+2*compressive+product_key')
+    assert model.attention == ('infini', 'compressive', 'compressive', 'transformer_xl')
+    assert model.feed_forward == ('dense', 'dense', 'dense', 'product_key')
+    assert config.train.loss_weights.to_dict() == {'compression': 1.0}
+    assert {pattern for pattern, *_ in config.optimizer.groups} == {
+        'attention/gate$',
+        'feed_forward/values$',
+    }
+    alone = config_of('memory=infini').model
+    assert model.infini.to_dict() == alone.infini.to_dict()
+    assert all(name in model for name in ('compressive', 'product_key', 'transformer_xl'))
+
+
+def test_what_a_config_changes_in_a_recipe_is_in_the_hybrid():
+    config = config_of('tiny,memory=expire_span+transformer_xl,memory_size=40', 'corridor')
+    assert config.model.expire_span.max_span == config.model.transformer_xl.memory_length == 40
+    assert 'expire_span' in config.train.loss_weights
+
+
+@pytest.mark.parametrize('memory', ['recurrent', 'memformer'])
+def test_what_stands_around_stands_around_all_layers(memory):
+    model = config_of(f'memory={memory}+3*linear').model
+    assert model.attention[1:] == ('linear',) * 3 and len(set(model.around)) == 1
+    assert len(model.around) == 4
+
+
+@pytest.mark.parametrize(
+    'memory, message',
+    [
+        ('rfa+linear', "linear.features would be 'rfa' for rfa and 'elu' for linear"),
+        ('recurrent+memformer', 'only one memory can stand around all blocks'),
+        ('linaer+full', "did you mean 'linear'"),
+        ('0*linear+full', 'names joined by [+], each with a number'),
+        ('linear+', 'names joined by'),
+    ],
+)
+def test_what_cannot_be_joined_is_one_message(memory, message):
+    with pytest.raises(UsageError, match=message):
+        config_of(f'memory={memory}')
+
+
+def test_a_host_gets_one_memory():
+    with pytest.raises(UsageError, match='a host gets one memory; layers=0-5'):
+        config_of('tiny,memory=linear+infini', 'host')
