@@ -1,9 +1,10 @@
 """A link in the place of every name that any mode writes: what it leads to stays as it is.
 
 Links that the user names are another thing: `store`, `tokens` and `book` of the commands lead to where
-they write, see docs/reliability.md. Links to files in these folders are as all others.
+they write, see docs/reliability.md. Links inside of these folders are as all others.
 """
 
+import os
 import re
 import shutil
 
@@ -34,9 +35,8 @@ def can_be_links(names):
     """Names that a link can take the place of before the command begins."""
     found = []
     for name in sorted(names):
-        if UNFORESEEN.search(name):
-            continue
-        found.append(name)
+        if not UNFORESEEN.search(name):
+            found.append(name)
         if re.search(r'(^|/)checkpoints/\d+$', name):
             found.append(name + PARTIAL)
     return found
@@ -70,14 +70,13 @@ class Mode:
         """Exit code, and what was printed."""
         module, cache = modes.MODES[self._name].module, self._base.parent / 'cache'
         process = self._start(self._arguments, module=module, cache=cache)
+        if self._name == 'tokenize':  # with more cores it starts processes, the longest part of it
+            os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(process.pid))})
         said, _ = process.communicate()
         return process.returncode, said
 
     def written(self, dangling):
-        """The names that the command writes; makes the copies, as they are before or after it.
-
-        If `dangling`, there are none of the files that are there only after it.
-        """
+        """The names that the command writes; makes copies of before and, not `dangling`, after it."""
         before = self.prepare()
         code, said = self.run()
         assert code == 0, said
