@@ -137,7 +137,7 @@ def test_the_exit_code_says_that_a_run_was_stopped(monkeypatch, name):
 
     monkeypatch.setattr(entry.logging, 'set_verbosity', lambda level: None)
     monkeypatch.setattr(entry.app, 'run', lambda main, flags_parser: main(['longmem']))
-    monkeypatch.setattr(stopping, 'listen', lambda command: None)
+    monkeypatch.setattr(stopping, 'listen', lambda command, importing=False: None)
 
     class Flags(dict):
         debug = False

@@ -58,14 +58,15 @@ def define_config() -> flags.FlagHolder:
 def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -> None:
     """Parses the command line, calls `function` and ends the process.
 
-    `define` is called first, to define flags; its `UsageError` is a message too.
+    `define` is called first, to define flags; its `UsageError` is a message too. Then `function`
+    imports what it needs, and calls `stopping.listen` after that.
 
     A `UsageError`, a fault of a disk or a faulty command line gives one message and exit code 2;
     `--debug` also shows the traceback. Stopped by SIGTERM the process exits with 143, by Ctrl-C with
     130.
     """
     allocator.keep_pages()
-    stopping.listen(command=True)
+    stopping.listen(command=True, importing=True)
     if define is not None:
         try:
             define()
@@ -85,6 +86,8 @@ def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -
                 from longmem_jax.devices import programs
 
                 programs.keep_programs()
+                if define is None:
+                    stopping.listen(command=True)  # what takes long to import is there
                 function()
         except UsageError as error:
             # A library may turn what a signal raises into an error of its own.

@@ -8,6 +8,7 @@ from typing import Any
 
 from absl import flags
 
+from longmem_jax import stopping
 from longmem_jax.commands import entry, modes
 from longmem_jax.errors import UsageError
 from longmem_jax.registry import load, require_installed
@@ -70,6 +71,7 @@ def _run() -> None:
         gc.enable()
         from longmem_jax.commands import compile
 
+        stopping.listen(command=True)
         compile.compile_for(config, _TOPOLOGY.value)
         return
     _run_mode(config, name)
@@ -87,6 +89,7 @@ def _run_mode(config: Any, name: str) -> None:
     from longmem_jax.experiment import Experiment
     from longmem_jax.workdir import prepare_workdir
 
+    stopping.listen(command=True)  # what takes long to import is there
     numbered = max(_NUM_PROCESSES.value, _PROCESS_ID.value) >= 0
     if _DISTRIBUTED.value or _COORDINATOR.value or numbered:
         processes.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
