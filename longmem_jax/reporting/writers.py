@@ -1,12 +1,10 @@
 """Logs of a run: TensorBoard events, `metrics.jsonl`, the learning curve."""
 
 import dataclasses
-import errno
 import json
 import math
 import os
 import re
-import secrets
 import typing
 import zlib
 from pathlib import Path
@@ -14,11 +12,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from tensorboardX import SummaryWriter
 
 from longmem_jax.errors import UsageError
 from longmem_jax.files import copy, open_own, write
 from longmem_jax.reporting import figures
+from longmem_jax.reporting.events import Events
 
 if typing.TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -155,7 +153,7 @@ class Writer:
         self._active = jax.process_index() == 0
         self._path = workdir / METRICS
         self._folder = workdir / EVENTS
-        self._writer: SummaryWriter | None = None
+        self._writer: Events | None = None
         self._file, self._purge = None, None
         self._before = FIRST  # checksum of the last line
         self._known: set[tuple[int, str]] = set()
@@ -174,18 +172,10 @@ class Writer:
         self.close()
 
     @property
-    def _events(self) -> SummaryWriter:
+    def _events(self) -> Events:
         """The event writer, opened once the step it resumes from is known."""
         if self._writer is None:
-            # Files are named by the second; one of the same name would be overwritten. A name that
-            # nobody can know cannot be that of a link.
-            files, word = len(list(self._folder.glob('events*'))), secrets.token_hex(4)
-            self._writer = SummaryWriter(
-                str(self._folder), purge_step=self._purge, filename_suffix=f'.{files:05}.{word}'
-            )
-        # Without its thread, which an error ends, it would take ten more events and then wait forever.
-        if not self._writer.file_writer.event_writer._worker.is_alive():
-            raise OSError(errno.EIO, 'events cannot be written', str(self._folder))
+            self._writer = Events(self._folder, self._purge)
         return self._writer
 
     def resume(self, step: int, *, again: bool = False, every: int = 0, keep: bool = False) -> str:
@@ -271,7 +261,8 @@ class Writer:
         """Adds numbers to the events."""
         for name, value in values.items():
             if name not in ('step', 'group'):
-                self._events.add_scalar(f'{group}/{name}', float(value), step)
+                self._events.scalar(f'{group}/{name}', float(value), step)
+        self._events.show()
 
     def flush(self) -> None:
         """Waits until the metrics are on the disk, which a power cut does not take away."""
@@ -284,14 +275,14 @@ class Writer:
     def text(self, name: str, text: str, step: int) -> None:
         """Writes a text: the config, a sample."""
         if self._active:
-            self._events.add_text(name, text, step)
+            self._events.text(name, text, step)
 
     def figure(self, name: str, figure: 'Figure', step: int) -> None:
         """Writes a figure as an image."""
         if self._active:
             figure.canvas.draw()
             pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3]
-            self._events.add_image(name, pixels, step, dataformats='HWC')
+            self._events.image(name, pixels, step)
 
     def close(self) -> None:
         """Flushes and closes."""
