@@ -1,4 +1,4 @@
-"""Events that TensorBoard shows, written by the caller: an error of the disk is the caller's to report."""
+"""Events for TensorBoard, written by the caller: an error of the disk is the caller's to report."""
 
 import contextlib
 import os
