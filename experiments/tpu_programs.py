@@ -161,6 +161,8 @@ def two_layers(config: Any) -> Any:
     kinds = (kinds * 2)[:2] if len(kinds) < 2 else kinds[-2:]
     model.num_layers = 2
     model.attention, model.feed_forward = (tuple(names) for names in zip(*kinds, strict=True))
+    # Memories around or beside blocks are the same for all layers of these configs.
+    model.around, model.beside = model.around[: len(kinds)], model.beside[: len(kinds)]
     return config
 
 

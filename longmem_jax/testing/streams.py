@@ -83,8 +83,8 @@ def extended_with_padding(entry: Entry) -> None:
     begin, size = np.asarray([LENGTH - 2, 1, 2, 1], np.int32), LENGTH - 2
 
     @jax.jit
-    def extend(stream, tokens, counts):
-        variables, inputs = {'params': entry.params}, (stream.cache, stream.index, counts)
+    def extend(params, stream, tokens, counts):
+        variables, inputs = {'params': params}, (stream.cache, stream.index, counts)
         logits, cache = entry.model.apply(variables, tokens, *inputs, method='extend')
         return logits[:, 0], stream.replace(cache=cache, index=stream.index + counts)
 
@@ -95,7 +95,7 @@ def extended_with_padding(entry: Entry) -> None:
         where = np.ones_like(begin)
         for more in (begin - where, counts):
             tokens = text[ROW[:, None], where[:, None] + np.arange(size)]
-            logits, stream = extend(stream, tokens, more)
+            logits, stream = extend(entry.params, stream, tokens, more)
             where = where + more
         some = counts > 0
         broken = (
