@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from longmem_jax.memory.registry import used
 from longmem_jax.segment import Segment, join_pieces, split_at_starts
 from longmem_jax.testing.assertions import assert_close, assert_differs, assert_equal
 from longmem_jax.testing.programs import ROWS, Entry, at, of_row, segments_of
@@ -213,6 +212,9 @@ def start_anywhere(entry: Entry) -> None:
 
 
 def carries(entry: Entry) -> bool:
-    """Whether any layer remembers earlier segments, as far as a field `carry` says so."""
+    """Whether any layer remembers earlier segments, as far as a field `carry` says so.
+
+    What stands around the blocks has no state if it carries nothing.
+    """
     config: Any = entry.model.config
-    return all(config[layer].get('carry', True) for layer in used(config))
+    return all(config[layer].get('carry', True) for layer in config.attention)
