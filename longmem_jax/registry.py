@@ -54,6 +54,12 @@ def register(kind: str, name: str, value: Any) -> None:
     _names.cache_clear()
 
 
+def unregister(kind: str, name: str) -> None:
+    """Takes a name away that `register` has added."""
+    del _registered[kind][name]
+    _names.cache_clear()
+
+
 def load(target: str) -> Any:
     """The object that 'module:object' names."""
     module, _, name = target.partition(':')
@@ -134,7 +140,7 @@ class Registry(Mapping[str, Any]):
         """
         self._word, self._of, self._own = word, of, dict(own)
         self._kind, self._brought = kind, brought
-        self._loaded: dict[str, Any] = {}
+        self._loaded: dict[str, tuple[Any, Any]] = {}
 
     # Two registries are the same if they are one object; a `Mapping` would load all to compare them.
     __eq__, __hash__ = object.__eq__, object.__hash__
@@ -144,12 +150,14 @@ class Registry(Mapping[str, Any]):
         return _names(self)
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            targets = self._targets()
-            if name not in targets:
-                raise UsageError(unknown(self._word, name, sorted(targets)))
-            self._loaded[name] = self._checked(name, self._load(name, targets[name]))
-        return self._loaded[name]
+        targets = self._targets()
+        if name not in targets:
+            raise UsageError(unknown(self._word, name, sorted(targets)))
+        target, (loaded, value) = targets[name], self._loaded.get(name, (None, None))
+        if loaded is not target:
+            value = self._checked(name, self._load(name, target))
+            self._loaded[name] = target, value
+        return value
 
     def _checked(self, name: str, value: Any) -> Any:
         """`value`; raises `UsageError` unless it is an object of this kind with that name."""

@@ -167,7 +167,6 @@ def test_a_name_is_registered_once_and_unknown_ones_are_suggested(monkeypatch):
             TASKS['wrong']
     finally:
         registry._names.cache_clear()
-        TASKS._loaded.pop('echo')
 
 
 def test_import_sets_nothing():
