@@ -119,8 +119,8 @@ class MemoryLayer(Protocol):
     layer calls `normalize` on everything that it attends to, memories included; in a post-norm model
     `normalize` is the identity. The model moves valid tokens of a lane (batch row) to the front, so
     padding only ever follows them, and resets states at `segment.start`. A layer class with
-    `takes_starts = True` also reads `segment.start` of the shape bool [batch, length]: it begins anew,
-    by itself, with every token where that is True.
+    `takes_starts = True` also reads `segment.start` of the shape bool [batch, length]: it resets
+    its own state before every token where that is True.
 
     `__call__` reads whole segments. Streams are read by `open_segment` at the start of a segment,
     `extend` for the next tokens, one or up to all of the segment, and `close_segment` after

@@ -100,7 +100,7 @@ class Hold:
 
         Args:
           folder: the folder of a run.
-          report: called with a line where the file system has no locks and the run goes on without, and
+          report: called with a line where the file system has no locks, which the run does without, and
             where `.lock` was deleted while the run was writing.
 
         Raises:

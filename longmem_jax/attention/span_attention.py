@@ -101,7 +101,7 @@ def attend(
         query is at the last key.
       dropout: None = none.
       block_size: with soft masks only, keys beyond the reach of the table are read in blocks of at most
-        so many, with the same results; a quarter more is read at once. 0 = all at once.
+        this many, with the same results; a quarter more is read at once. 0 = all at once.
 
     Returns:
       [batch, heads, n, head_dim] in the dtype of `values`.

@@ -28,7 +28,7 @@ APART = ('tokenizer', 'seed')  # compared by themselves
 ORDER = 'order of training documents'
 EARLIER_ORDER = 'version 1'  # of checkpoints that do not say it
 WHOLE = 64 << 20  # bytes of text files that are digested whole, a fraction of a second
-# Of larger ones, what is compared between processes: so many files, and bytes of each at three places.
+# Of larger ones, what is compared between processes: this many files, and bytes of each at three places.
 SAMPLED_FILES, SAMPLED_BYTES = 256, 1 << 16
 SAMPLED_DOCUMENTS, SAMPLED_TOKENS = 4096, 1 << 18
 SAME_FILES = (

@@ -24,7 +24,7 @@ class Scores:
         return jax.tree.map(lambda leaf: jnp.where(valid, leaf, jnp.zeros_like(leaf)), self)
 
     def padded(self, before: int, after: int) -> 'Scores':
-        """With so many zeros before the first token and after the last."""
+        """With this number of zeros before the first token and after the last."""
         return jax.tree.map(lambda leaf: jnp.pad(leaf, [(0, 0), (before, after)]), self)
 
 

@@ -255,7 +255,7 @@ class Writer:
         if not self._active:
             return
         if self._file is None:
-            found = _read(self._path).rows  # as a run that goes on has left it
+            found = _read(self._path).rows  # as the run before has left it
             self._before = _checksum(found[-1][1]) if found else FIRST
             self._file = open_own(self._path, 'ab')
         line = {'step': step, 'group': group}

@@ -90,7 +90,7 @@ def starts_inside(entry: Entry) -> None:
     logits, states, _ = read(entry.params, segments, None)
     in_pieces, piece_states, _ = read(entry.params, pieces.segments, pieces.used)
     broken = 'starts inside a segment give other {} than pieces'
-    fix = '`segment.start` is bool [batch, length]: the state begins anew with these tokens.'
+    fix = '`segment.start` is bool [batch, length]: the state is reset before these tokens.'
     wanted = np.where(valid[..., None], join_pieces(pieces, in_pieces), 0)
     found = np.where(valid[..., None], logits, 0)
     assert_close(found, wanted, broken.format('logits'), fix, axes=LOGITS, atol=2e-5)

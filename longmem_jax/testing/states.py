@@ -154,9 +154,8 @@ def bounded(entry: Entry) -> None:
 
 
 EDGE = 2**31 - 1
-FAR = (
-    12 * LENGTH
-)  # what is stored modulo some number has the same remainder after so many tokens more
+# A count that is stored modulo some number has the same remainder after this many tokens more.
+FAR = 12 * LENGTH
 
 
 def far_counts(entry: Entry) -> None:
@@ -172,7 +171,7 @@ def far_counts(entry: Entry) -> None:
     later = later.replace(start=np.zeros_like(later.start))
 
     def onward(state: Any, number: int) -> tuple[Any, list[Reading]]:
-        """The state after so many segments, and what was said of them."""
+        """The state after this number of segments, and their readings."""
         found = []
         for _ in range(number // SEGMENTS):
             found.append(entry.read(later, state=state))

@@ -64,11 +64,11 @@ class Checkpointer:
           keep: number of newest checkpoints to keep; at least two, see `keeping.Keep`.
           identity: nested dictionary that a checkpoint must match, such as model and tokenizer.
           report: called with one line when a checkpoint is broken, or differs in what may differ.
-          going_on: what counts where training goes on; None = the checkpoints are only read. Then
+          going_on: what counts where training continues; None = the checkpoints are only read. Then
             nothing in the folder changes, another run may write there, and less than the whole state
             may be asked for.
           at: the step whose checkpoint is restored, and no later one; 0 = the newest. Where training
-            goes on, later ones are moved aside, once for the same settings.
+            continues, later ones are moved aside, once for the same settings.
           otherwise: what the user can do when a checkpoint does not match.
 
         Raises:
@@ -229,7 +229,7 @@ class Checkpointer:
         )
 
     def _move(self, steps: list[int], folder: Path) -> None:
-        """Moves checkpoints to a folder; no process goes on before it is done."""
+        """Moves checkpoints to a folder; no process continues before it is done."""
 
         def move() -> None:
             for step in reversed(steps if jax.process_index() == 0 else []):

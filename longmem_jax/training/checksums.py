@@ -25,11 +25,11 @@ CHUNK = 1 << 22
 GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
-def _checksum(path: Path, *, anew: bool = False) -> int:
-    """CRC-32 of a file; `anew`: of what the disk has, as far as the system can be asked for that."""
+def _checksum(path: Path, *, from_disk: bool = False) -> int:
+    """CRC-32 of a file; `from_disk`: of what the disk has, as far as the system can be asked."""
     value = 0
     with path.open('rb') as file:
-        if anew and hasattr(os, 'posix_fadvise'):
+        if from_disk and hasattr(os, 'posix_fadvise'):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         while chunk := file.read(CHUNK):
             value = zlib.crc32(chunk, value)
@@ -67,7 +67,7 @@ def seal(folder: Path) -> None:
 def _require_merged(folder: Path) -> None:
     """Raises `OSError` if the arrays of the processes were not put together.
 
-    Orbax finds their folders with `glob`. If a folder could not be listed, it finds none, goes on, and
+    Orbax finds their folders with `glob`. If a folder could not be listed, it finds none, continues, and
     would commit a checkpoint that cannot be read.
     """
     for part in files.named(folder):
@@ -126,7 +126,7 @@ def damage(directory: Path, step: int, report: Callable[[str], None] = lambda li
     """
     try:
         found = _damage(directory, step, report)
-        again = found and _damage(directory, step, lambda _: None, anew=True)
+        again = found and _damage(directory, step, lambda _: None, from_disk=True)
     except OSError as error:
         raise unknown(directory, step, error) from error
     if found != again:
@@ -145,9 +145,9 @@ def unknown(directory: Path, step: int, why: Any) -> UsageError:
 
 
 def _damage(
-    directory: Path, step: int, report: Callable[[str], None], *, anew: bool = False
+    directory: Path, step: int, report: Callable[[str], None], *, from_disk: bool = False
 ) -> str:
-    """See `damage`; `anew`: from the disk, not from the memory of the system."""
+    """See `damage`; `from_disk`: from the disk, not from the memory of the system."""
     listed = list_of(directory, step)
     if listed is None:
         return ''
@@ -160,7 +160,7 @@ def _damage(
         return f'{listed.name} is not a list of checksums'
     for name, checksum in sorted(expected.items()):
         try:
-            if _checksum(folder / name, anew=anew) != checksum:
+            if _checksum(folder / name, from_disk=from_disk) != checksum:
                 return f'{name} was changed or truncated'
         except (*GONE, ValueError):  # or no name that a file can have
             return f'{name} is missing'

@@ -22,7 +22,7 @@ BACK = 'back'  # there: to which step the run went back, and with which settings
 
 @dataclasses.dataclass(frozen=True)
 class GoingOn:
-    """What else counts where training goes on from a checkpoint, and not where it is only read.
+    """What else counts where training continues from a checkpoint, and not where it is only read.
 
     Attributes:
       same: by name, what must be the same.
@@ -43,7 +43,7 @@ class GoingOn:
 
 
 def settings_of(config: Any) -> dict[str, Any]:
-    """The fields of a configuration that may differ where training goes on, as `GoingOn.settings`."""
+    """The fields of a configuration that may differ where training continues, as `GoingOn.settings`."""
     left_out = ('num_lanes', 'log_every', 'evaluate_every', 'start_from', 'max_bad_steps')
     train = {name: value for name, value in config.train.to_dict().items() if name not in left_out}
     optimizer = {

@@ -28,7 +28,7 @@ class Given:
 
     @property
     def only_read(self) -> bool:
-        """Whether no training goes on from the checkpoints."""
+        """Whether the checkpoints are only read."""
         return self.going_on is None
 
 

@@ -297,7 +297,7 @@ def test_only_what_was_read_twice_is_damage(open_run, mesh, monkeypatch):
     save(open_run, mesh)
     saver, _ = open_run()
     read = checksums._checksum
-    wrong = lambda path, anew=False: read(path) ^ (not anew)  # noqa: E731
+    wrong = lambda path, from_disk=False: read(path) ^ (not from_disk)  # noqa: E731
     with monkeypatch.context() as broken:
         broken.setattr(checksums, '_checksum', wrong)
         with pytest.raises(

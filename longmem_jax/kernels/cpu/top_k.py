@@ -168,7 +168,7 @@ def top_k(
     Args:
       scores: [..., n], n >= k.
       k: static.
-      filled: int32 [...] or with axes of 1: only so many numbers at the start of a row count, all
+      filled: int32 [...] or with axes of 1: only this many numbers at the start of a row count, all
         others are `NEVER`; None = all count.
 
     Returns:
