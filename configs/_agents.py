@@ -7,7 +7,7 @@ from longmem_jax.config.variants import variant, whole_number
 
 def agent():
     """2 layers of 64, learning with an entropy cost of .0005, as the paper's agents (A.3.1)."""
-    config = base()
+    config = base('reinforcement')
     size(config, layers=2, width=64, heads=4, feed_forward=256)
     stack(config.model, 2, 'transformer_xl')
     config.optimizer.schedule = 'constant'

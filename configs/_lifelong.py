@@ -41,7 +41,7 @@ def lifelong(arg, source, *, batch, by_method, tiny_data):
       by_method: name of a method to (rows of a step, tokens of a row), where they are others.
       tiny_data: fields of `config.data.task` with `tiny`.
     """
-    config = base()
+    config = base('lifelong')
     host, chosen = dict(source='', dropout=0.1), dict(method='oml_er', tiny=False)
     settings.use_data(config, source)
     config.data.tokenizer = dict(kind='wordpiece', path='', size=30_522)  # of the folder `path`

@@ -22,7 +22,7 @@ from longmem_jax.config.variants import variant
 
 
 def get_config(arg=''):
-    config = base()
+    config = base('retrieval')
 
     model = config.model
     size(config, layers=16, width=1024, heads=8, feed_forward=4096)

@@ -26,7 +26,7 @@ from longmem_jax.config.variants import variant
 
 
 def get_config(arg=''):
-    config = base()
+    config = base('retrieval')
 
     model = config.model
     size(config, layers=18, width=512, heads=8, feed_forward=2048)

@@ -16,6 +16,7 @@ from absl import flags
 from experiments.compare import seed_numbers
 from longmem_jax.commands import entry
 from longmem_jax.commands.train import Programs, train
+from longmem_jax.config.sections import in_use
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 
@@ -56,7 +57,7 @@ def train_seeds(experiment: Experiment, seeds: Sequence[int]) -> None:
       UsageError: an agent or a lifelong learner, whose seeds have programs of their own.
     """
     config = experiment.config
-    if config.reinforcement.environment != 'none' or config.lifelong.method != 'none':
+    if in_use(config, 'reinforcement') or in_use(config, 'lifelong'):
         raise UsageError(
             'experiments.trainings, compare --together: not for agents and lifelong learners; leave '
             '--together out, or train each seed with longmem_jax.main.'

@@ -4,37 +4,31 @@
 `longmem_jax.nnx` the same for `flax.nnx`, and `longmem_jax.load(workdir)` the model of a run;
 `python -m longmem_jax.main` trains, evaluates and generates.
 Every memory of the registry has a name here, that of its class; `make_layer` takes the registry's name.
-Names are looked up when they are first used, so that `import longmem_jax` costs nothing.
+`register` adds a memory, a task, a source of data, an environment, a lifelong method or a subject.
+Names are looked up when they are first used: `import longmem_jax` imports no library and sets nothing.
 """
 
 import importlib
-import importlib.metadata
-import sys
 from typing import Any
-
-from longmem_jax import stopping
-from longmem_jax.devices import allocator
-
-if stopping.is_command(sys.orig_argv):
-    # Before what takes seconds to import, and before any thread.
-    allocator.keep_pages()
-    stopping.listen(command=True, importing=True)
 
 
 def _names() -> list[str]:
     from longmem_jax.standalone import NAMED
 
-    return sorted([*NAMED, 'Layer', 'load', 'make_layer'])
+    return sorted([*NAMED, 'Layer', 'load', 'make_layer', 'register'])
 
 
 def __getattr__(name: str) -> Any:
     if name == '__version__':
-        return importlib.metadata.version('longmem_jax')
+        return importlib.import_module('importlib.metadata').version('longmem_jax')
     if name == '__all__':
         return _names()
     if name == 'load':  # what trains is imported only where it is used
         return importlib.import_module('longmem_jax.commands.load').load
-    if not name.startswith('_'):
+    if name == 'register':
+        return importlib.import_module('longmem_jax.registry').register
+    # `from longmem_jax import MODULE` asks here too, before it imports the module.
+    if name == 'make_layer' or name[:1].isupper():
         module = importlib.import_module('longmem_jax.standalone')
         if name in _names():
             return module.NAMED[name] if name in module.NAMED else getattr(module, name)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from longmem_jax.commands.load import load as load
+from longmem_jax.registry import register as register
 from longmem_jax.standalone import Layer as Layer
 from longmem_jax.standalone import make_layer as make_layer
 

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import ml_collections
 import numpy as np
 from jax.sharding import Mesh
 
-from longmem_jax.config import checks, saved
+from longmem_jax.config import checks
 from longmem_jax.data import content, conventions, lanes, load
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.tokenizers import Tokenizer
@@ -25,7 +24,6 @@ from longmem_jax.training import step as train_step
 from longmem_jax.training.checkpoint import FORMAT, Checkpointer
 from longmem_jax.training.identity import GoingOn, model_of, settings_of
 from longmem_jax.training.optimizer import make_optimizer, make_schedule, parameter_path
-from longmem_jax.untrusted import json_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,24 +196,6 @@ class Experiment:
         abstract = {'params': self.abstract_state.params, 'step': self.abstract_state.step}
         state, step = checkpoint.newest(saver, abstract, at)
         return state['params'], step
-
-
-def saved_config(path: str | Path) -> ml_collections.ConfigDict:
-    """The configuration of a finished or running training.
-
-    Args:
-      path: its workdir, or the `config.json` there.
-
-    Raises:
-      UsageError: there is no such file, or it is something else.
-    """
-    path = Path(path).expanduser()
-    named = path.suffix == '.json' and not path.is_dir()
-    file = path if named else path / 'config.json'
-    if not file.exists():
-        raise UsageError(f'{path}: no config.json there; give the workdir of a run.')
-    content = json_file.read(file, f'{file}: not the configuration of a run')
-    return saved.restored(content, str(file))
 
 
 def _shapes(model: LanguageModel) -> Any:

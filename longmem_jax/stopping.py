@@ -98,29 +98,6 @@ def listen(*, command: bool = False, importing: bool = False) -> bool:
     return True
 
 
-def is_command(arguments: list[str]) -> bool:
-    """Whether this process is `python -m longmem_jax...` or `longmem`, which is to be asked early.
-
-    Args:
-      arguments: `sys.orig_argv`.
-    """
-    if sys.argv[:1] == ['-m']:
-        return _module(arguments).startswith('longmem_jax.')
-    # Processes that Python spawns for a command have its `sys.argv`, and are no commands.
-    program = sys.argv[0] if sys.argv else ''
-    return os.path.basename(program) == 'longmem' and program in arguments
-
-
-def _module(arguments: list[str]) -> str:
-    """The module that Python was asked to run by `-m NAME`, `-mNAME` or `-Im NAME`; '' = none."""
-    for number, argument in enumerate(arguments[1:], 2):
-        # The values of -X and -W, and programs of -c, may have any letters.
-        if argument[:1] == '-' and argument[1:2] not in ('-', 'X', 'W', 'c') and 'm' in argument:
-            attached = argument.partition('m')[2]
-            return attached or ''.join(arguments[number : number + 1])
-    return ''
-
-
 def unlisten() -> None:
     """Puts the handlers back that were there before `listen`."""
     write, before = _state.pipe

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from longmem_jax.memory import registry
+from longmem_jax import registry
 from longmem_jax.testing import conformance, programs
 
 TEXT = (Path(__file__).parent.parent / 'CONTRIBUTING.md').read_text()
@@ -23,10 +23,9 @@ def shown():
     module = types.ModuleType('shown')
     exec(re.search(r'```python\n(.*?)```', section, re.DOTALL)[1], vars(module))
     entry = module.ENTRY
-    with pytest.MonkeyPatch.context() as patch:
-        for names in (registry.ATTENTION, registry.LAYERS):
-            patch.setitem(names, entry.name, entry)
-        yield entry.name
+    registry.register('memory', entry.name, entry)
+    yield entry.name
+    registry.unregister('memory', entry.name)
     programs.entry.cache_clear()
 
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from longmem_jax.commands import entry
 from longmem_jax.config.base import base
+from longmem_jax.config.saved import saved_config
 from longmem_jax.data.load import load_source
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.errors import MESSAGE, UsageError, say, visible
-from longmem_jax.experiment import saved_config
 from longmem_jax.hosts import hosts
 from longmem_jax.hosts.chat import ChatTemplate
 from longmem_jax.reporting.gained import Gained, Read, shown_text, write

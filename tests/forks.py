@@ -101,7 +101,7 @@ def _ask(server: Any, question: Any) -> int:
 
 
 @contextlib.contextmanager
-def commands(preload: str = '') -> Iterator[Callable[..., Fork]]:
+def commands(preload: str = '', path: str = '') -> Iterator[Callable[..., Fork]]:
     """A function that starts `python -m longmem_jax.main ARGUMENTS` from a list; its options:
 
     module: another module.
@@ -113,10 +113,12 @@ def commands(preload: str = '') -> Iterator[Callable[..., Fork]]:
 
     Args:
       preload: a library that is loaded below all others (`LD_PRELOAD`); '' = none.
+      path: folder of further packages; '' = none.
     """
+    more = {'LD_PRELOAD': preload, 'PYTHONPATH': path}
     with tempfile.TemporaryDirectory() as folder, subprocess.Popen(
         [sys.executable, '-c', SERVER], cwd=ROOT, text=True,
-        env=environment(cache=folder) | ({'LD_PRELOAD': preload} if preload else {}),
+        env=environment(cache=folder) | {name: value for name, value in more.items() if value},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     ) as server:  # fmt: skip
         numbers = itertools.count()

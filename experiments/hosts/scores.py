@@ -8,10 +8,11 @@ import jax
 
 from experiments.short_trainings import ONE_DEVICE
 from longmem_jax.commands.start_from import newest_parameters
+from longmem_jax.config.saved import saved_config
 from longmem_jax.data import lanes
 from longmem_jax.devices import sharding
 from longmem_jax.evaluation.evaluator import Evaluator
-from longmem_jax.experiment import Experiment, saved_config
+from longmem_jax.experiment import Experiment
 from longmem_jax.files import whole_file
 from longmem_jax.hosts import export, hosts
 from longmem_jax.hosts.commands.blimp import blimp

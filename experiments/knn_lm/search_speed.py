@@ -65,7 +65,7 @@ def main() -> None:
         write_store(options.output, random, directions, options.keys)
     queries = random_keys(random, directions, options.queries)
     store = datastore.Datastore(options.output, None, False)
-    settings = base().retrieval
+    settings = base('retrieval').retrieval
     settings.train_keys = 200_000
     exact = None
     print('| search | queries/s | recall | seconds to build |')

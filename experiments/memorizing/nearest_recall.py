@@ -84,7 +84,7 @@ def trained_scores(workdir: Path, most: int) -> list[np.ndarray]:
     All heads of a text are queries.
     """
     import longmem_jax
-    from longmem_jax.experiment import saved_config
+    from longmem_jax.config.saved import saved_config
     from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention
     from longmem_jax.segment import Segment
 

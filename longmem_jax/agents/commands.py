@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from longmem_jax import files
 from longmem_jax.agents import playing
@@ -62,7 +63,7 @@ def restored(experiment: Experiment, built: Built, progress: Progress) -> tuple[
     )
 
 
-def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:
+def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Any]:
     """`--mode=evaluate`: acts in new episodes with the newest checkpoint.
 
     Raises:
@@ -73,6 +74,16 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:
     built, progress = make(experiment), Progress(0, log_every=0)
     state, step = restored(experiment, built, progress)
     return finish(built, make_tester(built), state, step, experiment.workdir, progress)
+
+
+def play_from_flags(experiment: Experiment, seed: int = 0, temperature: float = 0) -> None:
+    """`--mode=play` with the options of the command line."""
+    if temperature not in (0, 1):
+        raise UsageError(
+            f'--temperature={temperature:g}: an agent takes the most likely action (0), or draws '
+            'from its policy as it has learned to (1).'
+        )
+    play(experiment, seed=seed, greedy=not temperature)
 
 
 def play(experiment: Experiment, *, seed: int = 0, greedy: bool = True) -> dict[str, Any]:
@@ -116,3 +127,9 @@ def play(experiment: Experiment, *, seed: int = 0, greedy: bool = True) -> dict[
     progress.say(lines)
     progress.say(f'{folder}: episode.txt, episode.png, episode.gif, held.json')
     return {'reward': reward, 'steps': len(episode), 'held': lines}
+
+
+def lower(config: Any, mesh: Mesh) -> jax.stages.Lowered:
+    """The training step of a config for the devices of a mesh, which need not be attached."""
+    with jax.set_mesh(mesh):
+        return Built(config, mesh).lower_step()

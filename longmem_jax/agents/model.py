@@ -16,6 +16,7 @@ from longmem_jax.in_place import reset_lanes
 from longmem_jax.layers import initializers, positions
 from longmem_jax.layers.norms import Norm
 from longmem_jax.models.block import BlockState
+from longmem_jax.models.kinds import Kind
 from longmem_jax.models.stack import init_std, make_stack, takes_starts, with_key
 from longmem_jax.segment import Aux, Segment, pack, select_lanes
 
@@ -167,3 +168,6 @@ class Agent(nn.Module):
             jnp.zeros(shape, jnp.float32),
         )
         return self(x, jnp.ones(shape, bool), one, self.initial_state(1), train=False)
+
+
+KIND = Kind(Agent, FIELDS, faults, reads='', keeps=True)

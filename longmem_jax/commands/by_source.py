@@ -1,22 +1,19 @@
-"""Scores that belong to one source of data, by `config.data.source`."""
+"""Scores that belong to one source of data, see `data.sources.DataSource`."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 
+from longmem_jax.data.sources import SOURCES
 from longmem_jax.experiment import Experiment
 from longmem_jax.generation import translator
-from longmem_jax.hosts.commands import dialogue, superglue
-from longmem_jax.hosts.evaluation import overlap
+from longmem_jax.registry import load
 from longmem_jax.reporting.progress import Progress
 
-# source -> (experiment, parameters, split, progress) -> results by name, as JSON
-SCORES: dict[str, Callable[..., dict[str, Any]]] = {
-    'cmu_dog': dialogue.respond_split,
-    'superglue': superglue.answer_split,
-    'superglue_pairs': superglue.classify_split,
-}
+
+def has_scores(source: str) -> bool:
+    """Whether a value of `config.data.source` has scores of its own."""
+    return source in SOURCES and bool(SOURCES[source].scores)
 
 
 def score(experiment: Experiment, params: Any, split: str, progress: Progress) -> dict[str, Any]:
@@ -25,7 +22,7 @@ def score(experiment: Experiment, params: Any, split: str, progress: Progress) -
     {} if it has none, and with several processes, which cannot make them: that is said.
     """
     source = experiment.config.data.source
-    if source not in SCORES:
+    if not has_scores(source):
         return {}
     if jax.process_count() > 1:
         progress.say(
@@ -33,12 +30,13 @@ def score(experiment: Experiment, params: Any, split: str, progress: Progress) -
             'without --distributed.'
         )
         return {}
-    return SCORES[source](experiment, params, split, progress)
+    return load(SOURCES[source].scores)(experiment, params, split, progress)
 
 
 def require(config: Any) -> None:
     """Raises `UsageError` if a library is missing that the scores of `config` need."""
-    if config.data.source == 'cmu_dog' and config.data.task.respond:
-        overlap.require_libraries()
+    source = config.data.source
+    if source in SOURCES and SOURCES[source].require:
+        load(SOURCES[source].require)(config)
     if config.model.kind == 'seq2seq':
         translator.require_libraries()

@@ -12,12 +12,12 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from longmem_jax.agents.build import Built as AgentBuilt
 from longmem_jax.config import checks
+from longmem_jax.config.sections import in_use, sections
 from longmem_jax.devices import hardware, sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment, has_branches, lower_step, step_flops
-from longmem_jax.lifelong.build import Built as LifelongBuilt
+from longmem_jax.registry import load
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,15 +100,14 @@ def compile_step(config: Any, topology: str) -> tuple[Any, Fit]:
     checks.require_runnable(config, len(devices))
     mesh = sharding.make_mesh(config.mesh.to_dict(), devices)
     began = time.monotonic()
-    if config.lifelong.method != 'none':
-        lowered = LifelongBuilt(config, None, mesh).lower_step()
+    used = [section for name, section in sections().items() if in_use(config, name)]
+    lower = next((load(section.lower) for section in used if section.lower), None)
+    if lower is not None:
+        lowered = lower(config, mesh)
         compiled = lowered.compile()
     else:
         with jax.set_mesh(mesh):
-            if config.reinforcement.environment != 'none':
-                lowered = AgentBuilt(config, mesh).lower_step()
-            else:
-                lowered = lower_step(Experiment(config, None, mesh))
+            lowered = lower_step(Experiment(config, None, mesh))
             compiled = lowered.compile()
     seconds = time.monotonic() - began
     memory = compiled.memory_analysis()

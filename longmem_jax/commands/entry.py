@@ -1,4 +1,7 @@
-"""Shared by every command: the flags --config and --debug, overrides, and one-line errors."""
+"""Shared by every command: the flags --config and --debug, overrides, and one-line errors.
+
+What takes long to import is imported where it is used, so that `--help` is there at once.
+"""
 
 import ast
 import difflib
@@ -12,18 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
 from longmem_jax import stopping
-from longmem_jax.config import checks, overrides
-from longmem_jax.config.base import base
-from longmem_jax.devices import lost, programs, sharding
+from longmem_jax.devices import allocator, lost
 from longmem_jax.errors import LONGEST, MESSAGE, UsageError, disk_faults, nearest, visible
-from longmem_jax.experiment import Experiment, saved_config
-from longmem_jax.workdir import prepare_workdir
 
 CONFIGS = Path(__file__).parents[1] / 'configs'
 MISSING = (
@@ -57,14 +55,23 @@ def define_config() -> flags.FlagHolder:
     )
 
 
-def run(function: Callable[[], Any]) -> None:
+def run(function: Callable[[], Any], define: Callable[[], None] | None = None) -> None:
     """Parses the command line, calls `function` and ends the process.
+
+    `define` is called first, to define flags; its `UsageError` is a message too. Then `function`
+    imports what it needs, and calls `stopping.listen` after that.
 
     A `UsageError`, a fault of a disk or a faulty command line gives one message and exit code 2;
     `--debug` also shows the traceback. Stopped by SIGTERM the process exits with 143, by Ctrl-C with
     130.
     """
-    stopping.listen(command=True)
+    allocator.keep_pages()
+    stopping.listen(command=True, importing=True)
+    if define is not None:
+        try:
+            define()
+        except UsageError as error:
+            sys.exit(fail(error))
     if 'debug' not in flags.FLAGS:
         flags.DEFINE_bool('debug', False, 'Show tracebacks of errors that the user can fix.')
 
@@ -76,7 +83,11 @@ def run(function: Callable[[], Any]) -> None:
                 raise UsageError(f'unknown arguments {argv[1:]}: options begin with --')
             stopping.require_none()  # a library may have swallowed one
             with disk_faults():
+                from longmem_jax.devices import programs
+
                 programs.keep_programs()
+                if define is None:
+                    stopping.listen(command=True)  # what takes long to import is there
                 function()
         except UsageError as error:
             # A library may turn what a signal raises into an error of its own.
@@ -114,6 +125,13 @@ def command(function: Callable[[Any], Any], *, workdir: bool = True) -> None:
     folder = flags.DEFINE_string('workdir', '', 'Folder of the run.') if workdir else None
 
     def call() -> None:
+        import jax
+
+        from longmem_jax.config import checks
+        from longmem_jax.devices import sharding
+        from longmem_jax.experiment import Experiment
+        from longmem_jax.workdir import prepare_workdir
+
         if config.value is None:
             raise UsageError(MISSING)
         if folder is None:
@@ -152,6 +170,8 @@ def _config_file(argv: list[str]) -> tuple[list[str], ml_collections.ConfigDict 
     Raises:
       UsageError: the file of `--config=` is missing or makes no config.
     """
+    from longmem_jax.config.saved import saved_config
+
     rest, config, remaining = [], None, list(argv)
     while remaining:
         argument = remaining.pop(0)
@@ -216,6 +236,8 @@ def _defines_get_config(path: Path) -> bool:
 
 def _require_sections(config: Any) -> None:
     """Raises `UsageError` if a file made something other than a whole configuration."""
+    from longmem_jax.config.base import base
+
     needed = 'get_config must return what longmem_jax.config.base.base() makes, with its own values'
     if not isinstance(config, ml_collections.ConfigDict):
         raise UsageError(f'--config: get_config returned {config!r}; {needed}.')
@@ -226,6 +248,8 @@ def _require_sections(config: Any) -> None:
 
 def _of_workdir(workdir: str) -> ml_collections.ConfigDict | None:
     """The configuration that a run has left in its folder; None where there is none."""
+    from longmem_jax.config.saved import saved_config
+
     there = workdir and (Path(workdir).expanduser() / 'config.json').is_file()
     return saved_config(workdir).lock() if there else None
 
@@ -258,6 +282,8 @@ def _parse(argv: list[str], module: str) -> list[str]:
     try:
         argv = flags.FLAGS.read_flags_from_files(argv, force_gnu=False)
         _help(argv, module)
+        from longmem_jax.config import overrides
+
         argv, config_overrides = overrides.split_arguments(argv)
         argv, config = _config_file(argv)
         rest = flags.FLAGS(argv)

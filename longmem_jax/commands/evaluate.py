@@ -27,7 +27,7 @@ from longmem_jax.reporting.waiting import Waiting
 
 
 def evaluate(
-    experiment: Experiment, split: str, *, save_state: str = '', load_state: str = ''
+    experiment: Experiment, split: str = 'test', *, save_state: str = '', load_state: str = ''
 ) -> dict[str, Result]:
     """Scores a split and prints the table.
 

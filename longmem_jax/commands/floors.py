@@ -10,7 +10,7 @@ from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show_floors
 
 
-def measure(experiment: Experiment, split: str) -> floors.Floors:
+def measure(experiment: Experiment, split: str = 'test') -> floors.Floors:
     """Scores n-grams or a task's rules on what an evaluation scores; prints and saves the table.
 
     Args:

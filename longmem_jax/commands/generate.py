@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,12 +18,14 @@ from longmem_jax.files import opened, require_writable
 from longmem_jax.generation import cache
 from longmem_jax.generation import memory_file as state_file
 from longmem_jax.generation.reader import Reader, fresh_state
-from longmem_jax.generation.text import NONE, TextStream, read_prompt
-from longmem_jax.hosts import chat as chats
+from longmem_jax.generation.text import NONE, TextStream, read_prompt, require_one_text
 from longmem_jax.models.stack import context_of, has_table
 from longmem_jax.reporting.waiting import Waiting
 
 SHOWN = 40  # characters of the end of a prompt
+
+
+Template = Callable[[bytes], bytes]
 
 
 class Writer:
@@ -40,7 +42,7 @@ class Writer:
         options: dict[str, Any],
         *,
         load_state: str = '',
-        chat: bool = False,
+        template: Template | None = None,
         keeps: bool = False,
     ):
         """Restores the parameters; the arguments are those of `generate`.
@@ -57,24 +59,15 @@ class Writer:
             fresh = fresh_state(self.model, self.params, 1)
             self._memory = state_file.load(load_state, fresh, self.about, self.params)
         self._fixed, self._longest = bool(keeps or load_state), 0
-        self._template, self._conventions = None, experiment.conventions()
-        if chat:
-            folder = _chat_folder(experiment)
-            self._template = chats.load_template(folder, self._conventions.special)
-            if not self._conventions.ends:
-                raise UsageError(
-                    f'--chat: {folder} names no token that ends an answer (eos_token of '
-                    'tokenizer_config.json, or eos_token_id of generation_config.json).'
-                )
+        self._template, self._conventions = template, experiment.conventions()
         _say(self._conventions.in_words(self.tokenizer))
 
     def tokens(self, text: bytes) -> tuple[np.ndarray, int]:
         """The tokens of a prompt as it is read, int32 [n], and how many of them begin any text."""
         if self._template is not None:
-            messages = chats.read_messages(text.decode('utf-8', 'replace'))
-            text = self._template.render(messages).encode()
+            text = self._template(text)
         tokens = own = self.tokenizer.encode(text)
-        # A chat template writes the first token itself, if the model has one.
+        # A template writes the first token itself, if the model has one.
         if self._memory is None and (self._template is None or not tokens.size):
             tokens = self._conventions.read(tokens)
         return tokens, tokens.size - own.size
@@ -140,6 +133,26 @@ class Writer:
         yield stream.text(NONE, final=True)
 
 
+def from_flags(
+    experiment: Experiment,
+    *,
+    prompt: str = '',
+    prompts: str = '',
+    output: str = '',
+    save_state: str = '',
+    load_state: str = '',
+    template: Template | None = None,
+    **options: Any,
+) -> None:
+    """`--mode=generate` with the options of the command line."""
+    require_one_text(prompt, prompts, save_state)
+    common = dict(load_state=load_state, template=template)
+    if prompts:
+        generate_all(experiment, prompts, options, output=output, **common)
+    else:
+        generate(experiment, prompt, options, save_state=save_state, **common)
+
+
 def generate(
     experiment: Experiment,
     prompt: str,
@@ -147,7 +160,7 @@ def generate(
     *,
     save_state: str = '',
     load_state: str = '',
-    chat: bool = False,
+    template: Template | None = None,
     out: TextIO | None = None,
 ) -> str:
     """Continues a prompt with the newest parameters of the workdir.
@@ -158,8 +171,7 @@ def generate(
       options: overrides of `config.generate`: length, temperature, top_k, top_p, seed, beams.
       save_state: file to save the memory to at the end.
       load_state: file to load the memory from; the prompt then continues that text.
-      chat: the prompt is what a user says, or a JSON list of messages, and is written as the chat
-        template of the tokenizer's folder says; the answer ends where the model ends it.
+      template: prompt to the text that is read in its place, such as that of a chat.
       out: where the text is streamed, on a terminal with control characters written out; default
         stdout.
 
@@ -167,14 +179,14 @@ def generate(
       The generated text, without the prompt.
 
     Raises:
-      UsageError: several processes, no checkpoint, no chat template, or a memory of another model.
+      UsageError: several processes, no checkpoint, or a memory of another model.
     """
     if save_state:
         state_file.require_writable(save_state)
     out = sys.stdout if out is None else out
     text = read_prompt(prompt)
     keeps, pieces = bool(save_state), []
-    writer = Writer(experiment, options, load_state=load_state, chat=chat, keeps=keeps)
+    writer = Writer(experiment, options, load_state=load_state, template=template, keeps=keeps)
     reader, said = writer.read(text)
     _say(f'step {writer.step}, {said}')
     for piece in writer.pieces(reader):
@@ -198,13 +210,13 @@ def generate_all(
     *,
     output: str = '',
     load_state: str = '',
-    chat: bool = False,
+    template: Template | None = None,
     out: TextIO | None = None,
 ) -> list[str]:
     """Continues the prompts of a file, each by itself and as `generate` does with the same seed.
 
     Args:
-      experiment, options, load_state, chat: as in `generate`.
+      experiment, options, load_state, template: as in `generate`.
       prompts: file of JSON lines; every line is an object with the field `text`.
       output: file of JSON lines: the object, with the field `continuation`; '' = they are printed.
       out: where they are printed; default stdout.
@@ -218,7 +230,7 @@ def generate_all(
     if output:
         require_writable(output, f'--output={output}')
     examples = read_examples(Path(prompts).expanduser(), {'text': str})
-    writer, found = Writer(experiment, options, load_state=load_state, chat=chat), []
+    writer, found = Writer(experiment, options, load_state=load_state, template=template), []
     texts = [example['text'].encode('utf-8', 'replace') for example in examples]
     # At once for all, so that a prompt which is too long is said before hours of others.
     writer.fit(max((writer.tokens(text)[0].size for text in texts), default=0))
@@ -240,17 +252,6 @@ def _last(text: bytes) -> str:
 
 def _say(line: str) -> None:
     print(f'[{line}]', file=sys.stderr, flush=True)
-
-
-def _chat_folder(experiment: Experiment) -> Path:
-    """The folder of the tokenizer; raises `UsageError` if it is none."""
-    path = Path(experiment.config.data.tokenizer.path).expanduser()
-    if experiment.config.data.tokenizer.kind == 'bytes' or not path.is_dir():
-        raise UsageError(
-            f'--chat with config.data.tokenizer.path = {str(path)!r}: a chat template is in the folder '
-            'of a pretrained model; set the path to that folder, or leave out --chat.'
-        )
-    return path
 
 
 def _continuation(

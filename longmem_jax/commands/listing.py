@@ -12,8 +12,10 @@ import ml_collections
 from longmem_jax.commands.entry import CONFIGS
 from longmem_jax.config import base, variants
 from longmem_jax.config.meanings import first_line, meanings
+from longmem_jax.config.sections import sections
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
+from longmem_jax.registry import SUBJECTS
 
 WIDTH = 100
 
@@ -33,8 +35,14 @@ def overview(folder: Path) -> Iterator[str]:
     for name, about in memories():
         yield f'  {name}: {about}'
     yield ''
+    yield 'Subjects, with their modes and commands:'
+    for name, subject in SUBJECTS.items():
+        yield f'  {name}: {subject.about}'
+        named = dict.fromkeys(f'--mode={mode.name}' for mode in subject.modes)
+        yield from _wrapped(', '.join([*named, *(f'python -m {c}' for c in subject.commands)]), 6)
+    yield ''
     yield 'Fields, --config.SECTION.FIELD=VALUE, with their neutral values:'
-    yield from fields(base.base())
+    yield from fields(base.base(*sections()))
     yield ''
     yield 'Fields of layers, --config.model.LAYER.FIELD=VALUE, with the values of their papers:'
     layers = {name: entry.defaults() for name, entry in LAYERS.items()}

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 import jax
 
 from longmem_jax.config import checks
+from longmem_jax.config.saved import saved_config
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import sharding
-from longmem_jax.experiment import Experiment, saved_config
+from longmem_jax.experiment import Experiment
 from longmem_jax.models.language_model import LanguageModel
 
 ONE_DEVICE = dict(data=1, fsdp=1, tensor=1, memory=1)

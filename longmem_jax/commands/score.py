@@ -20,7 +20,7 @@ from longmem_jax.experiment import Experiment
 from longmem_jax.files import opened, require_writable
 from longmem_jax.generation import cache, memory_file
 from longmem_jax.generation.reader import fresh_state
-from longmem_jax.generation.text import NONE, TextStream, read_prompt
+from longmem_jax.generation.text import NONE, TextStream, read_prompt, require_one_text
 from longmem_jax.models.stack import context_of
 from longmem_jax.reporting.waiting import Waiting
 
@@ -114,6 +114,23 @@ class Scorer:
             yield before, tokens[:1]
             before, tokens = tokens[:1], tokens[1:]
         yield from windows(before, tokens, context)
+
+
+def from_flags(
+    experiment: Experiment,
+    *,
+    prompt: str = '',
+    prompts: str = '',
+    save_state: str = '',
+    load_state: str = '',
+    output: str = '',
+) -> None:
+    """`--mode=score` with the options of the command line."""
+    require_one_text(prompt, prompts, save_state)
+    if save_state:
+        raise UsageError('--save_state with --mode=score: use --mode=generate --length=0.')
+    function = score_all if prompts else score
+    function(experiment, prompts or prompt, load_state=load_state, output=output)
 
 
 def score(

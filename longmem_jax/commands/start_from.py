@@ -1,30 +1,41 @@
-"""Warm start from the parameters of another run, or of a host (`config.train.start_from`)."""
+"""Warm start from the parameters of another run, or from elsewhere (`config.train.start_from`)."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from longmem_jax.config.model_checks import model_faults
+from longmem_jax.config.saved import saved_config
 from longmem_jax.data import content
 from longmem_jax.devices import processes
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment, saved_config
-from longmem_jax.hosts import hosts
-from longmem_jax.hosts.model_fields import differences
+from longmem_jax.experiment import Experiment
 from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.kinds import KINDS
+from longmem_jax.registry import brought
 from longmem_jax.training import checksums
 from longmem_jax.training.graft import graft
 
-# Fields in which a model may differ from the host that it begins with: what a memory needs.
-OF_MEMORY = frozenset(
-    (
-        'attention', 'feed_forward', 'beside', 'around', 'position', 'num_positions',
-        'positions_restart', 'token_shift',
-    )
-)  # fmt: skip
+
+class Start(NamedTuple):
+    """First parameters from elsewhere, which a subject brings.
+
+    Attributes:
+      has: whether it knows a `config.train.start_from`.
+      parameters: (experiment, `config.train.start_from`, say) to parameters, after checking that
+        `config.model` is their model; what was read is said.
+    """
+
+    has: Callable[[str], bool]
+    parameters: Callable[[Experiment, str, Callable[[str], None]], Any]
+
+
+def _elsewhere(source: str) -> Start | None:
+    """What knows a `config.train.start_from`; None for the workdir of a run, and for ''."""
+    found = brought('starts') if source else iter(())
+    return next((start for start in found if start.has(source)), None)
 
 
 def first_parameters(experiment: Experiment, initial: Any, say: Callable[[str], None]) -> Any:
@@ -57,7 +68,7 @@ def newest_parameters(experiment: Experiment, say: Callable[[str], None]) -> tup
 
 def of_host(config: Any) -> bool:
     """Whether there are parameters without a checkpoint: those of a host that was not trained yet."""
-    return hosts.is_name(config.train.start_from)
+    return _elsewhere(config.train.start_from) is not None
 
 
 def parameters_of(experiment: Experiment, say: Callable[[str], None]) -> Any:
@@ -70,8 +81,8 @@ def parameters_of(experiment: Experiment, say: Callable[[str], None]) -> Any:
         else than `config.model`.
     """
     workdir = experiment.config.train.start_from
-    if hosts.is_name(workdir):
-        return _of_host(experiment, workdir, say)
+    if (start := _elsewhere(workdir)) is not None:
+        return start.parameters(experiment, workdir, say)
     path = Path(workdir).expanduser()
     if not (path / 'config.json').exists():
         raise UsageError(
@@ -91,36 +102,14 @@ def parameters_of(experiment: Experiment, say: Callable[[str], None]) -> Any:
             f'config.train.start_from = {workdir}: that run has another vocabulary; set '
             'config.data.tokenizer to its tokenizer (a learned one is in its workdir).'
         )
-    _require_same(workdir, path, f'checkpoints/*/{checksums.CHECKSUMS}')
+    require_same_files(workdir, path, f'checkpoints/*/{checksums.CHECKSUMS}')
     return other.restore_parameters()[0]
 
 
-def _require_same(source: str, folder: Path, pattern: str) -> None:
+def require_same_files(source: str, folder: Path, pattern: str) -> None:
     """Raises `UsageError` if the files of these names are other ones in another process."""
     if processes.alone():
         return
     files = [(str(path.relative_to(folder)), path) for path in sorted(folder.glob(pattern))]
     found = {f'files of {source}': content.digest_of(files, sampled=True)}
     processes.require_same(found, 'parameters', content.SAME_FILES)
-
-
-def _of_host(experiment: Experiment, source: str, say: Callable[[str], None]) -> Any:
-    """The parameters of a Hugging Face model, after checking that the config is that model."""
-    host, model = hosts.find(source), experiment.config.model
-    replaced = {*host.plain.attention, *host.plain.feed_forward} - {*model.feed_forward}
-    added = {*used(model)} - {*host.plain.feed_forward}
-    beyond = KINDS[model.kind].beyond_host
-    differing = differences(host.plain, model, skip=OF_MEMORY | replaced | added | beyond)
-    if differing:
-        raise UsageError(
-            f'config.train.start_from = {source}: config.model is another model:\n  '
-            + '\n  '.join(differing)
-        )
-    _require_same(source, host.folder, '*.safetensors')
-    # What is new is said by `graft`: the host by itself lacks nothing.
-    return hosts.load(
-        host,
-        hosts.make(host.model, 1),
-        experiment.mesh,
-        report=lambda line: say(line.replace('; new: nothing', '')),
-    )

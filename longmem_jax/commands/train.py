@@ -234,7 +234,7 @@ class LanguageModelTask:
         show(self._progress, results, paths)
         # Results first: generation may fail, and testing takes long.
         sample = ''
-        if experiment.config.data.source in by_source.SCORES:
+        if by_source.has_scores(experiment.config.data.source):
             scores = by_source.score(experiment, state.params, 'test', self._progress)
             self._write_results(state.params, step, results | scores)
         elif jax.process_count() == 1 and experiment.config.model.kind == 'seq2seq':

@@ -12,6 +12,7 @@ from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, visible
 from longmem_jax.evaluation.evaluator import Evaluator
 from longmem_jax.experiment import Experiment
+from longmem_jax.generation.text import read_prompt
 from longmem_jax.generation.translator import Translator, bleu, require_libraries
 from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
@@ -61,7 +62,7 @@ def translate_split(experiment: Experiment, params: Any, split: str, progress: P
     return result
 
 
-def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:
+def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Any]:
     """`--mode=evaluate`: loss and BLEU of a split with the newest checkpoint.
 
     Raises:
@@ -89,6 +90,13 @@ def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:
 
 def _output_path(experiment: Experiment, split: str) -> Path:
     return experiment.workdir / f'translations.{split}.txt'
+
+
+def from_flags(experiment: Experiment, prompt: str = '', prompts: str = '') -> None:
+    """`--mode=generate` with the options of the command line."""
+    if prompts:
+        raise UsageError('--prompts: a translator takes --prompt=@FILE, a text per line.')
+    translate_prompt(experiment, read_prompt(prompt).decode('utf-8', 'replace'))
 
 
 def translate_prompt(experiment: Experiment, text: str) -> list[str]:

@@ -10,6 +10,7 @@ import ml_collections
 from ml_collections import config_dict
 
 from longmem_jax.config.recipes import section
+from longmem_jax.config.sections import add, followed
 from longmem_jax.data.text_files import FRACTIONS
 
 EVERY = 1000  # steps between evaluations
@@ -17,20 +18,16 @@ EVERY = 1000  # steps between evaluations
 # where that field is 0: a run that is not evaluated is saved all the same.
 FOLLOWS = (
     ('evaluate', 'segment_length', 'train', 'segment_length', 0),
-    ('retrieval', 'context', 'evaluate', 'context', 0),
     ('checkpoint', 'every', 'train', 'evaluate_every', EVERY),
 )
 
 
-def followed(config: Any, other: str, source: str, instead: int) -> config_dict.FieldReference:
-    """A reference to a whole number of a section that is at least 0; to `instead` where it is 0."""
-    field = config[other].get_oneway_ref(source)
-    # Of references there is only arithmetic: the quotient is -1 for 0, else 0.
-    return field - (field - 1) // 2**62 * instead if instead else field
+def base(*subjects: str) -> ml_collections.ConfigDict:
+    """A configuration of a small Transformer-XL without data.
 
-
-def base() -> ml_collections.ConfigDict:
-    """A configuration with every section: a small Transformer-XL without data."""
+    Args:
+      *subjects: names of further sections, such as 'retrieval', see `config.sections`.
+    """
     config = ml_collections.ConfigDict()
     config.model = config_dict.create(
         kind='language_model',  # or another of `models.kinds`, with a section of that name
@@ -101,7 +98,7 @@ def base() -> ml_collections.ConfigDict:
         ),
     )
     config.data = config_dict.create(
-        # 'stdlib', 'text', 'tfds', 'huggingface', 'parallel', a set of data/sets/, a task of data/tasks/
+        # 'stdlib', 'text', 'tfds', 'huggingface', 'parallel', or another set; or a generated task
         source='text',
         path='',  # 'text', 'parallel': a folder with train, validation, test; 'text' also: one file
         name='',  # 'tfds', 'huggingface': the data set; 'parallel': a TFDS set if path is ''
@@ -128,7 +125,7 @@ def base() -> ml_collections.ConfigDict:
         add_bos='auto',
         first=0,  # read only the first N training documents; 0 = all
         seed=0,  # seed of the order of documents, and of generated documents
-        task=config_dict.create(),  # fields of a task, or of a set of data/sets/
+        task=config_dict.create(),  # fields of a task, or of a set
     )
     config.optimizer = config_dict.create(
         name='adam',  # 'adam', 'adamw', 'adamw_hf', 'adagrad', 'adafactor', 'rmsprop', 'sgd'
@@ -178,45 +175,6 @@ def base() -> ml_collections.ConfigDict:
         max_test_segments=0,  # final test and --mode=evaluate: segments per lane; 0 = all
         model=config_dict.create(),  # overrides of config.model, such as memory lengths
     )
-    config.retrieval = config_dict.create(
-        kind='none',  # of --mode=evaluate: 'knn_lm', 'cache', 'knn_lm_cache', 'spalm', 'spalm_knn_lm'
-        datastore='',  # folder of --mode=build_datastore
-        # The vector of a token: 'feed_forward', the normalised input of the last feed-forward layer;
-        # 'hidden', the input of the output layer; '..._raw', either before its norm.
-        key='feed_forward',
-        context=0,  # of --mode=build_datastore, as evaluate.context, unless set
-        k=1024,  # neighbours per token at most
-        temperature=1.0,  # of the softmax over distances of neighbours
-        share=0.25,  # lambda: weight of the neighbours in the mixture
-        cache_length=2048,  # tokens before the current one that the cache holds
-        cache_flatness=2.0**-6,  # multiplies inner products of hidden vectors
-        cache_share=0.1,  # lambda: weight of the cache
-        tune_tokens=20_000,  # validation tokens for choosing k, temperatures, shares; 0 = as given
-        report_tokens=20,  # tokens with the largest gain, in WORKDIR/retrieval.txt and .html
-        dtype='float16',  # of the keys on disk, or 'float32'
-        shard_tokens=1 << 20,  # keys in a file of a datastore
-        verify=False,  # compare all checksums whenever a datastore is opened, not only once
-        index='exact',  # or 'faiss'
-        resident_gib=2.0,  # 'exact': keys stay on the devices if they take at most this on each
-        block_size=1 << 16,  # 'exact': keys that are compared at a time
-        centroids=4096,  # 'faiss': cells of the index
-        code_size=64,  # 'faiss': bytes per key
-        probe=32,  # 'faiss': cells that are searched
-        # 'faiss': candidates per neighbour; 0 = trust the distances of FAISS's codes.
-        rerank=4.0,
-        train_keys=1_000_000,  # 'faiss': keys that centroids and codes are learned from
-        seed=1,  # 'faiss': seed of the choice of these keys
-        # --mode=train_spalm.
-        spalm=dict(
-            k=4,  # neighbours per token
-            keys_from='',  # workdir of the model of the keys; '' = this run's, as it was trained
-            start='trained',  # parameters at the first step: of this run's checkpoint, or 'fresh'
-            frozen=False,  # train only the gate and the scale, not the model
-            learned_scale=True,  # learn a scale of the neighbours' vectors; not in the paper
-            learning_rate=1e-2,  # 'frozen': Adam's rate for the gate and the scale
-            num_steps=0,  # training steps; 0 = config.train.num_steps
-        ),
-    )
     config.generate = config_dict.create(
         length=500,  # tokens to generate
         temperature=1.0,  # logits are divided by it; 0 = always the most likely token
@@ -232,33 +190,6 @@ def base() -> ml_collections.ConfigDict:
         length_penalty=1.0,  # score of a hypothesis: log-probability / length ** length_penalty
         num_lanes=16,  # sentences translated at a time
         max_sentences=0,  # sentences of a split for BLEU; 0 = all
-    )
-    config.lifelong = config_dict.create(
-        method='none',  # or one of `lifelong.methods`, with a section of that name
-        stream='tasks',  # one after another; 'joint': shuffled together; or the name of one task
-        order='',  # name of a published order of the tasks
-        epochs=1,  # passes over a stream that is not 'tasks'
-        measure='ends',  # scores on all tasks after every task, or only at the 'end'
-        first_rows=0,  # rows of every test set for scores after a task; 0 = all
-        draws=1,  # repeated final tests, each with new draws from the memory; scores are means
-    )
-    config.reinforcement = config_dict.create(
-        environment='none',  # or one of `agents.environments`; a rollout is a training step
-        task=config_dict.create(),  # fields of the environment
-        algorithm='a2c',  # or 'ppo'
-        discount=0.99,  # factor of a reward for every step that it comes later
-        trace=1.0,  # lambda of advantages: 1 = returns as far as the rollout reaches
-        entropy_cost=0.0,  # weight of the policy's entropy, which is maximised
-        value_cost=0.5,  # weight of the critic's loss
-        normalize=False,  # normalise advantages over each update's data
-        epochs=1,  # 'ppo': passes over every rollout
-        minibatches=1,  # 'ppo': parts of a rollout in an epoch, by lanes
-        clip=0.2,  # 'ppo': limit of the ratio of policies and of changes of the critic
-        # Episodes that may start inside of a lane's segments in a rollout; each takes space in
-        # learning, and steps of further ones are not learned from. 0 = as many as there can be.
-        starts=0,
-        episodes=64,  # new episodes of an evaluation in training
-        test_episodes=256,  # new episodes of the final test; drawn actions, then most likely ones
     )
     config.checkpoint = config_dict.create(
         # Steps between checkpoints; at evaluations, unless set, or 1,000 where there are none. 0 = only
@@ -279,6 +210,8 @@ def base() -> ml_collections.ConfigDict:
     config.notes = ()  # what a recipe had to change from its paper, and why
     for name, field, *others in FOLLOWS:
         config[name][field] = followed(config, *others)
+    for name in subjects:
+        add(config, name)
     return config
 
 

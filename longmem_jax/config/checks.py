@@ -1,7 +1,6 @@
 """Every rule that a configuration must keep, checked before anything compiles; all faults at once.
 
-The rules of `config.model` are in `config.model_checks`, those of `config.retrieval` in
-`config.retrieval`.
+The rules of `config.model` are in `config.model_checks`; subjects bring those of their sections.
 """
 
 from collections.abc import Mapping
@@ -10,8 +9,7 @@ from typing import Any
 import ml_collections
 
 from longmem_jax.config.model_checks import model_faults, training_faults
-from longmem_jax.data import tokenized
-from longmem_jax.data.sets.registry import CLASS_SETS, DATA_SETS
+from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.generators import PRNGS
 from longmem_jax.devices.sharding import mesh_sizes
@@ -19,7 +17,7 @@ from longmem_jax.errors import UsageError, nearest, unknown
 from longmem_jax.faults import above, at_least, at_most, between, under
 from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.kinds import KINDS
-from longmem_jax.retrieval import settings as retrieval
+from longmem_jax.registry import brought
 
 LARGEST_SEED = 2**32 - 1  # NumPy's are not negative, JAX's have 32 bits
 ABOVE_0 = {
@@ -52,19 +50,17 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
         faults.append(str(error))
     if config.data.source in TASKS:
         faults += under('config.data.task', TASKS[config.data.source].check(config.data.task))
-    if config.data.source in DATA_SETS:
-        faults += under('config.data.task', DATA_SETS[config.data.source].check(config.data.task))
-    faults += _classes(config) + _lifelong(config) + _reinforcement(config)
+    if config.data.source in SOURCES and (check := SOURCES[config.data.source].check):
+        faults += under('config.data.task', check(config.data.task))
     faults += (
         _numbers(config)
         + _gradient(config.train)
-        + _prng(config)
+        + prng_faults(config)
         + _optimizer(config)
         + _loss_weights(config)
         + _pairs(config)
     )
-    faults += under('config.retrieval', retrieval.check(config.retrieval, config.model.d_model))
-    faults += _context(config) + _generate(config) + _tokenizer(config.data)
+    faults += context_faults(config, 'evaluate') + _generate(config) + _tokenizer(config.data)
     if config.train.segment_length != config.evaluate.segment_length and (
         config.model.position == 'learned' and not config.model.num_positions
     ):
@@ -73,6 +69,8 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
             f'need config.train.segment_length = {config.train.segment_length}, or their own table '
             'length, config.model.num_positions'
         )
+    for check in brought('checks'):
+        faults += check(config)
     try:
         faults += _divisions(config, mesh_sizes(config.mesh.to_dict(), num_devices))
     except UsageError as error:
@@ -166,14 +164,12 @@ def _gradient(train: Any) -> list[str]:
     ]
 
 
-def _prng(config: Any) -> list[str]:
-    """Faults of the generator of a step's draws."""
-    prng = config.train.prng
-    others = config.lifelong.method != 'none' or config.reinforcement.environment != 'none'
-    allowed = PRNGS[:1] if others else PRNGS
-    if prng in allowed:
+def prng_faults(config: Any, whom: str = '') -> list[str]:
+    """Faults of the generator of a step's draws; `whom` = '' of models that may have any."""
+    prng, allowed = config.train.prng, PRNGS[:1] if whom else PRNGS
+    if prng in allowed or whom and prng not in PRNGS:
         return []
-    whom = ' for lifelong learners and agents' if others else ''
+    whom = f' for {whom}' if whom else ''
     return [f'config.train.prng = {prng!r}: allowed{whom}: {", ".join(allowed)}']
 
 
@@ -255,68 +251,7 @@ def _pairs(config: Any) -> list[str]:
                 f'{pairs.max_source} + {pairs.max_target}'
             )
     faults += under('config.translate', at_least(config.translate, 1, 'beams', 'num_lanes'))
-    if config.retrieval.kind != 'none':
-        faults.append(
-            f"config.retrieval.kind = {config.retrieval.kind!r}: must be 'none' for 'seq2seq' models"
-        )
     return faults
-
-
-def _classes(config: Any) -> list[str]:
-    """Faults of data with classes and of the classifier that reads them."""
-    data, model = config.data, config.model
-    if (data.source in CLASS_SETS) != (model.kind == 'classifier'):
-        return [
-            f'config.data.source = {data.source!r}, config.model.kind = {model.kind!r}: '
-            f"{', '.join(map(repr, CLASS_SETS))} and 'classifier' belong together"
-        ]
-    if data.source not in CLASS_SETS:
-        return []
-    read = CLASS_SETS[data.source]
-    faults = under('config.data.task', read.check(data.task))
-    if faults or 'classifier' not in model:
-        return faults
-    classes, by_choice = read.classes(data.task), read.by_choice(data.task)
-    for name, needed in (('classes', classes), ('by_choice', by_choice)):
-        if model.classifier.get(name) != needed:
-            faults.append(
-                f'config.model.classifier.{name} = {model.classifier.get(name)}: '
-                f'{data.task.name} needs {needed}'
-            )
-    length = data.task.max_length * (classes if by_choice else 1)
-    for section in ('train', 'evaluate'):
-        if config[section].segment_length != length:
-            faults.append(
-                f'config.{section}.segment_length = {config[section].segment_length}: must be {length}, '
-                f'config.data.task.max_length = {data.task.max_length} for each pair of an example'
-            )
-    if config.retrieval.kind != 'none':
-        faults.append(
-            f"config.retrieval.kind = {config.retrieval.kind!r}: must be 'none' for classifiers"
-        )
-    return faults
-
-
-def _lifelong(config: Any) -> list[str]:
-    """Faults of a lifelong learner's model; the rest is checked where it is built."""
-    method, kind = config.lifelong.method, config.model.kind
-    if (method != 'none') == (kind == 'text_encoder'):
-        return []
-    return [
-        f'config.lifelong.method = {method!r}, config.model.kind = {kind!r}: a lifelong learner and '
-        "'text_encoder' belong together; begin with configs/lifelong_classification.py"
-    ]
-
-
-def _reinforcement(config: Any) -> list[str]:
-    """Faults of an agent's model; the rest is checked where its environment is built."""
-    environment, kind = config.reinforcement.environment, config.model.kind
-    if (environment != 'none') == (kind == 'agent'):
-        return []
-    return [
-        f'config.reinforcement.environment = {environment!r}, config.model.kind = {kind!r}: an '
-        "environment and 'agent' belong together; begin with configs/corridor.py"
-    ]
 
 
 def _tokenizer(data: Any) -> list[str]:
@@ -330,10 +265,11 @@ def _tokenizer(data: Any) -> list[str]:
             "another kind than 'bytes'"
         )
     faults = under('config.data.tokenizer', faults)
-    if data.tokenized and data.source not in tokenized.SOURCES:
+    whole = [name for name, source in SOURCES.items() if source.corpus is None]
+    if data.tokenized and data.source not in whole:
         faults.append(
             f'config.data.tokenized = {data.tokenized!r}: the source {data.source!r} is not one of '
-            f'texts; allowed are {", ".join(tokenized.SOURCES)}'
+            f'texts; allowed are {", ".join(whole)}'
         )
     return faults
 
@@ -345,23 +281,15 @@ def _generate(config: Any) -> list[str]:
     return under('config.generate', faults + between(settings, 0, 1, 'top_p'))
 
 
-def _context(config: Any) -> list[str]:
-    """Faults of overlapping windows, of evaluation and of the keys of a datastore."""
-    faults, length = [], config.evaluate.segment_length
-    # The second follows the first unless it is set, and need not be named twice.
-    sections = ['evaluate', 'retrieval'][
-        : 1 + (config.retrieval.context != config.evaluate.context)
-    ]
-    for section in sections:
-        context = config[section].context
-        if not 0 <= context < length:
-            faults.append(
-                f'config.{section}.context = {context}: must lie between 0 and '
-                f'config.evaluate.segment_length = {length}'
-            )
-        elif context and config.data.source in (*TASKS, *CLASS_SETS, 'parallel'):
-            faults.append(
-                f'config.{section}.context = {context}: only texts are read in overlapping windows; '
-                'use 0'
-            )
-    return faults
+def context_faults(config: Any, section: str) -> list[str]:
+    """Faults of `config.SECTION.context`, tokens of overlapping windows."""
+    context, length = config[section].context, config.evaluate.segment_length
+    where, source = f'config.{section}.context = {context}', config.data.source
+    if not 0 <= context < length:
+        return [f'{where}: must lie between 0 and config.evaluate.segment_length = {length}']
+    texts = source not in TASKS and (source not in SOURCES or SOURCES[source].reads == 'texts')
+    return (
+        []
+        if texts or not context
+        else [f'{where}: only texts are read in overlapping windows; use 0']
+    )

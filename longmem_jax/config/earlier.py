@@ -3,6 +3,7 @@
 from typing import Any
 
 from longmem_jax.config.base import base
+from longmem_jax.config.sections import sections
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
 
@@ -37,7 +38,7 @@ def completed(saved: Any, current: Any) -> Any:
 
 def completed_config(saved: dict[str, Any]) -> dict[str, Any]:
     """A whole saved configuration with the fields of `config.base` and of its layers that it lacks."""
-    defaults = base().to_dict()
+    defaults = base(*(name for name in sections() if name in saved)).to_dict()
     defaults['model'] = defaults_of(saved.get('model', {}))
     return _completed(saved, defaults, defaults)
 

@@ -4,6 +4,7 @@ They are read from the source, so that a list of fields cannot disagree with it.
 """
 
 import ast
+import functools
 import inspect
 import io
 import re
@@ -12,12 +13,18 @@ import tokenize
 from collections.abc import Iterator
 
 from longmem_jax.config import base
+from longmem_jax.config.sections import sections
 from longmem_jax.memory.registry import LAYERS
+from longmem_jax.registry import load
 
 
+@functools.cache
 def meanings() -> dict[str, str]:
-    """Paths of all fields of `config.base` and of the layers' sections, each with its meaning."""
+    """Paths of all fields of `config.base`, of subjects and of layers, each with its meaning."""
+    made = [load(section.make) for section in sections().values()]
     found = dict(_of_base(inspect.getsource(base)))
+    for make in made:
+        found |= _of_base(inspect.getsource(sys.modules[make.__module__]))
     for name, entry in LAYERS.items():
         found[f'model.{name}'] = first_line(entry.layer.__doc__)
         found |= {

@@ -54,7 +54,7 @@ def model_faults(model: Any, segment_length: int) -> list[str]:
     faults += _stack(model, 'attention', ATTENTION)
     faults += _stack(model, 'feed_forward', FEED_FORWARD)
     for place, registry in (('beside', ATTENTION), ('around', AROUND)):
-        faults += _stack(model, place, registry | {'': None}) if len(model[place]) else []
+        faults += _stack(model, place, {**registry, '': None}) if len(model[place]) else []
     if not all(isinstance(name, str) for name in used(model)):
         return faults
     faults += _kind(model, segment_length)

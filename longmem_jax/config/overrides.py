@@ -15,6 +15,7 @@ from typing import Any
 import ml_collections
 
 from longmem_jax.config.recipes import holds
+from longmem_jax.config.sections import add, sections
 from longmem_jax.errors import UsageError, nearest
 from longmem_jax.faults import is_possible
 from longmem_jax.memory.registry import ATTENTION
@@ -73,6 +74,8 @@ def _set(config: ml_collections.ConfigDict, path: tuple[str, ...], text: str) ->
     """Sets one field, or all fields of a section given as a dictionary."""
     argument = f'--config.{".".join(path)}={text}'
     in_evaluation = path[:2] == ('evaluate', 'model')
+    if path[0] in sections():
+        add(config, path[0])
     # Overrides for evaluation are checked against `config.model` but stored apart from it.
     fields = path[2:] if in_evaluation else path[1:]
     section = config.model if in_evaluation else _child(config, path[0], 'config', argument)
@@ -111,7 +114,7 @@ def _child(section: Any, name: str, where: str, argument: str) -> Any:
             f'{argument}: this config does not use {name!r}, so there is no section {where}.{name}; '
             f'to use this memory: --config=configs/NAME.py:memory={name}'
         )
-    fields = sorted(section)
+    fields = sorted({*section, *(sections() if where == 'config' else ())})
     allowed = f'the fields are {", ".join(fields)}' if fields else 'it has no fields'
     raise UsageError(
         f'{argument}: {where} has no field {name!r}; {nearest(name, fields)}{allowed}.'

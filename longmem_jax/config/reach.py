@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from longmem_jax.data.tasks.registry import DISTANCES
+from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.models.stack import around_of, extra_of
 
@@ -35,9 +35,10 @@ def too_short(config: Any) -> list[str]:
     Only of tasks with a greatest distance, and of models all of whose attention has a limited reach.
     """
     found = reaches(config)
-    if config.data.source not in DISTANCES or found is None:
+    task = TASKS.get(config.data.source)
+    if task is None or task.distance is None or found is None:
         return []
-    asked = DISTANCES[config.data.source](config.data.task)
+    asked = task.distance(config.data.task)
     longest, together = (f(reach for _, reach in found) for f in (max, sum))
     if longest >= asked:
         return []

@@ -213,10 +213,11 @@ def holds(note: str, config: Any) -> bool:
 
 def _set_model(model: Any, recipe: Recipe) -> None:
     """Sets the stacks of layers, their sub-configs and other fields, instead of the present memory's."""
-    for other in {*LAYERS, *KINDS} - {'dense', 'seq2seq', 'agent'}:
+    keeps = model.kind in KINDS and KINDS[model.kind].keeps
+    for other in {*LAYERS, *KINDS} - {'dense', *([model.kind] if keeps else [])}:
         if other in model:
             del model[other]
-    if model.kind not in ('seq2seq', 'agent'):  # they get the memory; their inputs and outputs stay
+    if not keeps:
         model.kind, model.position = 'language_model', recipe.model.get('position', 'none')
     for field, value in recipe.model.items():
         if field != 'position':

@@ -12,29 +12,79 @@ from typing import Any
 
 import ml_collections
 
+from longmem_jax import registry
 from longmem_jax.config import earlier
-from longmem_jax.config.base import FOLLOWS, base, followed
+from longmem_jax.config.base import FOLLOWS, base
+from longmem_jax.config.sections import followed, follows, sections
 from longmem_jax.errors import UsageError, nearest, say
 from longmem_jax.faults import is_possible
 from longmem_jax.files import write_json
 from longmem_jax.models.kinds import KINDS
+from longmem_jax.untrusted import json_file
 from longmem_jax.untrusted.schema import shown
 
 SECTIONS = ('data', 'model', 'train')  # a Hugging Face folder has a config.json too, without them
 # Sections whose fields depend on what is used; the others have exactly those of `config.base`.
-OPEN = (
-    'config.data.task', 'config.evaluate.model', 'config.reinforcement.task',
-    'config.train.loss_weights',
-    *(f'config.model.{name}' for name in KINDS),
-)  # fmt: skip
+OPEN = ('config.data.task', 'config.evaluate.model', 'config.train.loss_weights')
 DEPTH = 8  # of sections and tuples in each other
 CHECKSUM = 'crc32'  # of the other fields
+PACKAGES = 'packages'  # that provide names in the configuration
+
+
+def saved_config(path: str | Path) -> ml_collections.ConfigDict:
+    """The configuration of a finished or running training.
+
+    Args:
+      path: its workdir, or the `config.json` there.
+
+    Raises:
+      UsageError: there is no such file, or it is something else.
+    """
+    path = Path(path).expanduser()
+    named = path.suffix == '.json' and not path.is_dir()
+    file = path if named else path / 'config.json'
+    if not file.exists():
+        raise UsageError(f'{path}: no config.json there; give the workdir of a run.')
+    content = json_file.read(file, f'{file}: not the configuration of a run')
+    return restored(content, str(file))
 
 
 def write(config: ml_collections.ConfigDict, path: Path) -> None:
     """Writes the `config.json` of a run, with a checksum; an earlier one is replaced as a whole."""
     content = json.loads(config.to_json())
+    if used := _packages(content):
+        content[PACKAGES] = used
     write_json(path, content | {CHECKSUM: _checksum(content)})
+
+
+def _packages(content: dict[str, Any]) -> dict[str, str]:
+    """Names in a configuration that other packages provide, each with its package and version."""
+    provided, used = registry.foreign(), set()
+    waiting: list[Any] = [content] if provided else []
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            used |= {*value}
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, str):
+            used.add(value)
+    return {name: provided[name] for name in sorted(used & {*provided})}
+
+
+def _require_packages(packages: Any, where: str) -> None:
+    """Raises `UsageError` if a package is missing that provides names of a configuration."""
+    if not isinstance(packages, dict) or not all(isinstance(p, str) for p in packages.values()):
+        raise UsageError(f'{where}: {PACKAGES} = {shown(packages)}: must be names with packages.')
+    missing = {
+        name: package for name, package in packages.items() if name not in registry.foreign()
+    }
+    for name, package in missing.items():
+        advice = 'it was added by longmem_jax.register, which must be called first'
+        if package:
+            advice = f'it is of the package {package}: pip install {package.partition(" ")[0]}'
+        raise UsageError(f'{where}: uses {shown(name)}, which is not there; {advice}.')
 
 
 def _checksum(content: dict[str, Any]) -> str:
@@ -64,13 +114,15 @@ def restored(content: Any, where: str) -> ml_collections.ConfigDict:
     content = dict(content)
     if (found := content.pop(CHECKSUM, None)) is not None and found != _checksum(content):
         say(f'Note: {where} was changed after the run wrote it.', sys.stderr)
+    _require_packages(content.pop(PACKAGES, {}), where)
     earlier.require_present(content['model'], where)
-    expected = base().to_dict()
+    config = base(*(name for name in sections() if name in content))
+    expected = config.to_dict()
     layers = earlier.defaults_of(content['model'])
     expected['model'] = layers | {name: {} for name in KINDS if name in content['model']}
     checked = _section(content, expected, 'config', where)
     config = ml_collections.ConfigDict(earlier.completed_config(checked))
-    for section, field, *others in FOLLOWS:
+    for section, field, *others in (*FOLLOWS, *follows(config)):
         reference = followed(config, *others)
         if config[section][field] == reference.get():
             config[section][field] = reference
@@ -81,19 +133,23 @@ def _section(given: Any, expected: dict[str, Any], name: str, where: str) -> dic
     """The fields of a section, each of the type that it has in `expected`."""
     if not isinstance(given, dict):
         raise UsageError(f'{where}: {name} = {shown(given)}: must be a section with fields.')
-    if name in OPEN:
+    if name in OPEN or name in (f'config.model.{kind}' for kind in KINDS):
         return {_name(field, name, where): _plain(given[field], f'{name}.{field}', where)
                 for field in given}  # fmt: skip
     values = {}
+    is_open = [f'config.{each}' for each, section in sections().items() if section.open]
     for field, value in given.items():
         path = f'{name}.{field}'
-        if path.startswith('config.lifelong.') and isinstance(value, dict):
-            values[field] = _plain(value, path, where)  # of a method, which checks it
+        if name in is_open and isinstance(value, dict):
+            values[field] = _plain(value, path, where)  # of what is used, which checks it
             continue
         if field not in expected:
+            what, other = 'field', ', or the file is of a later version.'
+            if name == 'config':
+                what, other = 'section', ', or the package that brings it is not installed.'
             raise UsageError(
-                f'{where}: {name} has no field {shown(field)}; {nearest(field, expected)}a name may be '
-                'mistyped, or the file is of a later version.'
+                f'{where}: {name} has no {what} {shown(field)}; {nearest(field, expected)}a name may be '
+                f'mistyped{other}'
             )
         default = expected[field]
         if isinstance(default, dict):

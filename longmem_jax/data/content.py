@@ -15,7 +15,7 @@ import numpy as np
 from longmem_jax.data import order
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.folders import Folders
-from longmem_jax.data.sets.registry import DATA_SETS
+from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.stdlib import StandardLibrary
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.text_files import find_files
@@ -53,7 +53,7 @@ def describe(data: Any, corpus: Corpus) -> dict[str, Any]:
     content = fields_of(data)
     content['training documents'] = len(corpus)
     content[ORDER] = f'version {order.VERSION}'
-    if data.source not in TASKS and data.source not in DATA_SETS:
+    if data.source in SOURCES and SOURCES[data.source].sampled:
         content['digest of three training documents'] = _digest_of_documents(corpus)
     files = corpus.files if data.tokenized else digest_of_files(data, 'train')
     if files is not None:

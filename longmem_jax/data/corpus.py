@@ -5,7 +5,6 @@ import dataclasses
 import threading
 import weakref
 
-import grain
 import numpy as np
 
 from longmem_jax.data.documents import Document, Source
@@ -54,6 +53,8 @@ class Corpus:
         """Tokenizes nothing yet."""
         self.tokenizer = tokenizer
         self._source = source
+        import grain  # takes long to import, and configs name data sets without reading them
+
         self._documents = grain.MapDataset.source(source).map(self._tokenize)
         self._cache: collections.OrderedDict[int, TokenizedDocument] = collections.OrderedDict()
         self._cached_bytes = 0

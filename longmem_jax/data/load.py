@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from longmem_jax.data import hubs
 from longmem_jax.data.corpus import Corpus
 from longmem_jax.data.documents import SPLITS, First, Pieces, Source
-from longmem_jax.data.folders import Folders
 from longmem_jax.data.learn_tokenizer import (
     LEARNT,
     SUFFIX,
@@ -16,20 +14,13 @@ from longmem_jax.data.learn_tokenizer import (
     word_on,
     word_path,
 )
-from longmem_jax.data.parallel import PairCorpus, PairTexts, load_pairs
-from longmem_jax.data.sets.pieces import PieceCorpus, PieceTexts
-from longmem_jax.data.sets.registry import CLASS_SETS, DATA_SETS
-from longmem_jax.data.stdlib import StandardLibrary
+from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.tasks.registry import TASKS
-from longmem_jax.data.text_files import TextFiles
 from longmem_jax.data.tokenized import StoredCorpus
 from longmem_jax.data.tokenizer_files import load_tokenizer
 from longmem_jax.data.tokenizers import KINDS, Bytes, Tokenizer
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.files import named
-from longmem_jax.hosts.data.classes import ClassCorpus, ClassTexts
-
-SOURCES = ('stdlib', 'text', 'tfds', 'huggingface', 'parallel', *DATA_SETS, *CLASS_SETS, *TASKS)
 
 
 def load_source(data: Any, split: str) -> Source:
@@ -43,24 +34,12 @@ def load_source(data: Any, split: str) -> Source:
       UsageError: an unknown source or split, or missing data, with how to provide it.
     """
     _require_split(split)
-    if data.source == 'stdlib':
-        source = StandardLibrary(split)
-    elif data.source == 'text' and data.documents == 'folder':
-        source = Folders(data.path, split, tuple(data.endings), tuple(data.fractions))
-    elif data.source == 'text':
-        source = TextFiles(data.path, split, data.documents, tuple(data.fractions), data.text_field)
-    elif data.source == 'tfds':
-        source = hubs.tfds_source(data.name, split)
-    elif data.source == 'parallel':
-        return PairTexts(load_pairs(data, split))
-    elif data.source in DATA_SETS:
-        return PieceTexts(DATA_SETS[data.source].documents(data, split))
-    elif data.source in CLASS_SETS:
-        return ClassTexts(CLASS_SETS[data.source].examples(data, split))
-    elif data.source == 'huggingface':
-        source = hubs.huggingface_source(data.name, split)
-    else:
-        raise UsageError(unknown('config.data.source', data.source, SOURCES))
+    if data.source not in SOURCES:
+        raise UsageError(unknown('config.data.source', data.source, [*SOURCES, *TASKS]))
+    found = SOURCES[data.source]
+    source = found.texts(data, split)
+    if found.corpus is not None:
+        return source
     if data.first < 0:
         raise UsageError(f'config.data.first = {data.first}: must be at least 0.')
     if split == 'train' and data.first:
@@ -127,13 +106,8 @@ def load(data: Any, split: str, tokenizer: Tokenizer) -> Corpus:
     _require_split(split)
     if data.source in TASKS:
         return TASKS[data.source].corpus(data.task, split, data.seed)
-    if data.source == 'parallel':
-        return PairCorpus(data, split, tokenizer)
-    if data.source in DATA_SETS:
-        return PieceCorpus(DATA_SETS[data.source].documents(data, split), tokenizer)
-    if data.source in CLASS_SETS:
-        examples = CLASS_SETS[data.source].examples(data, split)
-        return ClassCorpus(examples, tokenizer, data.task.max_length)
+    if data.source in SOURCES and (corpus := SOURCES[data.source].corpus) is not None:
+        return corpus(data, split, tokenizer)
     if data.tokenized:
         return StoredCorpus(data, split, tokenizer)
     return Corpus(load_source(data, split), tokenizer)

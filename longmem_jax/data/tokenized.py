@@ -30,7 +30,6 @@ FORMAT = 2
 INDEX = 'index.json'
 MOST_SHARDS = 256
 DIGESTS = ('files', 'folders')  # of texts, if they are at hand
-SOURCES = ('stdlib', 'text', 'tfds', 'huggingface')
 AGAIN = 'run --mode=tokenize, which writes what is missing'
 TABLE = 'table'  # in the metadata of a file: checksum of the arrays of `_DTYPES`
 _DTYPES = {'ends': 'I64', 'num_bytes': 'I64', 'digests': 'U64'}

@@ -39,12 +39,12 @@ _kept = False  # whether `keep_pages` was called
 def keep_pages() -> None:
     """Lets the process keep freed memory, on huge pages if it can, if the C library is glibc.
 
-    Nothing happens if JAX will not compute on CPUs, or the command only compiles. Commands call it when
-    `longmem_jax` is imported: before any library starts a thread, since a thread keeps the arena that it
-    was given, and later threads share all arenas that there are.
+    Nothing happens if JAX will not compute on CPUs, or the command only compiles. Commands call it
+    first, if they can: before any library starts a thread, since a thread keeps the arena that it was
+    given, and later threads share all arenas that there are.
     """
     global _kept
-    libc = _glibc()
+    libc = None if _kept else _glibc()
     if libc is None or not COMPILING.isdisjoint(sys.orig_argv) or not _computes_on_cpus():
         return
     _kept = True

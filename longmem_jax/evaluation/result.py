@@ -110,11 +110,10 @@ def lanes_text(count: int) -> str:
 def memory_lengths(model: Any) -> str:
     """Memory lengths of a model by kind and layer type, as text: 'transformer_xl 512'."""
     kinds = [] if model.kind == 'language_model' else [model.kind]
-    labels = {name: kind.lengths for name, kind in KINDS.items()}
-    labels |= {name: entry.lengths for name, entry in LAYERS.items()}
     texts = []
     for name in (*kinds, *used(model)):
-        lengths = [f'{label}{model[name][field]}' for field, label in labels[name].items()]
+        labels = (LAYERS.get(name) or KINDS[name]).lengths
+        lengths = [f'{label}{model[name][field]}' for field, label in labels.items()]
         if lengths or name not in FEED_FORWARD:
             texts.append(' '.join([name, *lengths]))
     return ', '.join(texts)

@@ -14,6 +14,15 @@ from longmem_jax.models.language_model import LanguageModel
 NONE = np.zeros((0,), np.int32)
 
 
+def require_one_text(prompt: str, prompts: str, save_state: str) -> None:
+    """Raises `UsageError` if the prompts of a file, each by itself, do not go with other options."""
+    if prompts and (prompt or save_state):
+        raise UsageError(
+            '--prompts with --prompt or --save_state: every prompt of a file is read by itself, and '
+            'leaves no memory; give --prompts alone, or --prompt.'
+        )
+
+
 def read_prompt(prompt: str) -> bytes:
     """The bytes of a prompt; '@FILE' is the text of a file.
 

@@ -20,6 +20,7 @@ from longmem_jax.faults import at_least, between, of_section
 from longmem_jax.hosts.text_encoder import TextEncoder
 from longmem_jax.layers.scores import Scores, of_logits
 from longmem_jax.memory.memory_tokens.tokens import LearnedTokens
+from longmem_jax.models.kinds import Kind
 from longmem_jax.models.stack import init_std, token_std
 from longmem_jax.segment import NOTHING, Aux, Segment, no_aux, of_second
 
@@ -143,3 +144,15 @@ class Classifier(nn.Module):
         logits, state, aux = self(segment, state, train=train)
         scores = of_logits(logits[:, None], targets[:, :1]).where(segment.valid[:, :1])
         return scores.padded(0, segment.tokens.shape[1] - 1), state, aux
+
+
+KIND = Kind(
+    Classifier,
+    FIELDS,
+    faults,
+    lengths={'num_tokens': '+ memory tokens '},
+    growing=('memory_tokens/tokens',),
+    reads='classes',
+    own_positions=True,
+    beyond_host=BEYOND_HOST,
+)

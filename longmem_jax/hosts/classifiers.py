@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from longmem_jax.data.sets.registry import CLASS_SETS
 from longmem_jax.errors import UsageError
 from longmem_jax.hosts import grafting, hosts, model_fields
+from longmem_jax.hosts.data.class_sets import CLASS_SETS
 
 # BERT base, uncased, for an encoder of its shape that is trained from the start.
 BERT_BASE = dict(

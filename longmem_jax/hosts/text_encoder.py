@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from longmem_jax.attention.encoder_block import EncoderBlock
 from longmem_jax.layers import initializers
 from longmem_jax.layers.norms import Norm
+from longmem_jax.models.kinds import Kind
 from longmem_jax.models.stack import init_std, make_embedding, make_settings, rate
 
 FIELDS = {'token_types': (2, 2**16), 'pooler': bool}
@@ -141,3 +142,6 @@ class TextEncoder(nn.Module):
         """A call on one token, for `init`."""
         zeros = jnp.zeros((1, 1), jnp.int32)
         return self(zeros, zeros == 0, zeros, train=False)
+
+
+KIND = Kind(of_texts, FIELDS, faults, reads='rows', own_positions=True)

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+import jax
+from jax.sharding import Mesh
+
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.lifelong import settings
@@ -45,7 +48,7 @@ def train(experiment: Experiment, *, profile: bool = False) -> dict[str, Any] | 
     return ended.result
 
 
-def evaluate(experiment: Experiment, split: str) -> dict[str, Any]:
+def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Any]:
     """`--mode=evaluate`: asks all test rows, of a learner as its newest checkpoint has it.
 
     Raises:
@@ -69,3 +72,8 @@ def learned(experiment: Experiment, progress: Progress) -> tuple[Built, LearnerS
     built = _built(experiment, progress)
     saver = experiment.other_checkpointer(built.identity(), progress.say)
     return built, *newest(saver, built.abstract_state)
+
+
+def lower(config: Any, mesh: Mesh) -> jax.stages.Lowered:
+    """The training step of a config for the devices of a mesh, which need not be attached."""
+    return Built(config, None, mesh).lower_step()

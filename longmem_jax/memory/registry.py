@@ -28,36 +28,40 @@ from longmem_jax.memory.memorizing import entry as memorizing
 from longmem_jax.memory.memorizing import without_memory
 from longmem_jax.memory.memory_tokens import layer as mem_transformer
 from longmem_jax.memory.memory_tokens import tokens as memory_tokens
+from longmem_jax.registry import Part, Registry
 
 
 def _by_name(*modules: ModuleType) -> dict[str, Entry]:
     return {module.ENTRY.name: module.ENTRY for module in modules}
 
 
-LAYERS = _by_name(
-    local,
-    full,
-    sliding,
-    transformer_xl,
-    adaptive_span,
-    compressive,
-    expire_span,
-    infinity_former,
-    infini,
-    without_memory,
-    memorizing,
-    linear_attention,
-    memsizer,
-    mem_transformer,
-    feed_forward,
-    product_key,
-    memory_tokens,
-    memformer,
+LAYERS = Registry(
+    'memory',
+    Entry,
+    _by_name(
+        local,
+        full,
+        sliding,
+        transformer_xl,
+        adaptive_span,
+        compressive,
+        expire_span,
+        infinity_former,
+        infini,
+        without_memory,
+        memorizing,
+        linear_attention,
+        memsizer,
+        mem_transformer,
+        feed_forward,
+        product_key,
+        memory_tokens,
+        memformer,
+    ),
+    kind='memory',
 )
 
-ATTENTION, FEED_FORWARD, AROUND = (
-    {name: entry for name, entry in LAYERS.items() if entry.place == place} for place in PLACES
-)
+ATTENTION, FEED_FORWARD, AROUND = (Part(LAYERS, place) for place in PLACES)
 
 
 def used(model: Any) -> tuple[str, ...]:

@@ -1,9 +1,10 @@
 """`--mode=inspect`: one page that shows what a memory does for a text."""
 
 import contextlib
+import shlex
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import jax
 import numpy as np
@@ -21,6 +22,23 @@ from longmem_jax.reporting.waiting import Waiting
 
 NO_MEMORY = 'This model carries no memory between segments: all gains are 0.'
 SHOWN = 300  # characters of the command on the page
+
+
+def from_flags(
+    experiment: Experiment,
+    *,
+    prompt: str = '',
+    prompts: str = '',
+    output: str = '',
+    save_state: str = '',
+    **options: Any,
+) -> None:
+    """`--mode=inspect` with the options of the command line."""
+    if prompts or save_state:
+        raise UsageError(
+            '--prompts, --save_state: not with --mode=inspect, which shows one text: give --prompt.'
+        )
+    inspect(experiment, prompt, output, command=shlex.join(sys.argv[1:]), **options)
 
 
 def inspect(

@@ -7,11 +7,10 @@ from typing import Any
 import flax.linen as nn
 import ml_collections
 
-from longmem_jax.agents import model as agent
-from longmem_jax.hosts import classifier, text_encoder
 from longmem_jax.models import seq2seq
 from longmem_jax.models.adapted import Adapted
 from longmem_jax.models.language_model import LanguageModel
+from longmem_jax.registry import Registry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +23,10 @@ class Kind:
       faults: `(config.model, segment_length) -> faults` of that section.
       losses: names in its `Aux.losses`, in addition to those of its layers.
       growing: suffixes of paths of parameters that may have more rows than in the run it starts from.
-      by_example: every segment is an example by itself, so that nothing is carried from one to the next.
+      reads: what it reads: 'texts', which continue from segment to segment; 'pairs', 'classes' or
+        'rows', whose segments are examples; '' = what only its subject knows.
+      keeps: what it reads and predicts stays if it is given another memory; else it becomes a language
+        model.
       own_positions: `faults` compares `num_positions` with what it reads, which is not a segment.
       beyond_host: fields in which it may differ from the Hugging Face model that it begins with.
     """
@@ -35,40 +37,34 @@ class Kind:
     losses: tuple[str, ...] = ()
     lengths: dict[str, str] = dataclasses.field(default_factory=dict)
     growing: tuple[str, ...] = ()
-    by_example: bool = False
+    reads: str = 'texts'
+    keeps: bool = False
     own_positions: bool = False
     beyond_host: frozenset[str] = frozenset()
 
+    @property
+    def by_example(self) -> bool:
+        """Whether every segment is an example by itself, so that nothing is carried to the next."""
+        return self.reads in ('pairs', 'classes', 'rows')
 
-KINDS: dict[str, Kind] = {
-    'language_model': Kind(LanguageModel),
-    'seq2seq': Kind(
-        seq2seq.Seq2Seq,
-        seq2seq.FIELDS,
-        seq2seq.faults,
-        losses=('label_smoothing',),
-        growing=('encoder/tokens',),
-        by_example=True,
-    ),
-    'classifier': Kind(
-        classifier.Classifier,
-        classifier.FIELDS,
-        classifier.faults,
-        lengths={'num_tokens': '+ memory tokens '},
-        growing=('memory_tokens/tokens',),
-        by_example=True,
-        own_positions=True,
-        beyond_host=classifier.BEYOND_HOST,
-    ),
-    'text_encoder': Kind(
-        text_encoder.of_texts,
-        text_encoder.FIELDS,
-        text_encoder.faults,
-        by_example=True,
-        own_positions=True,
-    ),
-    'agent': Kind(agent.Agent, agent.FIELDS, agent.faults),
-}
+
+KINDS = Registry(
+    'config.model.kind',
+    Kind,
+    {
+        'language_model': Kind(LanguageModel),
+        'seq2seq': Kind(
+            seq2seq.Seq2Seq,
+            seq2seq.FIELDS,
+            seq2seq.faults,
+            losses=('label_smoothing',),
+            growing=('encoder/tokens',),
+            reads='pairs',
+            keeps=True,
+        ),
+    },
+    brought='kinds',
+)
 
 
 def make_model(config: Any, segment_length: int) -> nn.Module:

@@ -7,8 +7,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.agents.model import Agent
-from longmem_jax.hosts.text_encoder import TextEncoder
 from longmem_jax.segment import Segment
 
 
@@ -16,13 +14,14 @@ def initial_parameters(model: nn.Module, key: jax.Array) -> Any:
     """Parameters with their logical axes, as linen boxes them; see `unbox`.
 
     Args:
-      model: any of `models.kinds`.
+      model: any of `models.kinds`; one that reads other things than segments of tokens has a method
+        `initial` that reads an example of them.
       key: random key.
 
     Returns:
       A tree of boxed float32 arrays.
     """
-    if isinstance(model, TextEncoder | Agent):  # they read other things than segments of tokens
+    if hasattr(model, 'initial'):  # it reads other things than segments of tokens
         return _float32(model.init(key, method='initial')['params'])
     segment = Segment(
         jnp.zeros((1, model.segment_length), jnp.int32),

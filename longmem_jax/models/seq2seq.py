@@ -23,7 +23,12 @@ from longmem_jax.models.encoders.memory_tokens import VARIANTS, MemoryEncoder
 from longmem_jax.models.stack import make_settings, make_stack, token_std, with_key
 from longmem_jax.segment import NOTHING, Aux, Segment
 
-CROSS = ('softmax', *sorted(name for name, entry in LAYERS.items() if entry.cross))
+
+def crosses() -> tuple[str, ...]:
+    """Names of `config.model.seq2seq.cross`: softmax, and the layers that have cross-attention."""
+    return ('softmax', *sorted(name for name, entry in LAYERS.items() if entry.cross))
+
+
 FIELDS = {
     'max_source': int,
     'encoder': str,
@@ -39,7 +44,7 @@ def faults(model: Any, segment_length: int) -> list[str]:
     """Faults of `config.model.seq2seq`: sizes, variants, and what the encoder needs."""
     fields = model.seq2seq
     problems = at_least(fields, 1, 'num_encoder_layers') + one_of(
-        fields, encoder=VARIANTS, cross=CROSS
+        fields, encoder=VARIANTS, cross=crosses()
     )
     if not 0 < fields.max_source < segment_length:
         problems.append(
@@ -50,7 +55,7 @@ def faults(model: Any, segment_length: int) -> list[str]:
         problems.append(
             f"num_tokens = {fields.num_tokens}: must be 0 for encoder = 'none', else at least 1"
         )
-    if fields.cross in CROSS[1:]:
+    if fields.cross in crosses()[1:]:
         if 'num_slots' in LAYERS[fields.cross].fields():
             problems += at_least(fields, 1, 'cross_slots')
         if fields.cross not in model:

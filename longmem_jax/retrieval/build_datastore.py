@@ -136,7 +136,7 @@ class _Builder:
         _forget_progress(self.folder, but=self.manifest.get('progress'))
 
 
-def build(experiment: Experiment, split: str) -> Datastore:
+def build(experiment: Experiment, split: str = 'train') -> Datastore:
     """Writes the keys and values of a split, or resumes where an earlier call stopped.
 
     All devices of the mesh read; what waits for the disk is one part of the text, not a shard.

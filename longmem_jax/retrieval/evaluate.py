@@ -211,7 +211,7 @@ def _describe(choice: Choice, settings: Any) -> str:
     return '; '.join(used)
 
 
-def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
+def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Result]:
     """Scores a split by the model alone and with what `config.retrieval.kind` adds; prints a table.
 
     Raises:

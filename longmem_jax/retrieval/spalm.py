@@ -211,7 +211,7 @@ def _text(experiment: Experiment, lists: Lists, split: str) -> Text:
     )
 
 
-def evaluate(experiment: Experiment, split: str) -> dict[str, Result]:
+def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Result]:
     """Scores a split by the model of the keys and by SPALM, with and without neighbours.
 
     Prints a table and writes the gate's values and some tokens with their neighbours, see

@@ -4,10 +4,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from longmem_jax.config.saved import saved_config
 from longmem_jax.data import content
 from longmem_jax.devices import processes
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment, saved_config
+from longmem_jax.experiment import Experiment
 from longmem_jax.retrieval.datastore import Datastore, identity
 from longmem_jax.retrieval.index import Index, make_index
 from longmem_jax.retrieval.search import require_k

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from longmem_jax import registry
 from longmem_jax.author import Lane, RecurrentMemory, field, memory
 from longmem_jax.errors import UsageError
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.layers.projections import Projections
-from longmem_jax.memory import registry
 from longmem_jax.standalone import make_layer
 from tests.toys import BATCH, LENGTH, parameters, random_segments, run, with_config
 
@@ -45,10 +45,10 @@ class First(RecurrentMemory):
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    entry = memory('first', First)
-    for names in (registry.ATTENTION, registry.LAYERS):
-        monkeypatch.setitem(names, 'first', entry)
+def registered():
+    registry.register('memory', 'first', memory('first', First))
+    yield
+    registry.unregister('memory', 'first')
 
 
 def test_values_are_handed_on_to_later_layers_in_segments_and_streams():

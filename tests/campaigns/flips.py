@@ -23,9 +23,11 @@ import numpy as np
 from longmem_jax.agents import commands as reinforcement
 from longmem_jax.agents.build import Built
 from longmem_jax.config import checks, saved
+from longmem_jax.config.saved import saved_config
+from longmem_jax.config.sections import add
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
-from longmem_jax.experiment import Experiment, saved_config
+from longmem_jax.experiment import Experiment
 from longmem_jax.generation import memory_file
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.hosts import hosts
@@ -63,6 +65,7 @@ class Readers:
         self.folder = folder
         self._lm, self._opened, self._expected = of(folder / 'lm'), {}, {}
         config = self._lm.config.copy_and_resolve_references()
+        add(config, 'retrieval')
         config.retrieval.verify = True
         self._verifies = dataclasses.replace(self._lm, config=config)
 

@@ -12,6 +12,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from safetensors.numpy import load_file
 
+from longmem_jax.config.sections import add
 from longmem_jax.data.documents import Document
 from longmem_jax.data.learn_tokenizer import learn
 from longmem_jax.hosts import export, hosts, model_fields
@@ -117,6 +118,7 @@ def _configs(folder: Path) -> dict[str, Any]:
     lm.model.vocab_size = 272
     lm.train.num_steps, lm.checkpoint.every = 40, 4
     lm.train.evaluate_every = 8
+    add(lm, 'retrieval')
     lm.retrieval.update(
         datastore=str(folder / 'store'), k=3, tune_tokens=100, shard_tokens=700, dtype='float32',
         block_size=64, report_tokens=3,

@@ -15,7 +15,8 @@ def scored(monkeypatch, source):
     """What is returned and said for a source whose scores are a number."""
     said, config = [], base()
     config.data.source = source
-    monkeypatch.setitem(by_source.SCORES, 'superglue', lambda *given: {'superglue': given[2]})
+    scores = 'longmem_jax.hosts.commands.superglue.answer_split'
+    monkeypatch.setattr(scores, lambda *given: {'superglue': given[2]})
     experiment = types.SimpleNamespace(config=config)
     return by_source.score(experiment, {}, 'test', types.SimpleNamespace(say=said.append)), said
 

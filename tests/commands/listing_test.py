@@ -10,6 +10,7 @@ from longmem_jax.config import variants
 from longmem_jax.config.base import base
 from longmem_jax.config.meanings import meanings
 from longmem_jax.config.recipes import recipes
+from longmem_jax.config.sections import sections
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
 
@@ -25,13 +26,13 @@ def test_every_field_has_a_meaning():
             if isinstance(value, dict):
                 yield from paths(value, f'{prefix}{name}.')
 
-    wanted = [path for path in paths(base().to_dict(), '') if path.count('.')]
+    wanted = [path for path in paths(base(*sections()).to_dict(), '') if path.count('.')]
     wanted += [
         f'model.{name}.{field}' for name, entry in LAYERS.items() for field in entry.fields()
     ]
     assert not [path for path in wanted if not known.get(path)], 'a field without a comment'
     assert known['train.log_every'] == 'steps between lines of metrics; 0 = only at the end'
-    assert known['data.task'] == 'fields of a task, or of a set of data/sets/'
+    assert known['data.task'] == 'fields of a task, or of a set'
     assert known['model.lora.rank'].endswith('0 = none') and 'LoRA' in known['model.lora']
     assert known['model.rotary_bands'].startswith("'llama3', 'yarn': turns")
     assert known['model.transformer_xl.memory_length'].startswith('hidden vectors kept per layer')

@@ -155,12 +155,15 @@ def test_an_older_c_library_gets_the_most_that_it_takes(monkeypatch):
     assert settings[allocator.M_MMAP_THRESHOLD] == 32 << 20, 'else it is 128 kB from now on'
 
 
-# As `longmem` starts: it imports all that it needs; then a new thread asks for a block of 64 MB.
+# A program imports the library, or `longmem` starts; then a new thread asks for a block of 64 MB.
 COMMAND = """
 import sys
 sys.argv = [sys.argv[1]]
 import longmem_jax.main
-import ctypes, threading
+import ctypes, threading, types
+if sys.argv[0] == 'bin/longmem':
+    sys.modules['longmem_jax.commands.switchboard'] = types.SimpleNamespace(main=lambda: None)
+    longmem_jax.main.main()
 from pathlib import Path
 
 def allocate():

@@ -170,7 +170,7 @@ def test_parameters_of_other_files_are_refused(together, tmp_path):
         (tmp_path / name / 'model.safetensors').write_bytes(b'x' * 99 + name.encode())
     for other in (0, 1):
         for found in together(
-            lambda _, other=other: start_from._require_same(
+            lambda _, other=other: start_from.require_same_files(
                 'host', tmp_path / 'ab'[OWN.index * other], '*.safetensors'
             )
         ):

@@ -63,7 +63,7 @@ def representatives():
     found = {}
     for name in (*FAST, *TINY):
         config = get_config(name)
-        model, acts = config.model, config.reinforcement.environment != 'none'  # reads no tokens
+        model, acts = config.model, config.model.kind == 'agent'  # reads no tokens
         layers = (tuple(sorted({*model.attention})), tuple(sorted({*model.feed_forward})))
         start = (model.init, model.embedding_std, model.scale_embedding, model.tie_weights)
         rest = (model.kind, model.position, bool(model.cutoffs), model.pre_norm, model.token_shift)

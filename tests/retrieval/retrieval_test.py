@@ -12,6 +12,7 @@ import pytest
 from configs import wikitext103
 from longmem_jax.commands.train import train
 from longmem_jax.config import checks
+from longmem_jax.config.sections import add
 from longmem_jax.data.lanes import Batch
 from longmem_jax.data.tokenizers import Bytes
 from longmem_jax.devices import sharding
@@ -40,6 +41,7 @@ from tests.parity_systems.knn_lm import Store
 def trained(texts, tmp_path_factory):  # noqa: F811
     """(config, workdir) of a run of 12 steps, and a finished datastore of its training text."""
     config = small_config(texts)
+    add(config, 'retrieval')
     config.retrieval.update(
         datastore=str(tmp_path_factory.mktemp('store')), k=6, tune_tokens=200, shard_tokens=1500,
         dtype='float32', block_size=1000, report_tokens=3,
@@ -509,6 +511,7 @@ def test_keys_wait_for_no_shard(trained, tmp_path, monkeypatch):
 
 def test_codes_must_divide_the_keys_before_anything_is_read():
     config = wikitext103.get_config()
+    add(config, 'retrieval')
     config.retrieval.update(kind='knn_lm', index='faiss')
     faults = checks.find_faults(config, 1)
     assert faults == [

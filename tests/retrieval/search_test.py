@@ -18,7 +18,7 @@ SETTINGS = dict(index='faiss', centroids=16, code_size=4, probe=2, train_keys=10
 
 
 def make(store, **changes):
-    settings = base().retrieval
+    settings = base('retrieval').retrieval
     settings.update(**SETTINGS | changes)
     if settings.index == 'faiss':
         pytest.importorskip('faiss')

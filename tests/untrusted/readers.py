@@ -14,14 +14,13 @@ import numpy as np
 from longmem_jax.commands.import_checkpoint import ARGUMENTS, import_checkpoint
 from longmem_jax.config import checks
 from longmem_jax.config.base import base
+from longmem_jax.config.saved import saved_config
 from longmem_jax.data import conventions, learn_tokenizer
 from longmem_jax.data.documents import Document
 from longmem_jax.data.json_lines import read_examples
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.data.load import load_source
-from longmem_jax.data.sets.pieces import PieceTexts
 from longmem_jax.data.tokenizer_files import load_tokenizer
-from longmem_jax.experiment import saved_config
 from longmem_jax.generation import memory_file
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.hosts import chat, hosts
@@ -102,7 +101,7 @@ def resume_store(folder: Path) -> None:
 
 
 def index_settings():
-    settings = base().retrieval
+    settings = base('retrieval').retrieval
     settings.update(index='faiss', centroids=2, code_size=2, probe=2, train_keys=40, k=3)
     return settings
 
@@ -320,7 +319,7 @@ def examples(folder: Path) -> None:
 def glue(name: str) -> Case:
     def read(folder: Path) -> None:
         data = superglue_test.data_of(folder, name).data
-        source = PieceTexts(superglue.DATA_SET.documents(data, 'validation'))
+        source = superglue.SOURCE.texts(data, 'validation')
         for i in range(len(source)):
             assert source[i].text
 
@@ -336,7 +335,7 @@ def dialogues(folder: Path) -> None:
 
 def read_dialogues(folder: Path) -> None:
     data = cmu_dog_test.config_of(folder).data
-    source = PieceTexts(cmu_dog.DATA_SET.documents(data, 'train'))
+    source = cmu_dog.SOURCE.texts(data, 'train')
     for i in range(len(source)):
         assert source[i].text
 

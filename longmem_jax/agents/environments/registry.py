@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from longmem_jax.agents.environments import corridor, portal, repeat_previous, suites
 from longmem_jax.agents.environments.interface import Environment
 from longmem_jax.errors import UsageError, unknown
+from longmem_jax.registry import Registry
 
 
 class Entry(NamedTuple):
@@ -37,10 +38,15 @@ def _of_suite(name: str) -> Entry:
     return Entry(suites.BUILD[name], check, suites.FIELDS[name], suites.DEFAULTS[name])
 
 
-ENVIRONMENTS: dict[str, Entry] = {
-    **{module.NAME: _entry(module) for module in (corridor, portal, repeat_previous)},
-    **{name: _of_suite(name) for name in suites.BUILD},
-}
+ENVIRONMENTS = Registry(
+    'environment',
+    Entry,
+    {
+        **{module.NAME: _entry(module) for module in (corridor, portal, repeat_previous)},
+        **{name: _of_suite(name) for name in suites.BUILD},
+    },
+    kind='environment',
+)
 
 
 def check(name: str, fields: Mapping[str, Any]) -> list[str]:

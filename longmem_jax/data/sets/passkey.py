@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.data.documents import SPLITS
-from longmem_jax.data.sets.pieces import ANSWER, READ, DataSet, Piece
+from longmem_jax.data.sets.pieces import ANSWER, READ, Piece, source_of
 from longmem_jax.data.tasks.recall import between
 from longmem_jax.data.text_files import TextFiles
 from longmem_jax.errors import UsageError
@@ -88,4 +88,4 @@ class _Documents(Sequence):
         return text[start : start + length]
 
 
-DATA_SET = DataSet(_Documents, check)
+SOURCE = source_of(_Documents, check)

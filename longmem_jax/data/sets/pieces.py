@@ -7,6 +7,7 @@ import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.documents import Document
+from longmem_jax.data.sources import DataSource
 from longmem_jax.data.tokenizers import Tokenizer
 
 READ, SCORED, ANSWER = 0, 1, 2
@@ -73,13 +74,23 @@ class PieceCorpus:
         return np.asarray([len(self[i].tokens) for i in range(len(self))], np.int64)
 
 
-class DataSet(NamedTuple):
-    """A data set of which `config.data.source` may be the name.
+def source_of(
+    documents: Callable[[Any, str], Sequence[Sequence[Piece]]],
+    check: Callable[[Any], list[str]],
+    scores: str = '',
+    require: str = '',
+) -> DataSource:
+    """A source whose documents are made of pieces.
 
-    Attributes:
+    Args:
       documents: (`config.data`, split) to the pieces of every document of a split.
-      check: `config.data.task` to its faults.
+      check, scores, require: as in `DataSource`.
     """
-
-    documents: Callable[[Any, str], Sequence[Sequence[Piece]]]
-    check: Callable[[Any], list[str]]
+    return DataSource(
+        lambda data, split: PieceTexts(documents(data, split)),
+        lambda data, split, tokenizer: PieceCorpus(documents(data, split), tokenizer),
+        check,
+        sampled=False,
+        scores=scores,
+        require=require,
+    )

@@ -15,6 +15,7 @@ from longmem_jax.data.tasks import (
     recall,
     sorting,
 )
+from longmem_jax.registry import Registry
 
 Settings = Any  # `config.data.task`
 
@@ -33,6 +34,7 @@ class Task(NamedTuple):
       vocabulary: the words.
       questions: (settings, inputs, asked) to where the question of every asked place begins, int [m].
       rules: name to (settings, inputs, asked, first seen) to chances.
+      distance: settings to the greatest distance in training, tokens; None = there is none.
     """
 
     corpus: Callable[[Settings, str, int], Any]
@@ -40,26 +42,25 @@ class Task(NamedTuple):
     vocabulary: Callable[[Settings], Any]
     questions: Callable[[Settings, np.ndarray, np.ndarray], np.ndarray]
     rules: Mapping[str, Callable[[Settings, np.ndarray, np.ndarray, np.ndarray], np.ndarray]]
+    distance: Callable[[Settings], int] | None = None
 
 
 def _task(module: ModuleType, corpus: Any, rules: ModuleType | None = None) -> Task:
     """The task of a module, by the names that every one of them has; its rules may be another's."""
-    rules = rules or module
-    return Task(corpus, module.check, module.vocabulary, rules.questions, rules.RULES)
+    rules, distance = rules or module, getattr(module, 'greatest_distance', None)
+    return Task(corpus, module.check, module.vocabulary, rules.questions, rules.RULES, distance)
 
 
-TASKS: dict[str, Task] = {
-    'collision': _task(collision, collision.Collision, collision_rules),
-    'copy': _task(copy_task, copy_task.Copy),
-    'instruction': _task(instruction, instruction.Instruction),
-    'mqar': _task(mqar, mqar.Mqar),
-    'recall': _task(recall, recall.Recall),
-    'sorting': _task(sorting, sorting.Sorting),
-}
-
-# name -> (fields -> the greatest distance in training, tokens) of the tasks that have one
-DISTANCES: dict[str, Callable[[Settings], int]] = {
-    'copy': copy_task.greatest_distance,
-    'mqar': mqar.greatest_distance,
-    'recall': recall.greatest_distance,
-}
+TASKS = Registry(
+    'task',
+    Task,
+    {
+        'collision': _task(collision, collision.Collision, collision_rules),
+        'copy': _task(copy_task, copy_task.Copy),
+        'instruction': _task(instruction, instruction.Instruction),
+        'mqar': _task(mqar, mqar.Mqar),
+        'recall': _task(recall, recall.Recall),
+        'sorting': _task(sorting, sorting.Sorting),
+    },
+    kind='task',
+)

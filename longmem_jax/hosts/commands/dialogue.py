@@ -17,6 +17,12 @@ from longmem_jax.reporting.progress import Progress
 SHOWN = 3
 
 
+def require(config: Any) -> None:
+    """Raises `UsageError` if `config` asks for responses and a package that scores them is missing."""
+    if config.data.task.respond:
+        require_libraries()
+
+
 def respond_split(
     experiment: Experiment, params: Any, split: str, progress: Progress
 ) -> dict[str, Any]:

@@ -20,7 +20,7 @@ TOKENIZERS = {
 }
 
 
-def export(experiment: Experiment, folder: str) -> list[str]:
+def export(experiment: Experiment, folder: str = '') -> list[str]:
     """Writes the model of a run to a folder; low-rank parts become parts of its kernels.
 
     Args:

@@ -1,4 +1,4 @@
-"""Examples of a text, or of a few, and a class, as an encoder reads them; see `models.classifier`."""
+"""Examples of a text, or of a few, and a class, as an encoder reads them; see `hosts.classifier`."""
 
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
@@ -8,6 +8,7 @@ import numpy as np
 
 from longmem_jax.data.corpus import TokenizedDocument
 from longmem_jax.data.documents import Document
+from longmem_jax.data.sources import DataSource
 from longmem_jax.data.tokenizers import FromJson, Tokenizer
 from longmem_jax.errors import UsageError
 from longmem_jax.segment import NOTHING, of_second
@@ -131,3 +132,18 @@ class ClassCorpus:
     def lengths(self) -> np.ndarray:
         """Positions of every document, int64 [documents]."""
         return np.asarray([len(self[i].tokens) for i in range(len(self))], np.int64)
+
+
+def source_of(read: ClassSet, scores: str) -> DataSource:
+    """The data set as a source; `scores` as in `DataSource`."""
+
+    def corpus(data: Any, split: str, tokenizer: Tokenizer) -> ClassCorpus:
+        return ClassCorpus(read.examples(data, split), tokenizer, data.task.max_length)
+
+    return DataSource(
+        lambda data, split: ClassTexts(read.examples(data, split)),
+        corpus,
+        read.check,
+        reads='classes',
+        scores=scores,
+    )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from longmem_jax.data.json_lines import require_fields
-from longmem_jax.data.sets.pieces import READ, SCORED, DataSet, Piece
+from longmem_jax.data.sets.pieces import READ, SCORED, Piece, source_of
 from longmem_jax.errors import UsageError
 from longmem_jax.faults import of_section
 from longmem_jax.files import checksum
@@ -160,4 +160,9 @@ def _documents(data: Any, split: str) -> list[tuple[Piece, ...]]:
     ]
 
 
-DATA_SET = DataSet(_documents, check)
+SOURCE = source_of(
+    _documents,
+    check,
+    'longmem_jax.hosts.commands.dialogue:respond_split',
+    'longmem_jax.hosts.commands.dialogue:require',
+)

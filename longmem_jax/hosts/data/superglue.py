@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from longmem_jax.data.json_lines import read_examples, require_fields
-from longmem_jax.data.sets.pieces import ANSWER, READ, DataSet, Piece
+from longmem_jax.data.sets.pieces import ANSWER, READ, Piece, source_of
 from longmem_jax.errors import UsageError
 from longmem_jax.faults import of_section
 from longmem_jax.untrusted.schema import shown
@@ -198,4 +198,4 @@ def _documents(data: Any, split: str) -> list[tuple[Piece, ...]]:
     ]
 
 
-DATA_SET = DataSet(_documents, check)
+SOURCE = source_of(_documents, check, 'longmem_jax.hosts.commands.superglue:answer_split')

@@ -15,7 +15,7 @@ from longmem_jax.data.json_lines import require_fields
 from longmem_jax.errors import UsageError
 from longmem_jax.faults import of_section
 from longmem_jax.hosts.data import superglue
-from longmem_jax.hosts.data.classes import ClassExample, ClassSet
+from longmem_jax.hosts.data.classes import ClassExample, ClassSet, source_of
 
 FIELDS = dict(name=tuple(superglue.TASKS), max_length=(8, 2**20))
 ASKED = {'cause': 'What was the cause of this?', 'effect': 'What happened as a result?'}
@@ -102,3 +102,4 @@ def examples(data: Any, split: str) -> list[ClassExample]:
 
 
 CLASS_SET = ClassSet(examples, check, classes, by_choice)
+SOURCE = source_of(CLASS_SET, 'longmem_jax.hosts.commands.superglue:classify_split')

@@ -18,11 +18,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from longmem_jax.config.saved import saved_config
 from longmem_jax.data.conventions import Conventions
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.evaluation.likelihood import Likelihood
-from longmem_jax.experiment import Experiment, saved_config
+from longmem_jax.experiment import Experiment
 from longmem_jax.generation.contexts import num_full
 from longmem_jax.generation.continuations import complete_texts
 from longmem_jax.models.stack import context_of

@@ -15,6 +15,7 @@ from longmem_jax.data.load import make_tokenizer
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
+from longmem_jax.hosts.commands.chat import template_of
 from longmem_jax.models.parameters import initial_parameters, unbox
 from tests.commands.train_test import small_config
 
@@ -65,7 +66,11 @@ def answer(experiment, monkeypatch, prompt, **options):
         lambda self, tokens: (read.append(tokens), original(self, tokens))[1],
     )
     text = generate.generate(
-        experiment, prompt, dict(length=20) | options, chat=True, out=io.StringIO()
+        experiment,
+        prompt,
+        dict(length=20) | options,
+        template=template_of(experiment),
+        out=io.StringIO(),
     )
     return text, np.concatenate(read, axis=1)[0].tolist()
 
@@ -92,7 +97,12 @@ def test_the_answer_ends_and_nothing_after_its_end_is_remembered(
     for seed in range(4):
         options = dict(length=40, seed=seed, top_p=1.0, beams=beams)
         generate.generate(
-            experiment, 'who', options, chat=True, save_state=str(tmp_path / 's'), out=io.StringIO()
+            experiment,
+            'who',
+            options,
+            template=template_of(experiment),
+            save_state=str(tmp_path / 's'),
+            out=io.StringIO(),
         )
     assert len(saved) == 4
     assert all(7 not in pending[0, :-1].tolist() for pending in saved)

@@ -13,6 +13,7 @@ from longmem_jax.commands import evaluate
 from longmem_jax.commands.start_from import first_parameters, newest_parameters
 from longmem_jax.commands.train import train
 from longmem_jax.config import checks
+from longmem_jax.config.sections import add
 from longmem_jax.errors import UsageError
 from longmem_jax.hosts import hosts
 from tests.commands.train_test import experiment, training_lines
@@ -198,13 +199,15 @@ def test_bad_arguments(tmp_path, argument, message):
         ('data.task.name', 'BoolQA', "did you mean 'BoolQ'"),
         ('data.task.max_length', 12, 'config.train.segment_length = 16: must be 12'),
         ('model.num_positions', 12, 'texts of 16 tokens, and there are'),
-        ('retrieval.kind', 'cache', "must be 'none' for classifiers"),
+        ('retrieval.kind', 'cache', "must be 'none' for models of the kind 'classifier'"),
         ('evaluate.context', 4, 'only texts are read in overlapping windows'),
     ],
 )
 def test_faults(folder, data, path, value, message):
     config = config_of(folder, data)
     section, _, name = path.rpartition('.')
+    if section == 'retrieval':
+        add(config, section)
     config[section][name] = value
     faults = checks.find_faults(config, 1)
     assert any(message in fault for fault in faults), faults

@@ -110,7 +110,7 @@ def test_lm_eval_scores_a_host_that_was_not_trained(host, texts, tmp_path, monke
     pytest.importorskip('lm_eval')  # the extra [eval]
     monkeypatch.setenv('HF_HUB_OFFLINE', '1')
     monkeypatch.setattr('datasets.config.HF_DATASETS_CACHE', tmp_path)
-    monkeypatch.chdir(TASKS.parents[2])  # the tasks name their data from the root
+    monkeypatch.chdir(TASKS.parents[3])  # the tasks name their data from the root
     run, name = experiment(config_of(host, texts, 'memory=none'), tmp_path / 'run'), 'longmem_words'
     results = evaluate_tasks(run, [f'{name}_rolling'], include_path=str(TASKS), local=True)
     # A model that has learned nothing: uniform over its entries, or nearly.

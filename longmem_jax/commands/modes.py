@@ -1,0 +1,184 @@
+"""The modes of the command: those of the core, those that subjects bring, and which one is meant.
+
+What a choice needs is imported when there is one: `--help` asks for the options alone.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from longmem_jax.errors import UsageError
+from longmem_jax.registry import SUBJECTS
+from longmem_jax.subject import Flag, Mode
+
+FLAGS = {
+    flag.name: flag
+    for flag in (
+        Flag('profile', False, 'Trace a few training steps to WORKDIR/profile.', bool),
+        Flag(
+            'prompt',
+            '',
+            'generate, score, inspect: the text to continue, to score, or to show; @FILE reads a file.',
+        ),
+        Flag(
+            'prompts', '', 'generate, score: JSON lines with a field "text", each read by itself.'
+        ),
+        Flag(
+            'output',
+            '',
+            'score, generate with --prompts: the file to write; .jsonl = JSON lines; inspect: the page.',
+        ),
+        Flag('length', None, 'generate: tokens to generate.', int, 0),
+        Flag(
+            'temperature',
+            None,
+            'generate: 0 = always the most likely token; play: 0, or 1 to draw actions.',
+            float,
+            0.0,
+        ),
+        Flag('top_k', None, 'generate: sample from the k most likely tokens; 0 = all.', int, 0),
+        Flag(
+            'top_p', None, 'generate: sample from the nucleus of this probability.', float, 0.0, 1.0
+        ),
+        Flag('beams', None, 'generate: search the most likely text with N beams.', int, 0),
+        Flag('seed', None, 'generate, play: random seed.', int),
+        Flag('save_state', '', 'generate, evaluate: save the memory to this file.'),
+        Flag(
+            'load_state',
+            '',
+            'generate, score, inspect, evaluate: start from the memory in this file.',
+        ),
+        Flag(
+            'split',
+            '',
+            'train, validation or test; the default is test for evaluate and floors, train for '
+            'build_datastore, all three for tokenize.',
+        ),
+    )
+}
+TEXTS = ('prompt', 'prompts', 'output', 'save_state', 'load_state')
+DRAWN = ('length', 'temperature', 'top_k', 'top_p', 'beams', 'seed')
+# 'compile' and 'list' are not here: they need neither data nor a workdir.
+OWN = (
+    Mode(
+        'train',
+        'longmem_jax.commands.train:train',
+        ('profile',),
+        reads=('texts', 'pairs', 'classes'),
+        trained=False,
+        writes=True,
+    ),
+    Mode(
+        'evaluate',
+        'longmem_jax.commands.evaluate:evaluate',
+        ('split', 'save_state', 'load_state'),
+        documents=True,
+    ),
+    Mode(
+        'evaluate',
+        'longmem_jax.commands.evaluate:evaluate',
+        ('split',),
+        reads=('classes',),
+        writes=True,
+        documents=True,
+    ),
+    Mode(
+        'evaluate',
+        'longmem_jax.commands.translate:evaluate',
+        ('split',),
+        reads=('pairs',),
+        writes=True,
+        documents=True,
+    ),
+    Mode('generate', 'longmem_jax.commands.generate:from_flags', (*TEXTS, *DRAWN)),
+    Mode(
+        'generate',
+        'longmem_jax.commands.translate:from_flags',
+        ('prompt', 'prompts'),
+        reads=('pairs',),
+    ),
+    Mode('score', 'longmem_jax.commands.score:from_flags', TEXTS),
+    Mode(
+        'floors',
+        'longmem_jax.commands.floors:measure',
+        ('split',),
+        trained=False,
+        writes=True,
+        documents=True,
+    ),
+    Mode(
+        'tokenize',
+        'longmem_jax.commands.tokenize_documents:tokenize',
+        ('split',),
+        trained=False,
+        documents=True,
+    ),
+)
+
+
+def modes() -> tuple[Mode, ...]:
+    """All modes, those of the core first."""
+    return (*OWN, *(mode for subject in SUBJECTS.values() for mode in subject.modes))
+
+
+def flags_of(mode: Mode) -> dict[str, Flag]:
+    """The options of a mode by name."""
+    found = [FLAGS[flag] if isinstance(flag, str) else flag for flag in mode.flags]
+    return {flag.name: flag for flag in found}
+
+
+def all_flags() -> dict[str, Flag]:
+    """The options of all modes by name."""
+    return FLAGS | {name: flag for mode in modes() for name, flag in flags_of(mode).items()}
+
+
+def is_meant(mode: Mode, config: Any, given: Mapping[str, Any]) -> bool:
+    """Whether a mode is for a config and the options of a command line."""
+    from longmem_jax.config import sections
+    from longmem_jax.models.kinds import KINDS
+
+    if mode.option:
+        return mode.option in given
+    if mode.section:
+        return sections.in_use(config, mode.section)
+    return KINDS[config.model.kind].reads in mode.reads
+
+
+def choose(name: str, config: Any, given: Mapping[str, Any]) -> Mode:
+    """The mode of a name for a config; gives the config the section that the mode needs.
+
+    Args:
+      name: of `--mode=`.
+      config: the whole configuration.
+      given: the options that the command line gives, by name.
+
+    Raises:
+      UsageError: it is for other models, or takes other options.
+    """
+    from longmem_jax.config import sections
+    from longmem_jax.models.kinds import KINDS
+
+    kind = config.model.kind
+    named = [mode for mode in modes() if mode.name == name]
+    # The most special one first; `sorted` keeps the order of equal ones.
+    found = sorted(
+        (mode for mode in named if is_meant(mode, config, given)),
+        key=lambda mode: (not mode.option, not mode.section),
+    )
+    if not found:
+        reads = {each for mode in named if not mode.section for each in mode.reads}
+        fitting = [each for each, known in KINDS.items() if known.reads in reads]
+        others = ', '.join(fitting) or ' or '.join(
+            f'configs with config.{m.section}' for m in named
+        )
+        raise UsageError(f'--mode={name}: not for models of the kind {kind!r}; it is for {others}.')
+    mode = found[0]
+    if mode.adds:
+        sections.add(config, mode.adds)
+    taken = flags_of(mode)
+    if others := [f'--{each}' for each in given if each not in taken]:
+        allowed = ', '.join(f'--{each}' for each in taken) or 'none'
+        raise UsageError(
+            f'{", ".join(others)}: not for --mode={name} of a model of the kind {kind!r}, whose options '
+            f'are {allowed}.'
+        )
+    return mode

@@ -1,0 +1,119 @@
+"""The command: `python -m longmem_jax.main --config=configs/quickstart.py --workdir=DIR --mode=train`.
+
+`commands.modes` names the function of every mode, which a notebook can call as well.
+"""
+
+import gc
+from typing import Any
+
+from absl import flags
+
+from longmem_jax import stopping
+from longmem_jax.commands import entry, modes
+from longmem_jax.errors import UsageError
+from longmem_jax.registry import load, require_installed
+from longmem_jax.subject import Flag, Mode
+
+_CONFIG = entry.define_config()
+_WORKDIR = flags.DEFINE_string('workdir', '', 'Folder of the run: checkpoints, events, results.')
+_TOPOLOGY = flags.DEFINE_string('topology', '', 'compile: a TPU slice such as v5e:4x4.')
+_DISTRIBUTED = flags.DEFINE_bool(
+    'distributed', False, 'Join the other processes (TPU pods, clusters).'
+)
+_COORDINATOR = flags.DEFINE_string(
+    'coordinator', '', 'host:port of process 0, if JAX cannot find it.'
+)
+_NUM_PROCESSES = flags.DEFINE_integer('num_processes', -1, 'Number of processes of the run.')
+_PROCESS_ID = flags.DEFINE_integer('process_id', -1, 'Number of this process.')
+
+
+def _define(flag: Flag) -> None:
+    """Defines the absl flag of an option."""
+    limits: dict[str, Any] = {'lower_bound': flag.least, 'upper_bound': flag.most}
+    if flag.type is bool:
+        flags.DEFINE_bool(flag.name, flag.default, flag.help)
+    elif flag.type is int:
+        flags.DEFINE_integer(flag.name, flag.default, flag.help, **limits)
+    elif flag.type is float:
+        flags.DEFINE_float(flag.name, flag.default, flag.help, **limits)
+    else:
+        flags.DEFINE_string(flag.name, flag.default, flag.help)
+
+
+def _define_modes() -> None:
+    """Defines `--mode` and the options of all modes."""
+    require_installed()
+    names = list(dict.fromkeys(mode.name for mode in modes.modes()))
+    flags.DEFINE_enum('mode', 'train', [*names, 'compile', 'list'], 'What to do.')
+    for flag in modes.all_flags().values():
+        _define(flag)
+
+
+def _given() -> dict[str, Any]:
+    """The options of modes that the command line gives, by name."""
+    values = {name: (flags.FLAGS[name].value, flag) for name, flag in modes.all_flags().items()}
+    return {name: value for name, (value, flag) in values.items() if value != flag.default}
+
+
+def _run() -> None:
+    config, name = _CONFIG.value, flags.FLAGS.mode
+    if name == 'list':
+        from longmem_jax.commands import listing
+
+        listing.show(config)
+        return
+    if config is None:
+        where = f'{_WORKDIR.value}: no config.json of a run is there. ' if _WORKDIR.value else ''
+        raise UsageError(
+            f'{where}{entry.MISSING}. --help lists all flags, --mode=list all configs.'
+        )
+    if name == 'compile':
+        gc.enable()
+        from longmem_jax.commands import compile
+
+        stopping.listen(command=True)
+        compile.compile_for(config, _TOPOLOGY.value)
+        return
+    _run_mode(config, name)
+
+
+def _run_mode(config: Any, name: str) -> None:
+    """Calls the function of a mode with what the command line gives."""
+    gc.enable()
+    import jax
+
+    from longmem_jax.commands.start_from import of_host
+    from longmem_jax.config import checks
+    from longmem_jax.data.oddities import oddities
+    from longmem_jax.devices import processes, sharding
+    from longmem_jax.experiment import Experiment
+    from longmem_jax.workdir import prepare_workdir
+
+    stopping.listen(command=True)  # what takes long to import is there
+    numbered = max(_NUM_PROCESSES.value, _PROCESS_ID.value) >= 0
+    if _DISTRIBUTED.value or _COORDINATOR.value or numbered:
+        processes.start(_COORDINATOR.value, _NUM_PROCESSES.value, _PROCESS_ID.value)
+    checks.require_runnable(config, jax.device_count())
+    given = _given()
+    mode = modes.choose(name, config, given)
+    facts = {'config': config.to_dict(), '--mode': name, '--workdir': _WORKDIR.value}
+    processes.require_same(facts | processes.installed())
+    trained = mode.trained and not of_host(config)
+    workdir = prepare_workdir(_WORKDIR.value, trained=trained, writes=_writes(mode, config))
+    processes.require_shared(workdir)
+    if mode.documents and jax.process_index() == 0:  # training says it where it says all
+        for text in oddities(config.data):
+            print(f'Warning: {text}.')
+    experiment = Experiment(config, workdir, sharding.make_mesh(config.mesh.to_dict()))
+    load(mode.function)(experiment, **given)
+
+
+def _writes(mode: Mode, config: Any) -> bool:
+    """Whether a mode puts files into the workdir; the others read a run that may be read-only, and
+    write where an option says."""
+    return mode.writes or mode.name == 'evaluate' and config.data.source == 'recall'
+
+
+def main() -> None:
+    """Calls what the command line names, and ends the process."""
+    entry.run(_run, define=_define_modes)

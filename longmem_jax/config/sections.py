@@ -1,0 +1,46 @@
+"""Sections that subjects bring: a config has those that it uses, and gets another where one is named."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ml_collections import config_dict
+
+from longmem_jax.registry import SUBJECTS, load
+from longmem_jax.subject import Section
+
+
+def sections() -> dict[str, Section]:
+    """All sections that subjects bring, by name."""
+    return {
+        name: section for subject in SUBJECTS.values() for name, section in subject.sections.items()
+    }
+
+
+def add(config: Any, name: str) -> None:
+    """Adds the section `config.NAME` with neutral values, if `config` does not have it."""
+    if name in config:
+        return
+    section = sections()[name]
+    with config.unlocked():
+        load(section.make)(config)
+        for field, *others in section.follows:
+            config[name][field] = followed(config, *others)
+
+
+def in_use(config: Any, name: str) -> bool:
+    """Whether `config` has a section that is switched on."""
+    return name in config and config[name][sections()[name].switch] != 'none'
+
+
+def followed(config: Any, other: str, source: str, instead: int = 0) -> config_dict.FieldReference:
+    """A reference to a whole number of a section that is at least 0; to `instead` where it is 0."""
+    field = config[other].get_oneway_ref(source)
+    # Of references there is only arithmetic: the quotient is -1 for 0, else 0.
+    return field - (field - 1) // 2**62 * instead if instead else field
+
+
+def follows(config: Any) -> Iterator[tuple[str, str, str, str]]:
+    """(section, field, other section, its field) of all `Section.follows` in `config`."""
+    for name, section in sections().items():
+        if name in config:
+            yield from ((name, *line) for line in section.follows)

@@ -1,0 +1,62 @@
+"""Where documents come from: the values of `config.data.source` that are not generated tasks."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from longmem_jax.data import hubs
+from longmem_jax.data.documents import Source
+from longmem_jax.data.folders import Folders
+from longmem_jax.data.parallel import PairCorpus, PairTexts, load_pairs
+from longmem_jax.data.stdlib import StandardLibrary
+from longmem_jax.data.text_files import TextFiles
+from longmem_jax.registry import Registry
+
+
+class DataSource(NamedTuple):
+    """A source of documents.
+
+    Attributes:
+      texts: (`config.data`, split) to the documents as texts, also to learn a vocabulary from.
+      corpus: (`config.data`, split, tokenizer) to the tokenized documents, for a source whose documents
+        are more than their text. None = the texts are tokenized; they may be cut into pieces, and be
+        tokenized before training.
+      check: `config.data.task` to its problems; None = it has no fields.
+      reads: what it is for, see `models.kinds.Kind.reads`.
+      sampled: whether a checkpoint keeps a digest of some of its tokenized documents.
+      scores: 'module:function' of its own scores: (experiment, parameters, split, progress) to results
+        by name, as JSON; '' = none.
+      require: 'module:function': raises `UsageError` for a config whose scores lack a package.
+    """
+
+    texts: Callable[[Any, str], Source]
+    corpus: Callable[[Any, str, Any], Any] | None = None
+    check: Callable[[Any], list[str]] | None = None
+    reads: str = 'texts'
+    sampled: bool = True
+    scores: str = ''
+    require: str = ''
+
+
+def _text(data: Any, split: str) -> Source:
+    fractions = tuple(data.fractions)
+    if data.documents == 'folder':
+        return Folders(data.path, split, tuple(data.endings), fractions)
+    return TextFiles(data.path, split, data.documents, fractions, data.text_field)
+
+
+SOURCES = Registry(
+    'config.data.source',
+    DataSource,
+    {
+        'stdlib': DataSource(lambda data, split: StandardLibrary(split)),
+        'text': DataSource(_text),
+        'tfds': DataSource(lambda data, split: hubs.tfds_source(data.name, split)),
+        'huggingface': DataSource(lambda data, split: hubs.huggingface_source(data.name, split)),
+        'parallel': DataSource(
+            lambda data, split: PairTexts(load_pairs(data, split)), PairCorpus, reads='pairs'
+        ),
+        'passkey': 'longmem_jax.data.sets.passkey:SOURCE',
+    },
+    kind='source',
+    brought='sources',
+)

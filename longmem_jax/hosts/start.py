@@ -1,0 +1,49 @@
+"""`config.train.start_from` = a Hugging Face model: its folder, or its name on the hub."""
+
+from collections.abc import Callable
+from typing import Any
+
+from longmem_jax.commands.start_from import Start, require_same_files
+from longmem_jax.errors import UsageError
+from longmem_jax.experiment import Experiment
+from longmem_jax.hosts import hosts
+from longmem_jax.hosts.model_fields import differences
+from longmem_jax.memory.registry import used
+from longmem_jax.models.kinds import KINDS
+
+# Fields in which a model may differ from the host that it begins with: what a memory needs.
+OF_MEMORY = frozenset(
+    (
+        'attention', 'feed_forward', 'beside', 'around', 'position', 'num_positions',
+        'positions_restart', 'token_shift',
+    )
+)  # fmt: skip
+
+
+def parameters(experiment: Experiment, source: str, say: Callable[[str], None]) -> Any:
+    """The parameters of a Hugging Face model.
+
+    Raises:
+      UsageError: no such model, or `config.model` computes something else.
+    """
+    host, model = hosts.find(source), experiment.config.model
+    replaced = {*host.plain.attention, *host.plain.feed_forward} - {*model.feed_forward}
+    added = {*used(model)} - {*host.plain.feed_forward}
+    beyond = KINDS[model.kind].beyond_host
+    differing = differences(host.plain, model, skip=OF_MEMORY | replaced | added | beyond)
+    if differing:
+        raise UsageError(
+            f'config.train.start_from = {source}: config.model is another model:\n  '
+            + '\n  '.join(differing)
+        )
+    require_same_files(source, host.folder, '*.safetensors')
+    # What is new is said by `graft`: the host by itself lacks nothing.
+    return hosts.load(
+        host,
+        hosts.make(host.model, 1),
+        experiment.mesh,
+        report=lambda line: say(line.replace('; new: nothing', '')),
+    )
+
+
+START = Start(hosts.is_name, parameters)

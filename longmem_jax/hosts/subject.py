@@ -1,0 +1,48 @@
+"""What pretrained models bring; see `subject.Subject`."""
+
+from longmem_jax.subject import Flag, Mode, Subject
+
+CHAT = Flag(
+    'chat',
+    False,
+    'generate: the prompt is what a user says; answer by the chat template.',
+    bool,
+)
+FOLDER = Flag('folder', '', 'export: the Hugging Face folder to write.')
+SUBJECT = Subject(
+    about='pretrained decoders and encoders, with a memory, and how they are scored',
+    modes=(
+        Mode(
+            'generate',
+            'longmem_jax.hosts.commands.chat:from_flags',
+            (
+                'prompt',
+                'prompts',
+                'output',
+                'save_state',
+                'load_state',
+                'length',
+                'temperature',
+                'top_k',
+                'top_p',
+                'beams',
+                'seed',
+                CHAT,
+            ),  # fmt: skip
+            option='chat',
+        ),
+        Mode('export', 'longmem_jax.hosts.commands.export:export', (FOLDER,)),
+    ),
+    kinds={
+        'classifier': 'longmem_jax.hosts.classifier:KIND',
+        'text_encoder': 'longmem_jax.hosts.text_encoder:KIND',
+    },
+    sources={
+        'cmu_dog': 'longmem_jax.hosts.data.cmu_dog:SOURCE',
+        'superglue': 'longmem_jax.hosts.data.superglue:SOURCE',
+        'superglue_pairs': 'longmem_jax.hosts.data.superglue_pairs:SOURCE',
+    },
+    checks=('longmem_jax.hosts.data.class_sets:check',),
+    starts='longmem_jax.hosts.start:START',
+    commands=('longmem_jax.hosts.commands.blimp', 'longmem_jax.hosts.commands.lm_eval'),
+)

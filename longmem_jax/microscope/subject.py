@@ -1,0 +1,15 @@
+"""What the microscope brings; see `subject.Subject`."""
+
+from longmem_jax.subject import Flag, Mode, Subject
+
+READS = Flag('reads', 2000, 'inspect: the last tokens for which what they read is kept.', int, 0)
+SUBJECT = Subject(
+    about='a page that shows what a memory did for a text',
+    modes=(
+        Mode(
+            'inspect',
+            'longmem_jax.microscope.inspect:from_flags',
+            ('prompt', 'prompts', 'output', 'save_state', 'load_state', READS),
+        ),
+    ),
+)

@@ -1,0 +1,268 @@
+"""Names and what they stand for, each loaded when it is first used.
+
+A name comes from this library, from `register`, or from an installed package, which lists it in its
+metadata as an entry point of one of the `GROUPS`. Our own subjects come in by these entry points too.
+"""
+
+import functools
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from longmem_jax.errors import UsageError, say, unknown
+from longmem_jax.subject import Subject
+
+OWN = 'longmem-jax'  # the distribution of this library
+# What `register` and packages may add, with the group of its entry points.
+GROUPS = {
+    'memory': 'longmem_jax.memories',
+    'task': 'longmem_jax.tasks',
+    'source': 'longmem_jax.sources',
+    'environment': 'longmem_jax.environments',
+    'method': 'longmem_jax.methods',
+    'subject': 'longmem_jax.subjects',
+}
+PREFIX = 'longmem_jax.'
+_registered: dict[str, dict[str, Any]] = {kind: {} for kind in GROUPS}
+_said: set[str] = set()  # lines about faulty packages that were printed
+
+
+def register(kind: str, name: str, value: Any) -> None:
+    """Adds a name for this process; a package does it for all by an entry point.
+
+    Args:
+      kind: one of `GROUPS`: a 'memory' is a `contract.Entry`; a 'task' a
+        `data.tasks.registry.Task`; a 'source' a `data.sources.DataSource`; an 'environment' an
+        `agents.environments.registry.Entry`; a 'method' a `lifelong.learner.Method`; a 'subject' a
+        `subject.Subject`.
+      name: what configs and the command call it.
+      value: the object, or 'module:object', which is imported when it is first used.
+
+    Raises:
+      UsageError: an unknown kind, a name that is no identifier, or one that is taken.
+    """
+    if kind not in GROUPS:
+        raise UsageError(unknown('kind', kind, GROUPS))
+    if not name.isidentifier():
+        raise UsageError(f'name = {name!r}: must be letters, digits and _, such as gated_delta')
+    known = _registered[kind].get(name)
+    if known is not None and known != value:
+        raise UsageError(f'{kind} {name!r}: is registered already; choose another name')
+    _registered[kind][name] = value
+    _names.cache_clear()
+
+
+def unregister(kind: str, name: str) -> None:
+    """Takes a name away that `register` has added."""
+    del _registered[kind][name]
+    _names.cache_clear()
+
+
+def load(target: str) -> Any:
+    """The object that 'module:object' names."""
+    module, _, name = target.partition(':')
+    return functools.reduce(getattr, name.split('.'), importlib.import_module(module))
+
+
+@functools.cache
+def _entry_points() -> dict[str, tuple[importlib.metadata.EntryPoint, ...]]:
+    """Entry points of all installed packages by group; those of this library first."""
+    found: dict[str, dict[str, importlib.metadata.EntryPoint]] = {}
+    for package in importlib.metadata.distributions():
+        if f'[{PREFIX}' not in (package.read_text('entry_points.txt') or ''):
+            continue
+        for point in package.entry_points:
+            if point.group.startswith(PREFIX):
+                # The same package may be found twice, in the checkout and where it is installed.
+                found.setdefault(point.group, {}).setdefault(
+                    f'{distribution(point)} {point.name}', point
+                )
+    return {
+        group: tuple(sorted(points.values(), key=lambda p: distribution(p) != OWN))
+        for group, points in found.items()
+    }
+
+
+def distribution(point: importlib.metadata.EntryPoint) -> str:
+    """The package that an entry point is of."""
+    return point.dist.name.replace('_', '-') if point.dist else ''
+
+
+def require_installed() -> None:
+    """Raises `UsageError` if the metadata of this library lacks its entry points."""
+    points = _entry_points().get(GROUPS['subject'], ())
+    if not any(distribution(point) == OWN for point in points):
+        raise UsageError(
+            'longmem_jax: its installed metadata names no subjects, so it is of an earlier version; run '
+            'pip install -e . in the checkout again.'
+        )
+
+
+def foreign() -> dict[str, str]:
+    """Names of other packages, each with package and version; those of `register` with ''."""
+    found = {(kind, name): '' for kind, names in _registered.items() for name in names}
+    for kind, group in GROUPS.items():
+        for point in _entry_points().get(group, ()):
+            if distribution(point) != OWN:
+                found[kind, point.name] = f'{distribution(point)} {point.dist.version}'
+    brought = {}
+    for (kind, name), package in found.items():
+        if kind == 'subject' and (subject := dict(SUBJECTS.items()).get(name)) is not None:
+            brought |= dict.fromkeys((*subject.sections, *subject.kinds, *subject.sources), package)
+    return {name: package for (_, name), package in found.items()} | brought
+
+
+class Registry(Mapping[str, Any]):
+    """A mapping from names to objects of one kind.
+
+    An entry point that cannot be loaded raises `UsageError` where its name is asked for; `values` and
+    `items` leave it out and say so once, so that a faulty package stops only those who use it.
+    """
+
+    def __init__(
+        self,
+        word: str,
+        of: type,
+        own: Mapping[str, Any],
+        kind: str = '',
+        brought: str = '',
+    ):
+        """Loads nothing.
+
+        Args:
+          word: what the names are, for messages, such as 'memory' or `config.data.source`.
+          of: type of the objects.
+          own: name to object, or to 'module:object'.
+          kind: one of `GROUPS`; '' = packages add nothing here.
+          brought: the field of `subject.Subject` by which subjects add names; '' = none.
+        """
+        self._word, self._of, self._own = word, of, dict(own)
+        self._kind, self._brought = kind, brought
+        self._loaded: dict[str, tuple[Any, Any]] = {}
+
+    # Two registries are the same if they are one object; a `Mapping` would load all to compare them.
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+    def _targets(self) -> dict[str, Any]:
+        """Every name, with its object, 'module:object' or entry point."""
+        return _names(self)
+
+    def __getitem__(self, name: str) -> Any:
+        targets = self._targets()
+        if name not in targets:
+            raise UsageError(unknown(self._word, name, sorted(targets)))
+        target, (loaded, value) = targets[name], self._loaded.get(name, (None, None))
+        if loaded is not target:
+            value = self._checked(name, self._load(name, target))
+            self._loaded[name] = target, value
+        return value
+
+    def _checked(self, name: str, value: Any) -> Any:
+        """`value`; raises `UsageError` unless it is an object of this kind with that name."""
+        if not isinstance(value, self._of):
+            raise UsageError(
+                f'{self._word} {name!r}: must be of the type {self._of.__module__}.'
+                f'{self._of.__qualname__}, not {type(value).__name__}'
+            )
+        if getattr(value, 'name', name) != name:
+            raise UsageError(f'{self._word} {name!r}: its name is {value.name!r}; use one name')
+        return value
+
+    def _load(self, name: str, target: Any) -> Any:
+        if isinstance(target, str):
+            return load(target)
+        if not isinstance(target, importlib.metadata.EntryPoint):
+            return target
+        try:
+            return target.load()
+        except Exception as error:
+            if distribution(target) == OWN:
+                raise
+            raise UsageError(
+                f'{self._word} {name!r}: the package {distribution(target)} cannot be loaded '
+                f'({target.value}: {type(error).__name__}: {error}); update or uninstall it'
+            ) from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._targets())
+
+    def __len__(self) -> int:
+        return len(self._targets())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._targets()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The object of a name, or `default` if there is no such name."""
+        return self[name] if name in self else default
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Names and objects; without those of faulty packages."""
+        found = []
+        for name in self:
+            try:
+                found.append((name, self[name]))
+            except UsageError as error:
+                _say_once(f'Left out: {error}.')
+        return found
+
+    def values(self) -> list[Any]:
+        """The objects; without those of faulty packages."""
+        return [value for _, value in self.items()]
+
+
+class Part(Registry):
+    """The objects of a registry that belong to one place."""
+
+    def __init__(self, whole: Registry, place: str):
+        """`place`: the field of that name that the objects have."""
+        super().__init__(f'{place} layer', whole._of, {})
+        self._whole, self._place = whole, place
+
+    def _targets(self) -> dict[str, Any]:
+        return {name: value for name, value in self._whole.items() if value.place == self._place}
+
+
+@functools.cache
+def _names(registry: Registry) -> dict[str, Any]:
+    """The names of a registry: its own, of subjects, of `register`, of packages; the first counts."""
+    found = dict(registry._own)
+    if registry._brought:
+        for subject in SUBJECTS.values():
+            found = found | {
+                k: v for k, v in dict(getattr(subject, registry._brought)).items() if k not in found
+            }
+    added = list(_registered[registry._kind].items()) if registry._kind else []
+    points = _entry_points().get(GROUPS[registry._kind], ()) if registry._kind else ()
+    for name, target in [*added, *((point.name, point) for point in points)]:
+        if name in found:
+            owner = (
+                distribution(target) if isinstance(target, importlib.metadata.EntryPoint) else ''
+            )
+            _say_once(
+                f'Left out: {registry._word} {name!r} of {owner or "register"}, as there is one of that '
+                'name.'
+            )
+            continue
+        found[name] = target
+    return found
+
+
+def _say_once(line: str) -> None:
+    if line not in _said:
+        _said.add(line)
+        say(line, sys.stderr)
+
+
+SUBJECTS = Registry('subject', Subject, {}, 'subject')
+
+
+def brought(field: str) -> Iterator[Any]:
+    """What every subject has in a field, one after another; 'module:object' is loaded."""
+    for subject in SUBJECTS.values():
+        values = getattr(subject, field)
+        for value in (values,) if isinstance(values, str) else values:
+            if value:
+                yield load(value) if isinstance(value, str) else value

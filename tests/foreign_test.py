@@ -1,0 +1,184 @@
+"""A package of somebody else: its memory and its task are used as ours are, without a change here."""
+
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import longmem_jax
+from longmem_jax import registry
+from longmem_jax.config.base import base
+from longmem_jax.config.saved import restored
+from longmem_jax.data.tasks.registry import TASKS
+from longmem_jax.errors import UsageError
+from tests import forks
+from tests.processes import environment
+from tests.wheel_test import BUILD
+
+SOURCE = Path(__file__).parent / 'foreign'
+THEIRS = '--config=quickstart:tiny,memory=theirs'
+TASK = (
+    '--config.data.source=echo', "--config.data.task={'gap': 40}", '--config.train.num_steps=2',
+)  # fmt: skip
+BROKEN = """
+[longmem_jax.memories]
+broken = longmem_broken:ENTRY
+[longmem_jax.subjects]
+broken = longmem_broken:SUBJECT
+"""
+
+
+@pytest.fixture(scope='module')
+def installed(tmp_path_factory):
+    """A folder in which the package is installed, and another one that cannot be imported."""
+    source, site = (tmp_path_factory.mktemp(name) for name in ('source', 'site'))
+    shutil.copytree(SOURCE, source, dirs_exist_ok=True)
+    subprocess.run([sys.executable, '-c', BUILD], cwd=source, check=True, capture_output=True)
+    with zipfile.ZipFile(next(source.glob('*.whl'))) as archive:
+        archive.extractall(site)
+    about = site / 'longmem_broken-7.0.dist-info'
+    about.mkdir()
+    (about / 'METADATA').write_text('Metadata-Version: 2.1\nName: longmem-broken\nVersion: 7.0\n')
+    (about / 'entry_points.txt').write_text(BROKEN)
+    (site / 'longmem_broken.py').write_text("raise RuntimeError('of an older jax')\n")
+    return site
+
+
+@pytest.fixture(scope='module')
+def start(installed):
+    """As `forks.start`, with the packages."""
+    with forks.commands(path=str(installed)) as made:
+        yield made
+
+
+def answered(start, *arguments, **options):
+    """What a command prints, after its end with a code."""
+    process = start(list(arguments), **options)
+    out, _ = process.communicate()
+    return process.returncode, out
+
+
+@pytest.fixture(scope='module')
+def run(start, tmp_path_factory):
+    """The folder of a run of their memory on their task, and what training printed."""
+    workdir = tmp_path_factory.mktemp('run')
+    code, out = answered(start, THEIRS, *TASK, f'--workdir={workdir}')
+    assert code == 0, out
+    return workdir, out
+
+
+def test_their_memory_learns_their_task(run):
+    workdir, out = run
+    assert 'memory theirs' in out and 'accuracy' in out
+    stored = json.loads((workdir / 'config.json').read_text())
+    assert stored['packages'] == dict.fromkeys(('echo', 'theirs'), 'longmem-theirs 0.1')
+
+
+def test_a_run_without_its_package_says_what_to_install(run):
+    stored = json.loads((run[0] / 'config.json').read_text())
+    with pytest.raises(UsageError, match="'echo'.*longmem-theirs 0.1: pip install longmem-theirs"):
+        restored(stored, 'config.json')
+    stored['packages'] = {'theirs': ''}
+    with pytest.raises(UsageError, match='register, which must be called first'):
+        restored(stored, 'config.json')
+    stored['packages'] = ['theirs']
+    with pytest.raises(UsageError, match='must be names with packages'):
+        restored(stored, 'config.json')
+
+
+def test_the_run_goes_on_from_its_folder(run, start):
+    code, out = answered(start, f'--workdir={run[0]}', '--mode=floors')
+    assert code == 0 and 'first' in out, out
+
+
+def test_a_broken_package_stops_only_those_who_use_it(start, tmp_path):
+    """One line names it, whatever it adds."""
+    code, out = answered(start, '--mode=list')
+    lines = [line for line in out.splitlines() if 'longmem-broken' in line]
+    assert code == 0 and 'theirs: ' in out and lines and len({*lines}) == len(lines), lines
+    assert all('RuntimeError: of an older jax); update or uninstall it' in line for line in lines)
+    given = ('--config=quickstart:tiny', "--config.model.attention=('broken', 'broken')")
+    code, out = answered(start, *given, f'--workdir={tmp_path}')
+    assert code == 2 and "memory 'broken': the package longmem-broken cannot be loaded" in out
+
+
+def test_without_metadata_the_command_says_to_install():
+    program = (
+        'import importlib.metadata as m; m.distributions = lambda: []; '
+        'from longmem_jax.main import main; main()'
+    )
+    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
+    assert ended.returncode == 2 and 'pip install -e .' in ended.stderr, ended.stderr
+
+
+def test_a_section_that_nobody_brings_is_named():
+    content = base().to_dict() | {'theirs': dict(kind='none')}
+    with pytest.raises(UsageError, match="no section 'theirs'.*package"):
+        restored(json.loads(json.dumps(content)), 'config.json')
+
+
+@pytest.mark.slow
+def test_their_memory_in_a_decoder_and_on_a_page(start, tmp_path):
+    config = '--config=host:tiny,memory=theirs'
+    steps = ('--config.train.num_steps=2', '--config.evaluate.max_test_segments=2')
+    code, out = answered(start, config, *steps, f'--workdir={tmp_path / "run"}')
+    assert code == 0 and 'theirs' in out, out
+    page = tmp_path / 'page.html'
+    options = ('--mode=inspect', '--prompt=def f(x): return x', f'--output={page}')
+    code, out = answered(start, f'--workdir={tmp_path / "run"}', *options)
+    assert code == 0, out
+    assert 'theirs' in page.read_text()
+
+
+@pytest.mark.slow
+def test_their_memory_keeps_the_promises_of_the_suite(installed):
+    program = (
+        'from longmem_jax.testing import conformance; cases = conformance.cases("theirs"); '
+        'assert len(cases) > 10; [conformance.check(*case) for case in cases]'
+    )
+    variables = environment() | {'PYTHONPATH': str(installed)}
+    command = [sys.executable, '-c', program]
+    ended = subprocess.run(command, capture_output=True, text=True, env=variables)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_name_is_registered_once_and_unknown_ones_are_suggested(monkeypatch):
+    monkeypatch.setattr(registry, '_registered', {kind: {} for kind in registry.GROUPS})
+    longmem_jax.register('task', 'echo', 'tests.foreign.longmem_theirs:TASK')
+    try:
+        assert TASKS['echo'].rules and 'echo' in TASKS and registry.foreign()['echo'] == ''
+        with pytest.raises(UsageError, match="task = 'ecko': did you mean 'echo'"):
+            TASKS['ecko']
+        for given, message in (
+            (('task', 'echo', 'another:TASK'), 'is registered already'),
+            (('tusk', 'echo', None), "did you mean 'task'"),
+            (('task', 'e-cho', None), 'must be letters'),
+        ):
+            with pytest.raises(UsageError, match=message):
+                longmem_jax.register(*given)
+        longmem_jax.register('task', 'wrong', 'tests.foreign.longmem_theirs:ENTRY')
+        with pytest.raises(
+            UsageError, match='must be of the type longmem_jax.data.tasks.registry.Task'
+        ):
+            TASKS['wrong']
+    finally:
+        registry._names.cache_clear()
+
+
+def test_import_sets_nothing():
+    """No thread, no handler, no library: what a command needs is set by `main`."""
+    program = (
+        'import signal, sys, threading; before = {*sys.modules}, signal.getsignal(signal.SIGTERM); '
+        'sys.argv = ["longmem"]; import longmem_jax; '
+        'new = {m.partition(".")[0] for m in {*sys.modules} - before[0]} - sys.stdlib_module_names; '
+        'assert new == {"longmem_jax"} and threading.active_count() == 1, new; '
+        'assert signal.getsignal(signal.SIGTERM) == before[1]; '
+        'from longmem_jax.devices import allocator; assert not allocator._kept; '
+        'from longmem_jax.commands import switchboard; assert "jax" not in sys.modules'
+    )
+    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
