@@ -29,7 +29,7 @@ class Around(nn.Module):
     Attributes:
       settings: of the model, for segments without extra tokens.
       normalize: norm of what the last block returns; the identity if the model has none.
-      shared: what several such memories share, see `Entry.shared`, or None.
+      shared: what several such memories share, see `LayerType.shared`, or None.
       depth: number of blocks.
     """
 
@@ -48,7 +48,7 @@ class Around(nn.Module):
         return state
 
     def leading(self, opened: Opened) -> jax.Array | None:
-        """Extra tokens before the segment, [batch, n, d_model]; None = none. See `Entry.extra`."""
+        """Extra tokens before the segment, [batch, n, d_model]; None = none. See `LayerType.extra`."""
         return None
 
     def trailing(self, opened: Opened) -> jax.Array | None:
@@ -74,7 +74,7 @@ class Around(nn.Module):
 
     def between(self, block: int, x: jax.Array, opened: Opened, *, train: bool) -> jax.Array:
         """What is added between attention and feed-forward layer, from `x` after the norm of a pre-norm
-        model; only of memories with `Entry.between`."""
+        model; only of memories with `LayerType.between`."""
         raise NotImplementedError
 
     def after(self, block: int, written: jax.Array, opened: Opened) -> Opened:

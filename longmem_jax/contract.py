@@ -295,91 +295,107 @@ def fields_of(layer: type) -> list[dataclasses.Field]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
-    """One layer type of the registry.
+class LayerType:
+    """A layer's module, and what a model must know of it.
 
     Attributes:
-      name: its name in `config.model.attention`, `feed_forward` or `around`.
-      layer: its linen module, see `MemoryLayer`, or `around.Around`.
-      place: where it stands in a block, one of `PLACES`.
-      toy: fields that differ from the defaults in the small layer of the conformance suite.
-      variants: name to further changes of the toy, which the suite also runs.
-      recipes: NAME of `:memory=NAME` to `(scale) -> Recipe`.
+      module: linen module, see `MemoryLayer`, or `around.Around`.
       check: `(fields, config.model, segment_length) -> problems` of a sub-config; None = nothing to
         check.
-      check_training: like `check`: what would keep a layer of these fields from learning; None =
-        nothing to check. Not for evaluation, whose segments and fields may differ.
-      trained: fields that parameters are trained for though no shape depends on them, with advice:
-        evaluation must not override them.
-      warnings: name of one of its `Aux.metrics` to the warning in training when it is above 0.
-      reach: `(fields, segment_length) -> tokens` before a segment that a layer can read in it, at
-        most; None, or of these fields None = there is no such limit, or it is no attention.
+      shared: `fields -> module class` of parameters shared by all layers of this type, or None.
       losses: `fields -> names` of its `Aux.losses`, each with a weight in
         `config.train.loss_weights`.
-      shared: `fields -> module class` of parameters shared by all layers of this type, or None.
-      lengths: fields for the lengths of its memory, each with a word for tables of results.
+      reach: `(fields, segment_length) -> tokens` before a segment that a layer can read in it, at
+        most; None, or of these fields None = there is no such limit, or it is no attention.
+      bounded: names of parameters that the optimizer keeps in [0, 1].
+      nearest: field with the number of entries from which the `top_k` nearest are chosen; ties in
+        bfloat16 may change the choice. '' = there is no such choice.
+      fused: `fields -> problem`, what keeps a layer of these fields from `kernels = 'fused'`, '' =
+        nothing; None = it has no fused kernel.
+      context: `fields -> tokens` of the longest text all of which the layer sees, 0 = it has no longest;
+        of layers whose memory is a pretrained decoder's key-value cache. None = of all others.
+      cross: `(its sub-config, slots) -> module class` of cross-attention for encoder-decoders, a
+        function of `settings` and `normalize` with the methods of `attention.cross_attention`; None =
+        it has none.
       extra: `fields -> (leading, trailing)`, numbers of its extra tokens, if it stands around blocks.
       between: it stands around blocks and has a part between attention and feed-forward layer.
       inside: of one that stands around blocks: the attention layer that it is around outside of this
         library's models, and that one's fields that differ from the defaults.
+    """
+
+    module: type
+    check: Callable[[Any, Any, int], list[str]] | None = None
+    shared: Callable[[Any], Any] | None = None
+    losses: Callable[[Any], tuple[str, ...]] = lambda fields: ()
+    reach: Callable[[Any, int], int | None] | None = None
+    bounded: tuple[str, ...] = ()
+    nearest: str = ''
+    fused: Callable[[Any], str] | None = None
+    context: Callable[[Any], int] | None = None
+    cross: Callable[[dict[str, Any], int], Callable[..., Any]] | None = None
+    extra: Callable[[Any], tuple[int, int]] = lambda fields: (0, 0)
+    between: bool = False
+    inside: tuple[str, dict[str, Any]] = ('local', {})
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipes:
+    """With which settings a memory learns, and which of them must stay as they were in training.
+
+    Attributes:
+      by_name: NAME of `:memory=NAME` to `(scale) -> Recipe`.
+      check: like `LayerType.check`: what would keep a layer of these fields from learning; None =
+        nothing to check. Not for evaluation, whose segments and fields may differ.
+      trained: fields that parameters are trained for though no shape depends on them, with advice:
+        evaluation must not override them.
+      warnings: name of one of its `Aux.metrics` to the warning in training when it is above 0.
       growing: ends of paths of parameters that may have more rows than in the run it starts from.
       unshifted: fields with which it has no view of its own of the tokens just before, to compare it in
         a model that has one.
-      bounded: names of parameters that the optimizer keeps in [0, 1].
-      cross: `(its sub-config, slots) -> module class` of cross-attention for encoder-decoders, a
-        function of `settings` and `normalize` with the methods of `attention.cross_attention`; None =
-        it has none.
+    """
+
+    by_name: dict[str, Callable[[Scale], Recipe]] = dataclasses.field(default_factory=dict)
+    check: Callable[[Any, Any, int], list[str]] | None = None
+    trained: dict[str, str] = dataclasses.field(default_factory=dict)
+    warnings: dict[str, str] = dataclasses.field(default_factory=dict)
+    growing: tuple[str, ...] = ()
+    unshifted: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One layer type of the registry: its layer, its recipes, its graft, its view.
+
+    Attributes:
+      name: its name in `config.model.attention`, `feed_forward` or `around`.
+      layer: its module, and what a model must know of it.
+      place: where it stands in a block, one of `PLACES`.
+      recipe: with which settings it learns.
       graft: how it takes the place of a pretrained decoder's layer; None = it does not.
-      nearest: field with the number of entries from which the `top_k` nearest are chosen; ties in
-        bfloat16 may change the choice. '' = there is no such choice.
-      kept: `(layer, x, age) -> [batch, queries, n]` in [0, 1]: how much a query still has of each of n
-        earlier tokens, from the layer's inputs x [batch, n, d_model] and the tokens since then, age
-        [queries, n] (0 = the query itself); for pictures. None = all of those within `reach`.
-      fused: `fields -> fault`, what keeps a layer of these fields from `kernels = 'fused'`, '' =
-        nothing; None = it has no fused kernel.
-      context: `fields -> tokens` of the longest text all of which the layer sees, 0 = it has no longest;
-        of layers whose memory is a pretrained decoder's key-value cache. None = of all others.
-      view: what `--mode=inspect` shows of it; see `longmem_jax.views`.
+      view: what `--mode=inspect`, pictures and tables show of it.
+      toy: fields that differ from the defaults in the small layer of the conformance suite.
+      variants: name to further changes of the toy, which the suite also runs.
       same_as: name of a layer with the same code and other defaults, so that tests of one hold for
         both; '' = it has code of its own.
     """
 
     name: str
-    layer: type
-    toy: dict[str, Any]
+    layer: LayerType
     place: str = 'attention'
-    variants: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    recipes: dict[str, Callable[[Scale], Recipe]] = dataclasses.field(default_factory=dict)
-    check: Callable[[Any, Any, int], list[str]] | None = None
-    check_training: Callable[[Any, Any, int], list[str]] | None = None
-    trained: dict[str, str] = dataclasses.field(default_factory=dict)
-    warnings: dict[str, str] = dataclasses.field(default_factory=dict)
-    reach: Callable[[Any, int], int | None] | None = None
-    losses: Callable[[Any], tuple[str, ...]] = lambda fields: ()
-    shared: Callable[[Any], Any] | None = None
-    lengths: dict[str, str] = dataclasses.field(default_factory=dict)
-    extra: Callable[[Any], tuple[int, int]] = lambda fields: (0, 0)
-    between: bool = False
-    inside: tuple[str, dict[str, Any]] = ('local', {})
-    growing: tuple[str, ...] = ()
-    unshifted: dict[str, Any] = dataclasses.field(default_factory=dict)
-    bounded: tuple[str, ...] = ()
-    cross: Callable[[dict[str, Any], int], Callable[..., Any]] | None = None
+    recipe: Recipes = Recipes()
     graft: Graft | None = None
-    nearest: str = ''
-    kept: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
-    fused: Callable[[Any], str] | None = None
-    context: Callable[[Any], int] | None = None
     view: View = View()
+    toy: dict[str, Any] = dataclasses.field(default_factory=dict)
+    variants: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     same_as: str = ''
 
     def fields(self) -> dict[str, Any]:
         """Names and types of the fields of the sub-config."""
-        return {field.name: field.type for field in fields_of(self.layer)}
+        return {field.name: field.type for field in fields_of(self.layer.module)}
 
     def defaults(self) -> dict[str, Any]:
         """The sub-config with the paper's values."""
-        return {field.name: field.default for field in fields_of(self.layer)}
+        return {field.name: field.default for field in fields_of(self.layer.module)}
 
     def small(self, variant: str = '') -> dict[str, Any]:
         """The sub-config of the conformance suite, or of one of its variants."""

@@ -190,7 +190,7 @@ def _start(layer: Layer, batch_size: int) -> State:
 def defaults_of(entry: Entry) -> dict[str, Any]:
     """Fields of the memory with the paper's values."""
     own, *inside = (part.defaults() for part in parts_of(entry))
-    return own | (inside[0] | entry.inside[1] if inside else {})
+    return own | (inside[0] | entry.layer.inside[1] if inside else {})
 
 
 OF_AROUND = ('leading', 'trailing')  # settings that follow from what stands around
@@ -333,10 +333,11 @@ def named(entry: Entry) -> Callable[..., Layer]:
         for parameter in inspect.signature(make_layer).parameters.values()
         if parameter.kind is keyword and parameter.name not in defaults_of(entry)
     ]
-    make.__name__ = make.__qualname__ = entry.layer.__name__
-    make.__doc__ = f'{entry.layer.__doc__}\n\n    Returns a `Layer`; see `longmem_jax.make_layer`.'
+    module = entry.layer.module
+    make.__name__ = make.__qualname__ = module.__name__
+    make.__doc__ = f'{module.__doc__}\n\n    Returns a `Layer`; see `longmem_jax.make_layer`.'
     make.__signature__ = inspect.Signature(sizes + memory_fields)
     return make
 
 
-NAMED = {entry.layer.__name__: named(entry) for entry in LAYERS.values()}
+NAMED = {entry.layer.module.__name__: named(entry) for entry in LAYERS.values()}

@@ -103,11 +103,18 @@ class View:
       held: `(layer, state) -> name to Held`; nothing is held at the start of a document.
       read: `(seen) -> name to Read`.
       series: `(seen) -> Series`.
+      lengths: fields for the lengths of the memory, each with a word for tables of results.
+      kept: `(layer, x, age) -> [batch, queries, n]` in [0, 1]: how much a query still has of each of n
+        earlier tokens, from the layer's inputs x [batch, n, d_model] and the tokens since then, age
+        [queries, n] (0 = the query itself); for pictures. None = all of those within
+        `LayerType.reach`.
     """
 
     held: Callable[[Any, Any], dict[str, Held]] | None = None
     read: Callable[[Seen], dict[str, Read]] | None = None
     series: Callable[[Seen], Series] | None = None
+    lengths: dict[str, str] = dataclasses.field(default_factory=dict)
+    kept: Callable[[Any, jax.Array, jax.Array], jax.Array] | None = None
 
 
 def held_window(count: jax.Array, capacity: int, newer: jax.Array | int = 0) -> Held:

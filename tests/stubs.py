@@ -58,7 +58,7 @@ def types_of(entry: Any) -> dict[str, str]:
     found = {field.name: text_of(field.type) for field in dataclasses.fields(ModelSettings)}
     found |= {name: f'{found[name]} | None' for name in OPTIONAL}
     found |= dict(dtype='Any', name='str | None')
-    own = [field for part in parts_of(entry) for field in fields_of(part.layer)]
+    own = [field for part in parts_of(entry) for field in fields_of(part.layer.module)]
     return found | {field.name: text_of(field.type) for field in own}
 
 
@@ -79,7 +79,7 @@ def signature(name: str, entry: Any) -> str:
 
 def stubs() -> str:
     """The file."""
-    entries = {entry.layer.__name__: entry for entry in LAYERS.values()}
+    entries = {entry.layer.module.__name__: entry for entry in LAYERS.values()}
     parts = [signature(name, entries[name]) for name in sorted(entries)]
     return '\n'.join([HEAD, *parts])
 

@@ -78,26 +78,26 @@ def play(
 
 
 def keepers(model: Agent) -> list[Callable[[Any, jax.Array, jax.Array], jax.Array] | None]:
-    """`contract.Entry.kept` of every layer; None where nothing can be said of single steps."""
+    """`views.View.kept` of every layer; None where nothing can be said of single steps."""
     found = []
     for name in _called(model):
         entry, reach = LAYERS[name], None
-        if entry.reach is not None:
-            reach = entry.reach(model.config[name], model.segment_length)
+        if entry.layer.reach is not None:
+            reach = entry.layer.reach(model.config[name], model.segment_length)
         within = None if reach is None else functools.partial(_within, reach)
-        found.append(entry.kept or within)
+        found.append(entry.view.kept or within)
     return found
 
 
 def _within(reach: int, layer: Any, x: jax.Array, age: jax.Array) -> jax.Array:
-    """`contract.Entry.kept` of a layer that holds its last `reach` steps."""
+    """`views.View.kept` of a layer that holds its last `reach` steps."""
     del layer
     return jnp.broadcast_to(age <= reach, (x.shape[0], *age.shape)).astype(jnp.float32)
 
 
 def attention_layers(model: Agent) -> tuple[type, ...]:
     """The classes of the attention layers, for `inspect.capture`."""
-    return tuple({LAYERS[name].layer for name in _called(model)})
+    return tuple({LAYERS[name].layer.module for name in _called(model)})
 
 
 def _called(model: Agent) -> list[str]:

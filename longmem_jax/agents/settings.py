@@ -89,10 +89,10 @@ def environment_faults(config: Any, environment: Environment) -> list[str]:
             )
     longest = environment.longest
     for name in sorted(used(model)):
-        reach = LAYERS[name].reach
+        reach = LAYERS[name].layer.reach
         length = reach(model[name], config.train.segment_length) if reach else 0
         if length is not None and length > longest:
-            fields = ', '.join(f'{f} = {model[name][f]}' for f in LAYERS[name].lengths)
+            fields = ', '.join(f'{f} = {model[name][f]}' for f in LAYERS[name].view.lengths)
             faults.append(
                 f'config.model.{name}: reads {length:,} steps back ({fields}), and no episode of '
                 f'{environment.name!r} has more than {longest:,}; use a shorter memory, by memory_size= '

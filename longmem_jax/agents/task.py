@@ -169,7 +169,7 @@ def _warnings(model: Any) -> dict[str, str]:
     of_layers = {
         f'memory/{metric}': f'config.model.{name}: {text}'
         for name in sorted(used(model))
-        for metric, text in LAYERS[name].warnings.items()
+        for metric, text in LAYERS[name].recipe.warnings.items()
     }
     unread = 'this share of steps is not learned from: raise config.reinforcement.starts'
     return {UNREAD: unread, **of_layers}

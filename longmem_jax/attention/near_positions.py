@@ -91,7 +91,7 @@ def of_tokens(
 
 
 def shared_table(fields: Any, name: str) -> Callable[..., NearPositions]:
-    """`Entry.shared` of a layer whose field `name` is the number of distances in the table."""
+    """`LayerType.shared` of a layer whose field `name` is the number of distances in the table."""
 
     def make(settings: ModelSettings, **kwargs: Any) -> NearPositions:
         return NearPositions(settings, fields[name], **kwargs)

@@ -171,6 +171,6 @@ class RelativePosition(nn.Module):
 
 
 def shared_biases(fields: Any) -> type | None:
-    """`Entry.shared` of a layer with Transformer-XL's positions: its biases, if layers share them."""
+    """`LayerType.shared` of a layer with Transformer-XL's positions: biases, if layers share them."""
     shares = fields.get('share_biases', True) and fields['position'] == 'transformer_xl'
     return RelativeBiases if shares else None

@@ -68,8 +68,8 @@ def configs(folder: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 def memories() -> Iterator[tuple[str, str]]:
     """Every name of `:memory=`, with the first line of the file that it is in."""
     for entry in LAYERS.values():
-        for name in entry.recipes:
-            yield name, first_line(sys.modules[entry.layer.__module__].__doc__)
+        for name in entry.recipe.by_name:
+            yield name, first_line(sys.modules[entry.layer.module.__module__].__doc__)
 
 
 def fields(config: Any) -> Iterator[str]:

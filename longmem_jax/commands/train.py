@@ -285,7 +285,7 @@ def _warnings(model: Any) -> dict[str, str]:
     return {
         f'memory/{metric}': f'config.model.{name}: {text}'
         for name in sorted(used(model))
-        for metric, text in LAYERS[name].warnings.items()
+        for metric, text in LAYERS[name].recipe.warnings.items()
     }
 
 

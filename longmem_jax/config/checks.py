@@ -106,7 +106,7 @@ def evaluation_model(config: Any) -> Any:
         for field, new in value.items():
             if field not in model[name]:
                 raise UsageError(unknown(f'a field of {where}', field, sorted(model[name])))
-            trained = LAYERS[name].trained if name in LAYERS else {}
+            trained = LAYERS[name].recipe.trained if name in LAYERS else {}
             if field in trained and new != model[name][field]:
                 raise UsageError(
                     f'{where}.{field} = {new}: must be {model[name][field]}, as in training: '
@@ -181,9 +181,9 @@ def _loss_weights(config: Any) -> list[str]:
     for layer in layers:
         entry = LAYERS[layer]
         if set(entry.fields()) <= set(model[layer]):
-            names.update(entry.losses(model[layer]))
+            names.update(entry.layer.losses(model[layer]))
             # A field of the layer says that it has no such loss; the weight may stay.
-            switched_off.update(entry.losses(entry.defaults()))
+            switched_off.update(entry.layer.losses(entry.defaults()))
     if model.kind in KINDS:
         names.update(KINDS[model.kind].losses)
     weighted = set(config.train.loss_weights)

@@ -26,9 +26,10 @@ def meanings() -> dict[str, str]:
     for make in made:
         found |= _of_base(inspect.getsource(sys.modules[make.__module__]))
     for name, entry in LAYERS.items():
-        found[f'model.{name}'] = first_line(entry.layer.__doc__)
+        found[f'model.{name}'] = first_line(entry.layer.module.__doc__)
         found |= {
-            f'model.{name}.{field}': _of_layer(entry.layer, field) for field in entry.fields()
+            f'model.{name}.{field}': _of_layer(entry.layer.module, field)
+            for field in entry.fields()
         }
     return found
 
@@ -78,7 +79,7 @@ def _of_layer(layer: type, field: str) -> str:
         text = _attributes(owner.__doc__ or '').get(field, '')
         named = re.search(r'(?:as in|see) `(\w+)`', text or owner.__doc__ or '')
         names = vars(sys.modules[owner.__module__]) | {
-            e.layer.__name__: e.layer for e in LAYERS.values()
+            e.layer.module.__name__: e.layer.module for e in LAYERS.values()
         }
         other = names.get(named[1]) if named else None
         if isinstance(other, type) and other is not owner:

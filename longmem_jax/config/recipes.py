@@ -1,6 +1,6 @@
 """Puts any memory into any configuration: its layers, losses, parameter groups and lengths.
 
-Every memory has a recipe in its own file (`Entry.recipes`), which derives its fields from the sizes
+Every memory has a recipe in its own file (`Entry.recipe`), which derives its fields from the sizes
 of the model and the segment. A config lists only the fields that its experiment sets differently.
 """
 
@@ -62,7 +62,7 @@ def recipes() -> dict[str, Callable[[Scale], Recipe]]:
     """Every name that `:memory=` accepts, with its recipe."""
     by_name = {}
     for entry in LAYERS.values():
-        by_name |= entry.recipes
+        by_name |= entry.recipe.by_name
     return by_name
 
 

@@ -112,7 +112,7 @@ def memory_lengths(model: Any) -> str:
     kinds = [] if model.kind == 'language_model' else [model.kind]
     texts = []
     for name in (*kinds, *used(model)):
-        labels = (LAYERS.get(name) or KINDS[name]).lengths
+        labels = LAYERS[name].view.lengths if name in LAYERS else KINDS[name].lengths
         lengths = [f'{label}{model[name][field]}' for field, label in labels.items()]
         if lengths or name not in FEED_FORWARD:
             texts.append(' '.join([name, *lengths]))

@@ -17,8 +17,8 @@ from longmem_jax.models.stack import longest_of
 
 def has_cache(config: Any) -> bool:
     """Whether a layer of a `config.model` has a decoder's key-value cache for its memory."""
-    layers = (LAYERS.get(name) for name in config.attention)
-    return any(layer is not None and layer.context is not None for layer in layers)
+    entries = (LAYERS.get(name) for name in config.attention)
+    return any(entry is not None and entry.layer.context is not None for entry in entries)
 
 
 def for_texts(model: nn.Module, longest: int) -> nn.Module:
@@ -35,7 +35,7 @@ def for_texts(model: nn.Module, longest: int) -> nn.Module:
 
 def num_tokens(config: Any) -> int:
     """Tokens that the longest cache of a `config.model` has room for."""
-    windows = [config[name].window for name in {*config.attention} if LAYERS[name].context]
+    windows = [config[name].window for name in {*config.attention} if LAYERS[name].layer.context]
     return min(max(windows), config.cache_tokens or max(windows))
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 
-from longmem_jax.contract import Entry, ModelSettings, NoState
+from longmem_jax.contract import Entry, LayerType, ModelSettings, NoState
 from longmem_jax.faults import one_of
 from longmem_jax.layers import initializers, rows_product
 from longmem_jax.segment import Aux, Segment, no_aux
@@ -94,4 +94,8 @@ class Dense(nn.Module):
         return state
 
 
-ENTRY = Entry(name='dense', place='feed_forward', layer=Dense, check=check, toy={})
+ENTRY = Entry(
+    name='dense',
+    place='feed_forward',
+    layer=LayerType(Dense, check=check),
+)

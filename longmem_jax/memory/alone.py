@@ -16,8 +16,8 @@ from longmem_jax.segment import Aux, Segment, State, merge_aux
 def module(name: str, settings: ModelSettings, fields: dict[str, Any], **given: Any) -> nn.Module:
     """The module of the registry's `name`, for use outside of this library's models."""
     entry = LAYERS[name]
-    shared = entry.shared(fields) if entry.shared else None
-    return entry.layer(
+    shared = entry.layer.shared(fields) if entry.layer.shared else None
+    return entry.layer.module(
         settings=settings,
         normalize=identity,
         shared=shared(settings, name='shared') if shared else None,
@@ -58,7 +58,7 @@ class _Attention(nn.Module):
 
 
 class Surrounded(nn.Module):
-    """A memory around a single attention layer, `Entry.inside`, as a layer; reads whole segments only.
+    """A memory around one attention layer, `LayerType.inside`, as a layer; reads whole segments only.
 
     Attributes:
       settings: sizes.
@@ -73,13 +73,15 @@ class Surrounded(nn.Module):
     def setup(self):
         entry, settings = LAYERS[self.memory], self.settings
         own, inside = apart(entry, dict(self.fields))
-        leading, trailing = entry.extra(own)
+        leading, trailing = entry.layer.extra(own)
         length = settings.segment_length + leading + trailing
         within = dataclasses.replace(
             settings, segment_length=length, leading=leading, trailing=trailing
         )
         self.around = module(self.memory, settings, own, depth=1)
-        self.block = _Attention(within, entry.inside[0], tuple(inside.items()), entry.between)
+        self.block = _Attention(
+            within, entry.layer.inside[0], tuple(inside.items()), entry.layer.between
+        )
         self.run = Run(0, (self.block,), self.around, within, lambda x, deterministic: x)
 
     def initial_state(self, batch_size: int) -> SurroundedState:
@@ -101,4 +103,4 @@ def apart(entry: Entry, fields: dict[str, Any]) -> tuple[dict[str, Any], ...]:
 
 def parts_of(entry: Entry) -> tuple[Entry, ...]:
     """The entry, and that of the attention layer inside of one that stands around blocks."""
-    return (entry, LAYERS[entry.inside[0]]) if entry.place == 'around' else (entry,)
+    return (entry, LAYERS[entry.layer.inside[0]]) if entry.place == 'around' else (entry,)

@@ -67,8 +67,8 @@ def layer_faults(
         faults = one_of(fields, position=POSITIONS)
         if fields['position'] == 'rotary' and (rotary := _rotary(model)):
             return [where_model + fault for fault in rotary]
-    if not faults and entry.check is not None:
-        faults = entry.check(fields, model, segment_length)
+    if not faults and entry.layer.check is not None:
+        faults = entry.layer.check(fields, model, segment_length)
     return [where + fault for fault in faults]
 
 
@@ -85,13 +85,13 @@ def kernel_faults(attention: Mapping[str, Entry], used: Mapping[str, Any], model
     faults = []
     for name, fields in used.items():
         entry = attention[name]
-        if entry.fused is None:
-            able = ', '.join(sorted(n for n, e in attention.items() if e.fused is not None))
+        if entry.layer.fused is None:
+            able = ', '.join(sorted(n for n, e in attention.items() if e.layer.fused is not None))
             faults.append(
                 f"kernels = 'fused': {name!r} has no fused kernel, those that have are {able}; use "
                 "'plain'"
             )
-        elif fault := entry.fused(fields):
+        elif fault := entry.layer.fused(fields):
             faults.append(f"kernels = 'fused': {name}.{fault}; use 'plain'")
     return faults
 

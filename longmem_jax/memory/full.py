@@ -24,7 +24,7 @@ from longmem_jax.attention.relative_position import RelativePosition
 from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues, write_at
 from longmem_jax.attention.window import push
-from longmem_jax.contract import Entry, ModelSettings
+from longmem_jax.contract import Entry, LayerType, ModelSettings
 from longmem_jax.faults import at_least
 from longmem_jax.layers.projections import Projections
 from longmem_jax.segment import Aux, Segment, mean_count
@@ -186,16 +186,18 @@ def remember(
 
 ENTRY = Entry(
     name='full',
-    layer=FullAttention,
-    fused=fused_rules.position_fault,
-    check=check,
+    layer=LayerType(
+        FullAttention,
+        check=check,
+        reach=lambda fields, segment: fields['window'] - 1,
+        fused=fused_rules.position_fault,
+        context=lambda fields: fields['window'],
+    ),
     view=View(
         held=lambda layer, state: {'cache': held_window(state.count, layer.slots)},
         read=lambda seen: read_window(seen.look()),
+        lengths={'window': ''},
     ),
-    context=lambda fields: fields['window'],
-    lengths={'window': ''},
-    reach=lambda fields, segment: fields['window'] - 1,
     toy=dict(window=6),
     variants=dict(alibi=dict(position='alibi', window=4)),
 )

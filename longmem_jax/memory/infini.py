@@ -18,7 +18,16 @@ from longmem_jax.attention.attend import attend_in
 from longmem_jax.attention.relative_position import POSITIONS, RelativePosition
 from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues, write_at
-from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, ModelSettings, Recipe, Scale
+from longmem_jax.contract import (
+    FIRST_GATE_IN_HOST,
+    Entry,
+    Graft,
+    LayerType,
+    ModelSettings,
+    Recipe,
+    Recipes,
+    Scale,
+)
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import associative
 from longmem_jax.layers.projections import Projections
@@ -258,11 +267,8 @@ def series(seen: Seen) -> Series:
 
 ENTRY = Entry(
     name='infini',
-    layer=InfiniAttention,
-    fused=fused_rules.position_fault,
-    view=View(read=read, series=series),
-    check=check,
-    recipes={'infini': recipe},
+    layer=LayerType(InfiniAttention, check=check, fused=fused_rules.position_fault),
+    recipe=Recipes({'infini': recipe}),
     graft=Graft(
         lambda scale, position: dict(
             position=position, skip_gate_when_empty=True, gate_init=FIRST_GATE_IN_HOST
@@ -271,7 +277,7 @@ ENTRY = Entry(
         how='gates per head, which are closed while nothing is stored',
         positions='none in the memory, as in the paper',
     ),
-    toy={},
+    view=View(read=read, series=series),
     variants=dict(
         linear=dict(rule='linear', rotate_memory=True, gradients=False, gate_std=1.0),
         sequential=dict(

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.author import Lane, RecurrentMemory, Sight, field, memory
-from longmem_jax.contract import Graft, ModelSettings, Recipe, Scale
+from longmem_jax.contract import Graft, ModelSettings, Recipe, Recipes, Scale
 from longmem_jax.layers import associative, initializers, rows_product
 from longmem_jax.layers.associative import Pairs, two_sum
 from longmem_jax.layers.norms import Norm
@@ -281,18 +281,16 @@ def recipe(scale: Scale) -> Recipe:
 ENTRY = memory(
     'memsizer',
     MemSizer,
-    unshifted=dict(shift='none'),
-    view=View(read=read_slots, series=series),
     check=check,
-    lengths={'num_slots': '+ slots '},
-    recipes={'memsizer': recipe},
     cross=cross,
+    recipe=Recipes({'memsizer': recipe}, unshifted=dict(shift='none')),
     graft=Graft(
         lambda scale, position: dict(shift='none'),
         exact=False,
         how='embeddings and feed-forward layers are kept; attention is replaced',
         positions="those in the host's embeddings; rotary ones are lost",
     ),
+    view=View(read=read_slots, series=series, lengths={'num_slots': '+ slots '}),
     toy=dict(num_slots=4, carry=True, query_scale=0.0, write_scale=0.0),
     variants=dict(
         paper=dict(bias=False, chunk=8, gradients=False, query_scale=32.0, write_scale=1.0),

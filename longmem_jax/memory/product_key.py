@@ -13,7 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.contract import Entry, Graft, ModelSettings, NoState, Recipe, Scale
+from longmem_jax.contract import (
+    Entry,
+    Graft,
+    LayerType,
+    ModelSettings,
+    NoState,
+    Recipe,
+    Recipes,
+    Scale,
+)
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.kernels.cpu.top_k import top_k
 from longmem_jax.kernels.weighted_rows import weighted_rows
@@ -368,18 +377,15 @@ def series(seen: Seen) -> Series:
 ENTRY = Entry(
     name='product_key',
     place='feed_forward',
-    layer=ProductKeyMemory,
-    view=View(read=read_slots, series=series),
-    check=check,
-    lengths={'num_keys': '+ keys '},
-    nearest='num_keys',
-    recipes={'product_key': recipe, 'product_key_short': short_recipe},
+    layer=LayerType(ProductKeyMemory, check=check, nearest='num_keys'),
+    recipe=Recipes({'product_key': recipe, 'product_key_short': short_recipe}),
     graft=Graft(
         lambda scale, position: {},
         exact=False,
         how='attention is kept; a dense layer is replaced',
         positions='none: it stores nothing of a text',
     ),
+    view=View(read=read_slots, series=series, lengths={'num_keys': '+ keys '}),
     toy=dict(num_keys=6, num_heads=2, top_k=3, query_dim=8),
     variants=dict(
         flat=dict(keys='flat', num_keys=10, query_hidden=(12,), query_norm='layer', chunk=4),

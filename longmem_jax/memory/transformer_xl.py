@@ -19,8 +19,10 @@ from longmem_jax.attention.window import push
 from longmem_jax.contract import (
     Entry,
     Graft,
+    LayerType,
     ModelSettings,
     Recipe,
+    Recipes,
     Scale,
     position_of_window,
     rates_of_window,
@@ -158,27 +160,27 @@ def recipe(scale: Scale) -> Recipe:
     return Recipe({'transformer_xl': dict(memory_length=scale.reach)})
 
 
-VIEW = View(
-    held=lambda layer, state: {'window': held_window(state.count, layer.memory_length)},
-    read=lambda seen: read_window(seen.look()),
-)
-
 ENTRY = Entry(
     name='transformer_xl',
-    view=VIEW,
-    layer=TransformerXL,
-    fused=fused_rules.position_fault,
-    check=check,
-    shared=shared_biases,
-    lengths={'memory_length': ''},
-    reach=lambda fields, segment: fields['memory_length'],
-    recipes={'transformer_xl': recipe},
+    layer=LayerType(
+        TransformerXL,
+        check=check,
+        shared=shared_biases,
+        reach=lambda fields, segment: fields['memory_length'],
+        fused=fused_rules.position_fault,
+    ),
+    recipe=Recipes({'transformer_xl': recipe}),
     graft=Graft(
         fields=lambda scale, position: dict(position=position_of_window(position)),
         exact=True,
         how='a window of hidden vectors, masked while it is empty',
         positions="the host's rotary ones; else a bias like ALiBi's beyond the segment",
         groups=rates_of_window,
+    ),
+    view=View(
+        held=lambda layer, state: {'window': held_window(state.count, layer.memory_length)},
+        read=lambda seen: read_window(seen.look()),
+        lengths={'memory_length': ''},
     ),
     toy=dict(memory_length=6),
 )

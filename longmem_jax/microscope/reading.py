@@ -86,7 +86,7 @@ class Reading:
 
 def views_of(model: Any) -> dict[type, View]:
     """The views of a model's layers, by class."""
-    return {LAYERS[name].layer: LAYERS[name].view for name in used(model.config)}
+    return {LAYERS[name].layer.module: LAYERS[name].view for name in used(model.config)}
 
 
 def read_text(

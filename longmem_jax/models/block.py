@@ -95,7 +95,7 @@ class Block(nn.Module):
 
     def _layer(self, part: str, norm: Norm) -> nn.Module:
         name, fields, shared = self.parts[part]
-        return LAYERS[name].layer(
+        return LAYERS[name].layer.module(
             settings=self.settings, normalize=self._normalize(norm), shared=shared, **fields
         )
 

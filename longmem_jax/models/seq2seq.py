@@ -4,7 +4,7 @@ A pair is one segment: its first `max_source` positions hold the source, padded 
 them the target, read from its begin token on and scored up to its end token. The encoder may have memory
 tokens (`models/encoders/memory_tokens.py`); the decoder is `config.attention` and
 `config.feed_forward`, so any memory of the library can be its self-attention. Cross-attention is
-softmax attention, or that of the same memory, if it has one (`Entry.cross`); the encoder is always a
+softmax attention, or that of the same memory, if it has one (`LayerType.cross`); the encoder is always a
 softmax Transformer.
 """
 
@@ -26,7 +26,7 @@ from longmem_jax.segment import NOTHING, Aux, Segment
 
 def crosses() -> tuple[str, ...]:
     """Names of `config.model.seq2seq.cross`: softmax, and the layers that have cross-attention."""
-    return ('softmax', *sorted(name for name, entry in LAYERS.items() if entry.cross))
+    return ('softmax', *sorted(name for name, entry in LAYERS.items() if entry.layer.cross))
 
 
 FIELDS = {
@@ -91,7 +91,7 @@ class Seq2Seq(nn.Module):
         config, fields = self.config, self.config.seq2seq
         cross = functools.partial(CrossAttention, bias=True)
         if fields.cross != 'softmax':
-            cross = LAYERS[fields.cross].cross(dict(config[fields.cross]), fields.cross_slots)
+            cross = LAYERS[fields.cross].layer.cross(dict(config[fields.cross]), fields.cross_slots)
         self.stack = make_stack(config, self.segment_length, cross=cross)
         self.encoder = MemoryEncoder(
             settings=make_settings(config, self.segment_length),

@@ -204,9 +204,9 @@ def token_std(config: Any) -> float:
 
 def is_plain(config: Any) -> bool:
     """Whether the only memory of a `config.model` is the key-value cache of a pretrained decoder."""
-    layers = [LAYERS.get(name) for name in used(config) if name not in config.feed_forward]
+    entries = [LAYERS.get(name) for name in used(config) if name not in config.feed_forward]
     return config.kind == 'language_model' and all(
-        layer is not None and layer.context is not None for layer in layers
+        entry is not None and entry.layer.context is not None for entry in entries
     )
 
 
@@ -220,7 +220,7 @@ def takes_starts(config: Any) -> bool:
 
     All its layers do, and there are no absolute positions, which begin with a segment.
     """
-    layers = {LAYERS[name].layer for name in used(config)}
+    layers = {LAYERS[name].layer.module for name in used(config)}
     return config.position == 'none' and all(
         getattr(layer, 'takes_starts', False) for layer in layers
     )
@@ -230,7 +230,7 @@ def context_of(config: Any) -> int:
     """Tokens of the longest text that a plain decoder was made for; 0 = there is no longest."""
     if not is_plain(config):
         return 0
-    longest = max(LAYERS[name].context(config[name]) for name in config.attention)
+    longest = max(LAYERS[name].layer.context(config[name]) for name in config.attention)
     positions = config.num_positions if has_table(config) else 0
     return min(longest, positions) if longest and positions else longest or positions
 
@@ -331,7 +331,7 @@ def around_of(config: Any) -> list[tuple[str, range]]:
 
 def extra_of(config: Any, name: str) -> tuple[int, int]:
     """The numbers of leading and of trailing extra tokens of what stands around blocks."""
-    return LAYERS[name].extra(config[name]) if name else (0, 0)
+    return LAYERS[name].layer.extra(config[name]) if name else (0, 0)
 
 
 def longest_of(config: Any, length: int) -> int:
@@ -347,7 +347,7 @@ def _runs(
     longest = longest_of(config, settings.segment_length)
     shared = {}
     for name in sorted(fields):
-        make_shared = LAYERS[name].shared and LAYERS[name].shared(fields[name])
+        make_shared = LAYERS[name].layer.shared and LAYERS[name].layer.shared(fields[name])
         widest = dataclasses.replace(settings, segment_length=longest)
         shared[name] = make_shared(widest, name=f'shared_{name}') if make_shared else None
     runs = []
@@ -359,7 +359,7 @@ def _runs(
             leading=leading,
             trailing=trailing,
         )
-        around = name and LAYERS[name].layer(
+        around = name and LAYERS[name].layer.module(
             settings=settings,
             normalize=final_norm,
             shared=shared[name],
@@ -386,6 +386,6 @@ def _block(config, number, settings, fields, shared, cross, around):
         token_shift=config.token_shift,
         parts=parts,
         cross=cross,
-        between=bool(around) and LAYERS[around].between,
+        between=bool(around) and LAYERS[around].layer.between,
         name=f'block_{number}',
     )

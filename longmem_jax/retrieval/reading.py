@@ -101,7 +101,7 @@ def look(
 
     segment = Segment(inputs.tokens, inputs.valid, inputs.start)
     if key.startswith('feed_forward'):
-        layers, take = tuple(entry.layer for entry in FEED_FORWARD.values()), of_feed_forward
+        layers, take = tuple(entry.layer.module for entry in FEED_FORWARD.values()), of_feed_forward
     else:
         layers, take = Norm, lambda norm, x: x
     with capture(layers, take) as captured:

@@ -100,7 +100,7 @@ def reports(entry: Entry) -> None:
 
     plain = read(segments)
     assert sorted(plain.losses) == declared, (
-        f'`Aux.losses` are {sorted(plain.losses)}, but `Entry.losses` declares {declared}'
+        f'`Aux.losses` are {sorted(plain.losses)}, but `LayerType.losses` declares {declared}'
     )
     valid = segments.valid.copy()
     valid[1:3] = False
@@ -247,7 +247,7 @@ def float64_is_for_activations(entry: Entry) -> None:
 def long_streams(entry: Entry) -> None:
     """60 segments: errors of float32 and of bfloat16 activations do not add up in the memory."""
     name, changes = entry.name, {}
-    nearest = LAYERS[name].nearest if name in LAYERS else ''
+    nearest = LAYERS[name].layer.nearest if name in LAYERS else ''
     if nearest:  # a change of dtype can change which entries are nearest: take all
         own = toys.model_config(name)[name]
         changes[name] = own.to_dict() | dict(top_k=own[nearest])

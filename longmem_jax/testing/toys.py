@@ -25,7 +25,7 @@ def every_layer():
 
     Attention that is made for what stands around the blocks is tested with it.
     """
-    inside = {entry.inside[0] for entry in AROUND.values()} - {'local'}
+    inside = {entry.layer.inside[0] for entry in AROUND.values()} - {'local'}
     for name, entry in sorted(own_code().items()):
         if name not in inside:
             yield name
@@ -40,7 +40,11 @@ def model_config(name, layers=2, **changes):
     model.num_heads, model.head_dim, model.d_feed_forward = 2, 8, 24
     attention, feed_forward = (name, 'dense') if name in ATTENTION else ('local', name)
     if name in AROUND:
-        attention, feed_forward, model.around = AROUND[name].inside[0], 'dense', (name,) * layers
+        attention, feed_forward, model.around = (
+            AROUND[name].layer.inside[0],
+            'dense',
+            (name,) * layers,
+        )
     stack(model, layers, attention, feed_forward)
     for layer in {attention, feed_forward, name}:
         entry = LAYERS[layer]
@@ -54,7 +58,7 @@ def model_config(name, layers=2, **changes):
 
 def names_of_losses(config):
     """Names of all auxiliary losses that a model of `config.model` declares."""
-    declared = [LAYERS[layer].losses(config[layer]) for layer in sorted(used(config))]
+    declared = [LAYERS[layer].layer.losses(config[layer]) for layer in sorted(used(config))]
     return sorted({*sum(declared, ())})
 
 
@@ -98,7 +102,7 @@ def moved(name, layers=1):
     Many papers begin with zeros: such a map leaves a memory unwritten or unread.
     """
     model, params = toy(name, layers)
-    bounded = {each for entry in LAYERS.values() for each in entry.bounded}
+    bounded = {each for entry in LAYERS.values() for each in entry.layer.bounded}
     random = np.random.default_rng(layers)
 
     def move(path, leaf):

@@ -298,7 +298,9 @@ def make_optimizer(settings: Any, num_steps: int, params: Any) -> optax.Gradient
         transforms.append(
             optax.stateless(lambda updates, _: jax.tree.map(lambda u, r: u * r, updates, rates))
         )
-    transforms.append(keep_bounded({name for entry in LAYERS.values() for name in entry.bounded}))
+    transforms.append(
+        keep_bounded({name for entry in LAYERS.values() for name in entry.layer.bounded})
+    )
     optimizer = optax.chain(*transforms)
     if settings.accumulate_steps > 1:
         multi = optax.MultiSteps(optimizer, settings.accumulate_steps)

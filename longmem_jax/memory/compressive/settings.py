@@ -14,7 +14,7 @@ READINGS = ('segment', 'sliding')
 
 
 def fused(fields: Any) -> str:
-    """What keeps the layer from the fused kernel, see `contract.Entry.fused`."""
+    """What keeps the layer from the fused kernel, see `contract.LayerType.fused`."""
     if fields['reading'] != 'segment':
         return f'reading = {fields["reading"]!r} has scores by the age of slots, which it does not have'
     return fused_rules.position_fault(fields)
@@ -64,7 +64,7 @@ def check(fields: Any, model: Any, segment_length: int) -> list[str]:
 
 
 def shared(fields: Any) -> Any:
-    """`Entry.shared`: the position table of 'sliding', or the biases of Transformer-XL."""
+    """`LayerType.shared`: the position table of 'sliding', or the biases of Transformer-XL."""
     if fields['reading'] == 'sliding':
         num_distances = fields['memory_length'] + fields['compressed_length'] + 1
         return shared_table({'num_distances': num_distances}, 'num_distances')

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from longmem_jax.around import Around
 from longmem_jax.attention.cross_attention import CrossAttention, Source
 from longmem_jax.attention.self_attention import write_at
-from longmem_jax.contract import Entry, Graft, Recipe, Scale, identity
+from longmem_jax.contract import Entry, Graft, LayerType, Recipe, Recipes, Scale, identity
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.layers import positions
 from longmem_jax.layers.feed_forward import ACTIVATIONS
@@ -252,18 +252,15 @@ def series(seen: Seen) -> Series:
 ENTRY = Entry(
     name='memformer',
     place='around',
-    layer=Memformer,
-    between=True,
-    view=View(held, read, series),
-    check=check,
-    lengths={'num_slots': '+ slots '},
-    recipes={'memformer': recipe},
+    layer=LayerType(Memformer, check=check, between=True),
+    recipe=Recipes({'memformer': recipe}),
     graft=Graft(
         fields=lambda scale, position: dict(positions=position != 'none'),
         exact=False,
         how='every layer reads the encoder of the segment before, and slots, after its attention',
         positions='sinusoids within the segment before; none of the slots',
     ),
+    view=View(held, read, series, lengths={'num_slots': '+ slots '}),
     toy=dict(
         num_encoder_layers=1,
         num_slots=3,

@@ -27,7 +27,7 @@ EPSILON = 1e-6  # added to the squared length of queries and keys
 
 
 def fused(fields: Any) -> str:
-    """What keeps local attention from the fused kernel, see `contract.Entry.fused`."""
+    """What keeps local attention from the fused kernel, see `contract.LayerType.fused`."""
     if not fields['attend_self']:
         return 'attend_self = False masks single pairs, which it does not do'
     return ''

@@ -18,7 +18,7 @@ from longmem_jax.attention.attend import attend_in
 from longmem_jax.attention.relative_position import shared_biases
 from longmem_jax.attention.rules import RelativeTable, Rules
 from longmem_jax.attention.self_attention import KeyValues, SelfAttention, write_at
-from longmem_jax.contract import Entry, ModelSettings
+from longmem_jax.contract import Entry, LayerType, ModelSettings
 from longmem_jax.faults import one_of
 from longmem_jax.layers.projections import Projections
 from longmem_jax.memory.transformer_xl import TransformerXLState, remember
@@ -292,15 +292,17 @@ def read(seen: Seen) -> dict[str, Read]:
 
 ENTRY = Entry(
     name='mem_transformer',
-    layer=MemTransformer,
+    layer=LayerType(
+        MemTransformer,
+        check=check,
+        shared=shared_biases,
+        reach=lambda fields, segment_length: fields['memory_length'],
+    ),
     view=View(
         held=lambda layer, state: {'cache': held_window(state.count, layer.memory_length)},
         read=read,
+        lengths={'memory_length': ''},
     ),
-    check=check,
-    shared=shared_biases,
-    lengths={'memory_length': ''},
-    reach=lambda fields, segment_length: fields['memory_length'],
     toy=dict(memory_length=6),
     variants=dict(
         leading=dict(same_length=True, read_cache=True),

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.around import Around
-from longmem_jax.contract import Entry, Graft, NoState, Recipe, Scale
+from longmem_jax.contract import Entry, Graft, LayerType, NoState, Recipe, Recipes, Scale
 from longmem_jax.faults import at_least
 from longmem_jax.segment import select_lanes
 from longmem_jax.views import Seen, Series, View
@@ -183,15 +183,16 @@ def series(seen: Seen) -> Series:
 ENTRY = Entry(
     name='memory_tokens',
     place='around',
-    layer=MemoryTokens,
-    view=View(series=series),
-    check=check,
-    extra=lambda fields: (fields['num_tokens'], fields['num_tokens'] * fields['at_end']),
-    inside=('mem_transformer', dict(memory_length=0)),
-    reach=lambda fields, segment_length: None if fields['carry'] else 0,
-    lengths={'num_tokens': '+ memory tokens '},
-    growing=('memory_tokens/tokens',),
-    recipes={'memory_tokens': recipe, 'recurrent': recurrent_recipe},
+    layer=LayerType(
+        MemoryTokens,
+        check=check,
+        reach=lambda fields, segment_length: None if fields['carry'] else 0,
+        extra=lambda fields: (fields['num_tokens'], fields['num_tokens'] * fields['at_end']),
+        inside=('mem_transformer', dict(memory_length=0)),
+    ),
+    recipe=Recipes(
+        {'memory_tokens': recipe, 'recurrent': recurrent_recipe}, growing=('memory_tokens/tokens',)
+    ),
     graft=Graft(
         fields=lambda scale, position: {},
         exact=False,
@@ -199,6 +200,7 @@ ENTRY = Entry(
         positions='those of the tokens before and after a segment',
         recipes=('recurrent',),
     ),
+    view=View(series=series, lengths={'num_tokens': '+ memory tokens '}),
     toy=dict(num_tokens=2),
     variants=dict(leading=dict(at_end=False, carry=False), recurrent=dict(gradients=False)),
 )
