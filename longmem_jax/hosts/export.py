@@ -172,12 +172,18 @@ def _new_folder(folder: Path) -> Iterator[Path]:
         except OSError:
             # Some file systems say so of what they did: then the next attempt would find files there.
             if folder.exists() and os.path.samestat(made, folder.stat()):
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
             raise
     except OSError as error:
         raise UsageError(f'{folder}: cannot be written ({error.strerror}).') from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        _remove(partial)
+
+
+def _remove(folder: Path) -> None:
+    """Deletes a folder, as far as the disk lets it; an earlier error is the one to report."""
+    with contextlib.suppress(OSError):  # it may come in spite of `ignore_errors`, from closing
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _umask() -> int:

@@ -202,6 +202,19 @@ def test_a_name_that_was_given_in_spite_of_an_error_is_taken_back(tmp_path, monk
     export.save(tmp_path / 'out', host.model, params)
 
 
+def test_a_folder_that_cannot_be_deleted_hides_no_error(tmp_path, monkeypatch):
+    """Closing a folder while it is deleted may fail, too: the disk's first error is the one to report."""
+    host, params, _ = load(copied('gpt2', tmp_path / 'a'))
+
+    def fail(*_, **__):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, 'replace', fail)
+    monkeypatch.setattr(shutil, 'rmtree', fail)
+    with pytest.raises(UsageError, match='out: cannot be written'):
+        export.save(tmp_path / 'out', host.model, params, like=host)
+
+
 def test_a_file_that_is_linked_to_from_a_host_is_not_published(tmp_path):
     """The files of the hub's cache are links as well, but to its own."""
     secret = tmp_path / 'private.txt'
