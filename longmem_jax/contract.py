@@ -164,8 +164,7 @@ class MemoryLayer(Protocol):
         """Writes the first `count` (int32 [batch]) tokens of the open segment to the memory."""
 
 
-@flax.struct.dataclass
-class NoState:
+class NoState(flax.struct.PyTreeNode):
     """The state or cache of a stateless layer: a pytree without leaves."""
 
 

@@ -19,8 +19,7 @@ def of_second(tokens: Any) -> Any:
     return NOTHING - 1 - tokens
 
 
-@flax.struct.dataclass
-class Segment:
+class Segment(flax.struct.PyTreeNode):
     """The input of one forward call: `length` consecutive tokens of one document per lane.
 
     Attributes:
@@ -44,8 +43,7 @@ class Segment:
         return self.valid.sum(axis=1, dtype=jnp.int32)
 
 
-@flax.struct.dataclass
-class Packing:
+class Packing(flax.struct.PyTreeNode):
     """The permutation of a segment that moves the valid tokens of every lane to the front.
 
     Attributes:
@@ -65,8 +63,7 @@ class Packing:
         return jnp.take_along_axis(leaf, per_lane_order(self.inverse, leaf), axis=1)
 
 
-@flax.struct.dataclass
-class Aux:
+class Aux(flax.struct.PyTreeNode):
     """What a layer reports in addition to its output.
 
     Attributes:
@@ -206,8 +203,7 @@ def pack(segment: Segment, *, takes_starts: bool = False) -> tuple[Segment, Pack
     return segment.replace(tokens=tokens, valid=valid, start=start), packing
 
 
-@flax.struct.dataclass
-class Pieces:
+class Pieces(flax.struct.PyTreeNode):
     """Segments cut into pieces where documents start inside them; see `split_at_starts`.
 
     Attributes:

@@ -26,8 +26,7 @@ UNREAD = 'unread'  # share of steps of episodes for which there was no room
 Episodes = dict[str, jax.Array]
 
 
-@flax.struct.dataclass
-class AgentState:
+class AgentState(flax.struct.PyTreeNode):
     """The whole state of a run; a checkpoint holds this.
 
     Attributes:

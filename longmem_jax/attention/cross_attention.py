@@ -12,8 +12,7 @@ from longmem_jax.contract import ModelSettings
 from longmem_jax.layers.projections import Projections
 
 
-@flax.struct.dataclass
-class Source:
+class Source(flax.struct.PyTreeNode):
     """What is attended to, projected once.
 
     Attributes:

@@ -18,8 +18,7 @@ from longmem_jax.layers.positions import following
 __all__ = ['NEVER', 'RelativeTable', 'Rules', 'skew']
 
 
-@flax.struct.dataclass
-class RelativeTable:
+class RelativeTable(flax.struct.PyTreeNode):
     """Scores by distance, added before scaling (Dai et al., 2019, Sec. 3.3; Shaw et al., 2018).
 
     Attributes:
@@ -104,8 +103,7 @@ def _moved_from_zero(scores: jax.Array, distance: jax.Array) -> jax.Array:
     return jnp.where((distance < 0)[:, None], scores[..., -1:], moved)
 
 
-@flax.struct.dataclass
-class Rules:
+class Rules(flax.struct.PyTreeNode):
     """Which keys a query sees and how scores are computed: all that attention needs but its vectors.
 
     A score is `scale * (query . key + relative) + distance_bias + bias`. Rules are a pytree: arrays

@@ -26,8 +26,7 @@ FIRST_BIAS = -8.0
 __all__ = ['POSITIONS', 'KeyValues', 'SelfAttention', 'write_at']
 
 
-@flax.struct.dataclass
-class KeyValues:
+class KeyValues(flax.struct.PyTreeNode):
     """Keys and values of the memory and of the open segment.
 
     Attributes:

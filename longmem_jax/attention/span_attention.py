@@ -23,8 +23,7 @@ from longmem_jax.layers.projections import repeat_heads
 LATER = 1 << 24  # added to the numbers of keys after the memory, in the draws of dropout
 
 
-@flax.struct.dataclass
-class KeySpans:
+class KeySpans(flax.struct.PyTreeNode):
     """Which queries of a segment see which keys, and how much of them.
 
     Attributes:
@@ -64,8 +63,7 @@ class KeySpans:
         return jax.tree.map(lambda array: array[..., keys], self)
 
 
-@flax.struct.dataclass
-class Dropout:
+class Dropout(flax.struct.PyTreeNode):
     """Dropout of weights that is drawn by lane and key.
 
     Attributes:

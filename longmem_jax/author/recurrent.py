@@ -20,8 +20,7 @@ from longmem_jax.layers.token_shift import Convolution
 from longmem_jax.segment import Aux, Segment, State, count_on, mean_count, per_lane
 
 
-@flax.struct.dataclass
-class RecurrentState:
+class RecurrentState(flax.struct.PyTreeNode):
     """The state of one layer; while a segment is open, up to the last token read.
 
     Attributes:

@@ -26,8 +26,7 @@ from longmem_jax.errors import UsageError
 PREFETCHED_BATCHES = 4
 
 
-@flax.struct.dataclass
-class Cursor:
+class Cursor(flax.struct.PyTreeNode):
     """Position of every lane in the data, as numbers of 32 bits; see `to_bits` and `from_bits`.
 
     JAX has no unsigned or longer numbers that checkpoints of any age could be read into, so numbers
@@ -62,8 +61,7 @@ def from_bits(bits: Sequence[int]) -> list[int]:
     return (np.asarray(bits, np.int64) & 0xFFFFFFFF).tolist()
 
 
-@flax.struct.dataclass
-class Batch:
+class Batch(flax.struct.PyTreeNode):
     """Segments of all lanes, in order; leading axis `segments`.
 
     For a document t0 .. tn-1 the inputs are begin, t0 .. tn-2 and the targets t0 .. tn-1, so every

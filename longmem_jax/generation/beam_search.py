@@ -13,8 +13,7 @@ from longmem_jax.attention.rules import NEVER
 StepFunction = Callable[[jax.Array, Any, jax.Array], tuple[jax.Array, Any]]
 
 
-@flax.struct.dataclass
-class _Beams:
+class _Beams(flax.struct.PyTreeNode):
     """Hypotheses of every lane, best first.
 
     Attributes:

@@ -24,8 +24,7 @@ from longmem_jax.segment import Segment, read_segments
 SEGMENTS_PER_STEP = 8
 
 
-@flax.struct.dataclass
-class Rows:
+class Rows(flax.struct.PyTreeNode):
     """Segments of texts, one text per lane; leading axis `segments`.
 
     Attributes:

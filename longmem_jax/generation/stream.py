@@ -16,8 +16,7 @@ from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import select_lanes
 
 
-@flax.struct.dataclass
-class Stream:
+class Stream(flax.struct.PyTreeNode):
     """Documents being read; every leaf [batch, ...].
 
     Attributes:

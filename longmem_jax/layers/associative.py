@@ -30,8 +30,7 @@ FEATURES = {
 }
 
 
-@flax.struct.dataclass
-class Pairs:
+class Pairs(flax.struct.PyTreeNode):
     """All pairs of one memory; lanes (batch rows) and heads may stand in front.
 
     Attributes:

@@ -22,8 +22,7 @@ DTYPES = ('float32', 'bfloat16', 'int8')
 ROWS = ('rows_keys', 'rows_values', 'rows_key_scale', 'rows_value_scale')
 
 
-@flax.struct.dataclass
-class Rows:
+class Rows(flax.struct.PyTreeNode):
     """A ring of entries per lane and head; `rows_...` are sharded over the mesh axis `memory`.
 
     It stays in place, see `in_place.InPlace`: `count` alone says which rows can be read.
@@ -65,8 +64,7 @@ class Rows:
         )
 
 
-@flax.struct.dataclass
-class Kept:
+class Kept(flax.struct.PyTreeNode):
     """Rows that writes may replace, see `Rows.keep`.
 
     Attributes:

@@ -60,8 +60,7 @@ class Classes(NamedTuple):
         return (jnp.argmax(scores, axis=-1) == rows.answer).astype(jnp.float32)
 
 
-@flax.struct.dataclass
-class Choice:
+class Choice(flax.struct.PyTreeNode):
     """The answer of a row with candidates; only `losses` and `right` look at `gold`.
 
     Attributes:

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 from longmem_jax.segment import NOTHING
 
 
-@flax.struct.dataclass
-class Rows:
+class Rows(flax.struct.PyTreeNode):
     """Examples; every leaf has the rows as its first axis.
 
     Attributes:
@@ -31,8 +30,7 @@ class Rows:
         return self.tokens.shape[0]
 
 
-@flax.struct.dataclass
-class Inputs:
+class Inputs(flax.struct.PyTreeNode):
     """Texts as an encoder reads them.
 
     Attributes:

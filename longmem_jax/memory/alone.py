@@ -26,8 +26,7 @@ def module(name: str, settings: ModelSettings, fields: dict[str, Any], **given: 
     )
 
 
-@flax.struct.dataclass
-class SurroundedState:
+class SurroundedState(flax.struct.PyTreeNode):
     """States of an attention layer and of the memory around it."""
 
     attention: State

@@ -31,8 +31,7 @@ from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View, held_window, read_window
 
 
-@flax.struct.dataclass
-class FullState:
+class FullState(flax.struct.PyTreeNode):
     """The cache of one layer at a segment border.
 
     Attributes:
@@ -46,8 +45,7 @@ class FullState:
     count: jax.Array
 
 
-@flax.struct.dataclass
-class FullCache:
+class FullCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:

@@ -26,8 +26,7 @@ from longmem_jax.segment import Aux, Segment, count_on, mean_count
 from longmem_jax.views import NOWHERE, Read, Seen, Series, View, changes_of_sums, read_window
 
 
-@flax.struct.dataclass
-class InfiniState:
+class InfiniState(flax.struct.PyTreeNode):
     """The memory of one layer.
 
     Attributes:
@@ -39,8 +38,7 @@ class InfiniState:
     count: jax.Array
 
 
-@flax.struct.dataclass
-class InfiniCache:
+class InfiniCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:

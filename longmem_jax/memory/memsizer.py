@@ -24,8 +24,7 @@ from longmem_jax.layers.token_shift import EARLIER, TokenShift
 from longmem_jax.views import Read, Seen, Series, View
 
 
-@flax.struct.dataclass
-class Slots:
+class Slots(flax.struct.PyTreeNode):
     """Slots of one lane; all heads share them.
 
     Attributes:

@@ -15,8 +15,7 @@ from longmem_jax.memory.registry import LAYERS
 from longmem_jax.segment import Aux, Segment, merge_aux, select_lanes
 
 
-@flax.struct.dataclass
-class BlockState:
+class BlockState(flax.struct.PyTreeNode):
     """Memories of one block.
 
     Attributes:

@@ -77,8 +77,7 @@ def _by_path(recorded: Any) -> dict[str, Look]:
     return found
 
 
-@flax.struct.dataclass
-class Glimpse:
+class Glimpse(flax.struct.PyTreeNode):
     """What the view of one layer says of a segment.
 
     Attributes:

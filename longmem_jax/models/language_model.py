@@ -26,8 +26,7 @@ from longmem_jax.models.stack import has_table, is_plain, make_stack, takes_star
 from longmem_jax.segment import Aux, Segment, pack
 
 
-@flax.struct.dataclass
-class Counted:
+class Counted(flax.struct.PyTreeNode):
     """State, or caches, of a model whose absolute positions continue through a document.
 
     Attributes:

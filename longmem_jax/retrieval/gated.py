@@ -20,8 +20,7 @@ from longmem_jax.retrieval.spalm_text import Inputs
 from longmem_jax.segment import Aux, Segment
 
 
-@flax.struct.dataclass
-class Gate:
+class Gate(flax.struct.PyTreeNode):
     """What SPALM adds to a model.
 
     Attributes:
@@ -33,8 +32,7 @@ class Gate:
     log_scale: jax.Array | None
 
 
-@flax.struct.dataclass
-class Scores:
+class Scores(flax.struct.PyTreeNode):
     """Of one segment of every lane, all [lanes, length].
 
     Attributes:

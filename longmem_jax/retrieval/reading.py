@@ -35,8 +35,7 @@ from longmem_jax.segment import Segment, read_segments
 SEGMENTS = 8  # per compiled call
 
 
-@flax.struct.dataclass
-class Part:
+class Part(flax.struct.PyTreeNode):
     """Some consecutive segments of all lanes; leading axes [segments, lanes, length].
 
     Attributes:
@@ -124,8 +123,7 @@ def nll_of(model: Any, hidden: jax.Array, targets: jax.Array) -> jax.Array:
     return model.stack.embedding.nll(hidden, targets).nll
 
 
-@flax.struct.dataclass
-class Position:
+class Position(flax.struct.PyTreeNode):
     """The position of a pass over a corpus.
 
     Attributes:

@@ -29,8 +29,7 @@ from longmem_jax.training.task import Metrics, Plan, Step
 from longmem_jax.untrusted import tensor_file
 
 
-@flax.struct.dataclass
-class Trained:
+class Trained(flax.struct.PyTreeNode):
     """What training changes.
 
     Attributes:
@@ -42,8 +41,7 @@ class Trained:
     spalm: Gate
 
 
-@flax.struct.dataclass
-class SpalmState:
+class SpalmState(flax.struct.PyTreeNode):
     """The whole state of a run; a checkpoint holds this.
 
     Attributes:

@@ -14,8 +14,7 @@ from longmem_jax.data.windows import Windows
 from longmem_jax.retrieval.spalm_lists import Lists
 
 
-@flax.struct.dataclass
-class Inputs:
+class Inputs(flax.struct.PyTreeNode):
     """One segment of every lane, with what was retrieved for it.
 
     Attributes:

@@ -29,8 +29,7 @@ from longmem_jax.training.optimizer import freeze, parameter_path, updates_made
 MOMENTUM = 0.1  # of running averages
 
 
-@flax.struct.dataclass
-class TrainState:
+class TrainState(flax.struct.PyTreeNode):
     """The whole state of a run; a checkpoint holds this.
 
     Attributes:

@@ -18,8 +18,7 @@ from longmem_jax.agents.environments.interface import Box, Environment, Moved, e
 from longmem_jax.errors import UsageError
 
 
-@flax.struct.dataclass
-class State:
+class State(flax.struct.PyTreeNode):
     """One episode.
 
     Attributes:

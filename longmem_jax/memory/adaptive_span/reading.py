@@ -11,8 +11,7 @@ from longmem_jax.layers.switching import Projector
 from longmem_jax.memory.adaptive_span.maths import KeySpans, key_spans
 
 
-@flax.struct.dataclass
-class Params:
+class Params(flax.struct.PyTreeNode):
     """What a layer learns.
 
     Attributes:
@@ -26,8 +25,7 @@ class Params:
     table: jax.Array
 
 
-@flax.struct.dataclass
-class Rows:
+class Rows(flax.struct.PyTreeNode):
     """A segment and the memory before it.
 
     Attributes:
@@ -81,8 +79,7 @@ def weights_of_segment(
     return weights(rows.queries, keys, params.table, seen, offset=max_span)
 
 
-@flax.struct.dataclass
-class AdaptiveSpanCache:
+class AdaptiveSpanCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:

@@ -34,8 +34,7 @@ from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View
 
 
-@flax.struct.dataclass
-class CompressiveCache:
+class CompressiveCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:

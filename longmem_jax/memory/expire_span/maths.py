@@ -12,8 +12,7 @@ from longmem_jax.layers.switching import bound, switch
 from longmem_jax.segment import count_round
 
 
-@flax.struct.dataclass
-class ExpireSpanState:
+class ExpireSpanState(flax.struct.PyTreeNode):
     """Memories of one layer; hidden vectors in the compute dtype.
 
     Attributes:

@@ -17,8 +17,7 @@ from longmem_jax.memory.expire_span.maths import (
 )
 
 
-@flax.struct.dataclass
-class Params:
+class Params(flax.struct.PyTreeNode):
     """What a layer learns.
 
     Attributes:
@@ -33,8 +32,7 @@ class Params:
     table: jax.Array
 
 
-@flax.struct.dataclass
-class Rows:
+class Rows(flax.struct.PyTreeNode):
     """A segment and the memories before it.
 
     Attributes:
@@ -120,8 +118,7 @@ def weights_of_segment(params: Params, rows: Rows, **fields: Any) -> jax.Array:
     return weights(rows.queries, keys, params.table, seen, offset=room + width)
 
 
-@flax.struct.dataclass
-class ExpireSpanCache:
+class ExpireSpanCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes: of buffer, window and segment.
 
     Attributes:

@@ -20,8 +20,7 @@ FIELDS = (
 )  # fmt: skip
 
 
-@flax.struct.dataclass
-class LinearSource:
+class LinearSource(flax.struct.PyTreeNode):
     """What linear cross-attention reads.
 
     Attributes:

@@ -31,8 +31,7 @@ from longmem_jax.views import NOWHERE, Held, Read, Seen, Series, View
 ENCODERS = ('slot_attention', 'joint')
 
 
-@flax.struct.dataclass
-class MemformerState:
+class MemformerState(flax.struct.PyTreeNode):
     """Memory of a document so far.
 
     Attributes:
@@ -47,8 +46,7 @@ class MemformerState:
     count: jax.Array
 
 
-@flax.struct.dataclass
-class OpenMemformer:
+class OpenMemformer(flax.struct.PyTreeNode):
     """What an open segment reads and will write.
 
     Attributes:

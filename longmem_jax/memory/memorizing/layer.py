@@ -23,8 +23,7 @@ from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttenti
 from longmem_jax.segment import Aux, Segment, mean_count
 
 
-@flax.struct.dataclass
-class MemorizingState:
+class MemorizingState(flax.struct.PyTreeNode):
     """Memories of one layer.
 
     Attributes:
@@ -36,8 +35,7 @@ class MemorizingState:
     rows: Rows
 
 
-@flax.struct.dataclass
-class MemorizingCache:
+class MemorizingCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:

@@ -33,8 +33,7 @@ def fused(fields: Any) -> str:
     return ''
 
 
-@flax.struct.dataclass
-class RecentKeys:
+class RecentKeys(flax.struct.PyTreeNode):
     """Keys and values of the last tokens.
 
     Attributes:

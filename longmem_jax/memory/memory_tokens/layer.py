@@ -28,8 +28,7 @@ from longmem_jax.views import Read, Seen, View, held_window
 LOOK_AHEAD = ('nearest', 'released')
 
 
-@flax.struct.dataclass
-class MemTransformerCache:
+class MemTransformerCache(flax.struct.PyTreeNode):
     """What an open segment reads and will write; positions count memory tokens as well.
 
     Attributes:

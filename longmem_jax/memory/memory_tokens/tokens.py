@@ -21,8 +21,7 @@ from longmem_jax.segment import select_lanes
 from longmem_jax.views import Seen, Series, View
 
 
-@flax.struct.dataclass
-class MemoryTokensState:
+class MemoryTokensState(flax.struct.PyTreeNode):
     """Carried memory tokens.
 
     Attributes:
@@ -34,8 +33,7 @@ class MemoryTokensState:
     count: jax.Array
 
 
-@flax.struct.dataclass
-class OpenTokens:
+class OpenTokens(flax.struct.PyTreeNode):
     """The memory tokens around a segment, and those after it: [batch, num_tokens, d_model] each."""
 
     vectors: jax.Array
