@@ -54,7 +54,7 @@ class Agent(nn.Module):
     segment_length: int
 
     def setup(self):
-        config, axes = self.config, nn.with_logical_partitioning
+        config, axes = self.config, initializers.with_axes
         self.stack = make_stack(config, self.segment_length)
         std = init_std(config)
 

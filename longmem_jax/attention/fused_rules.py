@@ -42,7 +42,11 @@ def attend(
     """
     unknown = [name for name in ('mask', 'bias') if getattr(rules, name) is not None]
     unknown += [] if rules.causal else ['causal = False']
-    if unknown or not is_whole(rules) or queries.dtype not in (jnp.bfloat16, jnp.float32):
+    if (
+        unknown
+        or not isinstance(rules.offset, int)
+        or queries.dtype not in (jnp.bfloat16, jnp.float32)
+    ):
         raise UsageError(
             f'the fused attention has no {", ".join(unknown) or "float64, and no streams"}: it is '
             'causal, with scores by distance and windows, in bfloat16 or float32; use '

@@ -41,7 +41,7 @@ class RelativeBiases(nn.Module):
 
     def setup(self):
         shape = (self.settings.num_heads, self.settings.head_dim)
-        init = nn.with_logical_partitioning(
+        init = initializers.with_axes(
             nn.initializers.normal(self.settings.init_std), ('heads', 'head_dim')
         )
         self.content = self.param('content', init, shape)
@@ -81,13 +81,13 @@ class RelativePosition(nn.Module):
             )
             self.drop = nn.Dropout(settings.dropout)
         if self.kind == 'learned_relative':
-            init = nn.with_logical_partitioning(
+            init = initializers.with_axes(
                 nn.initializers.normal(settings.init_std), ('heads', 'distance', 'head_dim')
             )
             shape = (settings.num_heads, self._num_encoded(), settings.head_dim)
             self.table = self.param('table', init, shape)
         if self.kind == 't5':
-            init = nn.with_logical_partitioning(
+            init = initializers.with_axes(
                 nn.initializers.normal(settings.init_std), ('heads', 'distance')
             )
             self.buckets = self.param('buckets', init, (settings.num_heads, T5_BUCKETS))

@@ -17,6 +17,7 @@ from longmem_jax.attention.attend import attend, attend_in
 from longmem_jax.attention.relative_position import POSITIONS, RelativePosition
 from longmem_jax.attention.rules import Rules
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import Projections
 
 # Weight that a vector before the segment has at first, as a logarithm, where a pretrained decoder's
@@ -118,7 +119,7 @@ class SelfAttention(nn.Module):
         )
         self.memory_bias = None
         if self.position == 'alibi_beyond' and self.memory_length:
-            init = nn.with_logical_partitioning(nn.initializers.constant(FIRST_BIAS), ('heads',))
+            init = initializers.with_axes(nn.initializers.constant(FIRST_BIAS), ('heads',))
             self.memory_bias = self.param('memory_bias', init, (self.settings.num_heads,))
 
     def _bias(self, num_keys: int) -> jax.Array | None:

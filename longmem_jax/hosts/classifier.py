@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from longmem_jax.faults import at_least, between, of_section
 from longmem_jax.hosts.text_encoder import TextEncoder
+from longmem_jax.layers import initializers
 from longmem_jax.layers.scores import Scores, of_logits
 from longmem_jax.memory.memory_tokens.tokens import LearnedTokens
 from longmem_jax.models.kinds import Kind
@@ -100,7 +101,7 @@ class Classifier(nn.Module):
             else None
         )
         self.head_drop = nn.Dropout(fields.dropout)
-        axes = nn.with_logical_partitioning
+        axes = initializers.with_axes
         self.head = nn.Dense(
             1 if fields.by_choice else fields.classes,
             dtype=jnp.promote_types(config.dtype, jnp.float32),

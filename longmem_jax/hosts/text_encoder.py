@@ -55,7 +55,7 @@ class TextEncoder(nn.Module):
     config: Any
 
     def setup(self):
-        config, axes = self.config, nn.with_logical_partitioning
+        config, axes = self.config, initializers.with_axes
         settings = make_settings(config, config.num_positions)
         self.embedding = make_embedding(config, config.num_positions, softmax=False)
         normal = axes(nn.initializers.normal(init_std(config)), (None, 'embed'))

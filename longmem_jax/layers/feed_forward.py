@@ -13,7 +13,7 @@ from longmem_jax.layers import initializers, rows_product
 from longmem_jax.segment import Aux, Segment, no_aux
 
 # name -> (activation, gated): a gated layer multiplies the activation by a second projection.
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, tuple[Callable[[jax.Array], jax.Array], bool]] = {
     'relu': (jax.nn.relu, False),
     'gelu': (jax.nn.gelu, False),
     'gelu_exact': (functools.partial(jax.nn.gelu, approximate=False), False),
@@ -44,7 +44,7 @@ class Dense(nn.Module):
     bias: bool = True
 
     def setup(self):
-        axes = nn.with_logical_partitioning
+        axes = initializers.with_axes
 
         def linear(width: int, kernel_axes: tuple[str, str], residual: bool = False) -> nn.Dense:
             init = initializers.kernel(self.settings, residual=residual)

@@ -128,8 +128,8 @@ def on_devices(
     if num_shards == 1 and not (lanes and by_itself):
         return function(ring, per_row, 0)
     axes = {*lanes, 'memory'} if num_shards > 1 else {*lanes}
-    by_lane = P(lanes or None)
-    by_entry = P(lanes or None, None, 'memory' if num_shards > 1 else None)
+    by_lane: Any = P(lanes or None)
+    by_entry: Any = P(lanes or None, None, 'memory' if num_shards > 1 else None)
     ring_specs = Rows(
         by_entry, by_entry, by_entry if ring.rows_key_scale is not None else None,
         by_entry if ring.rows_value_scale is not None else None, by_lane,

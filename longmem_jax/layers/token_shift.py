@@ -6,6 +6,8 @@ small model of bytes does no better than a table of byte pairs.
 The models of the papers have no shift: they read words, with many layers.
 """
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import initializers
 
 # The number of earlier vectors that each kind sees.
 EARLIER = {'none': 0, 'half': 1, 'convolution': 3}
@@ -77,7 +80,7 @@ def convolved(taps: jax.Array) -> Callable[[list[jax.Array]], jax.Array]:
 
     def mix(views: list[jax.Array]) -> jax.Array:
         kernel = jnp.expand_dims(taps.astype(views[0].dtype), -2)
-        return sum(kernel[i] * view for i, view in enumerate(views))
+        return functools.reduce(operator.add, (kernel[i] * view for i, view in enumerate(views)))
 
     return mix
 
@@ -105,7 +108,7 @@ class Convolution(nn.Module):
     dtype: Any
 
     def setup(self):
-        init = nn.with_logical_partitioning(drawn_taps, (None, self.axis, 'head_dim'))
+        init = initializers.with_axes(drawn_taps, (None, self.axis, 'head_dim'))
         self.kernel = self.param('kernel', init, (self.size, self.heads, self.width))
 
     def initial_state(self, batch_size: int) -> jax.Array:
@@ -134,7 +137,7 @@ class TokenShift(nn.Module):
 
     def setup(self):
         if self.kind == 'convolution':
-            init = nn.with_logical_partitioning(drawn_taps, (None, 'embed'))
+            init = initializers.with_axes(drawn_taps, (None, 'embed'))
             shape = (EARLIER[self.kind] + 1, self.settings.d_model)
             self.kernel = self.param('kernel', init, shape)
 
@@ -153,7 +156,7 @@ class TokenShift(nn.Module):
         start: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Arguments and results of `mixed` for x [batch, n, d_model]; `recent` None = kind 'none'."""
-        if self.kind == 'none':
-            return x, recent
+        if recent is None:
+            return x, None
         mix = _half if self.kind == 'half' else convolved(self.kernel)
         return mixed(mix, x, recent, count, start)

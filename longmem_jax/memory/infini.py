@@ -20,7 +20,7 @@ from longmem_jax.attention.rules import Rules
 from longmem_jax.attention.self_attention import KeyValues, write_at
 from longmem_jax.contract import FIRST_GATE_IN_HOST, Entry, Graft, ModelSettings, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
-from longmem_jax.layers import associative
+from longmem_jax.layers import associative, initializers
 from longmem_jax.layers.projections import Projections
 from longmem_jax.segment import Aux, Segment, count_on, mean_count
 from longmem_jax.views import NOWHERE, Read, Seen, Series, View, changes_of_sums, read_window
@@ -124,7 +124,7 @@ class InfiniAttention(nn.Module):
         def betas(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
             return self.gate_init + self.gate_std * jax.random.normal(key, shape, dtype)
 
-        init = nn.with_logical_partitioning(betas, ('heads',))
+        init = initializers.with_axes(betas, ('heads',))
         self.gate = self.param('gate', init, (settings.num_heads,))
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         self.reading = (self.normalizer, self.guard, self.epsilon)

@@ -82,7 +82,7 @@ class SlotProjections(nn.Module):
     write_scale: float = 0.0
 
     def setup(self):
-        settings, axes = self.settings, nn.with_logical_partitioning
+        settings, axes = self.settings, initializers.with_axes
         init = initializer(settings, self.write_scale)
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         self.query = HeadsIn(

@@ -17,6 +17,7 @@ from longmem_jax.contract import Entry, Graft, ModelSettings, NoState, Recipe, S
 from longmem_jax.faults import above, at_least, one_of
 from longmem_jax.kernels.cpu.top_k import top_k
 from longmem_jax.kernels.weighted_rows import weighted_rows
+from longmem_jax.layers import initializers
 from longmem_jax.layers.feature_maps import unit
 from longmem_jax.layers.norms import Norm
 from longmem_jax.segment import Aux, Segment, no_aux
@@ -199,7 +200,7 @@ class QueryNetwork(nn.Module):
         """Maps `x` [tokens, d_model] to [tokens, width]; also returns the statistics of `BatchNorm`."""
         statistics = {}
         sizes = (*self.hidden, self.width)
-        axes = nn.with_logical_partitioning
+        axes = initializers.with_axes
         init = axes(nn.initializers.lecun_uniform(), ('embed', None))
         for i, size in enumerate(sizes):
             x = nn.Dense(size, dtype=x.dtype, precision=HIGHEST, kernel_init=init if not i else axes(
@@ -244,7 +245,7 @@ class ProductKeyMemory(nn.Module):
     chunk: int = 0
 
     def setup(self):
-        settings, axes = self.settings, nn.with_logical_partitioning
+        settings, axes = self.settings, initializers.with_axes
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         self.network = QueryNetwork(
             tuple(self.query_hidden), self.num_heads * self.query_dim, self.query_norm

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings, identity
+from longmem_jax.layers import initializers
 from longmem_jax.layers.norms import Norm
 from longmem_jax.layers.token_shift import TokenShift
 from longmem_jax.memory.registry import LAYERS
@@ -75,7 +76,7 @@ class Block(nn.Module):
         self.beside = None
         if 'beside' in self.parts:
             self.beside = self._layer('beside', self.attention_norm)
-            zeros = nn.with_logical_partitioning(nn.initializers.zeros, ('embed',))
+            zeros = initializers.with_axes(nn.initializers.zeros, ('embed',))
             self.beside_gate = self.param('beside_gate', zeros, (self.settings.d_model,))
         if self.cross is not None:
             self.cross_norm = self._norm()

@@ -55,7 +55,7 @@ class Compressor(nn.Module):
     decodes: bool
 
     def setup(self):
-        axes = nn.with_logical_partitioning
+        axes = initializers.with_axes
         width = self.settings.d_model
         if self.kind == 'convolution':
             init = axes(initializers.kernel(self.settings, inputs=2), (None, None, 'embed'))

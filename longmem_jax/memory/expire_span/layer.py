@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from longmem_jax.attention.self_attention import write_at
 from longmem_jax.attention.span_attention import Dropout
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.switching import (
     bound,
@@ -105,7 +106,7 @@ class ExpireSpan(nn.Module):
     def setup(self):
         settings = self.settings
         self.projections = Projections(settings)
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ('norm',))
+        zeros = initializers.with_axes(nn.initializers.zeros, ('norm',))
         self.span_kernel = self.param('span_kernel', zeros, (settings.d_model,))
         bias = -math.log(1 / self.initial_share - 1)
         self.span_bias = self.param('span_bias', nn.initializers.constant(bias), ())

@@ -74,7 +74,7 @@ class ContinuousMemory(nn.Module):
         self.key, self.value = HeadsIn(**exact), HeadsIn(**exact)
         out = initializers.kernel(settings, inputs=2, residual=True)
         self.out = HeadsOut(d_model=width, dtype=self.float32, kernel_init=out)
-        axes = nn.with_logical_partitioning
+        axes = initializers.with_axes
         bound = (3 * width) ** -0.5  # PyTorch's default, as in the released code
 
         def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:

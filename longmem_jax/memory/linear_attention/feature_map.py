@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 
 from longmem_jax.contract import ModelSettings
-from longmem_jax.layers import feature_maps
+from longmem_jax.layers import feature_maps, initializers
 
 FEATURES = ('elu', 'rfa', 't2r')
 
@@ -27,7 +27,7 @@ class FeatureMap(nn.Module):
     learned_scale: bool
 
     def setup(self):
-        settings, axes = self.settings, nn.with_logical_partitioning
+        settings, axes = self.settings, initializers.with_axes
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         shape = (settings.num_heads, self.size, settings.head_dim)
         if self.features == 'rfa':

@@ -136,7 +136,7 @@ class JointEncoder(nn.Module):
     bias_std: float
 
     def setup(self):
-        settings, axes = self.settings, nn.with_logical_partitioning
+        settings, axes = self.settings, initializers.with_axes
         fields = dict(settings=settings, dense=self.dense)
         self.layers = [JointLayer(**fields, name=f'layer_{i}') for i in range(self.num_layers)]
         init = axes(nn.initializers.normal(self.bias_std), (None, 'embed'))

@@ -190,7 +190,7 @@ class SlotEncoder(nn.Module):
         if not self.num_slots:
             return
         self.writer = SlotWriter(settings, self.temperature, self.num_heads, self.normalized)
-        axes = nn.with_logical_partitioning
+        axes = initializers.with_axes
         # Directions: where slots are at the start of a document, and where they drift to.
         init = axes(nn.initializers.normal(self.bias_std), (None, 'embed'))
         self.bias = self.param('bias', init, (self.num_slots, settings.d_model))

@@ -17,6 +17,7 @@ from longmem_jax.attention.attend import kernels_of, record
 from longmem_jax.attention.entries import attend_entries
 from longmem_jax.attention.self_attention import KeyValues
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.ring import Rows, no_rows, write
 from longmem_jax.memory.memorizing.normalized_attention import NormalizedAttention, RecentKeys
@@ -100,9 +101,7 @@ class Memorizing(nn.Module):
             scale_init=self.scale_init,
             normalized=self.normalized,
         )
-        constant = nn.with_logical_partitioning(
-            nn.initializers.constant(self.gate_init), ('heads',)
-        )
+        constant = initializers.with_axes(nn.initializers.constant(self.gate_init), ('heads',))
         self.gate = self.param('gate', constant, (self.settings.num_heads,))
 
     def initial_state(self, batch_size: int) -> MemorizingState:

@@ -19,7 +19,7 @@ from longmem_jax.attention.self_attention import KeyValues
 from longmem_jax.attention.window import push
 from longmem_jax.contract import STARTS, ModelSettings
 from longmem_jax.faults import above, at_least, one_of
-from longmem_jax.layers import feature_maps
+from longmem_jax.layers import feature_maps, initializers
 from longmem_jax.layers.projections import Projections
 
 POSITIONS = ('t5', 'alibi', 'rotary', 'none')
@@ -86,7 +86,7 @@ class NormalizedAttention(nn.Module):
         settings = self.settings
         if self.normalized:
             constant = nn.initializers.constant(self.scale_init)
-            constant = nn.with_logical_partitioning(constant, ('heads',))
+            constant = initializers.with_axes(constant, ('heads',))
             self.scale = self.param('scale', constant, (settings.num_heads,))
         self.score_scale = 1.0 if self.normalized else settings.score_scale
         self.relation = RelativePosition(

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from longmem_jax.around import Around
 from longmem_jax.contract import Entry, Graft, NoState, Recipe, Scale
 from longmem_jax.faults import at_least
+from longmem_jax.layers import initializers
 from longmem_jax.segment import select_lanes
 from longmem_jax.views import Seen, Series, View
 
@@ -56,7 +57,7 @@ class LearnedTokens(nn.Module):
     dtype: Any
 
     def setup(self):
-        init = nn.with_logical_partitioning(nn.initializers.normal(self.std), (None, 'embed'))
+        init = initializers.with_axes(nn.initializers.normal(self.std), (None, 'embed'))
         self.tokens = self.param('tokens', init, (self.num_tokens, self.d_model))
 
     def __call__(self, batch_size: int) -> jax.Array:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 
 from longmem_jax.attention.encoder_block import EncoderBlock
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import initializers
 from longmem_jax.layers.norms import Norm
 
 VARIANTS = ('none', 'plain', 'ctrl', 'bottleneck')
@@ -64,7 +65,7 @@ class MemoryEncoder(nn.Module):
             Norm(self.settings.norm, self.settings.norm_epsilon) if self.final_norm else None
         )
         if self.variant != 'none':
-            init = nn.with_logical_partitioning(nn.initializers.normal(self.std), (None, 'embed'))
+            init = initializers.with_axes(nn.initializers.normal(self.std), (None, 'embed'))
             self.tokens = self.param('tokens', init, (self.num_tokens, self.settings.d_model))
 
     def layers(
