@@ -78,7 +78,7 @@ class Seen:
     """
 
     layer: Any
-    x: jax.Array | None
+    x: Any
     state: Any
     new: Any
     segment: Segment

@@ -150,24 +150,25 @@ class RelativePosition(nn.Module):
                 kernel = nn.unbox(variables)['params']['kernel'].astype(queries.dtype)
                 moved = jnp.einsum('bhqd,whd->bhqw', moved, kernel)
                 return queries + content, {'relative': RelativeTable(moved, waves)}
-            table = self.project(waves)[0]
-            return queries + content, {'relative': RelativeTable(moved, table)}
+            encoded = self.project(waves)[0]
+            return queries + content, {'relative': RelativeTable(moved, encoded)}
         if self.kind == 'learned_relative':
-            table = self.table[:, : min(self._num_encoded(), num_keys)].astype(queries.dtype)
-            return queries, {'relative': RelativeTable(queries, table)}
+            encoded = self.table[:, : min(self._num_encoded(), num_keys)].astype(queries.dtype)
+            return queries, {'relative': RelativeTable(queries, encoded)}
         if self.kind == 'rotary':
             return self._rotate(queries, offset), {}
         if self.kind in ('alibi', 'alibi_beyond'):
-            table = positions.alibi(self.settings.num_heads, num_keys)
+            slopes = positions.alibi(self.settings.num_heads, num_keys)
             if self.kind == 'alibi_beyond':
                 # Nothing within a segment, where positions are in the embeddings.
                 beyond = np.arange(num_keys) - (self.settings.segment_length - 1)
-                table = table[:, np.maximum(beyond, 0)]
+                slopes = slopes[:, np.maximum(beyond, 0)]
+            bias = jnp.asarray(slopes)
         elif self.kind == 't5':
-            table = positions.t5_table(self.buckets, num_keys, T5_DISTANCE)
+            bias = positions.t5_table(self.buckets, num_keys, T5_DISTANCE)
         else:
             return queries, {}
-        return queries, {'distance_bias': jnp.asarray(table)}
+        return queries, {'distance_bias': bias}
 
 
 def shared_biases(fields: Any) -> type | None:

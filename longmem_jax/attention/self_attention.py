@@ -178,7 +178,7 @@ class SelfAttention(nn.Module):
           [batch, length, d_model].
         """
         x = self.normalize(x)
-        if not self.memory_length:
+        if memory is None or count is None:
             return self._read(x, *self._keys_values(x, 0), 0, None, train)
         # Projected separately: a detached memory needs no gradient, which is most of that product.
         keys, values = (
@@ -268,7 +268,7 @@ class SelfAttention(nn.Module):
         settings = self.settings
         shape = (batch_size, settings.kv_heads, settings.segment_length, settings.head_dim)
         room = jnp.zeros(shape, settings.dtype)
-        if not self.memory_length:
+        if memory is None:
             return KeyValues(room, room)
         keys, values = self._keys_values(self.normalize(memory), 0)
         return KeyValues(*(jnp.concatenate([array, room], axis=2) for array in (keys, values)))
@@ -295,6 +295,6 @@ class SelfAttention(nn.Module):
         offset = self.memory_length + index
         keys, values = self._keys_values(x, offset)
         cache = cache.write_at(keys, values, offset)
-        first = self.memory_length - count if self.memory_length else None
+        first = None if not self.memory_length or count is None else self.memory_length - count
         seen = cache.before(offset + x.shape[1])
         return self._read(x, seen.keys, seen.values, offset, first, False), cache

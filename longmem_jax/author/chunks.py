@@ -125,6 +125,7 @@ def read_tokens(
 
     def at_once(state: State, flags: Any, *tokens: jax.Array) -> tuple[State, Any]:
         n = flags[0].shape[0]
+        assert chunked is not None
         return chunked(state, sight(n, flags[1], jax.tree.leaves(state)[0].dtype), *tokens)
 
     length, flags = valid.shape[1], (valid, start)

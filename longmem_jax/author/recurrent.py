@@ -77,15 +77,15 @@ class RecurrentMemory(nn.Module):
         """
         raise NotImplementedError
 
-    def step(self, state: Any, *inputs: jax.Array) -> tuple[Any, Any]:
+    def step(self, state: Any, *inputs: Any, **named: Any) -> tuple[Any, Any]:
         """One token of one lane and head: the new state, and what the token reads. The definition."""
         raise NotImplementedError
 
     # `(state, sight, *inputs [n, ...]) -> (state, y [n, ...])`: the same for n tokens; inputs of zeros
     # must write nothing. None = token by token.
-    chunked = None
+    chunked: ClassVar[Callable[..., Any] | None] = None
 
-    def output(self, x: jax.Array, y: Any, *inputs: jax.Array) -> jax.Array:
+    def output(self, x: jax.Array, y: Any, *inputs: Any, **named: Any) -> jax.Array:
         """The layer's output [n, d_model] for one lane; y has leaves [heads, n, ...]."""
         raise NotImplementedError
 
@@ -177,7 +177,7 @@ class RecurrentMemory(nn.Module):
 
     def _over_lanes(self, method: Callable[..., Any], *arrays: Any) -> Any:
         """A method of one lane for the whole batch; lanes have dropout of their own, the same draws."""
-        split = {'params': False, 'dropout': True, 'memory': False}
+        split: dict[Any, bool] = {'params': False, 'dropout': True, 'memory': False}
         lifted = nn.vmap(method, variable_axes={'params': None}, split_rngs=split)
         return lifted(self, *arrays)
 

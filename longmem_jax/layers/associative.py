@@ -6,6 +6,7 @@ with signed keys of unit length and no normalizer the delta rule stores each pai
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.struct
@@ -22,7 +23,7 @@ GUARDS = ('clamp', 'add', 'magnitude')
 
 
 # name -> (feature map of the last axis, whether all features are positive)
-FEATURES = {
+FEATURES: dict[str, tuple[Callable[[jax.Array], jax.Array], bool]] = {
     'elu': (feature_maps.elu, True),
     'relu': (jax.nn.relu, True),
     'softmax': (jax.nn.softmax, True),

@@ -63,7 +63,8 @@ class Dense(nn.Module):
         self.down = linear(self.settings.d_model, ('mlp', 'embed'), residual=True)
         self.drop = nn.Dropout(self.settings.dropout)
 
-    def _apply(self, x: jax.Array, train: bool) -> jax.Array:
+    def mapped(self, x: jax.Array, train: bool) -> jax.Array:
+        """The layer's output for `x` [..., d_model]."""
         x = self.normalize(x)
         hidden = self.up(x)
         hidden = self.act(hidden) if self.gate is None else self.act(self.gate(x)) * hidden
@@ -77,7 +78,7 @@ class Dense(nn.Module):
         self, x: jax.Array, state: NoState, segment: Segment, *, train: bool
     ) -> tuple[jax.Array, NoState, Aux]:
         """Maps every token by itself; x, y are [batch, length, d_model]."""
-        return self._apply(x, train), state, no_aux()
+        return self.mapped(x, train), state, no_aux()
 
     def open_segment(self, state: NoState, batch_size: int) -> NoState:
         """No cache."""
@@ -87,7 +88,7 @@ class Dense(nn.Module):
         self, x: jax.Array, cache: NoState, index: int | jax.Array, count: jax.Array
     ) -> tuple[jax.Array, NoState]:
         """Maps the next tokens; see `MemoryLayer`."""
-        return self._apply(x, False), cache
+        return self.mapped(x, False), cache
 
     def close_segment(self, state: NoState, cache: NoState, count: jax.Array) -> NoState:
         """Returns `state` as it is."""

@@ -77,7 +77,7 @@ class Surrounded(nn.Module):
         within = dataclasses.replace(
             settings, segment_length=length, leading=leading, trailing=trailing
         )
-        self.around = module(self.memory, settings, own, depth=1)
+        self.around: Any = module(self.memory, settings, own, depth=1)
         self.block = _Attention(within, entry.inside[0], tuple(inside.items()), entry.between)
         self.run = Run(0, (self.block,), self.around, within, lambda x, deterministic: x)
 

@@ -174,12 +174,15 @@ def remember(
     state: FullState, keys: jax.Array, values: jax.Array, num_valid: jax.Array
 ) -> FullState:
     """Writes the first `num_valid` (int32 [batch]) of keys and values [batch, kv_heads, n, head_dim]."""
-    written = []
-    for old, new in ((state.keys, keys), (state.values, values)):
+
+    def written(old: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
         old, new = jnp.swapaxes(old, 1, 2), jnp.swapaxes(new, 1, 2)
         window, count = push(old, state.count, new, num_valid)
-        written.append(jnp.swapaxes(window, 1, 2))
-    return FullState(*written, count)
+        return jnp.swapaxes(window, 1, 2), count
+
+    keys, _ = written(state.keys, keys)
+    values, count = written(state.values, values)
+    return FullState(keys, values, count)
 
 
 ENTRY = Entry(

@@ -186,7 +186,7 @@ class MemSizer(RecurrentMemory):
 
 def _counted(count: jax.Array, more: jax.Array) -> jax.Array:
     """`count` [2] and `more` tokens."""
-    return jax.lax.stop_gradient(jnp.stack(two_sum(*count, more)))
+    return jax.lax.stop_gradient(jnp.stack(two_sum(count[0], count[1], more)))
 
 
 def _scale(tokens: jax.Array) -> jax.Array:
@@ -247,7 +247,8 @@ class CrossMemSizer(nn.Module):
 
     def source(self, vectors: jax.Array, valid: jax.Array) -> jax.Array:
         """Slots of `vectors` [batch, n, d_model] where `valid`: [batch, num_slots, d_model]."""
-        return fill(*self.maps.written(vectors), valid)
+        left, right = self.maps.written(vectors)
+        return fill(left, right, valid)
 
     def __call__(self, x: jax.Array, source: jax.Array, *, train: bool) -> jax.Array:
         """Reads from `x` [batch, length, d_model]; the same shape, without the residual."""

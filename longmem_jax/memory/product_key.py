@@ -53,7 +53,8 @@ def _pairs(k: int) -> tuple[np.ndarray, np.ndarray]:
     No sum of ranks up to i and up to j is smaller, and there are (i + 1)(j + 1) of these.
     """
     ranks = np.arange(k)
-    return np.nonzero(np.outer(ranks + 1, ranks + 1) <= k)
+    first, second = np.nonzero(np.outer(ranks + 1, ranks + 1) <= k)
+    return first, second
 
 
 def find(
@@ -77,13 +78,13 @@ def find(
         return jnp.take_along_axis(scores, slots, axis=-1), slots.astype(jnp.int32)
     halves = jnp.split(queries, 2, axis=-1)
     halves = [unit(half, EPSILON) if normalized else half for half in halves]
-    scores = [
+    by_half = [
         jnp.einsum('thd,hnd->thn', half, keys[:, i], precision=HIGHEST)
         for i, half in enumerate(halves)
     ]
     # The search has no gradients; the scores picked afterwards do.
     (best_1, index_1), (best_2, index_2) = (
-        top_k(jax.lax.stop_gradient(half), k) for half in scores
+        top_k(jax.lax.stop_gradient(scores), k) for scores in by_half
     )
     rank_1, rank_2 = _pairs(k)
     _, pairs = top_k(best_1[..., rank_1] + best_2[..., rank_2], k)
@@ -91,8 +92,8 @@ def find(
         jnp.take_along_axis(index[..., rank], pairs, axis=-1).astype(jnp.int32)
         for index, rank in ((index_1, rank_1), (index_2, rank_2))
     )
-    best = jnp.take_along_axis(scores[0], first, axis=-1)
-    best = best + jnp.take_along_axis(scores[1], second, axis=-1)
+    best = jnp.take_along_axis(by_half[0], first, axis=-1)
+    best = best + jnp.take_along_axis(by_half[1], second, axis=-1)
     return best, first * keys.shape[2] + second
 
 
@@ -198,7 +199,7 @@ class QueryNetwork(nn.Module):
         self, x: jax.Array, counted: jax.Array, *, train: bool
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """Maps `x` [tokens, d_model] to [tokens, width]; also returns the statistics of `BatchNorm`."""
-        statistics = {}
+        statistics: dict[str, jax.Array] = {}
         sizes = (*self.hidden, self.width)
         axes = initializers.with_axes
         init = axes(nn.initializers.lecun_uniform(), ('embed', None))
@@ -334,7 +335,8 @@ def recipe(scale: Scale) -> Recipe:
 
 def short_recipe(scale: Scale) -> Recipe:
     """The paper's model: no memory but the slots, attention within the segment, learned positions."""
-    long, position, notes = recipe(scale), 'learned', ()
+    long, position = recipe(scale), 'learned'
+    notes: tuple[str, ...] = ()
     if scale.segment != scale.evaluated:
         position = 'sinusoidal'
         notes = ("position = 'sinusoidal': learned positions need equal segment lengths",)

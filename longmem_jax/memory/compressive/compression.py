@@ -77,6 +77,7 @@ class Compressor(nn.Module):
         are for 'most_used'.
         """
         if self.kind == 'most_used':
+            assert usage is not None and groups is not None
             return most_used(vectors, usage, groups, self.rate)
         batch, length, width = vectors.shape
         grouped = vectors.reshape(batch, length // self.rate, self.rate, width)

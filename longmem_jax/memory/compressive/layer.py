@@ -235,7 +235,7 @@ class CompressiveTransformer(nn.Module):
 
     def setup(self):
         self.projections = Projections(self.settings)
-        common = dict(
+        common: dict[str, Any] = dict(
             settings=self.settings,
             projections=self.projections,
             normalize=self.normalize,
@@ -246,7 +246,7 @@ class CompressiveTransformer(nn.Module):
             compression=self.compression,
         )
         if self.reading == 'sliding':
-            self.layer = SlidingReading(start=self.start, **common)
+            self.layer: Any = SlidingReading(start=self.start, **common)
         else:
             self.layer = SegmentReading(
                 position=self.position, reconstruction=self.reconstruction, **common

@@ -220,8 +220,9 @@ class ExpireSpan(nn.Module):
         old = switch(read, self.sizes, state.count.max(), params, state.buffer)
         recent = project_buffer(self.position_length, params, state.window, **fields)
         hidden = jnp.zeros((batch_size, settings.segment_length, settings.d_model), settings.dtype)
+        keys, values, spans = with_room(old, recent, settings.segment_length)
         held = state.distance, state.count, state.window_count
-        return ExpireSpanCache(*with_room(old, recent, settings.segment_length), hidden, *held)
+        return ExpireSpanCache(keys, values, spans, hidden, *held)
 
     def extend(
         self, x: jax.Array, cache: ExpireSpanCache, index: int | jax.Array, count: jax.Array

@@ -128,6 +128,7 @@ def ramp_loss(keys: KeySpans, num_queries: jax.Array, length: int) -> jax.Array:
       num_queries: int32 [batch], queries that count, the first ones.
       length: number of queries that the sum is divided by.
     """
+    assert keys.remaining is not None
     remaining = keys.remaining[:, 0]  # at query 0
     detached, dtype = jax.lax.stop_gradient(remaining), remaining.dtype
     first = jnp.maximum(jnp.floor(detached) + 1, jnp.maximum(keys.since, 0).astype(dtype))

@@ -6,7 +6,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.attention.span_attention import ATTEND, Dropout, weights
+from longmem_jax.attention.span_attention import ATTEND, Dropout, attend, weights
 from longmem_jax.layers.switching import Projector
 from longmem_jax.memory.expire_span.maths import (
     ExpireSpanState,
@@ -198,4 +198,5 @@ def read_tokens(
     distance = cache.distance[:, :size]
     seen = key_spans(cut(spans, limit), distance, cache.count, width, cache.window_count, ramp)
     at = first if index is None else index
-    return ATTEND['plain'](queries, keys, values, table, seen, offset=size + width, first=at)
+    assert at is not None  # one of both is given
+    return attend(queries, keys, values, table, seen, offset=size + width, first=at)

@@ -235,7 +235,7 @@ class InfinityFormer(nn.Module):
         hidden = jax.lax.stop_gradient(hidden)
         evicted, num_leaving = hidden, num_valid
         recent, count = state.hidden, state.count
-        if self.memory_length:
+        if recent is not None and count is not None:
             joined = jnp.concatenate([recent, hidden.astype(recent.dtype)], axis=1)
             num_leaving = jnp.maximum(count + num_valid - self.memory_length, 0)
             take = jax.vmap(

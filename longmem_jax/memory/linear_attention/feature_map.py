@@ -61,11 +61,12 @@ class FeatureMap(nn.Module):
         x = x.astype(self.float32)
         if self.features == 'elu':
             return feature_maps.elu(x)
-        matrices = drawn
         if self.features == 't2r':
             matrices = self.matrices
         elif drawn is None:
             matrices = jnp.asarray(self.directions, jnp.float32)
+        else:
+            matrices = drawn
         if self.learned_scale:
             matrices = matrices * self.sigma[:, None]
         if self.features == 't2r':

@@ -91,7 +91,7 @@ class Memformer(Around):
     activation: str = 'relu'
 
     def setup(self):
-        common = dict(
+        common: dict[str, Any] = dict(
             settings=self.settings,
             dense=dict(activation=self.activation, bias=True),
             num_layers=self.num_encoder_layers,
@@ -99,7 +99,7 @@ class Memformer(Around):
             bias_std=self.bias_std,
         )
         if self.encoder == 'joint':
-            self.encode = JointEncoder(**common)
+            self.encode: Any = JointEncoder(**common)
         else:
             self.encode = SlotEncoder(
                 num_summaries=self.num_summaries,
@@ -109,8 +109,9 @@ class Memformer(Around):
                 normalized=self.normalized,
                 **common,
             )
-        fields = dict(settings=self.settings, normalize=identity, bias=False)
-        self.across = [CrossAttention(**fields) for _ in range(self.depth)]
+        self.across = [
+            CrossAttention(self.settings, normalize=identity, bias=False) for _ in range(self.depth)
+        ]
 
     def initial_state(self, batch_size: int) -> MemformerState:
         """No segment."""

@@ -107,7 +107,7 @@ class Memorizing(nn.Module):
     def initial_state(self, batch_size: int) -> MemorizingState:
         """Both memories empty."""
         settings = self.settings
-        dtype = self.cache_dtype
+        dtype: Any = self.cache_dtype
         if dtype == 'float32':
             dtype = jnp.promote_types(settings.dtype, jnp.float32)
         rows = no_rows(batch_size, settings.kv_heads, self.memory_size, settings.head_dim, dtype)

@@ -172,11 +172,11 @@ class NormalizedAttention(nn.Module):
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """Queries, keys, values and local attention of a whole segment `x`, normalised."""
         queries, (keys, values) = self.queries(x), self.key_values(x)
-        joined = [
+        all_keys, all_values = (
             jnp.concatenate([old, new], axis=2)
             for old, new in ((recent.keys, keys), (recent.values, values))
-        ]
-        local = self.local(queries, *joined, self.memory_length, recent.count, train)
+        )
+        local = self.local(queries, all_keys, all_values, self.memory_length, recent.count, train)
         return queries, keys, values, local
 
     def open(self, recent: RecentKeys, batch_size: int) -> KeyValues:
@@ -209,9 +209,12 @@ class NormalizedAttention(nn.Module):
         """Writes the first `num_valid` (int32 [batch]) keys and values, detached."""
         if not self.memory_length:
             return recent
-        written = []
-        for old, new in ((recent.keys, keys), (recent.values, values)):
+
+        def written(old: jax.Array, new: jax.Array) -> tuple[jax.Array, jax.Array]:
             old, new = jnp.swapaxes(old, 1, 2), jnp.swapaxes(jax.lax.stop_gradient(new), 1, 2)
             window, count = push(old, recent.count, new, num_valid)
-            written.append(jnp.swapaxes(window, 1, 2))
-        return RecentKeys(*written, count)
+            return jnp.swapaxes(window, 1, 2), count
+
+        keys, _ = written(recent.keys, keys)
+        values, count = written(recent.values, values)
+        return RecentKeys(keys, values, count)

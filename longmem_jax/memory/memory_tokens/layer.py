@@ -214,8 +214,12 @@ class MemTransformer(nn.Module):
         """What the keys are in a full segment; in a shorter one the trailing tokens come earlier."""
         settings = self.settings
         length = settings.segment_length - settings.leading - settings.trailing
-        parts = (('cache', self.memory_length), ('leading memory tokens', settings.leading))
-        parts = (*parts, ('segment', length), ('trailing memory tokens', settings.trailing))
+        parts = (
+            ('cache', self.memory_length),
+            ('leading memory tokens', settings.leading),
+            ('segment', length),
+            ('trailing memory tokens', settings.trailing),
+        )
         return tuple(part for part in parts if part[1])
 
     def initial_state(self, batch_size: int) -> TransformerXLState:

@@ -105,7 +105,7 @@ class MemoryTokens(Around):
     ) -> OpenTokens:
         """The carried tokens, or the learned ones."""
         vectors = self.memory_tokens(batch_size)
-        if self.carry:
+        if isinstance(state, MemoryTokensState):
             carried = state.vectors if self.gradients else jax.lax.stop_gradient(state.vectors)
             vectors = select_lanes(state.count > 0, carried, vectors)
         return OpenTokens(vectors, jnp.zeros_like(vectors))
@@ -128,7 +128,7 @@ class MemoryTokens(Around):
         self, state: MemoryTokensState | NoState, opened: OpenTokens, count: jax.Array
     ) -> MemoryTokensState | NoState:
         """Carries what was written at the trailing tokens."""
-        if not self.carry:
+        if isinstance(state, NoState):
             return state
         return MemoryTokensState(opened.written, jnp.ones_like(state.count))
 
