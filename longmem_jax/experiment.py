@@ -48,7 +48,7 @@ class Experiment:
         """
         corpus = load.load(self.config.data, split, self.tokenizer)
         if not processes.alone():
-            facts = {'tokenizer': self.tokenizer.fingerprint()}
+            facts: dict[str, Any] = {'tokenizer': self.tokenizer.fingerprint()}
             facts |= {f'split {split}': content.compared(self.config.data, corpus, split)}
             processes.require_same(facts, 'data', content.SAME_FILES)
         return corpus
@@ -284,7 +284,8 @@ def step_flops(compiled: Any, segments_per_step: int) -> float:
 
 def has_branches(lowered: jax.stages.Lowered) -> bool:
     """Whether a step chooses on the device what it computes, so that `step_flops` is a bound."""
-    return _chooses(lowered.compiler_ir('stablehlo').operation)
+    program: Any = lowered.compiler_ir('stablehlo')
+    return _chooses(program.operation)
 
 
 def _chooses(operation: Any) -> bool:

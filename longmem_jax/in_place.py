@@ -72,8 +72,9 @@ def keep_state(state: State, tokens: int) -> tuple[State, Any]:
     """
     parts, structure = jax.tree.flatten(state, is_leaf=is_in_place)
     pairs = [part.keep(tokens) if is_in_place(part) else (part, part) for part in parts]
-    read = structure.unflatten(part for part, _ in pairs)
-    return jax.lax.optimization_barrier((read, structure.unflatten(kept for _, kept in pairs)))
+    read = jax.tree.unflatten(structure, [part for part, _ in pairs])
+    kept = jax.tree.unflatten(structure, [kept for _, kept in pairs])
+    return jax.lax.optimization_barrier((read, kept))
 
 
 def restore_state(finite: jax.Array, state: State, kept: Any) -> State:

@@ -8,7 +8,7 @@ import functools
 import importlib
 import importlib.metadata
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from typing import Any
 
 from longmem_jax.errors import UsageError, say, unknown
@@ -105,9 +105,9 @@ def foreign() -> dict[str, str]:
     found = {(kind, name): '' for kind, names in _registered.items() for name in names}
     for kind, group in GROUPS.items():
         for point in _entry_points().get(group, ()):
-            if distribution(point) != OWN:
+            if point.dist and distribution(point) != OWN:
                 found[kind, point.name] = f'{distribution(point)} {point.dist.version}'
-    brought = {}
+    brought: dict[str, str] = {}
     for (kind, name), package in found.items():
         if kind == 'subject' and (subject := dict(SUBJECTS.items()).get(name)) is not None:
             brought |= dict.fromkeys((*subject.sections, *subject.kinds, *subject.sources), package)
@@ -166,8 +166,9 @@ class Registry(Mapping[str, Any]):
                 f'{self._word} {name!r}: must be of the type {self._of.__module__}.'
                 f'{self._of.__qualname__}, not {type(value).__name__}'
             )
-        if getattr(value, 'name', name) != name:
-            raise UsageError(f'{self._word} {name!r}: its name is {value.name!r}; use one name')
+        own = getattr(value, 'name', name)
+        if own != name:
+            raise UsageError(f'{self._word} {name!r}: its name is {own!r}; use one name')
         return value
 
     def _load(self, name: str, target: Any) -> Any:
@@ -198,19 +199,19 @@ class Registry(Mapping[str, Any]):
         """The object of a name, or `default` if there is no such name."""
         return self[name] if name in self else default
 
-    def items(self) -> list[tuple[str, Any]]:
+    def items(self) -> ItemsView[str, Any]:
         """Names and objects; without those of faulty packages."""
-        found = []
+        found = {}
         for name in self:
             try:
-                found.append((name, self[name]))
+                found[name] = self[name]
             except UsageError as error:
                 _say_once(f'Left out: {error}.')
-        return found
+        return found.items()
 
-    def values(self) -> list[Any]:
+    def values(self) -> ValuesView[Any]:
         """The objects; without those of faulty packages."""
-        return [value for _, value in self.items()]
+        return dict(self.items()).values()
 
 
 class Part(Registry):

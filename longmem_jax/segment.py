@@ -1,6 +1,7 @@
 """Segments of documents in lanes (batch rows), and the scan that carries memories across segments."""
 
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -123,13 +124,16 @@ def merge_aux(reports: list[Aux]) -> Aux:
             metrics.setdefault(name, []).append(value)
         for name, value in report.counts.items():
             counts.setdefault(name, []).append(value)
-    metrics, counts = (
-        {name: sum(values) / len(values) for name, values in found.items()}
+    means, mean_counts = (
+        {
+            name: functools.reduce(operator.add, values) / len(values)
+            for name, values in found.items()
+        }
         for found in (metrics, counts)
     )
     per_head = {name: value for report in reports for name, value in report.per_head.items()}
     statistics = {path: value for report in reports for path, value in report.statistics.items()}
-    return Aux(losses, metrics, per_head, counts, statistics, sizes)
+    return Aux(losses, means, per_head, mean_counts, statistics, sizes)
 
 
 def mean_over_segments(aux: Aux) -> Aux:

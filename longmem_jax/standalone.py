@@ -54,7 +54,7 @@ class Layer(nn.Module):
     def setup(self):
         entry = LAYERS[self.memory]
         if entry.place == 'around':
-            self.inner = Surrounded(self.settings, self.memory, self.fields)
+            self.inner: Any = Surrounded(self.settings, self.memory, self.fields)
         else:
             self.inner = module(self.memory, self.settings, dict(self.fields))
         self.drop = nn.Dropout(self.settings.dropout)
@@ -167,7 +167,8 @@ def _require_auto(x):
 def _check_state(state, fresh, batch):
     """Raises where `state` is not of the structure and the shapes of `fresh`."""
     advice = f'give what layer.start(batch_size={batch}) or the call before returned'
-    if jax.tree.structure(state) != jax.tree.structure(fresh):
+    given_structure: Any = jax.tree.structure(state)
+    if given_structure != jax.tree.structure(fresh):
         given, needed = type(state).__name__, type(fresh).__name__
         given = f'{given} of other fields' if given == needed else given
         raise ValueError(f'state is {given}: {needed} of this layer is needed; {advice}')
@@ -240,7 +241,7 @@ def make_layer(
         raise UsageError(unknown('memory', memory, sorted(LAYERS)))
     entry = LAYERS[memory]
     fields = defaults_of(entry)
-    settings = {size.name: size.default for size in SIZES} | SETTINGS
+    settings: dict[str, Any] = {size.name: size.default for size in SIZES} | SETTINGS
     sized = dict(
         d_model=d_model, num_heads=num_heads, head_dim=head_dim, segment_length=segment_length
     )
@@ -335,7 +336,7 @@ def named(entry: Entry) -> Callable[..., Layer]:
     ]
     make.__name__ = make.__qualname__ = entry.layer.__name__
     make.__doc__ = f'{entry.layer.__doc__}\n\n    Returns a `Layer`; see `longmem_jax.make_layer`.'
-    make.__signature__ = inspect.Signature(sizes + memory_fields)
+    vars(make)['__signature__'] = inspect.Signature(sizes + memory_fields)
     return make
 
 

@@ -13,7 +13,7 @@ from longmem_jax.memory.registry import LAYERS
 from longmem_jax.segment import Aux, Segment, State, merge_aux
 
 
-def module(name: str, settings: ModelSettings, fields: dict[str, Any], **given: Any) -> nn.Module:
+def module(name: str, settings: ModelSettings, fields: dict[str, Any], **given: Any) -> Any:
     """The module of the registry's `name`, for use outside of this library's models."""
     entry = LAYERS[name]
     shared = entry.shared(fields) if entry.shared else None
@@ -77,7 +77,7 @@ class Surrounded(nn.Module):
         within = dataclasses.replace(
             settings, segment_length=length, leading=leading, trailing=trailing
         )
-        self.around: Any = module(self.memory, settings, own, depth=1)
+        self.around = module(self.memory, settings, own, depth=1)
         self.block = _Attention(within, entry.inside[0], tuple(inside.items()), entry.between)
         self.run = Run(0, (self.block,), self.around, within, lambda x, deterministic: x)
 
