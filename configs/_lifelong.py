@@ -79,8 +79,17 @@ def lifelong(arg, source, *, batch, by_method, tiny_data):
         """Minutes on two cores."""
         chosen.update(tiny=True)
 
-    names = dict(method=method, order=order, stream=stream, length=length, path=path, tiny=tiny)
-    variant(config, arg, memory=None, **names)
+    variant(
+        config,
+        arg,
+        memory=None,
+        method=method,
+        order=order,
+        stream=stream,
+        length=length,
+        path=path,
+        tiny=tiny,
+    )
     name = chosen['method']
     settings.use(config, name)
     rows, tokens = by_method.get(name, (batch, config.data.task.max_length))

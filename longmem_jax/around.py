@@ -217,8 +217,8 @@ class Run:
             return caches
         opened = self.around.open_segment(states[0].around, batch_size)
         caches = self._with(caches, opened)
-        if self.settings.leading:
-            caches = self._extend_by(self.around.leading(opened), caches, 0, False)
+        if (leading := self.around.leading(opened)) is not None:
+            caches = self._extend_by(leading, caches, 0, False)
         return caches
 
     def extend(
@@ -259,12 +259,12 @@ class Run:
         if self.settings.leading or self.settings.trailing:
             first = count + self.settings.leading
             end = first + self.settings.trailing
-            if self.around is not None and self.settings.trailing:
+            around = self.around
+            if around and (trailing := around.trailing(caches[0].around)) is not None:
                 caches = tuple(
                     block.before_trailing(cache, end)
                     for block, cache in zip(self.blocks, caches, strict=True)
                 )
-                trailing = self.around.trailing(caches[0].around)
                 caches = self._extend_by(trailing, caches, first, True)
             end = jnp.where(count > 0, end, jnp.zeros_like(end))
         closed = tuple(

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from longmem_jax.config import checks
 from longmem_jax.data import content, conventions, lanes, load
-from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import processes, sharding
 from longmem_jax.errors import UsageError
@@ -40,7 +40,7 @@ class Experiment:
     workdir: Path
     mesh: Mesh
 
-    def corpus(self, split: str) -> Corpus:
+    def corpus(self, split: str) -> AnyCorpus:
         """The tokenised documents of a split.
 
         Raises:
@@ -166,7 +166,7 @@ class Experiment:
         going_on = GoingOn(settings=settings_of(self.config)) if writes else None
         return checkpoint.of_run(self.workdir, self.config.checkpoint, identity, report, going_on)
 
-    def going_on(self, corpus: Corpus | None = None) -> GoingOn:
+    def going_on(self, corpus: AnyCorpus | None = None) -> GoingOn:
         """What training compares with a checkpoint; `corpus` is the training split, None = none."""
         config = self.config
         return GoingOn(

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from longmem_jax.errors import UsageError
 
 State = Any
+# An array of a record that is also filled with numpy's arrays, and with shapes or shardings of its own.
+Leaf = Any
 NOTHING = -1  # in a source text, a position without a token
 
 

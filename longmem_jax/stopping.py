@@ -29,6 +29,8 @@ AGAIN = 0.02  # seconds until a signal that was swallowed comes again
 class Stopped(SystemExit):
     """A signal ends what was being done; `code` is the exit code, 128 + the signal's number."""
 
+    code: int
+
     def __init__(self, signum: int):
         """Of a signal's number."""
         super().__init__(128 + signum)
@@ -183,7 +185,7 @@ def _swallowed(about: Any) -> None:
     The command would say that it stops, and continue. So the signal comes again, a little later.
     """
     error = about.exc_value
-    if isinstance(error, Stopped) and isinstance(error.code, int):
+    if isinstance(error, Stopped):
         threading.Timer(AGAIN, _send_again, [error.code - 128]).start()
     else:
         _state.unraisable(about)

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.data.order import circles
 from longmem_jax.devices import sharding
@@ -53,7 +53,9 @@ def next_document(document: np.ndarray, offset: np.ndarray, num_lanes: int) -> i
     return -(-max(begun, 0) // num_lanes)
 
 
-def restarted(experiment: Experiment, corpus: Corpus, report: Any) -> tuple[TrainState, int] | None:
+def restarted(
+    experiment: Experiment, corpus: AnyCorpus, report: Any
+) -> tuple[TrainState, int] | None:
     """The newest state with other lanes, and its step; None if the number of lanes is that of the run.
 
     Args:

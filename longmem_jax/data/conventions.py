@@ -128,8 +128,8 @@ def of_folder(folder: Path, tokenizer: Any) -> Conventions:
     eos = _id(tokenizer, special.get('eos_token'))
     ends += [] if eos is None else [eos]
     ends = [end for end in dict.fromkeys(ends) if 0 <= end < tokenizer.vocab_size]
-    named = 'bos_token' in special or eos is None
-    return Conventions(begin, tokenizer.begin if named else eos, tuple(ends), special, once=True)
+    separator = tokenizer.begin if eos is None or 'bos_token' in special else eos
+    return Conventions(begin, separator, tuple(ends), special, once=True)
 
 
 def special_of(folder: Path) -> dict[str, str]:

@@ -116,7 +116,7 @@ class Block(nn.Module):
         """What stands between attention and feed-forward layer."""
         if source is not None:
             x = self._add(x, self.across(x, source, train=train), self.cross_norm, train)
-        if self.between:
+        if self.between and between is not None:
             y = between(self._normalize(self.between_norm)(x))
             x = self._add(x, y, self.between_norm, train)
         return x

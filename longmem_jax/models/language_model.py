@@ -74,7 +74,7 @@ class LanguageModel(nn.Module):
         self, state: tuple[BlockState, ...] | Counted
     ) -> tuple[BlockState, ...] | Counted:
         """What a segment begins with, from the memories that the one before it has left."""
-        if not self._in_windows:
+        if not self._in_windows or not isinstance(state, Counted):
             return state
         fresh = self.initial_state(state.position.shape[0])
         return reset_lanes(self._ends(state.position), fresh, state)
@@ -83,13 +83,15 @@ class LanguageModel(nn.Module):
         self, blocks: tuple[BlockState, ...], position: jax.Array | None
     ) -> tuple[BlockState, ...] | Counted:
         """A state, or caches, with the count of tokens if the model has one."""
-        return Counted(blocks, position) if self._counts else blocks
+        return Counted(blocks, position) if self._counts and position is not None else blocks
 
     def _split(
         self, state: tuple[BlockState, ...] | Counted
     ) -> tuple[tuple[BlockState, ...], jax.Array | None]:
         """The blocks' states, or caches, and the count of tokens (None if there is none)."""
-        return (state.blocks, state.position) if self._counts else (state, None)
+        if isinstance(state, Counted):
+            return state.blocks, state.position
+        return state, None
 
     def _after(self, position: jax.Array | None, count: jax.Array) -> jax.Array | None:
         """`Counted.position` after `count` (int32 [batch]) tokens; what is beyond the table is alike."""

@@ -95,7 +95,9 @@ class Stack:
         Returns:
           [batch, length, d_model], the memories after the segment, and `Aux`.
         """
-        new, auxes, carried = [], [], {}
+        new: list[BlockState] = []
+        auxes: list[Aux] = []
+        carried: dict[str, Any] = {}
         for run, before, source in self._parts(states, sources):
             x, after, found, carried = run.read(x, before, segment, source, carried, train=train)
             new += after
@@ -162,7 +164,8 @@ class Stack:
         """
         if count is None:
             count = jnp.full(x.shape[:1], x.shape[1], jnp.int32)
-        new, carried = [], {}
+        new: list[Any] = []
+        carried: dict[str, Any] = {}
         for run, before, source in self._parts(caches, sources):
             first = index + run.settings.leading
             x, after, carried = run.extend(x, before, first, count, source, carried)

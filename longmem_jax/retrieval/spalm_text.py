@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.lanes import Cursor, LaneDataset, batches
 from longmem_jax.data.windows import Windows
 from longmem_jax.retrieval.spalm_lists import Lists
@@ -44,7 +44,7 @@ class Text:
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: AnyCorpus,
         lists: Lists,
         *,
         num_lanes: int,

@@ -22,7 +22,7 @@ from longmem_jax.in_place import is_in_place, keep_state, restore_state
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, initial_parameters, unbox
 from longmem_jax.models.stack import longest_of
-from longmem_jax.segment import Aux, Segment, mean_over_segments, read_segments
+from longmem_jax.segment import Aux, Leaf, Segment, mean_over_segments, read_segments
 from longmem_jax.training import metrics
 from longmem_jax.training.optimizer import freeze, parameter_path, updates_made
 
@@ -43,14 +43,14 @@ class TrainState(flax.struct.PyTreeNode):
       tokens_seen: float32 [2], (millions, remainder); a single float32 would stop counting at 16 M.
     """
 
-    step: jax.Array
+    step: Leaf
     params: Any
     optimizer: Any
     memory: Any
     cursor: Cursor
-    key: jax.Array
-    skipped: jax.Array
-    tokens_seen: jax.Array
+    key: Leaf
+    skipped: Leaf
+    tokens_seen: Leaf
 
 
 def make_initial_state(
@@ -111,7 +111,7 @@ def score_segment(
     """
     segment = Segment(inputs.tokens, inputs.valid, inputs.start)
     dropout, sampling = jax.random.split(key)
-    scores, memory, aux = model.apply(
+    made: Any = model.apply(
         {'params': params},
         segment,
         inputs.targets,
@@ -120,6 +120,7 @@ def score_segment(
         method='nll',
         rngs={'dropout': dropout, 'memory': sampling},
     )
+    scores, memory, aux = made
     wrong = (inputs.scored > 0) & ~scores.right
     return memory, (metrics.sums_of(scores, inputs), wrong, aux)
 

@@ -50,7 +50,7 @@ class MemoryEncoder(nn.Module):
 
     def setup(self):
         def stack(name: str) -> list[EncoderBlock]:
-            fields = dict(
+            fields: dict[str, Any] = dict(
                 settings=self.settings,
                 dense=self.dense,
                 bias=True,
@@ -60,7 +60,7 @@ class MemoryEncoder(nn.Module):
             return [EncoderBlock(**fields, name=f'{name}_{i}') for i in range(self.num_layers)]
 
         self.sequence = stack('sequence')
-        self.memory = stack('memory') if self.variant in ('ctrl', 'bottleneck') else None
+        self.memory = stack('memory') if self.variant in ('ctrl', 'bottleneck') else []
         self.last = (
             Norm(self.settings.norm, self.settings.norm_epsilon) if self.final_norm else None
         )
