@@ -1,5 +1,7 @@
 """What the configs of lifelong learning share: sizes, encoder, method, stream."""
 
+from typing import Any
+
 from longmem_jax.config.base import base, two_cores
 from longmem_jax.config.variants import one_of, variant, whole_number
 from longmem_jax.hosts.classifiers import BERT_BASE
@@ -42,7 +44,8 @@ def lifelong(arg, source, *, batch, by_method, tiny_data):
       tiny_data: fields of `config.data.task` with `tiny`.
     """
     config = base('lifelong')
-    host, chosen = dict(source='', dropout=0.1), dict(method='oml_er', tiny=False)
+    host: dict[str, Any] = dict(source='', dropout=0.1)
+    chosen: dict[str, Any] = dict(method='oml_er', tiny=False)
     settings.use_data(config, source)
     config.data.tokenizer = dict(kind='wordpiece', path='', size=30_522)  # of the folder `path`
     config.model.dtype = 'bfloat16'

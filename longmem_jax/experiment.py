@@ -32,7 +32,7 @@ class Experiment:
 
     Attributes:
       config: the whole configuration.
-      workdir: folder of the run, or None (evaluation of nothing that is stored).
+      workdir: folder of the run; None = only compiled, nothing is stored.
       mesh: devices.
     """
 

@@ -119,9 +119,17 @@ def judged(rollout: Rollout, last_value: jax.Array, settings: Any, room: int) ->
       settings: `config.reinforcement`.
       room: see `reading.learnable`.
     """
-    columns = (rollout.reward, rollout.value, rollout.terminated, rollout.truncated)
+    reward, value, terminated, truncated = map(
+        by_time, (rollout.reward, rollout.value, rollout.terminated, rollout.truncated)
+    )
     advantage = advantages(
-        *map(by_time, columns), last_value, discount=settings.discount, trace=settings.trace
+        reward,
+        value,
+        terminated,
+        truncated,
+        last_value,
+        discount=settings.discount,
+        trace=settings.trace,
     )
     advantage = by_segment(advantage, rollout.value)
     return Acted(

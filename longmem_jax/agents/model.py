@@ -5,7 +5,7 @@ environment a token. In place of the embedding of tokens there is a linear map o
 place of the softmax over words the logits of actions and the value of the state.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
@@ -52,6 +52,10 @@ class Agent(nn.Module):
 
     config: Any
     segment_length: int
+
+    if TYPE_CHECKING:  # Flax's result has a second type, that of calls with `mutable`.
+
+        def apply(self, *given: Any, **named: Any) -> Any: ...
 
     def setup(self):
         config, axes = self.config, initializers.with_axes

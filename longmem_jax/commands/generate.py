@@ -146,7 +146,7 @@ def from_flags(
 ) -> None:
     """`--mode=generate` with the options of the command line."""
     require_one_text(prompt, prompts, save_state)
-    common = dict(load_state=load_state, template=template)
+    common: dict[str, Any] = dict(load_state=load_state, template=template)
     if prompts:
         generate_all(experiment, prompts, options, output=output, **common)
     else:

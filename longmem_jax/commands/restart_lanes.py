@@ -87,11 +87,11 @@ def restarted(
     if found is None:
         return None
     old, step = found
-    place = [
+    read, offset = (
         np.asarray(leaf.addressable_data(0)) for leaf in (old.cursor.document, old.cursor.offset)
-    ]
+    )
     again = circles(corpus, train.num_lanes)
-    document = 0 if again else next_document(*place, train.num_lanes)
+    document = 0 if again else next_document(read, offset, train.num_lanes)
 
     def make() -> TrainState:
         fresh = experiment.make_state()

@@ -116,4 +116,5 @@ def _begin(data: dict[str, Any], split: str, workdir: Path | None) -> None:
 
 
 def _write(shards: tokenized.Shards, number: int) -> int:
+    assert _corpus is not None  # as of `_begin`
     return shards.write(number, _corpus)

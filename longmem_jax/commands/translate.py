@@ -32,7 +32,8 @@ def translate_split(experiment: Experiment, params: Any, split: str, progress: P
       `WORKDIR/bleu.SPLIT.json`.
     """
     settings = experiment.config.translate
-    pairs = experiment.corpus(split).pairs
+    corpus: Any = experiment.corpus(split)
+    pairs = corpus.pairs
     count = min(len(pairs), settings.max_sentences or len(pairs))
     texts, references = zip(*(pairs[i] for i in range(count)), strict=True)
     translator = Translator(

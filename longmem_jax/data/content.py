@@ -19,7 +19,6 @@ from longmem_jax.data.sources import SOURCES
 from longmem_jax.data.stdlib import StandardLibrary
 from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.data.text_files import find_files
-from longmem_jax.data.tokenized import StoredCorpus
 from longmem_jax.errors import UsageError
 from longmem_jax.files import checksum
 
@@ -56,7 +55,7 @@ def describe(data: Any, corpus: AnyCorpus) -> dict[str, Any]:
     content[ORDER] = f'version {order.VERSION}'
     if data.source in SOURCES and SOURCES[data.source].sampled:
         content['digest of three training documents'] = _digest_of_documents(corpus)
-    files = corpus.files if isinstance(corpus, StoredCorpus) else digest_of_files(data, 'train')
+    files = _of_stored(corpus) if data.tokenized else digest_of_files(data, 'train')
     if files is not None:
         content['digest of training files'] = files
     return {'place': {f'config.data.{name}': data[name] for name in PLACE}, 'content': content}
@@ -80,10 +79,15 @@ def compared(data: Any, corpus: AnyCorpus, split: str) -> dict[str, Any]:
         if (left := left - len(tokens)) < 0:
             break
     found['digest of some documents'] = digest.hexdigest()[:16]
-    if isinstance(corpus, StoredCorpus):
-        return found | {'digest of the texts that were tokenized': corpus.files}
+    if data.tokenized:
+        return found | {'digest of the texts that were tokenized': _of_stored(corpus)}
     files = _files(data, split) or _in_folders(data, split)
     return found | {'digest of files': files and digest_of(files, sampled=True)}
+
+
+def _of_stored(corpus: Any) -> Any:
+    """The digest of its files that a `tokenized.StoredCorpus` keeps."""
+    return corpus.files
 
 
 def _spread(count: int, most: int) -> list[int]:

@@ -179,6 +179,7 @@ def _of_task(
     sums: dict[tuple[str, str], np.ndarray] = {}  # answers and tokens that are right
     counts = np.zeros(2)
     for document, read in parts:
+        assert document.scored is not None  # of a task
         asked = np.flatnonzero(document.scored[:read])
         if not len(asked):
             continue

@@ -116,7 +116,7 @@ def read_token(
             state = reset_lanes(start, fresh, state)
         opened = open_stream(model, params, state, batch_size)
         opened = opened.replace(begin=position % model.segment_length)
-        return False, select_lanes(opens, opened, stream)
+        return jnp.bool_(False), select_lanes(opens, opened, stream)
 
     # A loop of one turn or none: unlike a `cond`, it copies neither memories nor caches.
     _, stream = jax.lax.while_loop(lambda carry: carry[0], next_segment, (opens.any(), stream))

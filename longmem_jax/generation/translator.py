@@ -40,7 +40,7 @@ class Translator:
         sources = [
             source_places(self.tokenizer.encode(text.encode()), max_source) for text in texts
         ]
-        translations = []
+        translations: list[np.ndarray] = []
         for start in range(0, len(sources), lanes):
             batch = sources[start : start + lanes]
             padded = np.stack([*batch, *[batch[-1]] * (lanes - len(batch))])

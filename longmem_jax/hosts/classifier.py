@@ -10,7 +10,7 @@ layers read and write as if they were tokens (MemTransformer on BERT: Burtsev et
 no position, so that the positions of the text are those of pretraining.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
@@ -85,6 +85,10 @@ class Classifier(nn.Module):
 
     config: Any
     segment_length: int
+
+    if TYPE_CHECKING:  # Flax's result has a second type, that of calls with `mutable`.
+
+        def apply(self, *given: Any, **named: Any) -> Any: ...
 
     def setup(self):
         config, fields = self.config, self.config.classifier

@@ -92,7 +92,7 @@ _SIZES = dict(
     intermediate_size=('d_feed_forward', int),
 )
 _LEARNED = dict(norm='layernorm', position='learned')
-_LLAMA = dict(
+_LLAMA: dict[str, Any] = dict(
     architecture='LlamaForCausalLM',
     copied=_SIZES
     | dict(

@@ -51,7 +51,8 @@ class CellSearch:
     def _index(self, keys: np.ndarray) -> Any:
         """An index of keys, float16 or float32 [n, width], n at least 1."""
         faiss, (count, width) = self._faiss, keys.shape
-        mark = (keys.shape, keys.dtype.str, zlib.crc32(np.ascontiguousarray(keys).view(np.uint8)))
+        content: Any = np.ascontiguousarray(keys).view(np.uint8)
+        mark = (keys.shape, keys.dtype.str, zlib.crc32(content))
         if self._known[0] == mark:
             return self._known[1]
         self._known = (None, None)  # two may not fit

@@ -10,7 +10,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.segment import NOTHING
+from longmem_jax.segment import NOTHING, Leaf
 
 
 class Rows(flax.struct.PyTreeNode):
@@ -22,8 +22,8 @@ class Rows(flax.struct.PyTreeNode):
       answer: a pytree of arrays [rows, ...], which the head knows: a class, spans, candidates.
     """
 
-    tokens: jax.Array
-    types: jax.Array
+    tokens: Leaf
+    types: Leaf
     answer: Any
 
     def __len__(self) -> int:

@@ -74,12 +74,14 @@ def _layer(name: str, layer: LayerReading, snapshots: np.ndarray) -> dict[str, A
         'by_segment': {key: packed(rows, 'f4') for key, rows in layer.by_segment.items()},
     }
     if layer.places is not None:
+        assert layer.weights is not None and layer.shares is not None and layer.spans is not None
         found['places'] = packed(layer.places, 'i4')
         found['weights'] = _shares(layer.weights)
         found['shares'] = _shares(layer.shares)
         if layer.spans.max(initial=1) > 1:
             found['spans'] = packed(layer.spans, 'u2')
     if layer.slots is not None:
+        assert layer.slot_weights is not None
         found['slots'] = packed(layer.slots, 'i4')
         found['slot_weights'] = _shares(layer.slot_weights)
     return found

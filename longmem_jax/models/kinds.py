@@ -32,7 +32,7 @@ class Kind:
     """
 
     model: Callable[..., nn.Module]
-    fields: dict[str, type] = dataclasses.field(default_factory=dict)
+    fields: dict[str, Any] = dataclasses.field(default_factory=dict)
     faults: Callable[[Any, int], list[str]] = lambda model, segment_length: []
     losses: tuple[str, ...] = ()
     lengths: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -12,7 +12,7 @@ is longer than the table, so it reads one in windows: a segment that the table h
 begins at position 0 with an empty cache. With another memory, tokens beyond the table have its last one.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import flax.struct
@@ -48,6 +48,10 @@ class LanguageModel(nn.Module):
 
     config: Any
     segment_length: int
+
+    if TYPE_CHECKING:  # Flax's result has a second type, that of calls with `mutable`.
+
+        def apply(self, *given: Any, **named: Any) -> Any: ...
 
     def setup(self):
         self.stack = make_stack(self.config, self.segment_length)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from longmem_jax.layers.scores import Scores as TokenScores
 from longmem_jax.retrieval.spalm_text import Inputs
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Leaf, Segment
 
 
 class Gate(flax.struct.PyTreeNode):
@@ -28,8 +28,8 @@ class Gate(flax.struct.PyTreeNode):
       log_scale: log of `s`, float32 scalar; None = 1, the paper's.
     """
 
-    weights: jax.Array
-    log_scale: jax.Array | None
+    weights: Leaf
+    log_scale: Leaf | None
 
 
 class Scores(flax.struct.PyTreeNode):

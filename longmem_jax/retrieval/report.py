@@ -19,7 +19,8 @@ class Gains:
 
     def __init__(self, count: int):
         """Keeps the best `count` tokens."""
-        self._count, self._heap, self._number = count, [], 0
+        self._count, self._number = count, 0
+        self._heap: list[Any] = []
 
     def add(
         self, part: Part, looked_up: Any, numbers: np.ndarray, mixed: np.ndarray, choice: Any

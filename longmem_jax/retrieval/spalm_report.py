@@ -77,7 +77,7 @@ class Report:
             'neighbours': folder / 'spalm.txt',
         }
         edges = np.linspace(0, 1, BINS + 1)
-        content = {name: result.as_json() for name, result in results.items()}
+        content: dict[str, Any] = {name: result.as_json() for name, result in results.items()}
         content['gate'] = {'edges': edges.round(6).tolist(), 'tokens': self.counts.tolist()}
         files.write_json(paths['numbers'], content)
         drawn = figure(5, 3)

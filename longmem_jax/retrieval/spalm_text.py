@@ -67,7 +67,7 @@ class Text:
         if context:
             corpus = Windows(corpus, length, context)
             self._sources = corpus.sources
-        self._reading = dict(
+        self._reading: dict[str, Any] = dict(
             num_lanes=num_lanes,
             segment_length=length,
             segments_per_batch=1,
@@ -99,10 +99,11 @@ class Text:
     ) -> np.ndarray:
         """The rows of a segment's tokens, from the positions of the lanes before and after it."""
         rows = np.full(valid.shape, -1, np.int64)
-        for lane in np.flatnonzero(valid.any(axis=1)):
+        for lane in np.flatnonzero(valid.any(axis=1)).tolist():
             # A lane that has read its document to the end is at the next one.
             ordinal = int(after.document[lane]) - int(after.offset[lane] == 0)
             document = self._order.index(lane, ordinal)
+            assert document is not None
             first = 0 if start[lane] else int(before.offset[lane])
             if ordinal == 0:
                 first += self._order.begin(lane, 0, len(self._corpus[document].tokens))

@@ -56,7 +56,7 @@ class Single:
                     next(floats) if f else leaf for f, leaf in zip(is_float, leaves, strict=True)
                 ]
                 logits, new, aux = self.model.apply(
-                    {'params': params}, segment, structure.unflatten(given), train=False
+                    {'params': params}, segment, jax.tree.unflatten(structure, given), train=False
                 )
                 after = [leaf for leaf, f in zip(jax.tree.leaves(new), is_float, strict=True) if f]
                 loss = loss_of(logits, segment.valid)
@@ -225,7 +225,7 @@ def parameters_used(entry: Entry) -> None:
         )
         more = np.linspace(0.5, 1, leaf.size, dtype=leaf.dtype).reshape(leaf.shape)
         changed = [*leaves[:number], leaves[number] + more, *leaves[number + 1 :]]
-        found = entry.read(params=structure.unflatten(changed)).logits
+        found = entry.read(params=jax.tree.unflatten(structure, changed)).logits
         broken = f'{name}, when changed, left all logits as they were'
         assert_differs(found, plain.logits, broken, DEAD)
 
@@ -271,7 +271,8 @@ def _program_with(entry: Entry, gradients: bool) -> Callable[..., Reading]:
 
     def read(segments: Segment, *, state: Any = entry.begin, used: np.ndarray = EVERY) -> Reading:
         (loss, found), gradient = jax.device_get(program(entry.params, state, segments, used))
-        return Reading(loss, *found, gradient)
+        logits, states, aux = found
+        return Reading(loss, logits, states, aux, gradient)
 
     return read
 

@@ -136,7 +136,8 @@ class Entry:
     def read_training(self, segments: Segment) -> Reading:
         """`read` with the dropout and the draws of training, without the gradient."""
         loss, found = jax.device_get(self._trained(self.params, self.begin, segments, EVERY))
-        return Reading(loss, *found, None)
+        logits, states, aux = found
+        return Reading(loss, logits, states, aux, None)
 
     def read(
         self,
@@ -160,7 +161,8 @@ class Entry:
         params = self.params if params is None else params
         state = self.begin if state is None else state
         (loss, found), gradient = jax.device_get(self._program(params, state, segments, used))
-        return Reading(loss, *found, gradient)
+        logits, states, aux = found
+        return Reading(loss, logits, states, aux, gradient)
 
     @functools.cached_property
     def plain(self) -> Reading:
@@ -213,16 +215,17 @@ class Entry:
         """
         stream, logits, states = self.stream, [], []
         for number, position in np.ndindex(len(segments.tokens), tokens):
-            one = segments.tokens[number, :, position]
-            found, stream = self.read_token(one, stream, segments.start[number, :, position])
+            one = np.asarray(segments.tokens[number, :, position])
+            start = np.asarray(segments.start[number, :, position])
+            found, stream = self.read_token(one, stream, start)
             logits.append(found)
             if not position:
                 # A segment that begins late is full early.
                 late = np.full((ROWS,), LENGTH - tokens, np.int32)
                 stream = stream.replace(begin=late) if tokens < LENGTH else stream
                 states.append(jax.device_get(readable_state(stream.state)))
-        logits = np.stack(logits).reshape(len(segments.tokens), tokens, ROWS, VOCAB)
-        return logits.swapaxes(1, 2), states
+        joined = np.stack(logits).reshape(len(segments.tokens), tokens, ROWS, VOCAB)
+        return joined.swapaxes(1, 2), states
 
 
 entry = functools.lru_cache(maxsize=KEPT)(Entry)

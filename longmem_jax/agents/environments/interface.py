@@ -93,7 +93,7 @@ class Map(NamedTuple):
 
     words: tuple[str, ...]
     extent: Callable[[State], tuple[int, int]]
-    at: Callable[[State, jax.Array], jax.Array]
+    at: Callable[[State, Any], jax.Array]
 
 
 @dataclasses.dataclass(frozen=True)

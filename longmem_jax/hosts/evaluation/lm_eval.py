@@ -42,7 +42,7 @@ except ImportError as error:
 Pair = tuple[np.ndarray, np.ndarray]
 MAX_TOKENS = 256  # of a text to generate, where a task gives no number
 # What `generate_until` understands, with the values where a task does not give them.
-GENERATION = {
+GENERATION: dict[str, Any] = {
     'until': (), 'max_gen_toks': MAX_TOKENS, 'do_sample': False, 'temperature': 0.0, 'top_k': 0,
     'top_p': 1.0,
 }  # fmt: skip
