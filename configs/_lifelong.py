@@ -113,8 +113,8 @@ def lifelong(arg, source, *, batch, by_method, tiny_data):
         config.lifelong.first_rows = 100
         config.lifelong[name].update(small(name))
         config.train.log_every, config.train.evaluate_every = 100, 500
-        host.update(dropout=0.0)
+        host.update(dropout=0.0, shape=SMALL)
     config.train.num_lanes = config.evaluate.num_lanes = rows
-    settings.use_encoder(config, **host, **(dict(shape=SMALL) if chosen['tiny'] else {}))
+    settings.use_encoder(config, **host)
     config.evaluate.segment_length = config.train.segment_length
     return config

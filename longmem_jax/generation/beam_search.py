@@ -38,7 +38,7 @@ class _Settings:
     """Arguments of `beam_search`."""
 
     batch_size: int
-    begin: int
+    begin: int | jax.Array
     ends: tuple[int, ...]
     beams: int
     max_length: int
@@ -136,7 +136,7 @@ def beam_search(
     cache: Any,
     batch_size: int,
     *,
-    begin: int,
+    begin: int | jax.Array,
     end: int | Sequence[int],
     beams: int,
     max_length: int,

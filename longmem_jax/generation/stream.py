@@ -106,7 +106,7 @@ def read_token(
     def write_full(stream: Stream) -> Any:
         return select_lanes(full, close_stream(model, params, stream), stream.state)
 
-    def next_segment(carry: tuple[jax.Array, Stream]) -> tuple[bool, Stream]:
+    def next_segment(carry: tuple[jax.Array, Stream]) -> tuple[jax.Array, Stream]:
         _, stream = carry
         if start is None:
             state = write_full(stream)

@@ -179,7 +179,7 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def make(model: Any, segment_length: int) -> nn.Module:
+def make(model: Any, segment_length: int) -> Any:
     """The module of a `config.model` of any kind that a host has; see `models.kinds.make_model`."""
     if model.kind == 'text_encoder':
         return TextEncoder(ml_collections.FrozenConfigDict(model))

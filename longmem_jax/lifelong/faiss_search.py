@@ -45,7 +45,8 @@ class CellSearch:
                 f"config.lifelong: {field} needs FAISS: pip install -e '.[faiss]', or set it to 0 for "
                 'exact search.'
             ) from error
-        self._faiss, self._probe = faiss, probe
+        self._faiss: Any = faiss
+        self._probe = probe
         self._known: tuple[Any, Any] = (None, None)
 
     def _index(self, keys: np.ndarray) -> Any:

@@ -101,7 +101,7 @@ class Candidates(NamedTuple):
         row depends on the rows read with it.
     """
 
-    relations: jax.Array
+    relations: Leaf
     over_inputs: bool = False
 
     def init(self, key: jax.Array, width: int) -> Any:

@@ -47,7 +47,8 @@ class Faiss:
             raise UsageError(
                 "config.retrieval.index = 'faiss' needs FAISS: pip install -e '.[faiss]'."
             ) from error
-        self._faiss, self._store, self._settings = faiss, store, settings
+        self._faiss: Any = faiss
+        self._store, self._settings = store, settings
         size = settings.code_size
         if store.width % size:
             raise UsageError(

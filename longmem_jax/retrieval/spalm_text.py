@@ -12,6 +12,7 @@ from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.lanes import Cursor, LaneDataset, batches
 from longmem_jax.data.windows import Windows
 from longmem_jax.retrieval.spalm_lists import Lists
+from longmem_jax.segment import Leaf
 
 
 class Inputs(flax.struct.PyTreeNode):
@@ -31,7 +32,7 @@ class Inputs(flax.struct.PyTreeNode):
     valid: jax.Array
     start: jax.Array
     counted: jax.Array
-    neighbours: jax.Array
+    neighbours: Leaf
     num_bytes: jax.Array
 
 

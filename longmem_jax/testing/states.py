@@ -102,7 +102,7 @@ def reports(entry: Entry) -> None:
     assert sorted(plain.losses) == declared, (
         f'`Aux.losses` are {sorted(plain.losses)}, but `Entry.losses` declares {declared}'
     )
-    valid = segments.valid.copy()
+    valid: Any = segments.valid.copy()
     valid[1:3] = False
     empty = read(segments.replace(valid=valid))
     assert_finite(
@@ -110,7 +110,7 @@ def reports(entry: Entry) -> None:
         'a segment of padding in all rows gives an `Aux` that is not finite',
         'Divide by `jnp.maximum(number, 1)`: there may be no token to average over.',
     )
-    valid: Any = segments.valid.copy()
+    valid = segments.valid.copy()
     valid[:, 0, 3:] = valid[:, 1, 2:] = valid[2, 0] = False
     padded, other = (
         read(some.replace(valid=valid)) for some in (segments, change_tokens(segments, ~valid))

@@ -88,7 +88,7 @@ def caption(environment: Environment, episode: Episode, step: int) -> str:
     if episode.rewards[step]:
         parts.append(f'reward {episode.rewards[step]:+.3g}')
     if world:
-        seen = of_map(world, episode.state(step)).any(axis=(0, 1), keepdims=True)[0, 0]
+        seen = of_map(world, episode.state(step)).reshape(-1, len(world.words)).max(axis=0)
         parts += [
             word
             for word, there in zip(world.words, seen, strict=True)
@@ -138,7 +138,7 @@ def picture(environment: Environment, state: Any, observation: np.ndarray) -> np
     """A state as pixels, uint8 [height, width, 3]."""
     seen = np.asarray(observation)
     if environment.map is not None:
-        whole, names = of_map(environment, state), np.array(environment.map.words)
+        whole, names = of_map(environment.map, state), np.array(environment.map.words)
         size = max(2, min(LARGEST, WIDTH // whole.shape[1]))
         rows = [np.hstack([_cell(set(names[cell]), size) for cell in row]) for row in whole]
         return np.vstack(rows)
