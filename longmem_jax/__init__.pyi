@@ -309,7 +309,7 @@ def InfinityFormer(
     memory_length: int = 150,
     position: str = 'transformer_xl',
     num_basis: int = 150,
-    widths: tuple = (0.01, 0.05),
+    widths: tuple[float, ...] = (0.01, 0.05),
     num_samples: int = 512,
     tau: float = 0.5,
     ridge: float = 0.5,
@@ -326,7 +326,7 @@ def InfinityFormer(
     normalize_written: bool = True,
     biases: bool = False,
     first_width: float = 0.0,
-    first_places: tuple = (),
+    first_places: tuple[float, ...] = (),
 ) -> Layer:
     """Short-term attention plus the expectation of the continuous memory."""
 
@@ -737,7 +737,7 @@ def ProductKeyMemory(
     num_heads: int = 4,
     top_k: int = 32,
     query_dim: int = 512,
-    query_hidden: tuple = (),
+    query_hidden: tuple[int, ...] = (),
     query_norm: str = 'batch',
     normalize_query: bool = False,
     temperature: float = 1.0,

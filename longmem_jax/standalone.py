@@ -51,7 +51,7 @@ class Layer(nn.Module):
     settings: ModelSettings
     fields: tuple[tuple[str, Any], ...]
 
-    def setup(self):
+    def setup(self) -> None:
         entry = LAYERS[self.memory]
         if entry.place == 'around':
             self.inner: Any = Surrounded(self.settings, self.memory, self.fields)
@@ -153,7 +153,7 @@ class Layer(nn.Module):
         return batch, length
 
 
-def _require_auto(x):
+def _require_auto(x: jax.Array) -> None:
     """Raises where `x` is sharded with explicit axes, for which JAX wants every sharding spelled out."""
     sharding = jax.typeof(x).sharding
     explicit = jax.sharding.AxisType.Explicit in sharding.mesh.axis_types
@@ -164,7 +164,7 @@ def _require_auto(x):
         )
 
 
-def _check_state(state, fresh, batch):
+def _check_state(state: State, fresh: State, batch: int) -> None:
     """Raises where `state` is not of the structure and the shapes of `fresh`."""
     advice = f'give what layer.start(batch_size={batch}) or the call before returned'
     given_structure: Any = jax.tree.structure(state)
@@ -270,7 +270,7 @@ def _require_known(memory: str, field: str, fields: dict[str, Any]) -> None:
         raise UsageError(unknown(f'a field of {memory}', field, sorted(allowed)))
 
 
-class _Settings(dict):
+class _Settings(dict[str, Any]):
     """Settings whose names are attributes too, as in a config, which needs a library more."""
 
     def __getattr__(self, name: str) -> Any:
@@ -280,7 +280,7 @@ class _Settings(dict):
             raise AttributeError(name) from None
 
 
-def _complete(settings):
+def _complete(settings: dict[str, Any]) -> list[str]:
     """Sets the sizes that follow from others, in place; returns the faults of all."""
     types = {size.name: size.type for size in SIZES}
     follow = [name for name in ('head_dim', 'd_feed_forward') if settings[name] is None]

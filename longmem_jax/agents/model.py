@@ -57,7 +57,7 @@ class Agent(nn.Module):
 
         def apply(self, *given: Any, **named: Any) -> Any: ...
 
-    def setup(self):
+    def setup(self) -> None:
         config, axes = self.config, initializers.with_axes
         self.stack = make_stack(config, self.segment_length)
         std = init_std(config)

@@ -38,7 +38,7 @@ class CrossAttention(nn.Module):
     normalize: Callable[[jax.Array], jax.Array]
     bias: bool
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings, bias=self.bias)
 
     def source(self, vectors: jax.Array, valid: jax.Array) -> Source:

@@ -27,7 +27,7 @@ class EncoderBlock(nn.Module):
     bias: bool
     reader_settings: ModelSettings | None = None
 
-    def setup(self):
+    def setup(self) -> None:
         epsilon = self.settings.norm_epsilon
         self.attention_norm = Norm(self.settings.norm, epsilon)
         self.feed_forward_norm = Norm(self.settings.norm, epsilon)

@@ -1,6 +1,8 @@
 """`attend` by the fused kernel: which `Rules` it can follow, and what they are to it."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,7 @@ from longmem_jax.kernels.tpu.fused_blocks import NEVER_SINCE
 POSITIONS_WITHOUT = ('alibi_beyond',)
 
 
-def position_fault(fields: dict) -> str:
+def position_fault(fields: Mapping[str, Any]) -> str:
     """What keeps a layer with the field `position` from the fused kernel; '' = nothing."""
     position = fields['position']
     if position not in POSITIONS_WITHOUT:

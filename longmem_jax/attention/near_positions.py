@@ -28,7 +28,7 @@ class NearPositions(nn.Module):
     settings: ModelSettings
     num_distances: int
 
-    def setup(self):
+    def setup(self) -> None:
         init = initializers.with_axes(nn.initializers.normal(1.0), ('distance', 'head_dim'))
         self.table = self.param('table', init, (self.num_distances, self.settings.head_dim))
 

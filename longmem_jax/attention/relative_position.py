@@ -39,7 +39,7 @@ class RelativeBiases(nn.Module):
 
     settings: ModelSettings
 
-    def setup(self):
+    def setup(self) -> None:
         shape = (self.settings.num_heads, self.settings.head_dim)
         init = initializers.with_axes(
             nn.initializers.normal(self.settings.init_std), ('heads', 'head_dim')
@@ -69,7 +69,7 @@ class RelativePosition(nn.Module):
     num_distances: int
     clamp_length: int
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         if self.kind == 'transformer_xl':
             self.biases = self.shared if self.shared is not None else RelativeBiases(settings)

@@ -109,7 +109,7 @@ class SelfAttention(nn.Module):
     block_size: int = 0
     parts: tuple[tuple[str, int], ...] = ()
 
-    def setup(self):
+    def setup(self) -> None:
         self.relation = RelativePosition(
             settings=self.settings,
             shared=self.shared,

@@ -1,7 +1,7 @@
 """A memory that is a step of one token, of one lane and one head: what the library adds to it."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -95,7 +95,7 @@ class RecurrentMemory(nn.Module):
 
     # What the library adds.
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         self.parts()
@@ -267,7 +267,7 @@ class RecurrentMemory(nn.Module):
 
 
 @contextlib.contextmanager
-def _as_usual():
+def _as_usual() -> Iterator[None]:
     """The usual promotion of types and shapes, whatever is set around the library."""
     with jax.numpy_rank_promotion('allow'), jax.numpy_dtype_promotion('standard'):
         yield

@@ -38,7 +38,7 @@ HELP = (
 flags.disclaim_key_flags()
 
 
-def define_config() -> flags.FlagHolder:
+def define_config() -> flags.FlagHolder[Any]:
     """The flag `--config=configs/NAME.py[:variant]`; `run` applies its overrides.
 
     `--config=WORKDIR/config.json` is the configuration of a run.

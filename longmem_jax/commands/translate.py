@@ -18,7 +18,9 @@ from longmem_jax.reporting.progress import Progress
 from longmem_jax.reporting.results import show
 
 
-def translate_split(experiment: Experiment, params: Any, split: str, progress: Progress) -> dict:
+def translate_split(
+    experiment: Experiment, params: Any, split: str, progress: Progress
+) -> dict[str, Any]:
     """Translates a split, writes `WORKDIR/translations.SPLIT.txt`, and scores it by BLEU.
 
     Args:

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from longmem_jax.contract import Recipe
+from longmem_jax.contract import Group, Recipe
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
 
@@ -60,7 +60,7 @@ def join(pattern: Sequence[str], recipes: Mapping[str, Recipe], layers: int) -> 
     sections: dict[str, Any] = {}
     model: dict[str, Any] = {}
     weights: dict[str, Any] = {}
-    groups: list[tuple] = []
+    groups: list[Group] = []
     notes: list[str] = []
     for name in dict.fromkeys(chosen):
         recipe = recipes[name]

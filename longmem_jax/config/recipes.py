@@ -13,7 +13,7 @@ import ml_collections
 
 from longmem_jax.config import hybrids
 from longmem_jax.config.hybrids import is_pattern, names_of
-from longmem_jax.contract import Recipe, Scale
+from longmem_jax.contract import Group, Recipe, Scale
 from longmem_jax.errors import UsageError, unknown
 from longmem_jax.memory.registry import ATTENTION, LAYERS, used
 from longmem_jax.models.kinds import KINDS
@@ -38,7 +38,7 @@ class Given:
     feed_forward: tuple[str, ...] = ()
     evaluate: dict[str, Any] = dataclasses.field(default_factory=dict)
     loss_weights: dict[str, float] | None = None
-    groups: tuple[tuple, ...] | None = None
+    groups: tuple[Group, ...] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -49,7 +49,7 @@ def given(
     feed_forward: tuple[str, ...] = (),
     evaluate: dict[str, Any] | None = None,
     loss_weights: dict[str, float] | None = None,
-    groups: tuple[tuple, ...] | None = None,
+    groups: tuple[Group, ...] | None = None,
     notes: tuple[str, ...] = (),
     **fields: Any,
 ) -> Given:

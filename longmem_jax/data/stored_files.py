@@ -84,7 +84,7 @@ def read_whole(path: Path) -> bytes:
 class StoredFiles:
     """Parts of files; every method raises `UsageError` if a file cannot be read or unpacked."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         """Opens nothing yet."""
         self._unpacked: Any = None
         self._ranges: dict[Path, tuple[int, int]] = {}  # start and size in the temporary file

@@ -61,7 +61,7 @@ class Evaluator:
         self.model, self.mesh, self.config = model, mesh, config
         everywhere = replicated(mesh)
 
-        def one_lane(params):
+        def one_lane(params: Any) -> Any:
             return model.apply({'params': params}, 1, method='initial_state')
 
         memory = memory_shardings(mesh, jax.eval_shape(one_lane, unbox(abstract_parameters(model))))

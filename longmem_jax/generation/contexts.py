@@ -108,7 +108,7 @@ class ContextReader:
         self.tokens_read, self._longest, self._report = 0, 0, report
         own_lanes(mesh, num_lanes)
 
-        def one_lane():
+        def one_lane() -> Any:
             params = unbox(initial_parameters(model, jax.random.key(0)))
             return model.apply({'params': params}, 1, method='initial_state')
 

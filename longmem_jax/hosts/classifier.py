@@ -90,7 +90,7 @@ class Classifier(nn.Module):
 
         def apply(self, *given: Any, **named: Any) -> Any: ...
 
-    def setup(self):
+    def setup(self) -> None:
         config, fields = self.config, self.config.classifier
         self.encoder = TextEncoder(config)
         nn.share_scope(self, self.encoder)

@@ -37,7 +37,7 @@ class Family:
     """
 
     architecture: str
-    copied: dict[str, tuple]
+    copied: dict[str, tuple[Any, ...]]
     context: str
     activation: tuple[str, str]
     fixed: dict[str, Any]

@@ -54,7 +54,7 @@ class TextEncoder(nn.Module):
 
     config: Any
 
-    def setup(self):
+    def setup(self) -> None:
         config, axes = self.config, initializers.with_axes
         settings = make_settings(config, config.num_positions)
         self.embedding = make_embedding(config, config.num_positions, softmax=False)

@@ -62,7 +62,7 @@ class Embedding(nn.Module):
     dtype: jnp.dtype
     softmax: bool = True
 
-    def setup(self):
+    def setup(self) -> None:
         axes = initializers.with_axes
         normal, zeros = nn.initializers.normal, nn.initializers.zeros
         out = initializers.by_scheme(self.scheme, self.init_std, inputs=(1,))

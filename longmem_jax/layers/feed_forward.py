@@ -43,7 +43,7 @@ class Dense(nn.Module):
     activation: str = 'relu'
     bias: bool = True
 
-    def setup(self):
+    def setup(self) -> None:
         axes = initializers.with_axes
 
         def linear(width: int, kernel_axes: tuple[str, str], residual: bool = False) -> nn.Dense:

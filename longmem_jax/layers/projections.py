@@ -33,7 +33,7 @@ class HeadsIn(nn.Module):
     num_heads: int
     head_dim: int
     dtype: Any
-    kernel_init: Callable
+    kernel_init: Callable[..., jax.Array]
     axis: str = 'heads'
     bias: bool = False
     norm: str = 'none'
@@ -74,7 +74,7 @@ class HeadsOut(nn.Module):
 
     d_model: int
     dtype: Any
-    kernel_init: Callable
+    kernel_init: Callable[..., jax.Array]
     axis: str = 'heads'
     bias: bool = False
 
@@ -117,7 +117,7 @@ class Projections(nn.Module):
     key_heads: int = 0
     value_heads: int = 0
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         biased = self.bias or settings.attention_bias in ('qkv', 'all')
         kernel_init = initializers.kernel(settings)

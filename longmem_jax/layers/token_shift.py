@@ -107,7 +107,7 @@ class Convolution(nn.Module):
     axis: str
     dtype: Any
 
-    def setup(self):
+    def setup(self) -> None:
         init = initializers.with_axes(drawn_taps, (None, self.axis, 'head_dim'))
         self.kernel = self.param('kernel', init, (self.size, self.heads, self.width))
 
@@ -135,7 +135,7 @@ class TokenShift(nn.Module):
     settings: ModelSettings
     kind: str
 
-    def setup(self):
+    def setup(self) -> None:
         if self.kind == 'convolution':
             init = initializers.with_axes(drawn_taps, (None, 'embed'))
             shape = (EARLIER[self.kind] + 1, self.settings.d_model)

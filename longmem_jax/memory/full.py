@@ -78,7 +78,7 @@ class FullAttention(nn.Module):
     window: int = 1024
     position: str = 'rotary'
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.relation = RelativePosition(
             settings=self.settings,

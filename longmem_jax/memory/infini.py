@@ -110,7 +110,7 @@ class InfiniAttention(nn.Module):
     rotate_memory: bool = False
     gradients: bool = True
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         self.projections = Projections(settings)
         self.relation = RelativePosition(

@@ -81,7 +81,7 @@ class SlotProjections(nn.Module):
     query_scale: float = 0.0
     write_scale: float = 0.0
 
-    def setup(self):
+    def setup(self) -> None:
         settings, axes = self.settings, initializers.with_axes
         init = initializer(settings, self.write_scale)
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
@@ -241,7 +241,7 @@ class CrossMemSizer(nn.Module):
     query_scale: float
     write_scale: float
 
-    def setup(self):
+    def setup(self) -> None:
         scales = (self.query_scale, self.write_scale)
         self.maps = SlotProjections(self.settings, self.num_slots, self.bias, *scales)
 

@@ -238,14 +238,14 @@ class ProductKeyMemory(nn.Module):
     num_heads: int = 4
     top_k: int = 32
     query_dim: int = 512
-    query_hidden: tuple = ()
+    query_hidden: tuple[int, ...] = ()
     query_norm: str = 'batch'
     normalize_query: bool = False
     temperature: float = 1.0
     keys: str = 'product'
     chunk: int = 0
 
-    def setup(self):
+    def setup(self) -> None:
         settings, axes = self.settings, initializers.with_axes
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         self.network = QueryNetwork(

@@ -99,7 +99,7 @@ class TransformerXL(nn.Module):
     share_biases: bool = True
     block_size: int = 0
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.attention = SelfAttention(
             settings=self.settings,

@@ -67,7 +67,7 @@ class Block(nn.Module):
     cross: Any = None
     between: bool = False
 
-    def setup(self):
+    def setup(self) -> None:
         self.attention_norm, self.feed_forward_norm = self._norm(), self._norm()
         self.attention = self._layer('attention', self.attention_norm)
         self.feed_forward = self._layer('feed_forward', self.feed_forward_norm)

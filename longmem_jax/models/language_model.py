@@ -53,7 +53,7 @@ class LanguageModel(nn.Module):
 
         def apply(self, *given: Any, **named: Any) -> Any: ...
 
-    def setup(self):
+    def setup(self) -> None:
         self.stack = make_stack(self.config, self.segment_length)
 
     def initial_state(self, batch_size: int) -> tuple[BlockState, ...] | Counted:

@@ -87,7 +87,7 @@ class Seq2Seq(nn.Module):
     config: Any
     segment_length: int
 
-    def setup(self):
+    def setup(self) -> None:
         config, fields = self.config, self.config.seq2seq
         cross = functools.partial(CrossAttention, bias=True)
         if fields.cross != 'softmax':

@@ -375,7 +375,15 @@ def _runs(
     return tuple(runs)
 
 
-def _block(config, number, settings, fields, shared, cross, around):
+def _block(
+    config: Any,
+    number: int,
+    settings: ModelSettings,
+    fields: dict[str, Any],
+    shared: dict[str, Any],
+    cross: Any,
+    around: str,
+) -> Block:
     """One block."""
     parts = {
         place: (stack[number], fields[stack[number]], shared[stack[number]])

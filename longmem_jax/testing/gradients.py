@@ -46,11 +46,11 @@ class Single:
         self.state = zeros(lambda: fresh_state(self.model, self.params, BATCH))
 
         @jax.jit
-        def read(params, state, segment, cotangents):
+        def read(params: Any, state: Any, segment: Segment, cotangents: list[Any]) -> Any:
             leaves, structure = jax.tree.flatten(state)
             is_float = [np.issubdtype(leaf.dtype, np.floating) for leaf in leaves]
 
-            def value(params, floats):
+            def value(params: Any, floats: Any) -> Any:
                 floats = iter(floats)
                 given = [
                     next(floats) if f else leaf for f, leaf in zip(is_float, leaves, strict=True)
@@ -281,7 +281,7 @@ def no_lapack(entry: Entry) -> None:
     """No training step calls LAPACK: on CPUs, two of its calls at once can wait for each other."""
     segment, key = at(segments_of(), 0), jax.random.key(0)
 
-    def loss(params):
+    def loss(params: Any) -> jax.Array:
         rngs, variables = {'dropout': key, 'memory': key}, {'params': params}
         return entry.training.apply(variables, segment, entry.begin, train=True, rngs=rngs)[0].sum()
 

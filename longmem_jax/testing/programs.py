@@ -76,8 +76,8 @@ def forward(model: Any, *, train: bool = False) -> Any:
       (parameters, state, segments, used) to (loss, (logits, states, aux)).
     """
 
-    def loss(params, state, segments, used):
-        def read(state, segment, key):
+    def loss(params: Any, state: Any, segments: Segment, used: Any) -> Any:
+        def read(state: Any, segment: Segment, key: jax.Array) -> Any:
             rngs = {'dropout': key, 'memory': key} if train else None
             with jax.numpy_rank_promotion('raise'), jax.numpy_dtype_promotion('strict'):
                 logits, state, aux = model.apply(
@@ -186,7 +186,7 @@ class Entry:
         """The program of `read_token`, traced."""
         nothing = np.zeros((ROWS,), np.int32)
 
-        def read(params, tokens, stream, start):
+        def read(params: Any, tokens: jax.Array, stream: Stream, start: jax.Array) -> Any:
             return read_token(self.model, params, tokens, stream, start)
 
         return jax.jit(read).trace(self.params, nothing, self.stream, nothing.astype(bool))

@@ -1,5 +1,7 @@
 """Promises of streams: tokens one by one, or several at once, give the numbers of whole segments."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -83,7 +85,7 @@ def extended_with_padding(entry: Entry) -> None:
     begin, size = np.asarray([LENGTH - 2, 1, 2, 1], np.int32), LENGTH - 2
 
     @jax.jit
-    def extend(params, stream, tokens, counts):
+    def extend(params: Any, stream: Any, tokens: Any, counts: Any) -> Any:
         variables, inputs = {'params': params}, (stream.cache, stream.index, counts)
         logits, cache = entry.model.apply(variables, tokens, *inputs, method='extend')
         return logits[:, 0], stream.replace(cache=cache, index=stream.index + counts)

@@ -123,7 +123,7 @@ AVERAGED = (*METRICS, 'loss_alone', 'gate')
 class _Means:
     """Means of some metrics over steps; a step in which one is not finite does not count for it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._sums: dict[str, tuple[float, int]] = {}
 
     def add(self, metrics: dict[str, float]) -> dict[str, float]:

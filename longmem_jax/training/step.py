@@ -263,7 +263,7 @@ def make_train_step(
         segments, _, length = batch.tokens.shape
         before, kept = keep_state(state.memory, segments * longest_of(config.model, length))
 
-        def loss(params):
+        def loss(params: Any) -> Any:
             params = freeze(config.optimizer.groups, params)
             return read_batch(model, params, before, batch, key, config.train)
 

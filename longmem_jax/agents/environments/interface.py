@@ -179,7 +179,9 @@ def endless(
         state = start(key)
         return observe(state), state
 
-    def step(key: jax.Array, state: State, action: jax.Array, params: Any = None):
+    def step(
+        key: jax.Array, state: State, action: jax.Array, params: Any = None
+    ) -> tuple[Any, ...]:
         del params
         key_move, key_start = jax.random.split(key)
         moved = move(key_move, state, action)

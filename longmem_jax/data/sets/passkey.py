@@ -38,7 +38,7 @@ def check(settings: Any) -> list[str]:
     return faults
 
 
-class _Documents(Sequence):
+class _Documents(Sequence[Any]):
     """The documents of a split; training draws distances, evaluation cycles through them.
 
     Training's are even in their logarithm, from the smallest to the largest.

@@ -71,7 +71,7 @@ class AdaptiveSpan(nn.Module):
     trim_memory: bool = False
     num_sizes: int = 6
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         self.projections = Projections(settings)
         fixed = self.per == 'none'

@@ -54,7 +54,7 @@ class Compressor(nn.Module):
     settings: ModelSettings
     decodes: bool
 
-    def setup(self):
+    def setup(self) -> None:
         axes = initializers.with_axes
         width = self.settings.d_model
         if self.kind == 'convolution':

@@ -64,7 +64,7 @@ class SegmentReading(nn.Module):
     position: str
     reconstruction: str
 
-    def setup(self):
+    def setup(self) -> None:
         self.attention = SelfAttention(
             settings=self.settings,
             projections=self.projections,
@@ -233,7 +233,7 @@ class CompressiveTransformer(nn.Module):
     reconstruction: str = 'attention'
     start: str = 'empty'
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         common: dict[str, Any] = dict(
             settings=self.settings,

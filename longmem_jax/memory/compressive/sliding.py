@@ -74,7 +74,7 @@ class SlidingReading(nn.Module):
     compression: str
     start: str
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         self.compress = Compressor(
             kind=self.compression,

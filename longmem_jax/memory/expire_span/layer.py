@@ -103,7 +103,7 @@ class ExpireSpan(nn.Module):
     block_size: int = 1024
     limit: int = 0
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         self.projections = Projections(settings)
         zeros = initializers.with_axes(nn.initializers.zeros, ('norm',))

@@ -60,7 +60,7 @@ class ContinuousMemory(nn.Module):
     first_width: float = 0.0
     first_places: tuple[float, ...] = ()
 
-    def setup(self):
+    def setup(self) -> None:
         settings, width = self.settings, self.settings.d_model
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         init = nn.initializers.normal(settings.init_std)

@@ -77,7 +77,7 @@ class InfinityFormer(nn.Module):
     memory_length: int = 150
     position: str = 'transformer_xl'
     num_basis: int = 150
-    widths: tuple = (0.01, 0.05)
+    widths: tuple[float, ...] = (0.01, 0.05)
     num_samples: int = 512
     tau: float = 0.5
     ridge: float = 0.5
@@ -94,9 +94,9 @@ class InfinityFormer(nn.Module):
     normalize_written: bool = True
     biases: bool = False
     first_width: float = 0.0
-    first_places: tuple = ()
+    first_places: tuple[float, ...] = ()
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.attention = SelfAttention(
             settings=self.settings,

@@ -53,7 +53,7 @@ class CrossLinear(nn.Module):
     epsilon: float
     bias: bool
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings, bias=self.bias)
         self.feature_map = FeatureMap(
             settings=self.settings,

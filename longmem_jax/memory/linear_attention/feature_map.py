@@ -26,7 +26,7 @@ class FeatureMap(nn.Module):
     seed: int
     learned_scale: bool
 
-    def setup(self):
+    def setup(self) -> None:
         settings, axes = self.settings, initializers.with_axes
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         shape = (settings.num_heads, self.size, settings.head_dim)

@@ -29,7 +29,7 @@ class JointAttention(nn.Module):
 
     settings: ModelSettings
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         heads = dict(
             num_heads=settings.num_heads,
@@ -91,7 +91,7 @@ class JointLayer(nn.Module):
     settings: ModelSettings
     dense: Any
 
-    def setup(self):
+    def setup(self) -> None:
         self.attention = JointAttention(self.settings)
         fields: dict[str, Any] = dict(
             settings=self.settings, normalize=identity, shared=None, **self.dense
@@ -137,7 +137,7 @@ class JointEncoder(nn.Module):
     num_slots: int
     bias_std: float
 
-    def setup(self):
+    def setup(self) -> None:
         settings, axes = self.settings, initializers.with_axes
         self.layers = [
             JointLayer(settings, self.dense, name=f'layer_{i}') for i in range(self.num_layers)

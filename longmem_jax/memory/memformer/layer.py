@@ -90,7 +90,7 @@ class Memformer(Around):
     positions: bool = False
     activation: str = 'relu'
 
-    def setup(self):
+    def setup(self) -> None:
         common: dict[str, Any] = dict(
             settings=self.settings,
             dense=dict(activation=self.activation, bias=True),

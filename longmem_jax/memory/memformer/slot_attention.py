@@ -97,7 +97,7 @@ class SlotWriter(nn.Module):
     num_heads: int = 0
     normalized: bool = False
 
-    def setup(self):
+    def setup(self) -> None:
         settings, width = self.settings, self.settings.d_model
         num_heads = self.num_heads or settings.num_heads
         head_dim = width // num_heads
@@ -174,7 +174,7 @@ class SlotEncoder(nn.Module):
     forgets: bool
     normalized: bool
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         readers = settings
         if self.num_heads:

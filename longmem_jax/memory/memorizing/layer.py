@@ -88,7 +88,7 @@ class Memorizing(nn.Module):
     gate_init: float = 0.0
     skip_gate_when_empty: bool = False
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.attention = NormalizedAttention(
             settings=self.settings,

@@ -82,7 +82,7 @@ class NormalizedAttention(nn.Module):
     scale_init: float
     normalized: bool = True
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         if self.normalized:
             constant = nn.initializers.constant(self.scale_init)

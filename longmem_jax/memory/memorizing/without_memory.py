@@ -46,7 +46,7 @@ class NormalizedXL(nn.Module):
     scale_init: float = 1.0
     normalized: bool = True
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.attention = NormalizedAttention(
             settings=self.settings,

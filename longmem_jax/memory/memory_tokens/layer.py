@@ -150,7 +150,7 @@ class MemTransformer(nn.Module):
     clamp_length: int = 0
     position: str = 'transformer_xl'
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.attention = SelfAttention(
             settings=self.settings,

@@ -56,7 +56,7 @@ class LearnedTokens(nn.Module):
     std: float
     dtype: Any
 
-    def setup(self):
+    def setup(self) -> None:
         init = initializers.with_axes(nn.initializers.normal(self.std), (None, 'embed'))
         self.tokens = self.param('tokens', init, (self.num_tokens, self.d_model))
 
@@ -82,7 +82,7 @@ class MemoryTokens(Around):
     carry: bool = True
     gradients: bool = True
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         self.memory_tokens = LearnedTokens(
             num_tokens=self.num_tokens,

@@ -48,7 +48,7 @@ class MemoryEncoder(nn.Module):
     final_norm: bool
     std: float
 
-    def setup(self):
+    def setup(self) -> None:
         def stack(name: str) -> list[EncoderBlock]:
             fields: dict[str, Any] = dict(
                 settings=self.settings,
