@@ -9,11 +9,12 @@ import importlib
 import importlib.metadata
 import sys
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
-from typing import Any
+from typing import Any, TypeVar
 
 from longmem_jax.errors import UsageError, say, unknown
 from longmem_jax.subject import Subject
 
+T = TypeVar('T')
 OWN = 'longmem-jax'  # the distribution of this library
 # What `register` and packages may add, with the group of its entry points.
 GROUPS = {
@@ -114,7 +115,7 @@ def foreign() -> dict[str, str]:
     return {name: package for (_, name), package in found.items()} | brought
 
 
-class Registry(Mapping[str, Any]):
+class Registry(Mapping[str, T]):
     """A mapping from names to objects of one kind.
 
     An entry point that cannot be loaded raises `UsageError` where its name is asked for; `values` and
@@ -124,8 +125,8 @@ class Registry(Mapping[str, Any]):
     def __init__(
         self,
         word: str,
-        of: type,
-        own: Mapping[str, Any],
+        of: type[T],
+        own: Mapping[str, T | str],
         kind: str = '',
         brought: str = '',
     ):
@@ -140,7 +141,7 @@ class Registry(Mapping[str, Any]):
         """
         self._word, self._of, self._own = word, of, dict(own)
         self._kind, self._brought = kind, brought
-        self._loaded: dict[str, tuple[Any, Any]] = {}
+        self._loaded: dict[str, tuple[Any, T]] = {}
 
     # Two registries are the same if they are one object; a `Mapping` would load all to compare them.
     __eq__, __hash__ = object.__eq__, object.__hash__
@@ -149,17 +150,17 @@ class Registry(Mapping[str, Any]):
         """Every name, with its object, 'module:object' or entry point."""
         return _names(self)
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> T:
         targets = self._targets()
         if name not in targets:
             raise UsageError(unknown(self._word, name, sorted(targets)))
-        target, (loaded, value) = targets[name], self._loaded.get(name, (None, None))
-        if loaded is not target:
-            value = self._checked(name, self._load(name, target))
-            self._loaded[name] = target, value
-        return value
+        target, known = targets[name], self._loaded.get(name)
+        if known is None or known[0] is not target:
+            known = target, self._checked(name, self._load(name, target))
+            self._loaded[name] = known
+        return known[1]
 
-    def _checked(self, name: str, value: Any) -> Any:
+    def _checked(self, name: str, value: Any) -> T:
         """`value`; raises `UsageError` unless it is an object of this kind with that name."""
         if not isinstance(value, self._of):
             raise UsageError(
@@ -199,7 +200,7 @@ class Registry(Mapping[str, Any]):
         """The object of a name, or `default` if there is no such name."""
         return self[name] if name in self else default
 
-    def items(self) -> ItemsView[str, Any]:
+    def items(self) -> ItemsView[str, T]:
         """Names and objects; without those of faulty packages."""
         found = {}
         for name in self:
@@ -209,25 +210,26 @@ class Registry(Mapping[str, Any]):
                 _say_once(f'Left out: {error}.')
         return found.items()
 
-    def values(self) -> ValuesView[Any]:
+    def values(self) -> ValuesView[T]:
         """The objects; without those of faulty packages."""
         return dict(self.items()).values()
 
 
-class Part(Registry):
+class Part(Registry[T]):
     """The objects of a registry that belong to one place."""
 
-    def __init__(self, whole: Registry, place: str):
+    def __init__(self, whole: Registry[T], place: str):
         """`place`: the field of that name that the objects have."""
         super().__init__(f'{place} layer', whole._of, {})
         self._whole, self._place = whole, place
 
     def _targets(self) -> dict[str, Any]:
-        return {name: value for name, value in self._whole.items() if value.place == self._place}
+        found: dict[str, Any] = dict(self._whole.items())
+        return {name: value for name, value in found.items() if value.place == self._place}
 
 
 @functools.cache
-def _names(registry: Registry) -> dict[str, Any]:
+def _names(registry: Registry[Any]) -> dict[str, Any]:
     """The names of a registry: its own, of subjects, of `register`, of packages; the first counts."""
     found = dict(registry._own)
     if registry._brought:

@@ -233,7 +233,8 @@ def context_of(config: Any) -> int:
     """Tokens of the longest text that a plain decoder was made for; 0 = there is no longest."""
     if not is_plain(config):
         return 0
-    longest = max(LAYERS[name].context(config[name]) for name in config.attention)
+    contexts = ((LAYERS[name].context, config[name]) for name in config.attention)
+    longest = max(context(fields) if context else 0 for context, fields in contexts)
     positions = config.num_positions if has_table(config) else 0
     return min(longest, positions) if longest and positions else longest or positions
 
@@ -350,7 +351,8 @@ def _runs(
     longest = longest_of(config, settings.segment_length)
     shared = {}
     for name in sorted(fields):
-        make_shared = LAYERS[name].shared and LAYERS[name].shared(fields[name])
+        shared_of = LAYERS[name].shared
+        make_shared = shared_of and shared_of(fields[name])
         widest = dataclasses.replace(settings, segment_length=longest)
         shared[name] = make_shared(widest, name=f'shared_{name}') if make_shared else None
     runs = []
