@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import flax.struct
 import jax
+from jax.typing import DTypeLike
 
 from longmem_jax.segment import Aux, Segment, State
 from longmem_jax.views import View
@@ -73,7 +74,7 @@ class ModelSettings:
     dropout: float
     attention_dropout: float
     init_std: float
-    dtype: Any
+    dtype: DTypeLike
     num_kv_heads: int = 0
     attention_bias: str = 'none'
     scale_scores: bool = True
@@ -90,7 +91,7 @@ class ModelSettings:
     scale_residual_init: bool = False
     kernels: str = 'plain'
     cache_tokens: int = 0
-    cache_dtype: Any = None
+    cache_dtype: DTypeLike | None = None
     norm: str = 'layernorm'
     pre_norm: bool = True
     residual_dropout: float = -1.0

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jax.typing import DTypeLike
 
 from longmem_jax.config import checks
 from longmem_jax.data import content, conventions, lanes, load
@@ -231,7 +232,7 @@ def _abstract_batch(experiment: Experiment) -> tuple[lanes.Batch, lanes.Cursor]:
     train = experiment.config.train
     shape = (train.segments_per_step, train.num_lanes)
 
-    def array(shape: tuple[int, ...], dtype: Any, axis: int) -> jax.ShapeDtypeStruct:
+    def array(shape: tuple[int, ...], dtype: DTypeLike, axis: int) -> jax.ShapeDtypeStruct:
         by_lanes = sharding.lanes_sharding(experiment.mesh, axis)
         return jax.ShapeDtypeStruct(shape, dtype, sharding=by_lanes)
 

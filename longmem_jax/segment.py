@@ -3,7 +3,7 @@
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import flax.struct
 import jax
@@ -11,6 +11,9 @@ import jax.numpy as jnp
 
 from longmem_jax.errors import UsageError
 
+Tree = TypeVar('Tree')  # a pytree of arrays
+Item = TypeVar('Item')
+Output = TypeVar('Output')
 State = Any
 # An array of a record that is also filled with numpy's arrays, and with shapes or shardings of its own.
 Leaf = Any
@@ -167,7 +170,7 @@ def per_lane(flags: jax.Array, leaf: jax.Array) -> jax.Array:
     return flags.reshape(flags.shape + (1,) * (leaf.ndim - 1))
 
 
-def select_lanes(mask: jax.Array, new: State, old: State) -> State:
+def select_lanes(mask: jax.Array, new: Tree, old: Tree) -> Tree:
     """Takes `new` in the lanes where `mask` (bool [batch]) is True, `old` in the others."""
     return jax.tree.map(lambda a, b: jnp.where(per_lane(mask, a), a, b), new, old)
 
@@ -294,7 +297,7 @@ def split_at_starts(segments: Any, max_starts: int) -> Pieces:
     return Pieces(cut, used, piece, dropped)
 
 
-def join_pieces(pieces: Pieces, outputs: Any) -> Any:
+def join_pieces(pieces: Pieces, outputs: Tree) -> Tree:
     """Joins the outputs of pieces: the inverse of `split_at_starts`.
 
     Args:
@@ -313,14 +316,14 @@ def join_pieces(pieces: Pieces, outputs: Any) -> Any:
 
 
 def read_segments(
-    read: Callable[[State, Any, jax.Array], tuple[State, Any]],
-    state: State,
-    segments: Any,
+    read: Callable[[Tree, Item, jax.Array], tuple[Tree, Output]],
+    state: Tree,
+    segments: Item,
     key: jax.Array,
     *,
     remat: bool = False,
     used: jax.Array | None = None,
-) -> tuple[State, Any]:
+) -> tuple[Tree, Output]:
     """Reads segments in order, carrying the memories: the only loop over time in the library.
 
     The scan stays outside the linen modules: inside one it would leak tracers at `init` and draw
@@ -347,11 +350,11 @@ def read_segments(
     if remat or used is not None:
         read = functools.partial(jax.checkpoint, prevent_cse=False)(read)
 
-    def skip(state: State, segment: Any, key: jax.Array) -> tuple[State, Any]:
+    def skip(state: Tree, segment: Item, key: jax.Array) -> tuple[Tree, Any]:
         _, output = jax.eval_shape(read, state, segment, key)
         return state, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), output)
 
-    def body(carry: State, inputs: Any) -> tuple[State, Any]:
+    def body(carry: Tree, inputs: Any) -> tuple[Tree, Any]:
         segment, segment_key, is_used = inputs
         if is_used is None:
             return read(carry, segment, segment_key)

@@ -23,6 +23,8 @@ HEAD = '''\
 
 from typing import Any
 
+from jax.typing import DTypeLike
+
 from longmem_jax.commands.load import load as load
 from longmem_jax.registry import register as register
 from longmem_jax.standalone import Layer as Layer
@@ -57,7 +59,7 @@ def types_of(entry: Any) -> dict[str, str]:
     """The type of every argument of a layer, by name."""
     found = {field.name: text_of(field.type) for field in dataclasses.fields(ModelSettings)}
     found |= {name: f'{found[name]} | None' for name in OPTIONAL}
-    found |= dict(dtype='Any', name='str | None')
+    found |= dict(dtype='DTypeLike', cache_dtype='DTypeLike | None', name='str | None')
     own = [field for part in parts_of(entry) for field in fields_of(part.layer)]
     return found | {field.name: text_of(field.type) for field in own}
 

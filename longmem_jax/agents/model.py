@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from longmem_jax.faults import above
 from longmem_jax.in_place import reset_lanes
@@ -62,7 +63,9 @@ class Agent(nn.Module):
         self.stack = make_stack(config, self.segment_length)
         std = init_std(config)
 
-        def dense(features: int, kernel_std: float, names: tuple[Any, Any], dtype: Any) -> nn.Dense:
+        def dense(
+            features: int, kernel_std: float, names: tuple[Any, Any], dtype: DTypeLike
+        ) -> nn.Dense:
             normal = initializers.by_scheme(config.init, kernel_std, inputs=(0,))
             bias = axes(nn.initializers.zeros, names[1:])
             return nn.Dense(features, dtype=dtype, kernel_init=axes(normal, names), bias_init=bias)

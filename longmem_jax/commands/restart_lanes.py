@@ -7,7 +7,7 @@ no lane had begun. Where there are fewer documents than lanes, they begin at equ
 
 import dataclasses
 import json
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -54,7 +54,7 @@ def next_document(document: np.ndarray, offset: np.ndarray, num_lanes: int) -> i
 
 
 def restarted(
-    experiment: Experiment, corpus: AnyCorpus, report: Any
+    experiment: Experiment, corpus: AnyCorpus, report: Callable[[str], None]
 ) -> tuple[TrainState, int] | None:
     """The newest state with other lanes, and its step; None if the number of lanes is that of the run.
 

@@ -120,7 +120,7 @@ def settings_of(config: Any, split: str) -> str:
 
 
 def parts_read(
-    corpus: Any, num_lanes: int, segment_length: int, max_segments: int
+    corpus: AnyCorpus, num_lanes: int, segment_length: int, max_segments: int
 ) -> Iterator[tuple[TokenizedDocument, int]]:
     """The documents that an evaluation reads, each with the number of its tokens that are read.
 

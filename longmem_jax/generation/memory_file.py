@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from safetensors import SafetensorError
 
 from longmem_jax import files
@@ -175,7 +176,7 @@ def _require_model(where: str, metadata: dict[str, str], model: Any, params: Any
         )
 
 
-def _require_same(where: str, name: str, found: Any, shape: Any, dtype: Any) -> None:
+def _require_same(where: str, name: str, found: Any, shape: Any, dtype: DTypeLike) -> None:
     """Raises `UsageError` unless an array is there and has this shape and dtype."""
     if found is None or found.shape != tuple(shape) or found.dtype != dtype:
         said = 'missing' if found is None else f'{found.dtype} {list(found.shape)}'

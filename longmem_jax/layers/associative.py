@@ -7,11 +7,11 @@ with signed keys of unit length and no normalizer the delta rule stores each pai
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from longmem_jax.layers import feature_maps, triangular
 from longmem_jax.layers.triangular import product
@@ -46,7 +46,7 @@ class Pairs(flax.struct.PyTreeNode):
     rest: 'Pairs | None' = None
 
 
-def empty(*shape: int, dtype: Any = jnp.float32, endless: bool = False) -> Pairs:
+def empty(*shape: int, dtype: DTypeLike = jnp.float32, endless: bool = False) -> Pairs:
     """A memory without pairs: zeros; `endless` = with a `rest`. `shape` is that of the matrix."""
     pairs = Pairs(jnp.zeros(shape, dtype), jnp.zeros(shape[:-1], dtype))
     return pairs.replace(rest=jax.tree.map(jnp.copy, pairs)) if endless else pairs

@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.nn.initializers import variance_scaling
+from jax.typing import DTypeLike
 
 from longmem_jax.contract import INITS, ModelSettings
 
@@ -26,7 +27,9 @@ class ByScheme:
     inputs: tuple[int, ...]
     factor: float = 1.0
 
-    def __call__(self, key: jax.Array, shape: Sequence[int], dtype: Any = jnp.float32) -> jax.Array:
+    def __call__(
+        self, key: jax.Array, shape: Sequence[int], dtype: DTypeLike = jnp.float32
+    ) -> jax.Array:
         """Draws the values of a kernel."""
         outputs = [i for i in range(len(shape)) if i not in self.inputs]
         axes: dict[str, Any] = dict(in_axis=self.inputs, out_axis=outputs)

@@ -10,6 +10,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
@@ -32,13 +33,13 @@ class HeadsIn(nn.Module):
 
     num_heads: int
     head_dim: int
-    dtype: Any
+    dtype: DTypeLike
     kernel_init: Callable[..., jax.Array]
     axis: str = 'heads'
     bias: bool = False
     norm: str = 'none'
     epsilon: float = 1e-5
-    precision: Any = None
+    precision: jax.lax.PrecisionLike = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -73,7 +74,7 @@ class HeadsOut(nn.Module):
     """
 
     d_model: int
-    dtype: Any
+    dtype: DTypeLike
     kernel_init: Callable[..., jax.Array]
     axis: str = 'heads'
     bias: bool = False
@@ -121,7 +122,7 @@ class Projections(nn.Module):
         settings = self.settings
         biased = self.bias or settings.attention_bias in ('qkv', 'all')
         kernel_init = initializers.kernel(settings)
-        common = dict(bias=biased, dtype=settings.dtype, kernel_init=kernel_init)
+        common: dict[str, Any] = dict(bias=biased, dtype=settings.dtype, kernel_init=kernel_init)
         keyed: dict[str, Any] = dict(
             head_dim=self.key_dim or settings.head_dim,
             norm=settings.head_norm,

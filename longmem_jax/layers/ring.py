@@ -14,6 +14,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
+from jax.typing import DTypeLike
 
 from longmem_jax.devices.sharding import RULES, memory_rows
 from longmem_jax.kernels.cpu.order import once_computed
@@ -78,7 +79,7 @@ class Kept(flax.struct.PyTreeNode):
     count: jax.Array
 
 
-def no_rows(batch: int, heads: int, size: int, width: int, dtype: str) -> Rows:
+def no_rows(batch: int, heads: int, size: int, width: int, dtype: DTypeLike) -> Rows:
     """An empty ring of `size` entries; `dtype` is one of `DTYPES`, or 'float64' for float64 models."""
     zeros = jnp.zeros((batch, heads, size, width), dtype)
     scale = jnp.zeros((batch, heads, size, 1), jnp.float32) if dtype == 'int8' else None

@@ -14,6 +14,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
@@ -85,7 +86,7 @@ def convolved(taps: jax.Array) -> Callable[[list[jax.Array]], jax.Array]:
     return mix
 
 
-def drawn_taps(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+def drawn_taps(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32) -> jax.Array:
     """Initial taps of a convolution per channel, uniform in 1 / sqrt(its size)."""
     bound = shape[0] ** -0.5
     return jax.random.uniform(key, shape, dtype, -bound, bound)
@@ -105,7 +106,7 @@ class Convolution(nn.Module):
     heads: int
     width: int
     axis: str
-    dtype: Any
+    dtype: DTypeLike
 
     def setup(self) -> None:
         init = initializers.with_axes(drawn_taps, (None, self.axis, 'head_dim'))

@@ -12,6 +12,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from longmem_jax.attention import fused_rules
 from longmem_jax.attention.attend import attend_in
@@ -121,7 +122,9 @@ class InfiniAttention(nn.Module):
             clamp_length=0,
         )
 
-        def betas(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        def betas(
+            key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32
+        ) -> jax.Array:
             return self.gate_init + self.gate_std * jax.random.normal(key, shape, dtype)
 
         init = initializers.with_axes(betas, ('heads',))

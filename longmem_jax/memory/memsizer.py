@@ -92,7 +92,9 @@ class SlotProjections(nn.Module):
             kernel_init=initializer(settings, self.query_scale),
             bias=self.bias,
         )
-        dense = dict(dtype=settings.dtype, use_bias=self.bias, dot_general=rows_product.dot_general)
+        dense: dict[str, Any] = dict(
+            dtype=settings.dtype, use_bias=self.bias, dot_general=rows_product.dot_general
+        )
         self.left = nn.Dense(self.num_slots, kernel_init=axes(init, ('embed', None)), **dense)
         self.right = nn.Dense(settings.d_model, kernel_init=axes(init, (None, 'embed')), **dense)
         self.left_norm, self.right_norm = Norm('layernorm'), Norm('layernorm')

@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from longmem_jax.contract import Entry, Graft, ModelSettings, NoState, Recipe, Scale
 from longmem_jax.faults import above, at_least, one_of
@@ -256,7 +257,9 @@ class ProductKeyMemory(nn.Module):
         shape = (self.num_heads, *((2,) if product else ()), self.num_keys, width)
         bound = width**-0.5
 
-        def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        def uniform(
+            key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32
+        ) -> jax.Array:
             return jax.random.uniform(key, shape, dtype, -bound, bound)
 
         self.key_table = self.param('key_table', uniform, shape)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.reporting.gained import Gained, Read, shown_text, write
 from longmem_jax.retrieval.knn_lm import log_weights
 from longmem_jax.retrieval.reading import Part
@@ -57,7 +58,7 @@ class Gains:
             else:
                 heapq.heappushpop(self._heap, item)
 
-    def write(self, store: Any, tokenizer: Any, folder: Path) -> dict[str, Path]:
+    def write(self, store: Any, tokenizer: Tokenizer, folder: Path) -> dict[str, Path]:
         """Writes `retrieval.txt` and `retrieval.html`; returns their paths."""
 
         reported = []

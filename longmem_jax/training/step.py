@@ -22,7 +22,7 @@ from longmem_jax.in_place import is_in_place, keep_state, restore_state
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, initial_parameters, unbox
 from longmem_jax.models.stack import longest_of
-from longmem_jax.segment import Aux, Leaf, Segment, mean_over_segments, read_segments
+from longmem_jax.segment import Aux, Leaf, Segment, Tree, mean_over_segments, read_segments
 from longmem_jax.training import metrics
 from longmem_jax.training.optimizer import freeze, parameter_path, updates_made
 
@@ -170,7 +170,7 @@ def all_finite(params: Any, *others: Any) -> jax.Array:
     return jnp.isfinite(jnp.stack([optax.global_norm(params), *sums])).all()
 
 
-def keep_finite(finite: jax.Array, new: Any, old: Any) -> Any:
+def keep_finite(finite: jax.Array, new: Tree, old: Tree) -> Tree:
     """The tree `new` if a step was `finite` (bool scalar), else `old`."""
     return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)
 

@@ -11,6 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from longmem_jax.contract import ModelSettings
 from longmem_jax.layers import initializers
@@ -77,7 +78,9 @@ class ContinuousMemory(nn.Module):
         axes = initializers.with_axes
         bound = (3 * width) ** -0.5  # PyTorch's default, as in the released code
 
-        def uniform(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        def uniform(
+            key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32
+        ) -> jax.Array:
             return jax.random.uniform(key, shape, dtype, -bound, bound)
 
         self.gate_kernel = self.param(

@@ -31,7 +31,7 @@ class JointAttention(nn.Module):
 
     def setup(self) -> None:
         settings = self.settings
-        heads = dict(
+        heads: dict[str, Any] = dict(
             num_heads=settings.num_heads,
             head_dim=settings.head_dim,
             dtype=settings.dtype,
@@ -41,7 +41,9 @@ class JointAttention(nn.Module):
         self.query, self.key, self.value = (HeadsIn(**heads) for _ in range(3))
         self.slot_query, self.slot_key, self.slot_value = (HeadsIn(**heads) for _ in range(3))
         init = initializers.kernel(settings, inputs=2)
-        out = dict(d_model=settings.d_model, dtype=settings.dtype, kernel_init=init, bias=True)
+        out: dict[str, Any] = dict(
+            d_model=settings.d_model, dtype=settings.dtype, kernel_init=init, bias=True
+        )
         self.out, self.slot_out = HeadsOut(**out), HeadsOut(**out)
 
     def __call__(

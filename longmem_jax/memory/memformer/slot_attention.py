@@ -19,6 +19,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from longmem_jax.attention.encoder_block import EncoderBlock
 from longmem_jax.attention.rules import NEVER
@@ -115,7 +116,7 @@ class SlotWriter(nn.Module):
             own_score = 1 + math.log(settings.segment_length)
             gain = math.sqrt(self.temperature * own_score / math.sqrt(head_dim))
 
-            def identities(key: jax.Array, shape: Any, dtype: Any = jnp.float32) -> jax.Array:
+            def identities(key: jax.Array, shape: Any, dtype: DTypeLike = jnp.float32) -> jax.Array:
                 return gain * jnp.eye(width, dtype=dtype).reshape(shape)
 
             match, value = identities, nn.initializers.normal(1 / width)

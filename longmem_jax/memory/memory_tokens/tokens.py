@@ -13,6 +13,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from longmem_jax.around import Around
 from longmem_jax.contract import Entry, Graft, NoState, Recipe, Scale
@@ -54,7 +55,7 @@ class LearnedTokens(nn.Module):
     num_tokens: int
     d_model: int
     std: float
-    dtype: Any
+    dtype: DTypeLike
 
     def setup(self) -> None:
         init = initializers.with_axes(nn.initializers.normal(self.std), (None, 'embed'))
