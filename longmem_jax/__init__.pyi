@@ -1,7 +1,5 @@
 """Types of the public names. Written by `python -m tests.stubs`; do not edit."""
 
-from typing import Any
-
 from jax.typing import DTypeLike
 
 from longmem_jax.commands.load import load as load

@@ -19,7 +19,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import flax.linen as nn
 import jax
@@ -50,6 +50,12 @@ class Layer(nn.Module):
     memory: str
     settings: ModelSettings
     fields: tuple[tuple[str, Any], ...]
+
+    if TYPE_CHECKING:  # Flax's result has a second type, that of calls with `mutable`.
+
+        def apply(
+            self, variables: Any, *given: Any, **named: Any
+        ) -> tuple[jax.Array, State, Aux]: ...
 
     def setup(self) -> None:
         entry = LAYERS[self.memory]

@@ -21,8 +21,6 @@ FILE = Path(standalone.__file__).with_name('__init__.pyi')
 HEAD = '''\
 """Types of the public names. Written by `python -m tests.stubs`; do not edit."""
 
-from typing import Any
-
 from jax.typing import DTypeLike
 
 from longmem_jax.commands.load import load as load
