@@ -93,6 +93,7 @@ def _environment() -> Any:
         """Counts the steps of loops and calls, and limits what operators make."""
 
         intercepted_binops = frozenset({'+', '*', '**', '%'})
+        faults: tuple[type[BaseException], ...] = ()
         steps = made = 0
         until = math.inf
 

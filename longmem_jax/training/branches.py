@@ -102,6 +102,8 @@ def not_run(found: list[Choice], metrics: Mapping[str, Any]) -> float:
     spared = 0.0
     for choice in found:
         sizes = _reported(choice, reports)
+        if sizes is None:
+            raise KeyError(choice.sizes)
         share = reports[sizes] / max(reports[sizes].sum(), 1e-9)
         # What reads 64 or 128 of a memory is reported; what only has a size of 128 took that.
         index = np.searchsorted(choice.sizes, sizes)

@@ -72,7 +72,7 @@ def _classification(
     order: str,
     tokenizer: Tokenizer,
     encoder: Any,
-    report: Any,
+    report: Callable[[str], None],
     together: bool,
 ) -> Asked:
     tasks = classification.tasks(found, tokenizer, data.task.max_length)
@@ -91,7 +91,7 @@ def _qa(
     order: str,
     tokenizer: Tokenizer,
     encoder: Any,
-    report: Any,
+    report: Callable[[str], None],
     together: bool,
 ) -> Asked:
     tasks = qa.tasks(found, tokenizer, data.task, report)
