@@ -10,7 +10,9 @@ from longmem_jax.agents.environments import floors
 from tests.agents.small import small_config
 
 
-@pytest.mark.parametrize('memory, reach', [('transformer_xl', 3), ('expire_span', 5)])
+@pytest.mark.parametrize(
+    'memory, reach', [('transformer_xl', 3), pytest.param('expire_span', 5, marks=pytest.mark.slow)]
+)
 def test_what_is_held_is_counted_at_every_step(memory, reach):
     """Spans are all alike before training: a query sees the last steps, inside of a segment or not."""
     config = small_config(memory)
