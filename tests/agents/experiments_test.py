@@ -24,13 +24,15 @@ def test_what_is_held_is_counted_at_every_step(memory, reach):
     once = runs.built(config)
     params, key = once.first_state().params, jax.random.key(3)
     found = held.program(once.model, once.environment)(params, key)
-    lanes = first_lanes(
-        once.model, params, once.environment, held.LANES, jax.random.fold_in(key, 0)
-    )
     segments = -(-once.environment.longest // once.model.segment_length)
-    _, seen = act(
-        once.model, params, once.environment, lanes, jax.random.fold_in(key, 1), segments=segments
-    )
+
+    @jax.jit
+    def acted(params, key):
+        given = once.model, params, once.environment
+        lanes = first_lanes(*given, held.LANES, jax.random.fold_in(key, 0))
+        return act(*given, lanes, jax.random.fold_in(key, 1), segments=segments)[1]
+
+    seen = acted(params, key)
     ended = np.asarray(seen.ended.swapaxes(0, 1).reshape(held.LANES, -1))
     before = [np.arange(row.argmax() + 1) for row in ended]
     assert max(map(len, before)) > reach + 1
