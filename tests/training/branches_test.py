@@ -70,8 +70,17 @@ def test_choices_of_other_kinds_have_no_sizes():
     assert not list(branches.choices(platform.trace(jnp.ones(8)).jaxpr.jaxpr, 1))
 
 
-@pytest.mark.parametrize('devices', [1, 2])
-@pytest.mark.parametrize('name', ['adaptive_span', 'expire_span'])
+@pytest.mark.parametrize(
+    'name, devices',
+    [
+        ('adaptive_span', 1),
+        ('expire_span', 2),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (('adaptive_span', 2), ('expire_span', 1))
+        ),
+    ],
+)
 def test_a_step_reports_every_choice_that_it_makes(name, devices):
     config = importlib.import_module(f'configs.{name}_enwik8').get_config('tiny')
     config.model.num_layers = 2
