@@ -146,12 +146,7 @@ class Experiment:
     def checkpointer(
         self, report: Callable[[str], None], going_on: GoingOn | None = None
     ) -> Checkpointer:
-        """The checkpoints of the workdir.
-
-        Args:
-          report: called with a line if one is broken, or differs in what may differ.
-          going_on: from `going_on`, to write checkpoints; None = they are only read.
-        """
+        """The checkpoints of the workdir."""
         identity = {
             'format': FORMAT,
             'config.model': model_of(self.config),

@@ -76,12 +76,7 @@ def between(
 ) -> list[str]:
     """Faults of fields outside of an interval.
 
-    Args:
-      fields: the section.
-      least: lower end of the interval.
-      greatest: upper end.
-      *names: fields to check.
-      ends: '[' and ']' include an end, '(' and ')' exclude it.
+    In `ends`, '[' and ']' include an end, '(' and ')' exclude it.
     """
     faults = []
     excluded = [str(end) for end, mark in zip((least, greatest), ends, strict=True) if mark in '()']

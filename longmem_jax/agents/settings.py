@@ -16,8 +16,6 @@ def use(
     """Makes the model of a configuration an agent in an environment.
 
     Args:
-      config: the whole configuration; changed in place.
-      environment: one of `agents.environments`, with its defaults.
       actions: their number.
       observation: numbers in a flattened observation.
       previous: whether the agent reads the action and the reward before an observation.
@@ -29,11 +27,8 @@ def use(
 
 
 def find_faults(config: Any, lane_devices: int) -> list[str]:
-    """Faults of the environment and of how it is learned.
-
-    Args:
-      config: the whole configuration.
-      lane_devices: devices that lanes are split over.
+    """Faults of the environment and of how it is learned, on `lane_devices` devices that lanes are
+    split over.
     """
     settings, train = config.reinforcement, config.train
     faults = one_of(settings, algorithm=ALGORITHMS) + between(settings, 0, 1, 'discount', 'trace')

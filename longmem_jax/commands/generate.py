@@ -166,7 +166,6 @@ def generate(
     """Continues a prompt with the newest parameters of the workdir.
 
     Args:
-      experiment: a trained experiment.
       prompt: text, or '@FILE'; all of it is read, however long.
       options: overrides of `config.generate`: length, temperature, top_k, top_p, seed, beams.
       save_state: file to save the memory to at the end.

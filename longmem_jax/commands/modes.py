@@ -146,10 +146,7 @@ def is_meant(mode: Mode, config: Any, given: Mapping[str, Any]) -> bool:
 def choose(name: str, config: Any, given: Mapping[str, Any]) -> Mode:
     """The mode of a name for a config; gives the config the section that the mode needs.
 
-    Args:
-      name: of `--mode=`.
-      config: the whole configuration.
-      given: the options that the command line gives, by name.
+    `given` has the options of the command line.
 
     Raises:
       UsageError: it is for other models, or takes other options.

@@ -39,12 +39,8 @@ def saved_lanes(experiment: Experiment) -> tuple[int, int] | None:
 def next_document(document: np.ndarray, offset: np.ndarray, num_lanes: int) -> int:
     """Where all of `num_lanes` lanes can begin, so that they read no document that was begun.
 
-    Args:
-      document, offset: int [old lanes], the cursor of a checkpoint; see `data.lanes.Cursor`.
-      num_lanes: new lanes.
-
-    Returns:
-      Index of a document in the sequence of every lane.
+    `document` and `offset`, int [old lanes], are the cursor of a checkpoint; see
+    `data.lanes.Cursor`. Returns the index of a document in the sequence of every lane.
     """
     old = len(document)
     ends = np.arange(old) + (document.astype(np.int64) + (offset > 0)) * old
@@ -54,12 +50,9 @@ def next_document(document: np.ndarray, offset: np.ndarray, num_lanes: int) -> i
 
 
 def restarted(experiment: Experiment, corpus: Corpus, report: Any) -> tuple[TrainState, int] | None:
-    """The newest state with other lanes, and its step; None if the number of lanes is that of the run.
+    """The newest state with other lanes, and its step.
 
-    Args:
-      experiment: of a run that may have begun.
-      corpus: the training split, compared with that of the checkpoint.
-      report: called with lines that say what is kept.
+    None if the number of lanes is that of the run. `report` gets lines that say what is kept.
 
     Raises:
       UsageError: the number differs, and `config.train.restart_lanes` does not allow it.

@@ -87,7 +87,6 @@ def train(
     """Trains up to `config.train.num_steps`, from the newest checkpoint of the workdir if any.
 
     Args:
-      experiment: the experiment to train.
       profile: write a `jax.profiler` trace of a few steps to workdir/profile.
       programs: of an experiment that differs in nothing but seeds and folder; None = its own.
 

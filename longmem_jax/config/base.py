@@ -25,8 +25,7 @@ FOLLOWS = (
 def base(*subjects: str) -> ml_collections.ConfigDict:
     """A configuration of a small Transformer-XL without data.
 
-    Args:
-      *subjects: names of further sections, such as 'retrieval', see `config.sections`.
+    `subjects` names further sections, such as 'retrieval'.
     """
     config = ml_collections.ConfigDict()
     config.model = config_dict.create(
@@ -229,10 +228,6 @@ def two_cores(config: Any, *, steps: int, lanes: int, segment: int) -> None:
 
     Kernels start with a standard deviation of d_model**-0.5: a paper's .02 suits its width, and at the
     width of a small model would make all positions larger than the tokens and all scores equal.
-
-    Args:
-      config: the whole configuration; changed in place.
-      steps, lanes, segment: of training.
     """
     model, train = config.model, config.train
     model.dtype = 'float32'

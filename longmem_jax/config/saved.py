@@ -32,10 +32,7 @@ PACKAGES = 'packages'  # that provide names in the configuration
 
 
 def saved_config(path: str | Path) -> ml_collections.ConfigDict:
-    """The configuration of a finished or running training.
-
-    Args:
-      path: its workdir, or the `config.json` there.
+    """The configuration of a training, by its workdir or the `config.json` there.
 
     Raises:
       UsageError: there is no such file, or it is something else.
@@ -98,10 +95,6 @@ def restored(content: Any, where: str) -> ml_collections.ConfigDict:
     `config.base`, and has its value, follows it again, so that overrides do the same as they did with
     the config's own file. A note says if the checksum is that of other values: a file may be edited, but
     a disk may also have changed it.
-
-    Args:
-      content: what the JSON says; anything.
-      where: the file, for messages.
 
     Raises:
       UsageError: it is no configuration, or it has fields that there are not, or values of other types.

@@ -76,7 +76,6 @@ def of_run(tokenizer: Any, data: Any, trained: bool) -> Conventions:
     """The conventions of a run's texts.
 
     Args:
-      tokenizer: of the run.
       data: `config.data`: `tokenizer.path` is the folder of a pretrained model, or something else;
         `add_bos` is one of `ADD_BOS`.
       trained: whether the parameters were trained here. Then every text begins with the tokenizer's
@@ -107,10 +106,6 @@ def of_folder(folder: Path, tokenizer: Any) -> Conventions:
     without that file `add_bos_token` of `tokenizer_config.json`, by default of sentencepiece models
     only. It ends at any `eos_token_id` of `generation_config.json` and `config.json`, and at the
     `eos_token` of `tokenizer_config.json`.
-
-    Args:
-      folder: of the model.
-      tokenizer: from its files.
 
     Raises:
       UsageError: a file that cannot be read.

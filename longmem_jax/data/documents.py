@@ -111,7 +111,6 @@ def split_seeded(
     """The names of a split, the same on every machine.
 
     Args:
-      names: names of documents; the order does not matter.
       split: 'train', 'validation' or 'test'; with three names or more no split is empty.
       fractions: shares of the splits, rounded down for validation and test.
 

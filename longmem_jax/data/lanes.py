@@ -123,12 +123,9 @@ class _Lane:
         return True
 
     def fill(self, batch: Batch, segment: int, row: int, begin: int) -> bool:
-        """Writes the next segment of this lane into a batch; False if there is none.
+        """Writes the next segment of this lane into a batch, in place; False if there is none.
 
-        Args:
-          batch: numpy arrays; changed in place.
-          segment, row: where in the batch.
-          begin: the tokenizer's begin token.
+        `begin` is the tokenizer's begin token.
         """
         if not self._open():
             return False
@@ -313,10 +310,7 @@ def batches(
     """Batches of segments, each with the position after it, prefetched in a thread.
 
     Args:
-      corpus: tokenized documents.
       lanes: the lanes of this process.
-      num_lanes: number of lanes of all processes.
-      segment_length, segments_per_batch: shape of a batch.
       seed: of the order of documents.
       shuffle: True = an order by the seed, see `order.document`; False = the order of the corpus.
       num_epochs: None = endless. Lanes that run out are padded until all have.

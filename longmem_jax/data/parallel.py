@@ -61,10 +61,6 @@ class _Examples:
 def load_pairs(data: Any, split: str) -> Any:
     """The pairs of a split: `len(pairs)`, `pairs[i]` = (source, target).
 
-    Args:
-      data: `config.data`.
-      split: 'train', 'validation' or 'test'.
-
     Raises:
       UsageError: no data, or files whose lines do not pair up.
     """

@@ -83,9 +83,6 @@ class Likelihood:
         Args:
           pairs: two int32 [n] each; a text begins with the begin token and has at least one token.
 
-        Returns:
-          A score per pair, in their order.
-
         Raises:
           UsageError: a text without a token.
         """

@@ -107,7 +107,6 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
     """Reads memories that `save` wrote.
 
     Args:
-      path: the file.
       abstract: shapes and dtypes of the memories of the current model, for one lane.
       model: the current one, as from `described`.
       params: parameters of the current model.

@@ -283,11 +283,10 @@ def _line(error: BaseException) -> str:
 
 
 def load_template(folder: Path, special: Mapping[str, str]) -> ChatTemplate:
-    """The chat template of a folder: `chat_template.jinja`, or else that of `tokenizer_config.json`.
+    """The chat template of a folder.
 
-    Args:
-      folder: of a pretrained model.
-      special: texts of its special tokens, `Conventions.special`.
+    `chat_template.jinja`, or else that of `tokenizer_config.json`. `special` are texts of its
+    special tokens, `Conventions.special`.
 
     Raises:
       UsageError: the folder has none, or one that cannot be read.

@@ -213,10 +213,8 @@ def load(
     """Parameters of a model from a host's files, each part read straight to the devices that hold it.
 
     Args:
-      host: see `find`.
       module: a model of `host.model`, or of the same with another memory; see `make`.
       mesh: devices; None = all, each with all parameters.
-      seed: of parameters that the host does not have.
       report: called with a line that says what was loaded, is new, and was ignored.
 
     Returns:

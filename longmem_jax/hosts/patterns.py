@@ -43,13 +43,7 @@ class Pattern:
     ) -> np.ndarray:
         """A part of our parameters, reading no more of their tensor than it consists of.
 
-        Args:
-          read: gives a part of their tensor.
-          index: slices of our axes, of step 1.
-          shape: of our parameters.
-
-        Returns:
-          An array of the shape of `index`.
+        `index` has slices of our axes, of step 1; `shape` is that of our parameters.
         """
         sizes = self.sizes(shape)
         ranges = {

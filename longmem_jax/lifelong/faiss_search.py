@@ -31,9 +31,7 @@ class CellSearch:
     def __init__(self, probe: int, field: str):
         """Builds nothing yet.
 
-        Args:
-          probe: cells that are searched for a query; as many as there are = exact.
-          field: that asks for FAISS, with its value, for the message.
+        `probe` cells are searched for a query; as many as there are = exact.
 
         Raises:
           UsageError: FAISS is not installed.
@@ -73,12 +71,9 @@ class CellSearch:
         return index
 
     def places(self, keys: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
-        """Entries that are nearest to queries, nearest first, int32 [n, k]; -1 = there are no more.
+        """Entries whose keys, [entries, width], are nearest to queries, float32 [n, width].
 
-        Args:
-          keys: of the entries that are there, [entries, width].
-          queries: float32 [n, width].
-          k: entries of each.
+        Returned are int32 [n, k], nearest first; -1 = there are no more.
         """
         found = np.full((len(queries), k), -1, np.int64)
         if not len(keys):
@@ -94,11 +89,7 @@ class CellSearch:
         return found.astype(np.int32)
 
     def nearest(self, memory: Memory, queries: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-        """As `episodic.nearest` without distances; may be compiled, and waits for the host.
-
-        Returns:
-          Row numbers int32 [n, k], and bool [n, k], which were found.
-        """
+        """As `episodic.nearest` without distances; may be compiled, and waits for the host."""
 
         def on_host(keys: jax.Array, size: jax.Array, queries: jax.Array) -> np.ndarray:
             return self.places(np.asarray(keys)[: int(size)], np.asarray(queries), k)

@@ -34,12 +34,9 @@ def _shares(
 
 
 def matrix(scores: np.ndarray, names: Sequence[str], before: np.ndarray | None = None) -> 'Figure':
-    """Scores after each task (rows) on each task (columns).
+    """Scores after each task (rows) on each task (columns), from 0 to 1.
 
-    Args:
-      scores: from 0 to 1, [tasks, tasks].
-      names: of the tasks, in the order of the stream.
-      before: scores before any training, [tasks], as a first row; None = no such row.
+    `before` any training = the first row.
     """
     rows = [f'after {name}' for name in names]
     if before is not None:
@@ -48,14 +45,10 @@ def matrix(scores: np.ndarray, names: Sequence[str], before: np.ndarray | None =
 
 
 def first_and_last(scores: Mapping[str, np.ndarray], names: Sequence[str]) -> 'Figure':
-    """Scores on the first and on the last task after every task, a line for each method.
+    """Scores on the first and on the last task after every task, a line for each method's matrix.
 
-    What is lost on the first is forgetting; what is missing on the last is room that the earlier tasks
-    did not leave.
-
-    Args:
-      scores: method to its matrix, from 0 to 1, [tasks, tasks].
-      names: of the tasks, in the order of the stream.
+    What is lost on the first is forgetting; what is missing on the last is room that the earlier
+    tasks did not leave.
     """
     figure = figures.figure(8.4, 3.4)
     panels = figure.subplots(1, 2, sharey=True)
@@ -75,11 +68,8 @@ def first_and_last(scores: Mapping[str, np.ndarray], names: Sequence[str]) -> 'F
 
 
 def neighbours(shares: np.ndarray, names: Sequence[str]) -> 'Figure':
-    """From which task (columns) the neighbours of each task's test rows (rows) come.
-
-    Args:
-      shares: from `metrics.origins`, [tasks, tasks].
-      names: of the tasks.
+    """From which task (columns) the neighbours of each task's test rows (rows) come, see
+    `metrics.origins`.
     """
     return _shares(
         np.asarray(shares, np.float64), names, names, ('test rows of', 'neighbours from')

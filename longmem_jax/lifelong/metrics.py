@@ -33,11 +33,9 @@ class Transfer(NamedTuple):
 
 
 def transfer(matrix: np.ndarray, before: np.ndarray | None = None) -> Transfer:
-    """The four numbers of a matrix.
+    """The four numbers of a matrix of scores `A`, [tasks, tasks], rows in the order of time.
 
-    Args:
-      matrix: scores `A`, [tasks, tasks], rows in the order of time.
-      before: scores `a` before any training, [tasks]; None = not known.
+    `before`: scores `a` before any training, [tasks]; None = not known.
 
     Raises:
       ValueError: a matrix that is not square.
@@ -111,12 +109,9 @@ class Difference(NamedTuple):
 def paired_bootstrap(
     first: np.ndarray, second: np.ndarray, draws: int = 10_000, seed: int = 0
 ) -> Difference:
-    """Whether one method is better than another (Efron and Tibshirani, 1993, ch. 16).
-
-    Args:
-      first, second: score of every test row, from 0 to 1, [rows] each.
-      draws: samples of rows, with replacement, the same for both.
-      seed: of the draws.
+    """Whether the scores of one method, [rows] from 0 to 1, are better than those of another for
+    the same test rows (Efron and Tibshirani, 1993, ch. 16), by `draws` samples of rows with
+    replacement.
 
     Raises:
       ValueError: no rows, or not the same.
@@ -146,18 +141,10 @@ def num_bytes(tree: Any) -> int:
 def origins(
     numbers: np.ndarray, found: np.ndarray, asked: np.ndarray, tasks: np.ndarray, num_tasks: int
 ) -> np.ndarray:
-    """From which tasks the neighbours of test rows come.
-
-    Args:
-      numbers: rows of the stream, int [test rows, k].
-      found: bool [test rows, k], which there are.
-      asked: the task of every test row, int [test rows].
-      tasks: the task of every row of the stream, int [rows].
-      num_tasks: their number.
-
-    Returns:
-      Shares, float64 [tasks asked, tasks of neighbours]; each line has the sum 1, or 0 if it has no
-      neighbours.
+    """From which tasks the neighbours of test rows come, float64 [tasks asked, tasks of
+    neighbours]: shares with the sum 1, or 0 if there are no neighbours. `numbers` are rows of the
+    stream, int [test rows, k], `found` bool of the same shape; `asked` and `tasks` have the task of
+    every test row and of every row of the stream.
     """
     counts = np.zeros((num_tasks, num_tasks))
     lines = np.broadcast_to(np.asarray(asked)[:, None], np.shape(numbers))

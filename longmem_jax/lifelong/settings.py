@@ -40,10 +40,8 @@ def use_encoder(
     """Makes the model of a configuration an encoder, and the first parameters a host's.
 
     Args:
-      config: the whole configuration with its data; changed in place.
       source: a folder or a name on the hub, see `hosts.hosts.find`; '' = `shape`, with random
         parameters.
-      dropout: see `encoders.config_of`.
       shape: attributes of a `config.json`.
 
     Raises:

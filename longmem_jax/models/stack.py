@@ -122,12 +122,8 @@ class Stack:
         return self.embedding.logits(hidden)
 
     def nll(self, hidden: jax.Array, targets: jax.Array, valid: jax.Array) -> Scores:
-        """Scores of the targets at valid positions, zeros elsewhere.
-
-        Args:
-          hidden: [batch, n, d_model], after the final norm.
-          targets: int32 [batch, n].
-          valid: bool [batch, n].
+        """Scores of the targets, int32 [batch, n], at valid positions, bool [batch, n], zeros
+        elsewhere. `hidden` is [batch, n, d_model], after the final norm.
         """
         return self.embedding.nll(hidden, targets).where(valid)
 
@@ -276,7 +272,6 @@ def make_stack(config: Any, num_tokens: int, *, cross: Any = None) -> Stack:
     """Makes the stack of a model, within its `setup`.
 
     Args:
-      config: `config.model`.
       num_tokens: most tokens of a segment; also the number of absolute positions, unless
         `config.num_positions` sets it.
       cross: class of cross-attention for a decoder's blocks, with its own fields filled in.

@@ -146,7 +146,6 @@ class Datastore:
         """Opens the files; compares checksums, unless that was done since they were last changed.
 
         Args:
-          folder: where the manifest is.
           expected: `identity` that it must have; None = any.
           verify: compare checksums in any case.
           vocab_size: all values must be below it.

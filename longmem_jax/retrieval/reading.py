@@ -83,17 +83,10 @@ def in_text_order(part: Part) -> Part:
 def look(
     model: Any, params: Any, memory: Any, inputs: Batch, key: str = 'feed_forward'
 ) -> tuple[Any, tuple[jax.Array, jax.Array, jax.Array]]:
-    """Reads one segment of every lane.
+    """Reads one segment of every lane; `key` is one of `config.retrieval.KEYS`.
 
-    Args:
-      model, params: the language model.
-      memory: memories before the segment.
-      inputs: a batch without the axis of segments.
-      key: one of `config.retrieval.KEYS`.
-
-    Returns:
-      The memories after it; keys and hidden vectors [lanes, length, d_model] and nll [lanes, length],
-      float32.
+    Returns the memories after it; keys and hidden vectors [lanes, length, d_model] and nll [lanes,
+    length], float32.
     """
 
     def of_feed_forward(layer: Any, x: jax.Array, state: Any, segment: Segment) -> jax.Array:
@@ -167,9 +160,6 @@ class Reader:
         """Opens the corpus.
 
         Args:
-          experiment: a trained model.
-          params: its parameters.
-          split: what to read.
           context: tokens of a window that are read again; 0 = no windows; None =
             `config.evaluate.context`.
           wanted: what to compute and bring to the host, of 'keys', 'hidden' and 'nll'.
@@ -242,11 +232,8 @@ class Reader:
     def _documents(self, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Number of the document of every segment, and whether it begins there.
 
-        Args:
-          start: bool [segments, lanes], where the lanes' next documents (or windows) begin.
-
-        Returns:
-          int32 and bool, [segments, lanes].
+        Int32 and bool, [segments, lanes]. `start`, bool [segments, lanes]: where the lanes' next
+        documents (or windows) begin.
         """
         lanes = np.arange(start.shape[1])
         ordinals, numbers = self.ordinals.copy(), np.empty(start.shape, np.int32)

@@ -39,11 +39,8 @@ class Report:
     def add(self, inputs: Inputs, neighbours: np.ndarray, rows: np.ndarray, scores: Scores) -> None:
         """Adds one segment of every lane.
 
-        Args:
-          inputs: what was read.
-          neighbours: int64 [tokens of the split, K], numbers of their neighbours.
-          rows: int64 [lanes, length], each token's row in `neighbours`.
-          scores: its scores.
+        `rows`, int64 [lanes, length], are each token's row in `neighbours`, int64 [tokens of the
+        split, K], the numbers of neighbours.
         """
         counted = inputs.counted > 0
         self.counts += np.histogram(scores.open[counted], BINS, (0.0, 1.0))[0]

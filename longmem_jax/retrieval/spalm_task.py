@@ -116,13 +116,8 @@ class SpalmTask:
     ):
         """Compiles nothing yet.
 
-        Args:
-          experiment: what is trained.
-          params: its parameters at the first step.
-          keys: the model of the keys.
-          lists: the neighbours of the text.
-          split: the text to train on.
-          folder: for the result.
+        `keys` is the model of the keys, `lists` the neighbours of the text, `folder` for the
+        result.
         """
         config = experiment.config
         settings, train = config.retrieval.spalm, config.train

@@ -56,10 +56,6 @@ class Text:
         """Reads nothing yet.
 
         Args:
-          corpus: the split.
-          lists: the neighbours of its tokens.
-          num_lanes: lanes.
-          length: tokens of a segment.
           context: tokens of a segment that are read again and not scored; 0 = no windows.
           seed: of the order of documents, read endlessly; None = read once, in order.
         """

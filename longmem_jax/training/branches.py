@@ -40,12 +40,8 @@ class Choice:
 
 
 def choices(jaxpr: Any, devices: int, scope: str = '') -> Iterator[Choice]:
-    """All choices of a program between branches that differ in their operations.
-
-    Args:
-      jaxpr: the program, of `jax.stages.Traced.jaxpr.jaxpr`.
-      devices: number that it is split over.
-      scope: name of what it is inside of.
+    """All choices of a program, a jaxpr split over `devices`, between branches that differ in their
+    operations.
     """
     for equation in jaxpr.eqns:
         inside = f'{scope}/{equation.source_info.name_stack}'
@@ -91,9 +87,7 @@ def operations_of(jaxpr: Any, devices: int) -> float:
 def not_run(found: list[Choice], metrics: Mapping[str, Any]) -> float:
     """Operations of one segment that were counted and did not run.
 
-    Args:
-      found: what the program chooses.
-      metrics: `layers.switching.label` of sizes to how many times each was taken, float [sizes].
+    `metrics`: `layers.switching.label` of sizes to how many times each was taken, float [sizes].
 
     Raises:
       KeyError: nothing says which branch of a choice was taken; see `all_known`.

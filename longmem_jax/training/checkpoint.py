@@ -59,10 +59,8 @@ class Checkpointer:
         """Opens the folder. To write, it holds the folder above, and makes both if needed.
 
         Args:
-          directory: folder of the checkpoints.
           every: steps between checkpoints; 0 = only where a save is forced.
           keep: number of newest checkpoints to keep; at least two, see `keeping.Keep`.
-          identity: nested dictionary that a checkpoint must match, such as model and tokenizer.
           report: called with one line when a checkpoint is broken, or differs in what may differ.
           going_on: what counts where training continues; None = the checkpoints are only read. Then
             nothing in the folder changes, another run may write there, and less than the whole state
@@ -150,9 +148,6 @@ class Checkpointer:
         To be called at every step: it is also where the failure of an earlier save is noticed.
 
         Args:
-          step: steps taken.
-          state: after them.
-          force: save also if the step is not due.
           bad: how many of the last steps were not finite. Then only what is forced is saved, and no
             checkpoint from before them is given up.
 

@@ -125,14 +125,9 @@ def require_same(
     where: str,
     otherwise: str,
 ) -> None:
-    """Raises `UsageError` with the fields that differ.
-
-    Args:
-      saved: the identity stored in a checkpoint.
-      given: what must be the same wherever a checkpoint is used.
-      going_on: what must also be the same; None = the checkpoint is only read.
-      where: names the checkpoint.
-      otherwise: what the user can do.
+    """Raises `UsageError` with the fields in which a checkpoint differs from what must be the same
+    wherever it is used (`given`), and where training goes on from it (`going_on`; None = it is only
+    read).
     """
     require_format(saved, given, where)
     given = given | (going_on.same if going_on else {})

@@ -82,9 +82,8 @@ def source_of(
 ) -> DataSource:
     """A source whose documents are made of pieces.
 
-    Args:
-      documents: (`config.data`, split) to the pieces of every document of a split.
-      check, scores, require: as in `DataSource`.
+    `documents(config.data, split)` gives those of every document of a split. The other arguments
+    are as in `DataSource`.
     """
     return DataSource(
         lambda data, split: PieceTexts(documents(data, split)),

@@ -52,7 +52,6 @@ def blimp(
     """Scores checkpoints, prints the tables, and writes `blimp.json` and `blimp.png` to the workdir.
 
     Args:
-      experiment: a trained experiment, or one that begins with a host (step 0).
       data: folder of the original files.
       before: text put before every sentence, and scored with it.
       num_pairs: the first pairs of every paradigm; 0 = all.
@@ -182,12 +181,9 @@ def _protocol(
 
 
 def draw(lines: dict[str, list[tuple[int, float]]], what: str, path: Path) -> None:
-    """Draws accuracies over the steps of training.
+    """Draws accuracies over the steps of training: label to (step, accuracy) of every checkpoint.
 
-    Args:
-      lines: label to (step, accuracy) of every checkpoint.
-      what: whose accuracies they are, as the label of the axis.
-      path: PNG to write.
+    `what` is the label of the axis.
     """
     figure = figures.figure(7, 4)
     axes = figure.subplots()

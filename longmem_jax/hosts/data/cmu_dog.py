@@ -106,7 +106,6 @@ def read(path: str, split: str, document: str = 'before') -> list[Dialogue]:
 
     Args:
       path: folder with `Conversations/` and `WikiData/`, as in the original repository.
-      split: 'train', 'validation' or 'test'.
       document: 'before' or 'none'.
 
     Raises:

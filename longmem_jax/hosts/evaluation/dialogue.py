@@ -43,13 +43,7 @@ def respond(
 ) -> list[Response]:
     """Writes every utterance after the first `min_history`; each conversation is read once.
 
-    Args:
-      reader: of the model.
-      tokenizer: of the model.
-      conventions: of its texts.
-      dialogues: the conversations.
-      min_history: utterances that are only read.
-      settings: `config.generate`: most tokens of an utterance, temperature, top_k, top_p, seed.
+    `settings` is `config.generate`.
     """
     responses = []
     # Conversations of like length are read together.

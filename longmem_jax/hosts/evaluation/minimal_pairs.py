@@ -47,14 +47,8 @@ def prefer(
     """Compares the sums of the log-probabilities of all tokens of both sentences of every pair.
 
     Every sentence is a text of its own, after the begin token: the memory is empty before it.
-
-    Args:
-      likelihood: of the model.
-      tokenizer: of the model.
-      conventions: of its texts.
-      paradigms: the pairs.
-      before: text put before every sentence, and scored with it.
-      num_pairs: the first pairs of every paradigm; 0 = all.
+    `before` is put before every sentence, and scored with it; `num_pairs`: the first pairs of every
+    paradigm, 0 = all.
     """
     begin = conventions.before()
     paradigms = [

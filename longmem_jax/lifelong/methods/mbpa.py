@@ -99,19 +99,10 @@ def neighbours_of(
     key: jax.Array,
     cells: CellSearch | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Rows of the memory that each row is adapted to.
+    """Rows of the memory that each of n rows is adapted to.
 
-    Args:
-      network: with the key network's architecture.
-      settings: with `neighbours` and `num_neighbours`.
-      state: with the memory, and the key network's parameters in `own`.
-      rows: n of them.
-      batch: rows that are read at a time.
-      key: of random neighbours.
-      cells: finds the nearest; None = exact search.
-
-    Returns:
-      Row numbers of the stream int32 [n, K], and bool [n, K], which were found.
+    Row numbers of the stream int32 [n, K], and bool [n, K], which were found. `batch` rows are read
+    at a time; `cells` finds the nearest, None = exact search.
     """
     shape = (len(rows), settings['num_neighbours'])
     if settings['neighbours'] == 'random':

@@ -84,11 +84,7 @@ def penalty(springs: Springs, params: Any, weight: float) -> Penalty:
 def squared_gradients(network: Network, params: Any, batch: steps.Batch, chunk: int) -> Any:
     """`sum_x (grad log p(y | x))^2` over the rows of a batch that are there, row by row.
 
-    Args:
-      network: what `params` are of.
-      params: the parameters.
-      batch: the rows.
-      chunk: rows whose gradients exist side by side.
+    The gradients of `chunk` rows exist side by side.
     """
     size = min(chunk, len(batch.there))
     rows, there = split((batch.rows, batch.there), size)
