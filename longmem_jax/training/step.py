@@ -217,7 +217,6 @@ def read_batch(
         'tokens': total['tokens'],
         **{f'loss/{name}': layer_loss for name, layer_loss in losses.items()},
         **{f'memory/{name}': value for name, value in (aux.metrics | aux.per_head).items()},
-        **aux.sizes,
     }
     return objective, (memory, numbers, aux.statistics)
 
