@@ -7,6 +7,7 @@ the memory.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +29,7 @@ from longmem_jax.lifelong.meta_gradient import (
     meta_gradient,
     split,
 )
+from longmem_jax.lifelong.network import Network
 from longmem_jax.lifelong.rows import Rows, take
 from longmem_jax.training.step import all_finite, keep_finite
 
@@ -135,6 +137,22 @@ def make(plan: Plan) -> Learner:
         most_rows=(plan.settings.updates + 1) * plan.batch,
         schedule=functools.partial(lines, plan),
     )
+
+
+def of_network(fast: tuple[str, ...]) -> Callable[..., Plan]:
+    """`(network, settings, optimizer, batch) -> Plan` of a method that adds no parameters."""
+
+    def plan(
+        network: Network, settings: Any, optimizer: optax.GradientTransformation, batch: int
+    ) -> Plan:
+        return Plan(network, fast, (), settings, optimizer, batch)
+
+    return plan
+
+
+def made_by(plan: Callable[..., Plan]) -> Callable[..., Learner]:
+    """`Method.make` of a method with such plans."""
+    return lambda *given: make(plan(*given))
 
 
 def lines(plan: Plan, stream: int) -> list[str]:
