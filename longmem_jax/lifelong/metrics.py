@@ -51,46 +51,6 @@ def transfer(matrix: np.ndarray, before: np.ndarray | None = None) -> Transfer:
     return Transfer(float(matrix[-1].mean()), forgetting, -forgetting, forward)
 
 
-class Macro(NamedTuple):
-    """Means over the classes that occur in the labels; 0 where a class has no value.
-
-    Attributes:
-      accuracy: share of right rows.
-      precision, recall, f1: means over classes.
-    """
-
-    accuracy: float
-    precision: float
-    recall: float
-    f1: float
-
-
-def macro(predicted: np.ndarray, labels: np.ndarray) -> Macro:
-    """Scores of predicted classes, int [rows] each; a row without a class is predicted as -1.
-
-    Raises:
-      ValueError: no rows, or not as many of both.
-    """
-    predicted, labels = np.asarray(predicted), np.asarray(labels)
-    if predicted.shape != labels.shape or not labels.size:
-        raise ValueError(
-            f'predictions {predicted.shape} and labels {labels.shape} of rows are needed'
-        )
-    classes = np.unique(labels)
-    hits = np.asarray([((predicted == c) & (labels == c)).sum() for c in classes], np.float64)
-    guessed = np.asarray([(predicted == c).sum() for c in classes], np.float64)
-    there = np.asarray([(labels == c).sum() for c in classes], np.float64)
-    precision = hits / np.maximum(guessed, 1)
-    recall = hits / there
-    f1 = 2 * hits / (guessed + there)
-    return Macro(
-        float((predicted == labels).mean()),
-        float(precision.mean()),
-        float(recall.mean()),
-        float(f1.mean()),
-    )
-
-
 class Difference(NamedTuple):
     """Of two methods on the same rows.
 

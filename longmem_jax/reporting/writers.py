@@ -94,7 +94,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
         return None
     row.pop(AFTER, None)
     texts = {name for name, value in row.items() if isinstance(value, str)}
-    # A text that is no number is what was a checksum.
+    # Non-numeric text was a checksum.
     plain = all(row[name] in ('nan', 'inf', '-inf') for name in texts - {'group'})
     return row if 'group' in texts and plain else None
 

@@ -117,22 +117,6 @@ def nll_of(model: Any, hidden: jax.Array, targets: jax.Array) -> jax.Array:
     return model.stack.embedding.nll(hidden, targets).nll
 
 
-@flax.struct.dataclass
-class Position:
-    """The position of a pass over a corpus.
-
-    Attributes:
-      memory: memories of all lanes, every leaf [lanes, ...].
-      cursor: position of every lane in the data.
-      ordinals: int32 [lanes], place of the current document in the lane's own sequence of documents,
-        or of the current window; -1 before the first.
-    """
-
-    memory: Any
-    cursor: Cursor
-    ordinals: Any
-
-
 class Reader:
     """Reads a split from its beginning, or from where an earlier pass stopped.
 
@@ -143,7 +127,8 @@ class Reader:
     Attributes:
       memory: memories after the last part yielded.
       cursor: position after it.
-      ordinals: int32 [lanes], see `Position`.
+      ordinals: int32 [lanes], place of the current document in the lane's own sequence of documents,
+        or of the current window; -1 before the first.
       num_documents: of the split.
     """
 
@@ -192,17 +177,6 @@ class Reader:
         self.memory = jax.jit(fresh, out_shardings=by_lanes)(params)
         self.ordinals = np.full((lanes,), -1, np.int32)
         self.cursor = Cursor(np.zeros((lanes,), np.int32), np.zeros((lanes,), np.int32))
-
-    def position(self) -> Position:
-        """A copy of the position after the last part yielded."""
-        memory = jax.tree.map(jnp.copy, self.memory)
-        return Position(memory, *jax.tree.map(jnp.asarray, (self.cursor, self.ordinals)))
-
-    def go_to(self, position: Position) -> None:
-        """Moves to a position of the same split and parameters; call it before `parts`."""
-        self.memory = jax.tree.map(jnp.copy, position.memory)
-        self.cursor = jax.tree.map(np.asarray, position.cursor)
-        self.ordinals = np.asarray(position.ordinals)
 
     def require_place(self, cursor: Cursor, ordinals: np.ndarray, where: str) -> None:
         """Raises `UsageError`, naming `where`, if the split has no such position."""

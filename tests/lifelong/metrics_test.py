@@ -1,4 +1,4 @@
-"""Forgetting and transfer of a matrix worked by hand, macro means, the bootstrap, and figures."""
+"""Forgetting and transfer of a matrix worked by hand, the bootstrap, and figures."""
 
 import jax
 import jax.numpy as jnp
@@ -27,19 +27,6 @@ def test_one_task_and_unknown_beginnings():
     assert alone.average == 0.7 and np.isnan(alone[1:]).all()
     with pytest.raises(ValueError, match=r'\(2, 3\)'):
         metrics.transfer(MATRIX[:2])
-
-
-def test_macro_means_are_over_classes_that_occur():
-    labels = np.asarray([0, 0, 0, 1, 1, 2])
-    predicted = np.asarray([0, 0, 1, 1, 3, 0])
-    found = metrics.macro(predicted, labels)
-    assert found.accuracy == pytest.approx(3 / 6)
-    # Class 2 is never predicted: 0. Class 3 is no label and does not count.
-    assert found.precision == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
-    assert found.recall == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
-    assert found.f1 == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
-    with pytest.raises(ValueError):
-        metrics.macro(predicted[:0], labels[:0])
 
 
 def test_the_bootstrap_is_paired():
