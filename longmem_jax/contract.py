@@ -320,7 +320,7 @@ class Entry:
         evaluation must not override them.
       warnings: name of one of its `Aux.metrics` to the warning in training when it is above 0.
       reach: `(fields, segment_length) -> tokens` before a segment that a layer can read in it, at
-        most; None, or of these fields None = there is no such limit, or it is no attention.
+        most; None, or of these fields None = unlimited, or not an attention layer.
       losses: `fields -> names` of its `Aux.losses`, each with a weight in
         `config.train.loss_weights`.
       shared: `fields -> module class` of parameters shared by all layers of this type, or None.

@@ -50,7 +50,7 @@ def prepare_workdir(workdir: str, *, trained: bool = False, writes: bool = True)
             'checkpoints cannot open; rename the folder, or use another.'
         ) from error
     if trained and not path.is_dir():
-        raise UsageError(f'--workdir={workdir}: there is no such folder; train first.')
+        raise UsageError(f'--workdir={workdir}: no such folder; train first.')
     try:
         if writes or not path.is_dir():
             path.mkdir(parents=True, exist_ok=True)

@@ -95,7 +95,7 @@ BAD = [
     ([TINY, '--workdir={there}', '--mode=generate', '--save_state=/proc/memory'],
      '--save_state=/proc/memory: cannot be written'),
     ([TINY, 'train'], 'unknown arguments'),
-    ([TINY, '--workdir={tmp}/typo', '--mode=evaluate'], 'there is no such folder; train first'),
+    ([TINY, '--workdir={tmp}/typo', '--mode=evaluate'], 'no such folder; train first'),
     (['--workdir={tmp}/typo', '--mode=score'], 'typo: no config.json of a run is there. --config= is'),
     ([TINY, '--workdir={tmp}', '--mode=score', '--prompt=x', '--save_state=y'],
      '--save_state with --mode=score'),

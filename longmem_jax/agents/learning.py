@@ -112,7 +112,7 @@ def room_for_starts(environment: Environment, config: Any) -> int:
 
 
 def judged(rollout: Rollout, last_value: jax.Array, settings: Any, room: int) -> Acted:
-    """What is learned from a rollout; leaves [segments, lanes, length, ...].
+    """Advantages, returns and mask of a rollout; leaves [segments, lanes, length, ...].
 
     `last_value` float32 [lanes], see `returns.advantages`; `room` see `reading.learnable`.
     """

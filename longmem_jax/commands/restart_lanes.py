@@ -1,4 +1,4 @@
-"""Another number of lanes for a run that has begun: what is kept, and what is reset.
+"""Resumes a run with a different number of lanes: what is kept, and what is reset.
 
 Parameters, optimizer and step do not depend on lanes. Memories and positions in the data do, and those
 of eight lanes cannot be used for four. So memories are reset, and the lanes begin with documents that

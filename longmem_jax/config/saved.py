@@ -35,7 +35,7 @@ def saved_config(path: str | Path) -> ml_collections.ConfigDict:
     """The configuration of a training, by its workdir or the `config.json` there.
 
     Raises:
-      UsageError: there is no such file, or it is something else.
+      UsageError: no such file, or it is something else.
     """
     path = Path(path).expanduser()
     named = path.suffix == '.json' and not path.is_dir()
@@ -97,7 +97,7 @@ def restored(content: Any, where: str) -> ml_collections.ConfigDict:
     a disk may also have changed it.
 
     Raises:
-      UsageError: it is no configuration, or it has fields that there are not, or values of other types.
+      UsageError: not a configuration, or it has unknown fields or values of other types.
     """
     if not isinstance(content, dict) or not all(isinstance(content.get(s), dict) for s in SECTIONS):
         raise UsageError(

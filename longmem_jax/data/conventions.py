@@ -139,7 +139,7 @@ def special_of(folder: Path) -> dict[str, str]:
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """A JSON object; {} where there is no such file."""
+    """A JSON object; {} where no such file."""
     if not path.exists():
         return {}
     settings = json_file.read(path)

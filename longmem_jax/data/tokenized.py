@@ -45,7 +45,7 @@ _INDEX = schema.fields(
 
 @contextlib.contextmanager
 def written() -> Iterator[None]:
-    """Raises `UsageError` where the block cannot write to `config.data.tokenized`."""
+    """Turns errors of writing to `config.data.tokenized` inside the block into `UsageError`."""
     try:
         yield
     except (OSError, SafetensorError) as error:

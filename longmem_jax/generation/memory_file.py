@@ -115,7 +115,7 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
       The memories, and the tokens of the open segment, int32 [1, n]; see `save`.
 
     Raises:
-      UsageError: there is no such file, it is not a state, was changed, has numbers that no memory
+      UsageError: no such file, it is not a state, was changed, has numbers that no memory
         has, or is of another model; the message names what differs. Files of version 1 have no
         checksum; all else is checked.
     """

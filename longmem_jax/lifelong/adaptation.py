@@ -34,7 +34,7 @@ class Adaptation(NamedTuple):
       anchor: lambda, over the adapted parameters; the others do not move.
       adapted: 'all', 'head', or 'last:K' for the head and the last K blocks of the encoder with what
         comes after them.
-      chunk: rows that are adapted side by side; of no influence on the numbers.
+      chunk: rows that are adapted side by side; does not change the result.
       first_order: gradients of the steps are constants where something is differentiated through them.
     """
 

@@ -245,7 +245,7 @@ def rows_of(texts: Sequence[str], tokenizer: FromJson, length: int) -> np.ndarra
     for ids in marked.all_ids(texts):
         parts += [marked.join(ids[at : at + length - 2]) for at in range(0, len(ids), length - 2)]
     if not parts:
-        raise UsageError('there is no text to pretrain on.')
+        raise UsageError('no text to pretrain on: config.data.path has no rows.')
     return marked.rows(parts, length, np.zeros((len(parts),), np.uint8)).tokens
 
 
@@ -282,7 +282,7 @@ def pretrain(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f'{folder}: already has files; give a folder that is empty or new.')
     if not texts:
-        raise UsageError('there is no text to pretrain on.')
+        raise UsageError('no text to pretrain on: config.data.path has no rows.')
     vocabulary = target.with_name(f'{target.name}.tokenizer.json')
     learn('wordpiece', Texts(texts), settings['vocab_size'], vocabulary)
     try:

@@ -27,7 +27,7 @@ def duration(seconds: float) -> str:
 class Waiting:
     """How much of something is done, with the time that is left; silent on processes other than 0.
 
-    What is over within `FIRST` seconds shows nothing where there is no terminal.
+    Work shorter than `FIRST` seconds shows no line where there is no terminal.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ def train(experiment: Experiment, split: str = 'train') -> Path:
     WORKDIR/spalm/checkpoints, if any. Metrics and the result are in WORKDIR/spalm.
 
     Raises:
-      UsageError: there is no checkpoint of a model or no datastore of it, the model does not have
+      UsageError: the model has no checkpoint or datastore, the model does not have
         one output table, or training was begun with another model or datastore.
     """
     config = experiment.config

@@ -356,7 +356,7 @@ def newest(saver: Checkpointer, abstract: Any, at: int | None = None) -> tuple[A
     """The state of the newest checkpoint, or of that of step `at`, and its step; closes `saver`.
 
     Raises:
-      UsageError: there is no checkpoint, or it is of another run.
+      UsageError: there is no checkpoint, or it belongs to another run.
     """
     try:
         restored = saver.restore(abstract, at)

@@ -123,7 +123,7 @@ def _compare(given: Given, saved: Any, step: int, where: str, sealed: bool) -> s
     run, ours = saved.get(identities.RUN), identities.run_of(given.directory)
     if run and ours and run != ours:
         raise UsageError(
-            f'{where} is of another run, {run}; this folder is of {ours}. Take {step} out of the '
+            f'{where} belongs to run {run}, this folder to {ours}. Take {step} out of the '
             'folder, or use another --workdir.'
         )
     if saved.get(identities.STEP, step) != step:

@@ -125,7 +125,7 @@ def count(seen: jax.Array, more: jax.Array | float) -> jax.Array:
 
 
 def average_in(params: Any, statistics: dict[str, jax.Array]) -> Any:
-    """Moves parameters that are running averages toward statistics.
+    """Updates parameters that are running averages.
 
     Path to [segments, ...] values in order.
     """

@@ -94,7 +94,7 @@ class LongMemLM(LM):
         if unknown or 'workdir' not in given:
             raise UsageError(
                 f'model_args has {", ".join(map(str, given)) or "nothing"}: workdir=DIR is needed, '
-                'batch_size=N (texts at a time) is allowed; devices are those of JAX.'
+                'batch_size=N (texts at a time) is allowed; the device is chosen by JAX.'
             )
         workdir, size = Path(str(given['workdir'])).expanduser(), given.get('batch_size', 0)
         if not str(size).isdigit():

@@ -217,7 +217,7 @@ def _trivia(domain: str, field: str) -> Callable[[Path, int], list[list[Question
 def _file(file: Path) -> Path:
     if not file.is_file():
         raise UsageError(
-            f'{file}: there is no such file; config.data.path must be a folder with squad/, quac/ and '
+            f'{file}: no such file; config.data.path must be a folder with squad/, quac/ and '
             'triviaqa/, each as distributed.'
         )
     return file

@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = dict(
     adapt_momentum=0.0,
     adapt_anchor=1e-3,  # lambda
     adapted='all',  # parameters that are adapted: 'all', 'head' or 'last:K'
-    chunk=4,  # rows that are adapted side by side; of no influence on the numbers
+    chunk=4,  # rows that are adapted side by side; does not change the result
     faiss_rows=0,  # FAISS finds the neighbours of test rows if the memory has room for more; 0 = never
     faiss_probe=8,  # of its cells a row is compared to; more are slower and miss fewer neighbours
 )

@@ -41,7 +41,7 @@ SETTINGS: dict[str, Any] = dict(
     adapt_rate=1e-5,  # at test time
     adapt_anchor=1e-3,  # lambda
     adapted='all',  # parameters that are adapted: 'all', 'head' or 'last:K'
-    chunk=4,  # rows that are adapted side by side; of no influence on the numbers
+    chunk=4,  # rows that are adapted side by side; does not change the result
 )
 
 
