@@ -22,12 +22,7 @@ from longmem_jax.training.optimizer import make_optimizer, make_schedule
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """Everything that a configuration of an agent describes, made when it is first used.
-
-    Attributes:
-      config: the whole configuration.
-      mesh: devices.
-    """
+    """Everything that a configuration of an agent describes, made when it is first used."""
 
     config: ml_collections.ConfigDict
     mesh: Mesh

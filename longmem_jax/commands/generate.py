@@ -29,12 +29,7 @@ Template = Callable[[bytes], bytes]
 
 
 class Writer:
-    """Continues texts with the newest parameters of a run.
-
-    Attributes:
-      step: training steps of the parameters.
-      model, params, tokenizer: of the run.
-    """
+    """Continues texts with the newest parameters of a run."""
 
     def __init__(
         self,

@@ -50,11 +50,7 @@ class Summary:
 
 
 class Programs:
-    """What is compiled for a configuration; the same for all seeds.
-
-    Attributes:
-      evaluator: scores parameters.
-    """
+    """What is compiled for a configuration; the same for all seeds."""
 
     def __init__(self, experiment: Experiment):
         """Compiles nothing yet."""
@@ -104,13 +100,7 @@ def train(
 
 
 class LanguageModelTask:
-    """Trains on documents split into lanes, segment after segment; see `training.task.Task`.
-
-    Attributes:
-      plan: the schedule of the run.
-      abstract_state: shapes, dtypes and shardings of the `TrainState`.
-      corpora: the documents by split.
-    """
+    """Trains on documents split into lanes, segment after segment; see `training.task.Task`."""
 
     def __init__(
         self,

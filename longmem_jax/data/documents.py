@@ -14,12 +14,7 @@ FRACTIONS = (0.9, 0.05, 0.05)  # of a whole without splits, unless a config has 
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """One text.
-
-    Attributes:
-      name: where it came from.
-      text: its bytes, usually UTF-8.
-    """
+    """One text: where it came from, and its bytes, usually UTF-8."""
 
     name: str
     text: bytes

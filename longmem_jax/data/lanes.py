@@ -87,11 +87,7 @@ class Batch:
 
 
 class _Lane:
-    """Position of one lane in its documents.
-
-    Attributes:
-      document, offset: as in `Cursor`, of this lane.
-    """
+    """Position of one lane in its documents."""
 
     def __init__(self, dataset: 'LaneDataset', lane: int, document: int, offset: int):
         self._dataset, self._lane = dataset, lane

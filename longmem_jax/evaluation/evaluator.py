@@ -48,13 +48,7 @@ def passes(config: Any, split: str) -> dict[str, bool]:
 
 
 class Evaluator:
-    """Evaluates parameters on a corpus, with the memory and with it reset by one compiled program.
-
-    Attributes:
-      model: language model for evaluation (its memory may be longer than in training).
-      mesh: devices.
-      config: the whole configuration.
-    """
+    """Evaluates parameters on a corpus, with the memory and with it reset by one compiled program."""
 
     def __init__(self, model: LanguageModel, mesh: Mesh, config: Any):
         """Compiles nothing yet."""

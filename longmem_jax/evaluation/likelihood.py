@@ -34,9 +34,6 @@ class Likelihood:
     """Scores continuations; a text that several of them share is read into memory once.
 
     Scores do not depend on what else is in the batch, nor on the number of lanes.
-
-    Attributes:
-      reader: reads the texts; counts the tokens.
     """
 
     def __init__(

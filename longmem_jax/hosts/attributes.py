@@ -48,11 +48,7 @@ LARGEST = 2**30  # of whole numbers
 
 
 class Attributes:
-    """The attributes that have not been used yet.
-
-    Attributes:
-      source: where they are from, for messages.
-    """
+    """The attributes of `source`, a name for messages, that have not been used yet."""
 
     def __init__(self, values: Mapping[str, Any], source: str):
         """`values`: the parsed `config.json`."""

@@ -67,12 +67,7 @@ def _environment() -> Any:
 
 
 class ChatTemplate:
-    """The template of a folder.
-
-    Attributes:
-      where: its file, for messages.
-      special: names of special tokens to their texts; see `data.conventions.SPECIAL`.
-    """
+    """The template of a folder, with its special tokens by name; see `data.conventions.SPECIAL`."""
 
     def __init__(self, source: str, where: str, special: Mapping[str, str]):
         """Compiles `source`.

@@ -21,9 +21,7 @@ Slices = tuple[slice, ...]
 class Pattern:
     """A layout.
 
-    Attributes:
-      theirs: axes of their tensor, each a tuple of flattened axes, outermost first.
-      ours: axes of our parameters.
+    Axes of their tensor, each a tuple of flattened axes, outermost first, and axes of ours.
     """
 
     theirs: tuple[tuple[str, ...], ...]

@@ -33,12 +33,7 @@ from longmem_jax.training.optimizer import make_optimizer
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """An encoder whose texts are split over the devices of a mesh, where they divide.
-
-    Attributes:
-      inner: the encoder.
-      mesh: devices.
-    """
+    """An encoder whose texts are split over the devices of a mesh, where they divide."""
 
     inner: Encoder
     mesh: Mesh

@@ -17,11 +17,7 @@ import numpy as np
 
 
 class Transfer(NamedTuple):
-    """Means over tasks, see above; nan where no task counts, or nothing is known from before training.
-
-    Attributes:
-      average, forgetting, backward, forward: see above.
-    """
+    """Means over tasks, see above; nan where no task counts, or without scores before training."""
 
     average: float
     forgetting: float

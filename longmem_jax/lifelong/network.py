@@ -25,11 +25,7 @@ class Encoded(NamedTuple):
 
 
 class Encoder(Protocol):
-    """An encoder of whole texts.
-
-    Attributes:
-      width: of its vectors.
-    """
+    """An encoder of whole texts, to vectors of `width`."""
 
     width: int
 

@@ -62,12 +62,7 @@ def start() -> Level:
 
 
 class Decision(NamedTuple):
-    """Written or not.
-
-    Attributes:
-      chosen: bool [n].
-      level: after these rows.
-    """
+    """Which of n rows are written, bool [n], and the level after them."""
 
     chosen: jax.Array
     level: Level

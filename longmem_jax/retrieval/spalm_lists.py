@@ -72,8 +72,7 @@ class Lists:
 class Places:
     """The row of every token of the parts of a pass, which come in the order of the text.
 
-    Attributes:
-      seen: int64 [documents], tokens read so far of every document.
+    `seen`, int64 [documents], are tokens read so far of every document.
     """
 
     def __init__(self, firsts: np.ndarray):

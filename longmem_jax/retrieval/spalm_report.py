@@ -24,10 +24,8 @@ BEFORE = 16  # context tokens shown
 
 
 class Report:
-    """Collects the gate's values, and the tokens that gained and lost most.
-
-    Attributes:
-      counts: int64 [BINS], tokens by the value of the gate.
+    """Collects the gate's values (`counts`, int64 [BINS] tokens), and the tokens that gained and
+    lost most.
     """
 
     def __init__(self, tokens: int):

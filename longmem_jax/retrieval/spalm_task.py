@@ -31,12 +31,7 @@ from longmem_jax.untrusted import tensor_file
 
 @flax.struct.dataclass
 class Trained:
-    """What training changes.
-
-    Attributes:
-      params: of the model; None where it is frozen.
-      spalm: the gate.
-    """
+    """What training changes: parameters of the model, None where it is frozen, and the gate."""
 
     params: Any
     spalm: Gate

@@ -39,8 +39,7 @@ class Inputs:
 class Text:
     """Reads a split once in its own order, or endlessly, in that of a seed.
 
-    Attributes:
-      documents: their number, or that of windows.
+    `documents` counts them, or windows.
     """
 
     def __init__(

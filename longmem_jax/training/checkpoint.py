@@ -36,13 +36,7 @@ BARRIER = 'experimental_orbax_use_distributed_barrier'
 
 
 class Checkpointer:
-    """The checkpoints of one run.
-
-    Attributes:
-      directory: folder of the checkpoints, one sub-folder per step.
-      every: steps between checkpoints; 0 = only at the end.
-      went_back: whether later checkpoints were moved aside.
-    """
+    """The checkpoints of one run; `went_back` says whether later ones were moved aside."""
 
     def __init__(
         self,

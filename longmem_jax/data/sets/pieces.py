@@ -44,9 +44,6 @@ class PieceCorpus:
     """Tokenized documents; a corpus as `data.corpus.Corpus`.
 
     Bytes are those of the pieces that are scored as text: a document of answers has none.
-
-    Attributes:
-      tokenizer: the tokenizer of all pieces.
     """
 
     def __init__(self, documents: Sequence[Sequence[Piece]], tokenizer: Tokenizer):

@@ -163,11 +163,7 @@ def simulate(
 
 
 class Collision:
-    """The simulations of a split as a corpus; see `data.corpus.Corpus`.
-
-    Attributes:
-      tokenizer: the words of the stream.
-    """
+    """The simulations of a split as a corpus; see `data.corpus.Corpus`."""
 
     def __init__(self, settings: Any, split: str, seed: int):
         """Simulates nothing yet; `settings` is `config.data.task`."""

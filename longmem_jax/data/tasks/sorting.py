@@ -70,11 +70,7 @@ RULES = {'counts': _count}
 
 
 class Sorting:
-    """The sequences of a split as a corpus; see `data.corpus.Corpus`.
-
-    Attributes:
-      tokenizer: the words.
-    """
+    """The sequences of a split as a corpus; see `data.corpus.Corpus`."""
 
     def __init__(self, settings: Any, split: str, seed: int):
         """Draws nothing yet; `settings` is `config.data.task`."""

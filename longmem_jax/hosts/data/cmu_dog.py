@@ -40,10 +40,7 @@ FIELDS = dict(
 class Dialogue:
     """A conversation.
 
-    Attributes:
-      name: of its file.
-      document: what is known of the movie; '' where it is not read.
-      utterances: (speaker, text), speakers 'A' and 'B'.
+    (speaker 'A' or 'B', text), and what is known of the movie, '' where it is not read.
     """
 
     name: str

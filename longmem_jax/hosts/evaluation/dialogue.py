@@ -15,15 +15,7 @@ from longmem_jax.hosts.data.cmu_dog import Dialogue
 
 @dataclasses.dataclass(frozen=True)
 class Response:
-    """An utterance that was written.
-
-    Attributes:
-      dialogue: name of the conversation.
-      turn: how many utterances it has read.
-      speaker: who says it, 'A' or 'B'.
-      reference: what was said.
-      text: what was written.
-    """
+    """What was written as utterance number `turn` of a conversation, and what was said there."""
 
     dialogue: str
     turn: int

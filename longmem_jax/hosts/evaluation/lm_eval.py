@@ -52,10 +52,7 @@ GENERATION = {
 class LongMemLM(LM):
     """The three methods that all tasks of lm-eval are made of.
 
-    Attributes:
-      likelihood: scores; `likelihood.reader.tokens_read` counts the tokens of contexts.
-      tokenizer: of the model.
-      conventions: of its texts.
+    `likelihood.reader.tokens_read` counts the tokens of contexts.
     """
 
     def __init__(self, likelihood: Likelihood, tokenizer: Any, conventions: Conventions):

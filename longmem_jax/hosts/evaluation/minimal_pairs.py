@@ -13,13 +13,8 @@ from longmem_jax.hosts.data.minimal_pairs import Paradigm
 
 @dataclasses.dataclass(frozen=True)
 class Preference:
-    """The result of a paradigm.
-
-    Attributes:
-      name, field, phenomenon: of the paradigm.
-      pairs: how many were scored.
-      right: pairs whose acceptable sentence is the more likely one; a tie counts as a half.
-      ties: pairs of equal log-probability.
+    """How many pairs of a paradigm were scored, right (their acceptable sentence is the more likely
+    one) and ties, which count as a half.
     """
 
     name: str

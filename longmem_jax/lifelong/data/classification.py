@@ -79,12 +79,7 @@ FIELDS = dict(
 
 
 class Examples(NamedTuple):
-    """Texts with classes.
-
-    Attributes:
-      texts: cleaned.
-      classes: among the 33, int32 [texts].
-    """
+    """Cleaned texts with classes among the 33, int32 [texts]."""
 
     texts: list[str]
     classes: np.ndarray

@@ -75,12 +75,7 @@ class Context(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question.
-
-    Attributes:
-      text: of the question.
-      contexts: reads the contexts that may be taken, in their order.
-    """
+    """A question; `contexts` reads the contexts that may be taken, in their order."""
 
     text: str
     contexts: Callable[[], Iterator[Context]]

@@ -71,12 +71,7 @@ class Examples(NamedTuple):
 
 
 class Relations(NamedTuple):
-    """The content of the files.
-
-    Attributes:
-      names: of the relations.
-      train, validation, test: examples.
-    """
+    """The content of the files: names of the relations, and examples."""
 
     names: list[str]
     train: Examples

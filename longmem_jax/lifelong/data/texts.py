@@ -33,11 +33,8 @@ def dtype_of(vocab_size: int) -> np.dtype:
 
 
 class Marked:
-    """Puts token ids between the marks of an encoder.
-
-    Attributes:
-      begin, border: the ids of [CLS] and [SEP].
-      dtype: of rows.
+    """Puts token ids between the marks of an encoder, the ids `begin` of [CLS] and `border` of
+    [SEP].
     """
 
     def __init__(self, tokenizer: Tokenizer):
