@@ -132,11 +132,7 @@ class Experiment:
         """Shapes, dtypes and shardings of the train state."""
         abstract = jax.eval_shape(self.make_state)
         shardings = train_step.state_shardings(self.mesh, self.model, abstract)
-        return jax.tree.map(
-            lambda leaf, placed: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed),
-            abstract,
-            shardings,
-        )
+        return sharding.abstract(abstract, shardings)
 
     @functools.cached_property
     def state_shardings(self) -> train_step.TrainState:

@@ -68,11 +68,7 @@ class Built:
         placed = jax.tree.map(lambda _: sharding.replicated(mesh), abstract).replace(
             params=params, optimizer=optimizer, lanes=by_lanes.replace(memory=memory)
         )
-        return jax.tree.map(
-            lambda leaf, where: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
-            abstract,
-            placed,
-        )
+        return sharding.abstract(abstract, placed)
 
     @functools.cached_property
     def state_shardings(self) -> AgentState:

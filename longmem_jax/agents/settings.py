@@ -5,8 +5,7 @@ from typing import Any
 from longmem_jax.agents.actor_critic import A2C, ALGORITHMS
 from longmem_jax.agents.environments import registry
 from longmem_jax.agents.environments.interface import Environment
-from longmem_jax.errors import UsageError
-from longmem_jax.faults import above, at_least, between, one_of, under
+from longmem_jax.faults import above, at_least, between, one_of, require_none, under
 from longmem_jax.memory.registry import LAYERS, used
 
 
@@ -96,12 +95,6 @@ def environment_faults(config: Any, environment: Environment) -> list[str]:
     return faults
 
 
-def _raise(faults: list[str]) -> None:
-    if faults:
-        count = '1 problem' if len(faults) == 1 else f'{len(faults)} problems'
-        raise UsageError(f'{count} in the configuration:\n  ' + '\n  '.join(faults))
-
-
 def make_environment(config: Any, lane_devices: int = 1) -> Environment:
     """The environment of a configuration, after all rules have been checked.
 
@@ -113,7 +106,7 @@ def make_environment(config: Any, lane_devices: int = 1) -> Environment:
     faults += under(
         'config.reinforcement', registry.check(settings.environment, settings.task.to_dict())
     )
-    _raise(faults)
+    require_none(faults)
     environment = registry.build(settings.environment, settings.task.to_dict())
-    _raise(environment_faults(config, environment))
+    require_none(environment_faults(config, environment))
     return environment

@@ -104,9 +104,6 @@ def restarted(experiment: Experiment, corpus: Corpus, report: Any) -> tuple[Trai
 
 def _everywhere(state: TrainState, experiment: Experiment) -> TrainState:
     """An abstract state with the lanes on every device: the old ones need not divide over them."""
-    place = sharding.replicated(experiment.mesh)
-    lanes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
-        (state.memory, state.cursor),
-    )
-    return state.replace(memory=lanes[0], cursor=lanes[1])
+    lanes = (state.memory, state.cursor)
+    memory, cursor = sharding.abstract(lanes, sharding.replicated(experiment.mesh))
+    return state.replace(memory=memory, cursor=cursor)

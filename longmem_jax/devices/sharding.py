@@ -104,6 +104,17 @@ def memory_rows(size: int, shards: int) -> int:
     return shards
 
 
+def abstract(tree: Any, places: Any) -> Any:
+    """Shapes and dtypes of a tree with shardings: one for all leaves, or a tree of them."""
+    if isinstance(places, jax.sharding.Sharding):
+        places = jax.tree.map(lambda _: places, tree)
+    return jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        tree,
+        places,
+    )
+
+
 def memory_shardings(mesh: Mesh, memory: Any) -> Any:
     """Shardings of memories.
 

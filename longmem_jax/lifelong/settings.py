@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from longmem_jax.errors import UsageError, unknown
-from longmem_jax.faults import at_least, one_of, under
+from longmem_jax.faults import at_least, one_of, require_none, under
 from longmem_jax.hosts import model_fields
 from longmem_jax.hosts.classifiers import BERT_BASE, encoder_of
 from longmem_jax.lifelong import encoders
@@ -111,7 +111,4 @@ def _too_long(config: Any) -> list[str]:
 
 def require(config: Any) -> None:
     """Raises one `UsageError` with all faults."""
-    faults = find_faults(config)
-    if faults:
-        count = '1 problem' if len(faults) == 1 else f'{len(faults)} problems'
-        raise UsageError(f'{count} in the configuration:\n  ' + '\n  '.join(faults))
+    require_none(find_faults(config))

@@ -161,11 +161,7 @@ class SpalmTask:
         shardings = shardings.replace(
             memory=sharding.memory_shardings(self._experiment.mesh, abstract.memory)
         )
-        return jax.tree.map(
-            lambda leaf, placed: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed),
-            abstract,
-            shardings,
-        )
+        return sharding.abstract(abstract, shardings)
 
     def _first_trained(self, params: Any, scale: jax.Array) -> Trained:
         """The parameters at the first step, and a gate of one half for every token."""
