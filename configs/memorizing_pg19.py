@@ -18,6 +18,8 @@ here the output has one, and `scale_embedding` multiplies the token vectors, whi
 From another run: `schedule` 'constant' at the rate of step 500,000, and the optimizer starts from zero.
 """
 
+from typing import Any
+
 from longmem_jax.config.base import base, read_bytes, size, two_cores
 from longmem_jax.config.recipes import given
 from longmem_jax.config.variants import new_segment, one_of, variant, whole_number
@@ -31,7 +33,7 @@ def get_config(arg=''):
     pg19(config)
     config.model.norm = 'rmsnorm'
     config.model.dense.bias = False
-    local = dict(memory_length=512, scale_init=1.0)
+    local: dict[str, Any] = dict(memory_length=512, scale_init=1.0)
     memories = dict(
         memorizing=given(
             attention=with_memory_in(9),
@@ -99,7 +101,7 @@ def get_config(arg=''):
             config.train.num_steps = 20_000
             config.optimizer.update(going_on)
 
-    more = {
+    more: dict[str, Any] = {
         'segment': segment, 'no_cache': no_cache, 'layer': layer, 'k': neighbours,
         'size': memory_size, 'from': start_from,
     }  # fmt: skip

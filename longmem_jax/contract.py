@@ -12,11 +12,14 @@ from typing import Any, Protocol
 
 import flax.struct
 import jax
+from jax.typing import DTypeLike
 
 from longmem_jax.segment import Aux, Segment, State
 from longmem_jax.views import View
 
 Cache = Any
+# In `config.optimizer.groups`: pattern of paths, factor of the rate, weight decay[, another optimizer].
+Group = tuple[str, float, bool] | tuple[str, float, bool, str]
 # Which attention projections have biases: none; queries, keys and values; output; all.
 BIASES = ('none', 'qkv', 'out', 'all')
 # Initial values of kernels, see `layers.initializers`.
@@ -78,7 +81,7 @@ class ModelSettings:
     dropout: float
     attention_dropout: float
     init_std: float
-    dtype: Any
+    dtype: DTypeLike
     num_kv_heads: int = 0
     attention_bias: str = 'none'
     scale_scores: bool = True
@@ -95,7 +98,7 @@ class ModelSettings:
     scale_residual_init: bool = False
     kernels: str = 'plain'
     cache_tokens: int = 0
-    cache_dtype: Any = None
+    cache_dtype: DTypeLike | None = None
     norm: str = 'layernorm'
     pre_norm: bool = True
     residual_dropout: float = -1.0
@@ -171,8 +174,7 @@ class MemoryLayer(Protocol):
         """Writes the first `count` (int32 [batch]) tokens of the open segment to the memory."""
 
 
-@flax.struct.dataclass
-class NoState:
+class NoState(flax.struct.PyTreeNode):
     """The state or cache of a stateless layer: a pytree without leaves."""
 
 
@@ -247,7 +249,7 @@ class Recipe:
     around: tuple[str, ...] = ()
     model: dict[str, Any] = dataclasses.field(default_factory=dict)
     loss_weights: dict[str, float] = dataclasses.field(default_factory=dict)
-    groups: tuple[tuple, ...] = ()
+    groups: tuple[Group, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -272,7 +274,7 @@ class Graft:
     how: str
     positions: str
     recipes: tuple[str, ...] = ()
-    groups: Callable[[str], tuple[tuple, ...]] = lambda position: ()
+    groups: Callable[[str], tuple[Group, ...]] = lambda position: ()
 
 
 # Gates of a memory in a pretrained decoder begin almost closed, at .05. The decoder was never trained
@@ -291,12 +293,12 @@ def position_of_window(position: str) -> str:
     return 'alibi_beyond' if position == 'none' else position
 
 
-def rates_of_window(position: str) -> tuple[tuple, ...]:
+def rates_of_window(position: str) -> tuple[Group, ...]:
     """Groups for the biases of `position_of_window`: at the rate of the rest they would hardly move."""
     return (('/memory_bias$', 10.0, False),) if position == 'none' else ()
 
 
-def fields_of(layer: type) -> list[dataclasses.Field]:
+def fields_of(layer: type) -> list[dataclasses.Field[Any]]:
     """The attributes of a layer's module that are fields of its sub-config."""
     return [field for field in dataclasses.fields(layer) if field.name not in GIVEN]
 

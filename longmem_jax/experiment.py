@@ -9,10 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jax.typing import DTypeLike
 
 from longmem_jax.config import checks
 from longmem_jax.data import content, conventions, lanes, load
-from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import processes, sharding
 from longmem_jax.errors import UsageError
@@ -32,7 +33,7 @@ class Experiment:
 
     Attributes:
       config: the whole configuration.
-      workdir: folder of the run, or None (evaluation of nothing that is stored).
+      workdir: folder of the run; None = only compiled, nothing is stored.
       mesh: devices.
     """
 
@@ -40,7 +41,7 @@ class Experiment:
     workdir: Path
     mesh: Mesh
 
-    def corpus(self, split: str) -> Corpus:
+    def corpus(self, split: str) -> AnyCorpus:
         """The tokenised documents of a split.
 
         Raises:
@@ -48,7 +49,7 @@ class Experiment:
         """
         corpus = load.load(self.config.data, split, self.tokenizer)
         if not processes.alone():
-            facts = {'tokenizer': self.tokenizer.fingerprint()}
+            facts: dict[str, Any] = {'tokenizer': self.tokenizer.fingerprint()}
             facts |= {f'split {split}': content.compared(self.config.data, corpus, split)}
             processes.require_same(facts, 'data', content.SAME_FILES)
         return corpus
@@ -157,7 +158,7 @@ class Experiment:
         going_on = GoingOn(settings=settings_of(self.config)) if writes else None
         return checkpoint.of_run(self.workdir, self.config.checkpoint, identity, report, going_on)
 
-    def going_on(self, corpus: Corpus | None = None) -> GoingOn:
+    def going_on(self, corpus: AnyCorpus | None = None) -> GoingOn:
         """What training compares with a checkpoint; `corpus` is the training split, None = none."""
         config = self.config
         return GoingOn(
@@ -222,7 +223,7 @@ def _abstract_batch(experiment: Experiment) -> tuple[lanes.Batch, lanes.Cursor]:
     train = experiment.config.train
     shape = (train.segments_per_step, train.num_lanes)
 
-    def array(shape: tuple[int, ...], dtype: Any, axis: int) -> jax.ShapeDtypeStruct:
+    def array(shape: tuple[int, ...], dtype: DTypeLike, axis: int) -> jax.ShapeDtypeStruct:
         by_lanes = sharding.lanes_sharding(experiment.mesh, axis)
         return jax.ShapeDtypeStruct(shape, dtype, sharding=by_lanes)
 
@@ -268,7 +269,8 @@ def step_flops(compiled: Any, segments_per_step: int) -> float:
 
 def has_branches(lowered: jax.stages.Lowered) -> bool:
     """Whether a step chooses on the device what it computes, so that `step_flops` is a bound."""
-    return _chooses(lowered.compiler_ir('stablehlo').operation)
+    program: Any = lowered.compiler_ir('stablehlo')
+    return _chooses(program.operation)
 
 
 def _chooses(operation: Any) -> bool:

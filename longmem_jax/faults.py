@@ -11,7 +11,7 @@ from typing import Any
 from longmem_jax.errors import UsageError, nearest, unknown
 
 # Name of a type to the types it accepts and its name in messages.
-TYPES = {
+TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     'int': (int, 'an int'),
     'bool': (bool, 'True or False'),
     'float': ((int, float), 'a float'),
@@ -86,8 +86,8 @@ def between(
     In `ends`, '[' and ']' include an end, '(' and ')' exclude it.
     """
     faults = []
-    excluded = [str(end) for end, mark in zip((least, greatest), ends, strict=True) if mark in '()']
-    excluded = f', excluding {" and ".join(excluded)}' if excluded else ''
+    outside = [str(end) for end, mark in zip((least, greatest), ends, strict=True) if mark in '()']
+    excluded = f', excluding {" and ".join(outside)}' if outside else ''
     for name in names:
         value = fields[name]
         inside = least < value < greatest

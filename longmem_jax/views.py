@@ -18,8 +18,7 @@ from longmem_jax.segment import Segment
 NOWHERE = -(2**30)  # the place of a key that is no token of the text
 
 
-@flax.struct.dataclass
-class Held:
+class Held(flax.struct.PyTreeNode):
     """Entries of one kind that a memory holds at a segment border.
 
     Attributes:
@@ -34,8 +33,7 @@ class Held:
     tokens: int = flax.struct.field(pytree_node=False, default=1)
 
 
-@flax.struct.dataclass
-class Read:
+class Read(flax.struct.PyTreeNode):
     """What the tokens of a segment read in one place.
 
     Attributes:
@@ -53,8 +51,7 @@ class Read:
     slots: bool = flax.struct.field(pytree_node=False, default=False)
 
 
-@flax.struct.dataclass
-class Series:
+class Series(flax.struct.PyTreeNode):
     """Numbers worth a line over time, in addition to `Aux.metrics` and `Aux.per_head`.
 
     Attributes:
@@ -81,7 +78,7 @@ class Seen:
     """
 
     layer: Any
-    x: jax.Array | None
+    x: Any
     state: Any
     new: Any
     segment: Segment

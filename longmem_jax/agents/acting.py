@@ -15,8 +15,7 @@ from longmem_jax.agents.model import Agent
 from longmem_jax.segment import select_lanes
 
 
-@flax.struct.dataclass
-class Lanes:
+class Lanes(flax.struct.PyTreeNode):
     """Everything that acting carries from one step to the next; every leaf [lanes, ...].
 
     Attributes:
@@ -39,8 +38,7 @@ class Lanes:
     steps: jax.Array
 
 
-@flax.struct.dataclass
-class Rollout:
+class Rollout(flax.struct.PyTreeNode):
     """What agents saw and did; every leaf [segments, lanes, length, ...].
 
     Attributes:

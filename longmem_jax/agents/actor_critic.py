@@ -13,8 +13,7 @@ A2C, PPO = 'a2c', 'ppo'
 ALGORITHMS = (A2C, PPO)
 
 
-@flax.struct.dataclass
-class Acted:
+class Acted(flax.struct.PyTreeNode):
     """What is learned from; all of the same shape [...] but `logits`.
 
     Attributes:

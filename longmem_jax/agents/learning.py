@@ -26,8 +26,7 @@ UNREAD = 'unread'  # share of steps of episodes for which there was no room
 Episodes = dict[str, jax.Array]
 
 
-@flax.struct.dataclass
-class AgentState:
+class AgentState(flax.struct.PyTreeNode):
     """The whole state of a run; a checkpoint holds this.
 
     Attributes:
@@ -116,9 +115,17 @@ def judged(rollout: Rollout, last_value: jax.Array, settings: Any, room: int) ->
 
     `last_value` float32 [lanes], see `returns.advantages`; `room` see `reading.learnable`.
     """
-    columns = (rollout.reward, rollout.value, rollout.terminated, rollout.truncated)
+    reward, value, terminated, truncated = map(
+        by_time, (rollout.reward, rollout.value, rollout.terminated, rollout.truncated)
+    )
     advantage = advantages(
-        *map(by_time, columns), last_value, discount=settings.discount, trace=settings.trace
+        reward,
+        value,
+        terminated,
+        truncated,
+        last_value,
+        discount=settings.discount,
+        trace=settings.trace,
     )
     advantage = by_segment(advantage, rollout.value)
     return Acted(

@@ -59,7 +59,7 @@ def play(
     def further(lanes: Any, key: jax.Array) -> Any:
         return act(model, params, environment, lanes, key, segments=1, greedy=greedy)
 
-    parts, steps = [], 0
+    parts: list[Any] = []
     while not parts or not parts[-1].ended.any():
         lanes, rollout = further(lanes, jax.random.fold_in(key, len(parts) + 1))
         parts.append(jax.device_get(rollout))

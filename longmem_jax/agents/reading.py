@@ -17,8 +17,7 @@ from longmem_jax.models.stack import takes_starts
 from longmem_jax.segment import Aux, join_pieces, read_segments, split_at_starts
 
 
-@flax.struct.dataclass
-class _Steps:
+class _Steps(flax.struct.PyTreeNode):
     """What is cut into pieces: vectors of steps, [segments, lanes, length, d_model], and flags."""
 
     x: jax.Array

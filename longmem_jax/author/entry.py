@@ -47,7 +47,9 @@ def memory(
             {name: dict(chunk=min(scale.segment, 64)) | (recipe(scale) if recipe else {})}
         )
 
-    given = dict(recipes={name: made}, graft=graft or REPLACED, view=View(series=series)) | others
+    given: dict[str, Any] = (
+        dict(recipes={name: made}, graft=graft or REPLACED, view=View(series=series)) | others
+    )
     return Entry(
         name=name, layer=layer, check=all_problems, toy=dict(chunk=3) | (toy or {}), **given
     )
@@ -63,7 +65,7 @@ REPLACED = Graft(
 
 def series(seen: Seen) -> Series:
     """Sizes of the memory's arrays and what the segment changed; by token what `inputs` logs."""
-    by_segment = {}
+    by_segment: dict[str, jax.Array] = {}
     paths = jax.tree_util.tree_leaves_with_path(seen.state.memory)
     for (path, old), new in zip(paths, jax.tree.leaves(seen.new.memory), strict=True):
         name = str(getattr(path[-1], 'name', getattr(path[-1], 'key', 'S'))) if path else 'S'

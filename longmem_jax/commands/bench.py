@@ -176,7 +176,7 @@ def bench(config: Any, repeats: int, fill: int = 2) -> dict[str, Any]:
     """
     checks.require_runnable(config, jax.device_count())
     mesh = sharding.make_mesh(config.mesh.to_dict())
-    experiment = Experiment(config, None, mesh)
+    experiment = Experiment(config, None, mesh)  # type: ignore[arg-type]  # no folder is used
     report = {
         'devices': f'{jax.device_count()} x {jax.devices()[0].device_kind}',
         'jax': jax.__version__,

@@ -101,7 +101,8 @@ def compile_step(config: Any, topology: str) -> tuple[Any, Fit]:
         compiled = lowered.compile()
     else:
         with jax.set_mesh(mesh):
-            lowered = lower_step(Experiment(config, None, mesh))
+            experiment = Experiment(config, None, mesh)  # type: ignore[arg-type]  # no folder is used
+            lowered = lower_step(experiment)
             compiled = lowered.compile()
     seconds = time.monotonic() - began
     memory = compiled.memory_analysis()

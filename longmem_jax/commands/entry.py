@@ -38,7 +38,7 @@ HELP = (
 flags.disclaim_key_flags()
 
 
-def define_config() -> flags.FlagHolder:
+def define_config() -> flags.FlagHolder[Any]:
     """The flag `--config=configs/NAME.py[:variant]`; `run` applies its overrides.
 
     `--config=WORKDIR/config.json` is the configuration of a run.
@@ -245,12 +245,13 @@ def _require_sections(config: Any) -> None:
         raise UsageError(f'--config: the config has no {", ".join(missing)}; {needed}.')
 
 
-def _of_workdir(workdir: str) -> ml_collections.ConfigDict | None:
+def _of_workdir(workdir: str | None) -> ml_collections.ConfigDict | None:
     """The configuration that a run has left in its folder; None where there is none."""
     from longmem_jax.config.saved import saved_config
 
-    there = workdir and (Path(workdir).expanduser() / 'config.json').is_file()
-    return saved_config(workdir).lock() if there else None
+    if not workdir or not (Path(workdir).expanduser() / 'config.json').is_file():
+        return None
+    return saved_config(workdir).lock()
 
 
 def _help(argv: list[str], module: str) -> None:

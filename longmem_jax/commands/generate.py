@@ -11,6 +11,7 @@ import numpy as np
 
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.data.json_lines import read_examples
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, visible
 from longmem_jax.experiment import Experiment
@@ -141,7 +142,7 @@ def from_flags(
 ) -> None:
     """`--mode=generate` with the options of the command line."""
     require_one_text(prompt, prompts, save_state)
-    common = dict(load_state=load_state, template=template)
+    common: dict[str, Any] = dict(load_state=load_state, template=template)
     if prompts:
         generate_all(experiment, prompts, options, output=output, **common)
     else:
@@ -249,7 +250,7 @@ def _say(line: str) -> None:
 
 
 def _continuation(
-    reader: Reader, settings: dict[str, Any], tokenizer: Any, ends: tuple[int, ...]
+    reader: Reader, settings: dict[str, Any], tokenizer: Tokenizer, ends: tuple[int, ...]
 ) -> Iterator[np.ndarray]:
     """Tokens as they are found, int32 [n], up to the first of `ends`, which is not among them."""
     common = dict(vocab_size=tokenizer.vocab_size)

@@ -112,10 +112,10 @@ def choose(name: str, config: Any, given: Mapping[str, Any]) -> Mode:
     if mode.adds:
         sections.add(config, mode.adds)
     taken = flags_of(mode)
-    if others := [f'--{each}' for each in given if each not in taken]:
+    if unknown := [f'--{each}' for each in given if each not in taken]:
         allowed = ', '.join(f'--{each}' for each in taken) or 'none'
         raise UsageError(
-            f'{", ".join(others)}: not for --mode={name} of a model of the kind {kind!r}, whose options '
-            f'are {allowed}.'
+            f'{", ".join(unknown)}: not for --mode={name} of a model of the kind {kind!r}, whose '
+            f'options are {allowed}.'
         )
     return mode

@@ -7,12 +7,12 @@ no lane had begun. Where there are fewer documents than lanes, they begin at equ
 
 import dataclasses
 import json
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import numpy as np
 
-from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.data.order import circles
 from longmem_jax.devices import sharding
@@ -49,7 +49,9 @@ def next_document(document: np.ndarray, offset: np.ndarray, num_lanes: int) -> i
     return -(-max(begun, 0) // num_lanes)
 
 
-def restarted(experiment: Experiment, corpus: Corpus, report: Any) -> tuple[TrainState, int] | None:
+def restarted(
+    experiment: Experiment, corpus: AnyCorpus, report: Callable[[str], None]
+) -> tuple[TrainState, int] | None:
     """The newest state with other lanes, and its step.
 
     None if the number of lanes is that of the run. `report` gets lines that say what is kept.
@@ -78,11 +80,11 @@ def restarted(experiment: Experiment, corpus: Corpus, report: Any) -> tuple[Trai
     if found is None:
         return None
     old, step = found
-    place = [
+    read, offset = (
         np.asarray(leaf.addressable_data(0)) for leaf in (old.cursor.document, old.cursor.offset)
-    ]
+    )
     again = circles(corpus, train.num_lanes)
-    document = 0 if again else next_document(*place, train.num_lanes)
+    document = 0 if again else next_document(read, offset, train.num_lanes)
 
     def make() -> TrainState:
         fresh = experiment.make_state()

@@ -12,6 +12,7 @@ import numpy as np
 
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.data.json_lines import read_examples
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.devices import sharding
 from longmem_jax.errors import UsageError, visible
 from longmem_jax.evaluation.likelihood import windows
@@ -215,7 +216,7 @@ def score_all(
     return found
 
 
-def rows(losses: TokenLosses, tokenizer: Any) -> Iterator[tuple[int, int, float | None, str]]:
+def rows(losses: TokenLosses, tokenizer: Tokenizer) -> Iterator[tuple[int, int, float | None, str]]:
     """Position, id, nats (None for nan) and text of every token.
 
     The text is what a token completes, so that all of them are the whole text: a character of several

@@ -199,8 +199,8 @@ def base(*subjects: str) -> ml_collections.ConfigDict:
         memory=1,  # divides the entries of memories
     )
     config.notes = ()  # what a recipe had to change from its paper, and why
-    for name, field, *others in FOLLOWS:
-        config[name][field] = followed(config, *others)
+    for name, field, other, source, instead in FOLLOWS:
+        config[name][field] = followed(config, other, source, instead)
     for name in subjects:
         add(config, name)
     return config

@@ -174,7 +174,8 @@ def _loss_weights(config: Any) -> list[str]:
     """Faults of auxiliary losses without a weight, and of weights without a loss."""
     model, faults = config.model, []
     layers = set(used(model)) & set(LAYERS) & set(model)
-    names, switched_off = set(), set()
+    names: set[str] = set()
+    switched_off: set[str] = set()
     for layer in layers:
         entry = LAYERS[layer]
         if set(entry.fields()) <= set(model[layer]):

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from longmem_jax.contract import Recipe
+from longmem_jax.contract import Group, Recipe
 from longmem_jax.errors import UsageError
 from longmem_jax.memory.registry import LAYERS
 
@@ -54,8 +54,11 @@ def join(pattern: Sequence[str], recipes: Mapping[str, Recipe], layers: int) -> 
         for place, layer in at.items():
             stacks[place].append(layer)
     used = {layer for stack in stacks.values() for layer in stack}
-    sections, model, weights = ({} for _ in range(3))
-    groups, notes = [], []
+    sections: dict[str, Any] = {}
+    model: dict[str, Any] = {}
+    weights: dict[str, Any] = {}
+    groups: list[Group] = []
+    notes: list[str] = []
     for name in dict.fromkeys(chosen):
         recipe = recipes[name]
         for layer, fields in recipe.sections.items():

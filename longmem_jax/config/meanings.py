@@ -47,7 +47,7 @@ def _of_base(source: str) -> Iterator[tuple[str, str]]:
     comments = {t.start[0]: t.string.lstrip('# ') for t in tokens if t.type == tokenize.COMMENT}
     alone = {line for line in comments if source.splitlines()[line - 1].lstrip().startswith('#')}
 
-    def comment(first: int, last: int) -> str:
+    def comment(first: int, last: int | None) -> str:
         if last in comments:
             return comments[last]
         above = first
@@ -58,11 +58,11 @@ def _of_base(source: str) -> Iterator[tuple[str, str]]:
     def fields(section: str, call: ast.Call) -> Iterator[tuple[str, str]]:
         for keyword in call.keywords:
             path, value = f'{section}.{keyword.arg}', keyword.value
-            nested = isinstance(value, ast.Call)
+            nested = value if isinstance(value, ast.Call) else None
             # The comment after a section of several lines is that of its first line.
             yield path, comment(keyword.lineno, keyword.lineno if nested else value.end_lineno)
-            if nested and ast.unparse(value.func) in ('dict', 'config_dict.create'):
-                yield from fields(path, value)
+            if nested and ast.unparse(nested.func) in ('dict', 'config_dict.create'):
+                yield from fields(path, nested)
 
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):

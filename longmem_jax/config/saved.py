@@ -115,8 +115,8 @@ def restored(content: Any, where: str) -> ml_collections.ConfigDict:
     expected['model'] = layers | {name: {} for name in KINDS if name in content['model']}
     checked = _section(content, expected, 'config', where)
     config = ml_collections.ConfigDict(earlier.completed_config(checked))
-    for section, field, *others in (*FOLLOWS, *follows(config)):
-        reference = followed(config, *others)
+    for section, field, other, source, instead in (*FOLLOWS, *follows(config)):
+        reference = followed(config, other, source, instead)
         if config[section][field] == reference.get():
             config[section][field] = reference
     return config

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.corpus import AnyCorpus, Corpus
 from longmem_jax.data.documents import SPLITS, First, Pieces, Source
 from longmem_jax.data.learn_tokenizer import (
     LEARNT,
@@ -93,7 +93,7 @@ def _has_checkpoints(workdir: Path) -> bool:
     return any(path.name.isdigit() for path in named(workdir / 'checkpoints'))
 
 
-def load(data: Any, split: str, tokenizer: Tokenizer) -> Corpus:
+def load(data: Any, split: str, tokenizer: Tokenizer) -> AnyCorpus:
     """The tokenized documents of a split or of a task; errors as in `load_source`."""
     _require_split(split)
     if data.source in TASKS:

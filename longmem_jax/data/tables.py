@@ -2,6 +2,7 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,7 @@ class Table:
         """
         self._path, self._field = path, field
         self._lock, self._group = threading.Lock(), -1
-        self._texts: pa.ChunkedArray | None = None
+        self._texts: Any = None
         try:
             source = pa.BufferReader(read_whole(path)) if path.suffix in PACKED else str(path)
             kind = Path(path.stem if path.suffix in PACKED else path).suffix

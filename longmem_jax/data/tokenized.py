@@ -20,7 +20,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from longmem_jax.data import content
-from longmem_jax.data.corpus import Corpus, TokenizedDocument
+from longmem_jax.data.corpus import AnyCorpus, TokenizedDocument
 from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.errors import UsageError
 from longmem_jax.files import write_json
@@ -76,7 +76,7 @@ class Shards:
         """The file of a shard."""
         return self.folder / f'{shard:03}-of-{len(self.borders) - 1:03}.safetensors'
 
-    def write(self, shard: int, corpus: Corpus) -> int:
+    def write(self, shard: int, corpus: AnyCorpus) -> int:
         """Tokenizes the documents of a shard and writes its file, if it is not there already.
 
         Returns the number of its tokens.
@@ -186,8 +186,8 @@ class _Shard:
 
         self._path, self._tokens = path, mapped('tokens')
         self._ends, self._num_bytes, self._digests = (np.array(mapped(name)) for name in _DTYPES)
-        table = (self._ends, self._num_bytes, self._digests)
-        table = tensor_file.checksum(dict(zip(_DTYPES, table, strict=True)))
+        arrays = (self._ends, self._num_bytes, self._digests)
+        table = tensor_file.checksum(dict(zip(_DTYPES, arrays, strict=True)))
         if header.metadata.get(TABLE) != table:
             raise UsageError(
                 f'{path}: its lengths, bytes and digests are not those that were written; delete it, '

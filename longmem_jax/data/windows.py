@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from longmem_jax.data.corpus import Corpus, TokenizedDocument
+from longmem_jax.data.corpus import AnyCorpus, TokenizedDocument
 
 
 class Windows:
@@ -17,7 +17,7 @@ class Windows:
       sources: int64 [windows, 2], the document of every window and the place of its first token in it.
     """
 
-    def __init__(self, corpus: Corpus, length: int, context: int):
+    def __init__(self, corpus: AnyCorpus, length: int, context: int):
         """Tokenizes everything once.
 
         `context` tokens of a window are not scored, except in the first of a document.

@@ -199,7 +199,7 @@ def own_lanes(mesh: Mesh, num_lanes: int) -> range:
             f'{num_lanes} lanes: config.mesh data x fsdp = {shards} devices must divide them.'
         )
     indices = lanes_sharding(mesh).addressable_devices_indices_map((num_lanes,)).values()
-    lanes = sorted({lane for (index,) in indices for lane in range(num_lanes)[index]})
+    lanes = sorted({lane for index in indices if index for lane in range(num_lanes)[index[0]]})
     if lanes != list(range(lanes[0], lanes[-1] + 1)):
         raise UsageError('config.mesh: the lanes of a process must be contiguous; put data first.')
     return range(lanes[0], lanes[-1] + 1)

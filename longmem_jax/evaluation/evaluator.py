@@ -1,6 +1,7 @@
 """Evaluation: bits per byte and perplexity of a split, with the protocol they depend on."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from longmem_jax import stopping
+from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.data.lanes import Batch, in_order
 from longmem_jax.data.order import shared_out
 from longmem_jax.data.windows import Windows
@@ -55,7 +57,7 @@ class Evaluator:
         self.model, self.mesh, self.config = model, mesh, config
         everywhere = replicated(mesh)
 
-        def one_lane(params):
+        def one_lane(params: Any) -> Any:
             return model.apply({'params': params}, 1, method='initial_state')
 
         memory = memory_shardings(mesh, jax.eval_shape(one_lane, unbox(abstract_parameters(model))))
@@ -106,13 +108,13 @@ class Evaluator:
     def evaluate(
         self,
         params: Any,
-        corpus: Any,
+        corpus: AnyCorpus,
         split: str,
         *,
         reset: bool = False,
         initial: Any = None,
         max_segments: int = 0,
-        report: Any = None,
+        report: Callable[[int, int], None] | None = None,
     ) -> tuple[Result, Any]:
         """Scores every token of `corpus` once.
 

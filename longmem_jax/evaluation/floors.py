@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from longmem_jax.data import lanes
-from longmem_jax.data.corpus import Corpus, TokenizedDocument
+from longmem_jax.data.corpus import AnyCorpus, TokenizedDocument
 from longmem_jax.data.order import circles, shared_out
 from longmem_jax.data.tasks.registry import TASKS, Task
 from longmem_jax.data.windows import Windows
@@ -54,7 +54,7 @@ class Floors(NamedTuple):
     scores: dict[str, dict[str, float]]
 
 
-def measure(config: Any, split: str, corpus: Corpus, train: Callable[[], Corpus]) -> Floors:
+def measure(config: Any, split: str, corpus: AnyCorpus, train: Callable[[], AnyCorpus]) -> Floors:
     """The scores of all players on a split.
 
     `train` makes the training corpus; it is called for texts only.
@@ -116,7 +116,7 @@ def settings_of(config: Any, split: str) -> str:
 
 
 def parts_read(
-    corpus: Any, num_lanes: int, segment_length: int, max_segments: int
+    corpus: AnyCorpus, num_lanes: int, segment_length: int, max_segments: int
 ) -> Iterator[tuple[TokenizedDocument, int]]:
     """The documents that an evaluation reads, each with the number of its tokens that are read.
 
@@ -173,6 +173,7 @@ def _of_task(
     sums: dict[tuple[str, str], np.ndarray] = {}  # answers and tokens that are right
     counts = np.zeros(2)
     for document, read in parts:
+        assert document.scored is not None  # of a task
         asked = np.flatnonzero(document.scored[:read])
         if not len(asked):
             continue
@@ -246,7 +247,7 @@ def _text_scores(nll: float, total: dict[str, float]) -> dict[str, float]:
     return {name: metric.value(sums) for name, metric in METRICS.items() if TEXT in metric.tables}
 
 
-def _training_text(config: Any, corpus: Corpus) -> tuple[np.ndarray, np.ndarray, str]:
+def _training_text(config: Any, corpus: AnyCorpus) -> tuple[np.ndarray, np.ndarray, str]:
     """Tokens that a run of this configuration reads of the first epoch, up to a segment per lane.
 
     Also which are of a document, as from `ngrams.stream`; and how many, in words.

@@ -9,6 +9,7 @@ import numpy as np
 
 from longmem_jax import stopping
 from longmem_jax.data.conventions import Conventions
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.generation.contexts import ContextReader
 from longmem_jax.generation.reader import continue_stream
 from longmem_jax.generation.stream import read_open_segment, room
@@ -72,7 +73,7 @@ def complete_texts(
     states: Any,
     pending: Sequence[np.ndarray],
     length: int,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     conventions: Conventions,
     until: Sequence[str],
     **sampling: Any,
@@ -103,7 +104,7 @@ def complete_texts(
 
 
 def _before_end(
-    tokenizer: Any, conventions: Conventions, tokens: np.ndarray, until: Sequence[str]
+    tokenizer: Tokenizer, conventions: Conventions, tokens: np.ndarray, until: Sequence[str]
 ) -> tuple[str, bool]:
     """The text of tokens before the first that ends a text, or stop text; and whether there was one."""
     tokens, ended = conventions.up_to_end(tokens)

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 from safetensors import SafetensorError
 
 from longmem_jax import files
@@ -74,7 +75,7 @@ def described(model: Any) -> dict[str, Any]:
     return model.config.to_dict() | {'segment_length': model.segment_length}
 
 
-def save(path: str, state: Any, pending: jax.Array, model: Any, params: Any) -> int:
+def save(path: str, state: Any, pending: np.ndarray, model: Any, params: Any) -> int:
     """Writes memories to a file; returns its size in bytes.
 
     Args:
@@ -130,9 +131,10 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
     named, structure = _named(abstract)
     for name, leaf in named.items():
         _require_same(where, name, leaves.get(name), leaf.shape, leaf.dtype)
-    pending, length = leaves.get(PENDING), model['segment_length']
-    size = min(pending.shape[-1], length) if pending is not None and pending.ndim else 0
-    _require_same(where, PENDING, pending, (1, size), np.dtype(np.int32))
+    given, length = leaves.get(PENDING), model['segment_length']
+    size = min(given.shape[-1], length) if given is not None and given.ndim else 0
+    _require_same(where, PENDING, given, (1, size), np.dtype(np.int32))
+    pending = leaves[PENDING]
     if unknown := set(leaves) - {*named, PENDING}:
         raise UsageError(
             f'{where}: has {schema.shown(min(unknown))}, which this model does not have.'
@@ -173,7 +175,7 @@ def _require_model(where: str, metadata: dict[str, str], model: Any, params: Any
         )
 
 
-def _require_same(where: str, name: str, found: Any, shape: Any, dtype: Any) -> None:
+def _require_same(where: str, name: str, found: Any, shape: Any, dtype: DTypeLike) -> None:
     """Raises `UsageError` unless an array is there and has this shape and dtype."""
     if found is None or found.shape != tuple(shape) or found.dtype != dtype:
         said = 'missing' if found is None else f'{found.dtype} {list(found.shape)}'

@@ -16,8 +16,7 @@ from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.segment import select_lanes
 
 
-@flax.struct.dataclass
-class Stream:
+class Stream(flax.struct.PyTreeNode):
     """Documents being read; every leaf [batch, ...].
 
     Attributes:
@@ -104,7 +103,7 @@ def read_token(
     def write_full(stream: Stream) -> Any:
         return select_lanes(full, close_stream(model, params, stream), stream.state)
 
-    def next_segment(carry: tuple[jax.Array, Stream]) -> tuple[bool, Stream]:
+    def next_segment(carry: tuple[jax.Array, Stream]) -> tuple[jax.Array, Stream]:
         _, stream = carry
         if start is None:
             state = write_full(stream)
@@ -114,7 +113,7 @@ def read_token(
             state = reset_lanes(start, fresh, state)
         opened = open_stream(model, params, state, batch_size)
         opened = opened.replace(begin=position % model.segment_length)
-        return False, select_lanes(opens, opened, stream)
+        return jnp.bool_(False), select_lanes(opens, opened, stream)
 
     # A loop of one turn or none: unlike a `cond`, it copies neither memories nor caches.
     _, stream = jax.lax.while_loop(lambda carry: carry[0], next_segment, (opens.any(), stream))

@@ -30,8 +30,8 @@ class Refused(Exception):
     """A template called `raise_exception`: it does not accept these messages."""
 
 
-def _environment() -> Any:
-    """jinja2's sandbox with the functions that templates expect."""
+def _environment() -> tuple[Any, tuple[type[Exception], ...]]:
+    """jinja2's sandbox with the functions that templates expect, and the errors of templates."""
     try:
         from jinja2 import TemplateError, ext, sandbox
     except ImportError as error:
@@ -62,8 +62,7 @@ def _environment() -> Any:
     )
     environment.filters['tojson'] = tojson
     environment.globals.update(raise_exception=raise_exception, strftime_now=strftime_now)
-    environment.problems = (TemplateError, Refused, *PYTHON)
-    return environment
+    return environment, (TemplateError, Refused, *PYTHON)
 
 
 class ChatTemplate:
@@ -76,10 +75,10 @@ class ChatTemplate:
           UsageError: no jinja2, or a template with a fault.
         """
         self.where, self.special = where, dict(special)
-        self._environment = _environment()
+        environment, self._errors = _environment()
         try:
-            self._template = self._environment.from_string(source)
-        except self._environment.problems as error:
+            self._template = environment.from_string(source)
+        except self._errors as error:
             raise UsageError(f'{where}: not a chat template ({_line(error)}).') from error
 
     def render(
@@ -109,7 +108,7 @@ class ChatTemplate:
                     raise ValueError(f'a text of more than {MOST_CHARACTERS:,} characters')
         except Refused as error:
             raise UsageError(f'{self.where}: refuses these messages: {_line(error)}') from error
-        except self._environment.problems as error:
+        except self._errors as error:
             raise UsageError(
                 f'{self.where}: fails on these messages ({type(error).__name__}: {_line(error)}).'
             ) from error

@@ -6,6 +6,7 @@ memory's parameters are in the same files under names of their own, and `config.
 """
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -115,8 +116,8 @@ def save(
             copy(path, partial / name)
         if card:
             write(partial / 'README.md', card)
-        names = sorted(path.name for path in partial.iterdir())
-    return names
+        written = sorted(path.name for path in partial.iterdir())
+    return written
 
 
 def _of_host(path: Path) -> bytes:
@@ -197,7 +198,7 @@ def _tensors(
     for row in rows_of(family, model.num_layers):
         found = like.name_of(row) if like else None
         name = found or family.prefixed(row.theirs)
-        dtype = like.files.dtypes[found] if found else usual or 'F32'
+        dtype = like.files.dtypes[found] if like and found else usual or 'F32'
         if all(path in flat for path in row.ours):
             add(name, dtype, row)
         elif found and row.theirs in family.heads and model.tie_weights:
@@ -205,12 +206,13 @@ def _tensors(
     for path, leaf in flat.items():
         if path not in covered:
             name = OWN + path.replace('/', '.')
-            tensors[name] = lambda leaf=leaf: np.ascontiguousarray(leaf)
+            tensors[name] = functools.partial(np.ascontiguousarray, leaf)
             sizes[name] = leaf.size * leaf.dtype.itemsize
-    for name in like.files.shapes if like else ():  # what the model has no use for
-        if name not in tensors and not name.startswith(OWN):
-            tensors[name] = lambda name=name: like.files.whole(name)
-            sizes[name] = like.files.num_bytes([name])
+    if like:  # what the model has no use for
+        for name in like.files.shapes:
+            if name not in tensors and not name.startswith(OWN):
+                tensors[name] = functools.partial(like.files.whole, name)
+                sizes[name] = like.files.num_bytes([name])
     return tensors, sizes
 
 
@@ -245,7 +247,12 @@ def _write_tensors(
 
 
 def model_card(
-    name: str, model: Any, *, base_model: str = '', step: int = 0, results: Mapping[str, Any] = ()
+    name: str,
+    model: Any,
+    *,
+    base_model: str = '',
+    step: int = 0,
+    results: Mapping[str, Any] | None = None,
 ) -> str:
     """README.md of an exported model.
 

@@ -141,6 +141,7 @@ def graft(
     if replaced:
         _replace_positions(model)
     place, position = LAYERS[main].graft, _position(model)
+    assert place is not None  # as of all in `known`
     own = place.fields(scale_of(config, **sizes), position)
     chosen = _chosen(model, recipe, main, tuple(layers))
     if stands != 'feed_forward':

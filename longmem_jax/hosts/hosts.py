@@ -179,7 +179,7 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def make(model: Any, segment_length: int) -> nn.Module:
+def make(model: Any, segment_length: int) -> Any:
     """The module of a `config.model` of any kind that a host has; see `models.kinds.make_model`."""
     if model.kind == 'text_encoder':
         return TextEncoder(ml_collections.FrozenConfigDict(model))
@@ -298,7 +298,7 @@ def _sources(
         else:
             axes = ' '.join(f'a{i}' for i in range(len(wanted[path].shape)))
             found[path] = (name, -1, f'{axes} -> {axes}', tuple(wanted[path].shape))
-    unknown = []
+    unknown: list[str] = []
     for name in set(host.files.shapes) - known:
         buffer = any(re.fullmatch(which, name) for which in host.family.ignored)
         (ignored if buffer else unknown).append(name)
@@ -343,7 +343,8 @@ def _place(
     rule, parts = pattern(layout), {}
     ours = shape if number < 0 else shape[1:]
 
-    def part(index: tuple[slice, ...]) -> np.ndarray:
+    def part(index: tuple[slice, ...] | None) -> np.ndarray:
+        assert index is not None
         index = tuple(slice(*cut.indices(size)[:2]) for cut, size in zip(index, ours, strict=True))
         key = tuple((cut.start, cut.stop) for cut in index)
         if key not in parts:

@@ -172,9 +172,8 @@ class Function:
     def __call__(self, variables: Any, x: jax.Array) -> jax.Array:
         """Applies it."""
         module = self.module.module if isinstance(self.module, _Single) else self.module
-        if isinstance(module, nn.Module):
-            return module.apply(variables, x)
-        return module(x)
+        made: Any = module.apply(variables, x) if isinstance(module, nn.Module) else module(x)
+        return made
 
 
 def as_function(module: Any) -> tuple[Function, Any]:
@@ -187,6 +186,7 @@ def as_function(module: Any) -> tuple[Function, Any]:
         # Other callables may hold arrays, which would be constants of a program that is kept.
         plain = isinstance(module, types.FunctionType) and not module.__closure__
         return Function(module if plain else _Single(module)), {}
+    unbound: Any
     unbound, variables = module.unbind()
     # What runs later, such as a backward pass, is outside of `nn.intercept_methods`.
     params = low_rank.merged(variables.get('params', {}))

@@ -161,7 +161,8 @@ def adapt_to(
     rows = take(stream, numbers)
     if settings.adapted == 'head':  # the encoder stays as it is, so it reads the rows once
         read = network.encoder.encode(params['encoder'], network.head.inputs(rows), None)
-        network = Network(_Known(read, network.encoder.width), network.head)
+        known: Any = _Known(read, network.encoder.width)
+        network = Network(known, network.head)
 
     def loss(part: Part, batch: None) -> jax.Array:
         del batch

@@ -48,7 +48,7 @@ class BertEncoder:
 
     def encode(self, params: Any, inputs: Inputs, key: jax.Array | None) -> Encoded:
         """Reads texts; `key` is of dropout, None = no dropout."""
-        tokens, pooled = self.module.apply(
+        made: Any = self.module.apply(
             {'params': params},
             inputs.tokens,
             inputs.valid,
@@ -56,6 +56,7 @@ class BertEncoder:
             train=key is not None,
             rngs=None if key is None else {'dropout': key},
         )
+        tokens, pooled = made
         return Encoded(pooled.astype(jnp.float32), tokens.astype(jnp.float32))
 
     def key_of(self, params: Any, inputs: Inputs) -> jax.Array:

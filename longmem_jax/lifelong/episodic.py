@@ -19,8 +19,7 @@ QUERIES = 256  # queries that are compared at a time
 SPARE = 8  # additional candidates, so that rounding of the expanded square misses none
 
 
-@flax.struct.dataclass
-class Memory:
+class Memory(flax.struct.PyTreeNode):
     """What was written, in order; entries [0, min(count, capacity)) are there.
 
     Attributes:

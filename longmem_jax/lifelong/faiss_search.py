@@ -43,13 +43,15 @@ class CellSearch:
                 f"config.lifelong: {field} needs FAISS: pip install -e '.[faiss]', or set it to 0 for "
                 'exact search.'
             ) from error
-        self._faiss, self._probe = faiss, probe
+        self._faiss: Any = faiss
+        self._probe = probe
         self._known: tuple[Any, Any] = (None, None)
 
     def _index(self, keys: np.ndarray) -> Any:
         """An index of keys, float16 or float32 [n, width], n at least 1."""
         faiss, (count, width) = self._faiss, keys.shape
-        mark = (keys.shape, keys.dtype.str, zlib.crc32(np.ascontiguousarray(keys).view(np.uint8)))
+        content: Any = np.ascontiguousarray(keys).view(np.uint8)
+        mark = (keys.shape, keys.dtype.str, zlib.crc32(content))
         if self._known[0] == mark:
             return self._known[1]
         self._known = (None, None)  # two may not fit

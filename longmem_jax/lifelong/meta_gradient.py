@@ -17,8 +17,7 @@ from longmem_jax.lifelong.rows import Rows, take
 Params = dict[str, Any]
 
 
-@flax.struct.dataclass
-class Batches:
+class Batches(flax.struct.PyTreeNode):
     """Rows in batches of one size; every leaf has the batches as its first axis.
 
     Attributes:
@@ -34,8 +33,7 @@ class Batches:
     key: jax.Array | None
 
 
-@flax.struct.dataclass
-class Read:
+class Read(flax.struct.PyTreeNode):
     """What batches gave.
 
     Attributes:

@@ -25,9 +25,11 @@ class Encoded(NamedTuple):
 
 
 class Encoder(Protocol):
-    """An encoder of whole texts, to vectors of `width`."""
+    """An encoder of whole texts."""
 
-    width: int
+    @property
+    def width(self) -> int:
+        """Of its vectors."""
 
     def init(self, key: jax.Array) -> Any:
         """Its parameters at the start: pretrained ones, where there are any."""

@@ -286,7 +286,7 @@ def pretrain(
     vocabulary = target.with_name(f'{target.name}.tokenizer.json')
     learn('wordpiece', Texts(texts), settings['vocab_size'], vocabulary)
     try:
-        tokenizer = load_tokenizer('wordpiece', vocabulary)
+        tokenizer: Any = load_tokenizer('wordpiece', vocabulary)
         tokens = rows_of(texts, tokenizer, settings['max_length'])
         model = encoders.small_model(tokenizer.vocab_size, settings['max_length'], sizes)
         report(

@@ -10,11 +10,10 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from longmem_jax.segment import NOTHING
+from longmem_jax.segment import NOTHING, Leaf
 
 
-@flax.struct.dataclass
-class Rows:
+class Rows(flax.struct.PyTreeNode):
     """Examples; every leaf has the rows as its first axis.
 
     Attributes:
@@ -23,16 +22,15 @@ class Rows:
       answer: a pytree of arrays [rows, ...], which the head knows: a class, spans, candidates.
     """
 
-    tokens: jax.Array
-    types: jax.Array
+    tokens: Leaf
+    types: Leaf
     answer: Any
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
 
 
-@flax.struct.dataclass
-class Inputs:
+class Inputs(flax.struct.PyTreeNode):
     """Texts as an encoder reads them.
 
     Attributes:

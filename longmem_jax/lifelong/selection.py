@@ -39,8 +39,7 @@ def faults(settings: Any) -> list[str]:
     return wrong + between(settings, 0, 1, 'write_rate') + above(settings, 0, 'write_beta')
 
 
-@flax.struct.dataclass
-class Level:
+class Level(flax.struct.PyTreeNode):
     """What a rule with scores remembers.
 
     Attributes:

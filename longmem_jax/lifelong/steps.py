@@ -123,7 +123,8 @@ def update(
     updates, new_state = optimizer.update(gradient, optimizer_state, params)
     new = (optax.apply_updates(params, updates), new_state)
     finite &= all_finite(*new)
-    return Update(*keep_finite(finite & wanted, new, (params, optimizer_state)), finite, norm)
+    kept, kept_state = keep_finite(finite & wanted, new, (params, optimizer_state))
+    return Update(kept, kept_state, finite, norm)
 
 
 def new_state(

@@ -24,7 +24,7 @@ def initial_parameters(model: nn.Module, key: jax.Array) -> Any:
         jnp.ones((1,), bool),
     )
 
-    def read(module, segment):
+    def read(module: Any, segment: Segment) -> Any:
         state = module.initial_state(1)
         return module.nll(segment, segment.tokens, state, train=False)
 

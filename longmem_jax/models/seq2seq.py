@@ -9,6 +9,7 @@ softmax Transformer.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -87,11 +88,13 @@ class Seq2Seq(nn.Module):
     config: Any
     segment_length: int
 
-    def setup(self):
+    def setup(self) -> None:
         config, fields = self.config, self.config.seq2seq
-        cross = functools.partial(CrossAttention, bias=True)
+        cross: Callable[..., Any] = functools.partial(CrossAttention, bias=True)
         if fields.cross != 'softmax':
-            cross = LAYERS[fields.cross].cross(dict(config[fields.cross]), fields.cross_slots)
+            make = LAYERS[fields.cross].cross
+            assert make is not None  # see `faults`
+            cross = make(dict(config[fields.cross]), fields.cross_slots)
         self.stack = make_stack(config, self.segment_length, cross=cross)
         self.encoder = MemoryEncoder(
             settings=make_settings(config, self.segment_length),

@@ -95,7 +95,9 @@ class Stack:
         Returns:
           [batch, length, d_model], the memories after the segment, and `Aux`.
         """
-        new, auxes, carried = [], [], {}
+        new: list[BlockState] = []
+        auxes: list[Aux] = []
+        carried: dict[str, Any] = {}
         for run, before, source in self._parts(states, sources):
             x, after, found, carried = run.read(x, before, segment, source, carried, train=train)
             new += after
@@ -158,7 +160,8 @@ class Stack:
         """
         if count is None:
             count = jnp.full(x.shape[:1], x.shape[1], jnp.int32)
-        new, carried = [], {}
+        new: list[Any] = []
+        carried: dict[str, Any] = {}
         for run, before, source in self._parts(caches, sources):
             first = index + run.settings.leading
             x, after, carried = run.extend(x, before, first, count, source, carried)
@@ -226,7 +229,8 @@ def context_of(config: Any) -> int:
     """Tokens of the longest text that a plain decoder was made for; 0 = there is no longest."""
     if not is_plain(config):
         return 0
-    longest = max(LAYERS[name].context(config[name]) for name in config.attention)
+    contexts = ((LAYERS[name].context, config[name]) for name in config.attention)
+    longest = max(context(fields) if context else 0 for context, fields in contexts)
     positions = config.num_positions if has_table(config) else 0
     return min(longest, positions) if longest and positions else longest or positions
 
@@ -320,7 +324,8 @@ def _runs(
     longest = longest_of(config, settings.segment_length)
     shared = {}
     for name in sorted(fields):
-        make_shared = LAYERS[name].shared and LAYERS[name].shared(fields[name])
+        shared_of = LAYERS[name].shared
+        make_shared = shared_of and shared_of(fields[name])
         widest = dataclasses.replace(settings, segment_length=longest)
         shared[name] = make_shared(widest, name=f'shared_{name}') if make_shared else None
     runs = []
@@ -345,7 +350,15 @@ def _runs(
     return tuple(runs)
 
 
-def _block(config, number, settings, fields, shared, cross, around):
+def _block(
+    config: Any,
+    number: int,
+    settings: ModelSettings,
+    fields: dict[str, Any],
+    shared: dict[str, Any],
+    cross: Any,
+    around: str,
+) -> Block:
     """One block."""
     parts = {
         place: (stack[number], fields[stack[number]], shared[stack[number]])

@@ -83,7 +83,7 @@ class Waiting:
 
     def _left(self, done: int) -> str:
         """The rate, or the time that is left where the total is known; '' before both are."""
-        began, before = self._first
+        began, before = self._first or (self._clock(), done)
         seconds = self._clock() - began
         if done <= before or seconds <= 0:
             return ''

@@ -150,7 +150,8 @@ class Writer:
         self._path = workdir / METRICS
         self._folder = workdir / EVENTS
         self._writer: Events | None = None
-        self._file, self._purge = None, None
+        self._file: Any = None
+        self._purge: int | None = None
         self._before = FIRST  # checksum of the last line
         self._known: set[tuple[int, str]] = set()
         self._last: dict[str, dict[str, Any]] = {}
@@ -277,7 +278,8 @@ class Writer:
         """Writes a figure as an image."""
         if self._active:
             figure.canvas.draw()
-            pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3]
+            canvas: Any = figure.canvas  # of Agg, see `reporting.figures`
+            pixels = np.asarray(canvas.buffer_rgba())[..., :3]
             self._events.image(name, pixels, step)
 
     def close(self) -> None:
@@ -299,13 +301,13 @@ def learning_curve(metrics: Path, png: Path) -> 'Figure':
     # A task has no bytes, and its bits per byte are 0.
     task = not any(line.get('bits_per_byte') for line in lines)
     quantity = 'accuracy' if task else 'bits_per_byte'
-    styles = {
+    styles: dict[str, dict[str, Any]] = {
         'train': dict(label='training', linewidth=1.0, alpha=0.8),
         'validation': dict(label='validation', marker='o', markersize=4),
         'test': dict(label='test', marker='*', markersize=11, linestyle='none'),
         'test_reset': dict(label='test, memory reset', marker='x', markersize=8, linestyle='none'),
     }
-    shown = []
+    shown: list[float] = []
     for group, style in styles.items():
         points = {
             line['step']: line[quantity]

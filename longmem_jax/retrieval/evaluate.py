@@ -113,7 +113,7 @@ def tune(looked_up: LookupResult, choice: Choice, kind: str) -> Choice:
     `looked_up.cache` has a column for each of `FLATNESS`.
     """
     uses_store, uses_cache = kind in WITH_NEIGHBOURS, kind in WITH_CACHE
-    best_store = best_cache = None
+    best_store = best_cache = np.zeros(0)
     if uses_store:
         ks = sorted({choice.k, *(4**p for p in range(1, 8) if 4**p < choice.k)})
         trials = []
@@ -219,8 +219,10 @@ def evaluate(experiment: Experiment, split: str = 'test') -> dict[str, Result]:
     with_spalm = kind == 'spalm_knn_lm'
     if with_spalm:
         keys = open_keys(experiment)
-        step, index, store = keys.step, keys.index, keys.store
-        require_k(settings.k, store)
+        index: Index | None = keys.index
+        store: Datastore | None = keys.store
+        step = keys.step
+        require_k(settings.k, keys.store)
     else:
         params, step = experiment.restore_parameters()
         index, store = _open_datastore(experiment, params, progress.say)

@@ -43,7 +43,8 @@ class Faiss:
             raise UsageError(
                 "config.retrieval.index = 'faiss' needs FAISS: pip install -e '.[faiss]'."
             ) from error
-        self._faiss, self._store, self._settings = faiss, store, settings
+        self._faiss: Any = faiss
+        self._store, self._settings = store, settings
         size = settings.code_size
         if store.width % size:
             raise UsageError(
@@ -125,7 +126,7 @@ class Faiss:
         float32 [n, count], and the numbers of the keys, int64 [n, count]; -1 where the cells have
         no more.
         """
-        options = {'nprobe': probe}
+        options: dict[str, Any] = {'nprobe': probe}
         if document >= 0:
             # One bit per key: FAISS does not look at those that are not set.
             others = np.packbits(self._store.documents != document, bitorder='little')

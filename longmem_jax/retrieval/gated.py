@@ -17,11 +17,10 @@ import jax.numpy as jnp
 
 from longmem_jax.layers.scores import Scores as TokenScores
 from longmem_jax.retrieval.spalm_text import Inputs
-from longmem_jax.segment import Aux, Segment
+from longmem_jax.segment import Aux, Leaf, Segment
 
 
-@flax.struct.dataclass
-class Gate:
+class Gate(flax.struct.PyTreeNode):
     """What SPALM adds to a model.
 
     Attributes:
@@ -29,12 +28,11 @@ class Gate:
       log_scale: log of `s`, float32 scalar; None = 1, the paper's.
     """
 
-    weights: jax.Array
-    log_scale: jax.Array | None
+    weights: Leaf
+    log_scale: Leaf | None
 
 
-@flax.struct.dataclass
-class Scores:
+class Scores(flax.struct.PyTreeNode):
     """Of one segment of every lane, all [lanes, length].
 
     Attributes:

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from longmem_jax.data.corpus import Corpus
+from longmem_jax.data.corpus import AnyCorpus
 from longmem_jax.errors import UsageError
 from longmem_jax.experiment import Experiment
 from longmem_jax.retrieval.datastore import Datastore
 
 
-def fingerprint_of(corpus: Corpus) -> tuple[str, str]:
+def fingerprint_of(corpus: AnyCorpus) -> tuple[str, str]:
     """Short checksums of the tokens of the first and last document, and of those of all in order.
 
     Datastores of earlier versions have the first only.

@@ -5,7 +5,7 @@ feed-forward layer; the value is the token that follows (Khandelwal et al., 2020
 memory reads overlapping windows, so that every key has a context.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import flax.struct
@@ -35,8 +35,7 @@ from longmem_jax.segment import Segment, read_segments
 SEGMENTS = 8  # per compiled call
 
 
-@flax.struct.dataclass
-class Part:
+class Part(flax.struct.PyTreeNode):
     """Some consecutive segments of all lanes; leading axes [segments, lanes, length].
 
     Attributes:
@@ -94,7 +93,8 @@ def look(
 
     segment = Segment(inputs.tokens, inputs.valid, inputs.start)
     if key.startswith('feed_forward'):
-        layers, take = tuple(entry.layer for entry in FEED_FORWARD.values()), of_feed_forward
+        layers: Any = tuple(entry.layer for entry in FEED_FORWARD.values())
+        take: Callable[..., jax.Array] = of_feed_forward
     else:
         layers, take = Norm, lambda norm, x: x
     with capture(layers, take) as captured:
@@ -223,7 +223,8 @@ class Reader:
         self.ordinals = ordinals
         if not self._context:
             return numbers, start
-        sources = self._corpus.sources[np.clip(numbers, 0, len(self._corpus) - 1)]
+        corpus: Any = self._corpus  # `Windows`
+        sources = corpus.sources[np.clip(numbers, 0, len(self._corpus) - 1)]
         return sources[..., 0].astype(np.int32), start & (sources[..., 1] == 0)
 
     def parts(self, max_segments: int = 0) -> Iterator[Part]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.reporting.gained import Gained, Read, shown_text, write
 from longmem_jax.retrieval.knn_lm import log_weights
 from longmem_jax.retrieval.reading import Part
@@ -19,7 +20,8 @@ class Gains:
 
     def __init__(self, count: int):
         """Keeps the best `count` tokens."""
-        self._count, self._heap, self._number = count, [], 0
+        self._count, self._number = count, 0
+        self._heap: list[Any] = []
 
     def add(
         self, part: Part, looked_up: Any, numbers: np.ndarray, mixed: np.ndarray, choice: Any
@@ -52,7 +54,7 @@ class Gains:
             else:
                 heapq.heappushpop(self._heap, item)
 
-    def write(self, store: Any, tokenizer: Any, folder: Path) -> dict[str, Path]:
+    def write(self, store: Any, tokenizer: Tokenizer, folder: Path) -> dict[str, Path]:
         """Writes `retrieval.txt` and `retrieval.html`; returns their paths."""
 
         reported = []

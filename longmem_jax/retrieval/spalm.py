@@ -22,6 +22,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.typing import DTypeLike
 
 from longmem_jax.data.lanes import Cursor
 from longmem_jax.data.order import shared_out
@@ -123,7 +124,7 @@ def load(experiment: Experiment, keys: Keys) -> tuple[Any, Gate]:
             + '\nGo back to these settings, or delete that folder and run --mode=train_spalm.'
         )
 
-    def take(name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def take(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
         found = saved.get(name)
         if found is None or found.shape != shape or found.dtype != dtype:
             said = 'missing' if found is None else f'{found.dtype} {found.shape}'

@@ -160,7 +160,7 @@ def _search(
     if resuming:
         places.seen = go_on(progress, reader, {'seen': places.seen})['seen']
         _require_seen(places.seen, firsts, shape[0], progress)
-    mode = 'r+' if resuming else 'w+'
+    mode: Any = 'r+' if resuming else 'w+'
     with open_own(path, f'{mode}b') as file:
         numbers = np.memmap(file, np.int64, mode, shape=shape)
     if not resuming:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax import files
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.evaluation.result import Result
 from longmem_jax.reporting.figures import figure, save
 from longmem_jax.reporting.gained import shown_text
@@ -63,7 +64,7 @@ class Report:
                 push(heap, item)
 
     def write(
-        self, store: Any, tokenizer: Any, folder: Path, results: dict[str, Result]
+        self, store: Any, tokenizer: Tokenizer, folder: Path, results: dict[str, Result]
     ) -> dict[str, Path]:
         """Writes the files; returns their paths by what they are."""
         paths = {
@@ -72,7 +73,7 @@ class Report:
             'neighbours': folder / 'spalm.txt',
         }
         edges = np.linspace(0, 1, BINS + 1)
-        content = {name: result.as_json() for name, result in results.items()}
+        content: dict[str, Any] = {name: result.as_json() for name, result in results.items()}
         content['gate'] = {'edges': edges.round(6).tolist(), 'tokens': self.counts.tolist()}
         files.write_json(paths['numbers'], content)
         drawn = figure(5, 3)
@@ -90,7 +91,7 @@ class Report:
         return paths
 
 
-def _described(entry: Any, store: Any, tokenizer: Any) -> list[str]:
+def _described(entry: Any, store: Any, tokenizer: Tokenizer) -> list[str]:
     """The lines of one token."""
     text = functools.partial(shown_text, tokenizer)
     before, target, alone, nll, share, numbers, weights = entry

@@ -29,16 +29,14 @@ from longmem_jax.training.task import Metrics, Plan, Step
 from longmem_jax.untrusted import tensor_file
 
 
-@flax.struct.dataclass
-class Trained:
+class Trained(flax.struct.PyTreeNode):
     """What training changes: parameters of the model, None where it is frozen, and the gate."""
 
     params: Any
     spalm: Gate
 
 
-@flax.struct.dataclass
-class SpalmState:
+class SpalmState(flax.struct.PyTreeNode):
     """The whole state of a run; a checkpoint holds this.
 
     Attributes:
@@ -225,8 +223,8 @@ class SpalmTask:
         params = params if trained.params is None else trained.params
 
         def read(memory: Any, inputs: Inputs, key: jax.Array) -> tuple[Any, tuple[Scores, Aux]]:
-            key = None if self._settings.frozen else key
-            return gated.read(model, params, trained.spalm, memory, inputs, key)
+            draws = None if self._settings.frozen else key
+            return gated.read(model, params, trained.spalm, memory, inputs, draws)
 
         key = step_key(jax.random.fold_in(state.key, state.step), train.prng)
         memory, (scores, aux) = read_segments(read, state.memory, inputs, key, remat=train.remat)

@@ -72,10 +72,13 @@ class Checkpointer:
         )
         if jax.process_count() > 1 and BARRIER in flags.FLAGS:
             flags.FLAGS[BARRIER].value = True
-        self._going_on, self._run, self._at = going_on, None, at
+        self._going_on, self._at = going_on, at
+        self._run: str | None = None
+        self._settings = going_on.stored() if going_on else {}
         self._keep, self.went_back = keeping.Keep(keep), False
         self._pending = self._failed = False
-        self._hold = self._manager = None
+        self._hold: Any = None
+        self._manager: Any = None
         self._quiet = storage.Quiet()
         try:
             if going_on is not None:
@@ -176,7 +179,7 @@ class Checkpointer:
             about = identities.about(self.directory) | {identities.RUN: self._run}
             write_json(self.directory / identities.RUN_FILE, about, indent=None)
         own = {identities.STEP: step, identities.RUN: self._run}
-        return identities.plain(self._given.identity | self._going_on.stored() | own)
+        return identities.plain(self._given.identity | self._settings | own)
 
     def wait(self) -> None:
         """Waits until everything saved is on disk; errors as in `maybe_save`."""
@@ -232,7 +235,7 @@ class Checkpointer:
 
         A command that a cluster starts again must not lose what the run has trained since.
         """
-        settings = json.dumps(identities.plain(self._going_on.stored())).encode()
+        settings = json.dumps(identities.plain(self._settings)).encode()
         mark = [at, checksum(settings)[:16]]
         about = identities.about(self.directory)
         if processes.from_first(about.get(identities.BACK) == mark):

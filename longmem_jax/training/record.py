@@ -19,10 +19,11 @@ from longmem_jax.training.task import Metrics, Step, Task
 class Writer(Protocol):
     """Where metrics go; `reporting.writers.Writer` is one."""
 
-    def resume(self, step: int, *, again: bool = False, keep: bool = False) -> str:
+    def resume(self, step: int, *, again: bool = False, every: int = 0, keep: bool = False) -> str:
         """Deletes what was written after `step`, with `again` also its test; what was damaged, or ''.
 
-        With `keep` the file as it was is kept, as where something was damaged.
+        `every`: steps from one line to the next; 0 = not known. With `keep` the file as it was is kept,
+        as where something was damaged.
         """
 
     def last(self, group: str) -> dict[str, Any]:
@@ -117,7 +118,7 @@ AVERAGED = (*METRICS, 'loss_alone', 'gate')
 class _Means:
     """Means of some metrics over steps; a step in which one is not finite does not count for it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._sums: dict[str, tuple[float, int]] = {}
 
     def add(self, metrics: dict[str, float]) -> dict[str, float]:

@@ -75,14 +75,15 @@ def restore(manager: ocp.CheckpointManager, given: Given, step: int, abstract: A
         return Found(reason)
     asked = structure.asked_for(abstract)
     _require_fits(shapes, asked, where, part=given.only_read)
-    other = () if given.only_read else identities.other_data(saved, given.going_on, where)
+    going_on = given.going_on
+    other = identities.other_data(saved, going_on, where) if going_on else []
     try:
         state = _read(manager, step, abstract, part=shapes.keys() != asked.keys())
     except Exception as error:
         return _failed(error, where, sealed)
     if (held := _step_of(state, step)) != step:
         return Found(f'it holds step {held}')
-    if not given.only_read and (lines := identities.other_settings(saved, given.going_on)):
+    if going_on and (lines := identities.other_settings(saved, going_on)):
         given.report(f'Differs from checkpoint {step}: {"; ".join(lines)}.')
     if other:
         given.report(f'Other data than that of checkpoint {step}: read from its first document.')

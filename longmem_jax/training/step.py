@@ -22,15 +22,14 @@ from longmem_jax.in_place import is_in_place, keep_state, restore_state
 from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, initial_parameters, unbox
 from longmem_jax.models.stack import longest_of
-from longmem_jax.segment import Aux, Segment, mean_over_segments, read_segments
+from longmem_jax.segment import Aux, Leaf, Segment, Tree, mean_over_segments, read_segments
 from longmem_jax.training import metrics
 from longmem_jax.training.optimizer import freeze, parameter_path, updates_made
 
 MOMENTUM = 0.1  # of running averages
 
 
-@flax.struct.dataclass
-class TrainState:
+class TrainState(flax.struct.PyTreeNode):
     """The whole state of a run; a checkpoint holds this.
 
     Attributes:
@@ -44,14 +43,14 @@ class TrainState:
       tokens_seen: float32 [2], (millions, remainder); a single float32 would stop counting at 16 M.
     """
 
-    step: jax.Array
+    step: Leaf
     params: Any
     optimizer: Any
     memory: Any
     cursor: Cursor
-    key: jax.Array
-    skipped: jax.Array
-    tokens_seen: jax.Array
+    key: Leaf
+    skipped: Leaf
+    tokens_seen: Leaf
 
 
 def make_initial_state(
@@ -104,7 +103,7 @@ def score_segment(
     """
     segment = Segment(inputs.tokens, inputs.valid, inputs.start)
     dropout, sampling = jax.random.split(key)
-    scores, memory, aux = model.apply(
+    made: Any = model.apply(
         {'params': params},
         segment,
         inputs.targets,
@@ -113,6 +112,7 @@ def score_segment(
         method='nll',
         rngs={'dropout': dropout, 'memory': sampling},
     )
+    scores, memory, aux = made
     wrong = (inputs.scored > 0) & ~scores.right
     return memory, (metrics.sums_of(scores, inputs), wrong, aux)
 
@@ -159,7 +159,7 @@ def all_finite(params: Any, *others: Any) -> jax.Array:
     return jnp.isfinite(jnp.stack([optax.global_norm(params), *sums])).all()
 
 
-def keep_finite(finite: jax.Array, new: Any, old: Any) -> Any:
+def keep_finite(finite: jax.Array, new: Tree, old: Tree) -> Tree:
     """The tree `new` if a step was `finite` (bool scalar), else `old`."""
     return jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old)
 
@@ -238,7 +238,7 @@ def make_train_step(
         segments, _, length = batch.tokens.shape
         before, kept = keep_state(state.memory, segments * longest_of(config.model, length))
 
-        def loss(params):
+        def loss(params: Any) -> Any:
             params = freeze(config.optimizer.groups, params)
             return read_batch(model, params, before, batch, key, config.train)
 

@@ -87,7 +87,7 @@ class Quiet:
     hidden until then.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         """Begins."""
         # asyncio reports tasks that Orbax has left behind.
         self._loggers = absl_logging.get_absl_logger(), logging.getLogger('asyncio')

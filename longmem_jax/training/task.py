@@ -57,11 +57,13 @@ class Task(Protocol):
 
     Attributes:
       plan: the schedule of the run.
-      abstract_state: shapes, dtypes and shardings of the state (`jax.ShapeDtypeStruct`).
     """
 
     plan: Plan
-    abstract_state: State
+
+    @property
+    def abstract_state(self) -> State:
+        """Shapes, dtypes and shardings of the state (`jax.ShapeDtypeStruct`)."""
 
     def first_state(self) -> State:
         """The state of step 0; called if there is no checkpoint."""

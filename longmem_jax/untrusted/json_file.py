@@ -67,7 +67,7 @@ def parse(
         raise UsageError(
             f'{where}: not JSON (more than {deepest} levels of lists and objects).'
         ) from error
-    except UnicodeError as error:
+    except UnicodeDecodeError as error:
         raise UsageError(f'{where}: not JSON in UTF-8 ({error.reason}).') from error
     except ValueError as error:
         raise UsageError(f'{where}: not JSON ({error}).') from error

@@ -37,8 +37,7 @@ WORDS = ('agent', 'block', 'object', 'door', 'red', 'blue')
 MIDDLE = 1  # row of the corridor; the doors are in rows 0 and 2
 
 
-@flax.struct.dataclass
-class State:
+class State(flax.struct.PyTreeNode):
     """One episode; all leaves are of shape [], but for `position`.
 
     Attributes:

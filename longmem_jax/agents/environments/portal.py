@@ -43,8 +43,7 @@ REWARD = 0.1  # times the number of the room that is left for the next
 WORDS = ('agent', 'block', 'door', 'red', 'blue')  # then a word for every room
 
 
-@flax.struct.dataclass
-class State:
+class State(flax.struct.PyTreeNode):
     """One episode.
 
     Attributes:

@@ -8,7 +8,6 @@ any number of segments, so pairs in one segment are asked for in later ones.
 """
 
 import ast
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -151,7 +150,7 @@ def by_power(random: np.random.Generator, places: int, power: float, count: int)
 
 
 def _filler(
-    random: np.random.Generator, fill: str, keys: Sequence[int], words: int, length: int
+    random: np.random.Generator, fill: str, keys: np.ndarray, words: int, length: int
 ) -> np.ndarray:
     """The filler between questions, int32 [length]."""
     if fill == 'blank':

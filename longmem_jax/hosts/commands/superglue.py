@@ -44,11 +44,12 @@ def classify_split(
     experiment: Experiment, params: Any, split: str, progress: Progress
 ) -> dict[str, Any]:
     """The same of a classifier, with `config.data.source = 'superglue_pairs'`."""
-    corpus = experiment.corpus(split)
+    corpus: Any = experiment.corpus(split)
+    model: Any = experiment.evaluation_model
     name = experiment.config.data.task.name
     progress.say(f'Classifying {len(corpus):,} examples of {name}, {split} ...')
     found = classify(
-        experiment.evaluation_model,
+        model,
         params,
         experiment.mesh,
         corpus,

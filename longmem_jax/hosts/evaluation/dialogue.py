@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from longmem_jax.data.conventions import Conventions
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.generation.contexts import ContextReader, num_full
 from longmem_jax.generation.continuations import complete_texts
 from longmem_jax.hosts.data.cmu_dog import Dialogue
@@ -26,7 +27,7 @@ class Response:
 
 def respond(
     reader: ContextReader,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     conventions: Conventions,
     dialogues: Sequence[Dialogue],
     *,
@@ -46,7 +47,9 @@ def respond(
     return sorted(responses, key=lambda response: (response.dialogue, response.turn))
 
 
-def contexts(tokenizer: Any, conventions: Conventions, dialogue: Dialogue) -> list[np.ndarray]:
+def contexts(
+    tokenizer: Tokenizer, conventions: Conventions, dialogue: Dialogue
+) -> list[np.ndarray]:
     """For every utterance the tokens before its text, int32 [n], up to its speaker."""
     tokens, found = [], []
     pieces = [tokenizer.encode(piece.text.encode()) for piece in dialogue.pieces()]
@@ -60,7 +63,7 @@ def contexts(tokenizer: Any, conventions: Conventions, dialogue: Dialogue) -> li
 
 def _respond(
     reader: ContextReader,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     conventions: Conventions,
     dialogues: Sequence[Dialogue],
     min_history: int,

@@ -2,11 +2,11 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from longmem_jax.data.conventions import Conventions
+from longmem_jax.data.tokenizers import Tokenizer
 from longmem_jax.evaluation.likelihood import Likelihood
 from longmem_jax.hosts.data.minimal_pairs import Paradigm
 
@@ -32,7 +32,7 @@ class Preference:
 
 def prefer(
     likelihood: Likelihood,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     conventions: Conventions,
     paradigms: Sequence[Paradigm],
     *,

@@ -127,7 +127,7 @@ def find(
         if settings['vectors']:
             vectors = vectors_of_words(relations.names, settings['vectors'])
             source = f'k-means of the mean word vectors of {settings["vectors"]}'
-        else:
+        elif table is not None:
             vectors = vectors_of_tokens(names, table)
             source = "k-means of the mean vectors of the encoder's tokens"
         found = by_k_means(vectors, settings['num_clusters'], settings['seed'])

@@ -166,10 +166,11 @@ def read(path: str, settings: Mapping[str, Any]) -> Relations:
         raise UsageError('; '.join(problems) + '.')
     root = Path(path).expanduser()
     files = {
-        split: next((root / name for name in names if (root / name).is_file()), None)
+        split: file
         for split, names in FILES.items()
+        for file in [root / name for name in names if (root / name).is_file()][:1]
     }
-    if not path or not (root / NAMES).is_file() or None in files.values():
+    if not path or not (root / NAMES).is_file() or len(files) < len(FILES):
         wanted = ', '.join(' or '.join(names) for names in FILES.values())
         raise UsageError(f'config.data.path = {path!r}: must have {NAMES}, {wanted}.')
     names = [line.strip() for line in lines_of(root / NAMES)]

@@ -39,7 +39,7 @@ class Marked:
 
     def __init__(self, tokenizer: Tokenizer):
         """Finds the marks; raises `UsageError` if the tokenizer has none."""
-        self._tokenizer = tokenizer
+        self._tokenizer: Any = tokenizer  # the marks are in those of JSON files alone
         self.begin, self.border = marks_of(tokenizer)
         self.dtype = dtype_of(tokenizer.vocab_size)
 

@@ -71,11 +71,12 @@ def plan(
     network: Network, settings: Any, optimizer: optax.GradientTransformation, batch: int
 ) -> episodes.Plan:
     """What it learns in an episode."""
-    frozen = ()
-    if settings.gate:
-        network = Gated(network.encoder, network.head)
-        frozen = () if settings.train_modulator else ('modulator',)
-    return episodes.Plan(network, ('encoder', 'head'), frozen, settings, optimizer, batch)
+    fast = ('encoder', 'head')
+    if not settings.gate:
+        return episodes.Plan(network, fast, (), settings, optimizer, batch)
+    gated = Gated(network.encoder, network.head)
+    frozen = () if settings.train_modulator else ('modulator',)
+    return episodes.Plan(gated, fast, frozen, settings, optimizer, batch)
 
 
 def initial(network: Network, settings: Any, key: jax.Array) -> Any:

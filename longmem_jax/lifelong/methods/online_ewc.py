@@ -37,8 +37,7 @@ def faults(settings: Any) -> list[str]:
     return wrong + between(settings, 0, 1, 'gamma')
 
 
-@flax.struct.dataclass
-class Springs:
+class Springs(flax.struct.PyTreeNode):
     """What online EWC keeps; trees have the structure of the parameters.
 
     Attributes:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from longmem_jax.attention.self_attention import write_at
 from longmem_jax.attention.span_attention import Dropout
 from longmem_jax.contract import ModelSettings
+from longmem_jax.layers import initializers
 from longmem_jax.layers.projections import Projections
 from longmem_jax.layers.switching import (
     bound,
@@ -69,7 +70,7 @@ class AdaptiveSpan(nn.Module):
     trim_memory: bool = False
     num_sizes: int = 6
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         self.projections = Projections(settings)
         fixed = self.per == 'none'
@@ -80,7 +81,7 @@ class AdaptiveSpan(nn.Module):
             axis, num_spans = ('heads', settings.num_heads) if self.per == 'head' else (None, 1)
             self.span_share = self.param(
                 'span_share',
-                nn.with_logical_partitioning(nn.initializers.constant(self.initial_share), (axis,)),
+                initializers.with_axes(nn.initializers.constant(self.initial_share), (axis,)),
                 (num_spans,),
             )
 
