@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from longmem_jax.config import earlier
+from longmem_jax.config.sections import present
 from longmem_jax.data.content import EARLIER_ORDER, ORDER
 from longmem_jax.errors import UsageError
 from longmem_jax.faults import differing
@@ -135,7 +136,9 @@ def require_same(
     unread = (
         () if going_on else [name for name in saved if name not in given and _of_training(name)]
     )
-    saved = {name: value for name, value in saved.items() if name not in (*OWN, *unread)}
+    saved = {
+        name: present(name, value) for name, value in saved.items() if name not in (*OWN, *unread)
+    }
     if MODEL in saved and MODEL in given:
         saved[MODEL] = plain(earlier.completed(saved[MODEL], given[MODEL]))
     fields = differing_fields(saved, given)
