@@ -1,6 +1,6 @@
 """BLiMP: how often a model prefers the acceptable sentence of a minimal pair.
 
-python -m longmem_jax.hosts.commands.blimp --workdir=DIR --data=blimp/data
+python -m experiments.hosts.blimp --workdir=DIR --data=blimp/data
 
 scores the newest checkpoint of a run, or a host that was not trained yet (`configs/host.py`), on the
 original files (67 paradigms, a .jsonl file each) by the sum of the log-probabilities of all tokens of a
@@ -20,6 +20,14 @@ from typing import Any
 
 from absl import flags
 
+from experiments.hosts.minimal_pairs import (
+    NUM_PARADIGMS,
+    Paradigm,
+    Preference,
+    means,
+    prefer,
+    read_paradigms,
+)
 from longmem_jax.commands import entry
 from longmem_jax.commands.start_from import newest_parameters
 from longmem_jax.errors import UsageError
@@ -27,8 +35,6 @@ from longmem_jax.evaluation.likelihood import Likelihood
 from longmem_jax.evaluation.result import memory_lengths, segment_text
 from longmem_jax.experiment import Experiment
 from longmem_jax.files import write_json
-from longmem_jax.hosts.data.minimal_pairs import NUM_PARADIGMS, Paradigm, read_paradigms
-from longmem_jax.hosts.evaluation.minimal_pairs import Preference, means, prefer
 from longmem_jax.reporting import figures
 from longmem_jax.reporting.progress import Progress
 
