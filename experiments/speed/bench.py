@@ -1,4 +1,4 @@
-"""Timings as JSON: `python -m longmem_jax.commands.bench --config=configs/NAME.py[:variant]`.
+"""Timings as JSON: `python -m experiments.speed.bench --config=configs/NAME.py[:variant]`.
 
 Median, minimum and maximum milliseconds per step, tokens/s, compile seconds, peak memory and state
 bytes of the training step, of evaluation, and of generation token by token; and the floating point
