@@ -1,6 +1,6 @@
 """The model whose speed is compared: 4 layers of 256, segment 128, 4 lanes, float32.
 
-python -m longmem_jax.commands.bench --config=configs/benchmark.py
+python -m experiments.speed.bench --config=configs/benchmark.py
 Transformer-XL with a memory of 1,024, or any other memory: `:memory=adaptive_span`, `compressive` and
 `expire_span` have spans of 1,024 (`--fill=12` fills them first). `:alive=N` is Expire-Span with N
 memories alive in a capacity of 4,096 (`--fill=40`). `:fixed` is Adaptive-Span that always sees its

@@ -133,11 +133,7 @@ class Experiment:
         """Shapes, dtypes and shardings of the train state."""
         abstract = jax.eval_shape(self.make_state)
         shardings = train_step.state_shardings(self.mesh, self.model, abstract)
-        return jax.tree.map(
-            lambda leaf, placed: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed),
-            abstract,
-            shardings,
-        )
+        return sharding.abstract(abstract, shardings)
 
     @functools.cached_property
     def state_shardings(self) -> train_step.TrainState:
@@ -147,12 +143,7 @@ class Experiment:
     def checkpointer(
         self, report: Callable[[str], None], going_on: GoingOn | None = None
     ) -> Checkpointer:
-        """The checkpoints of the workdir.
-
-        Args:
-          report: called with a line if one is broken, or differs in what may differ.
-          going_on: from `going_on`, to write checkpoints; None = they are only read.
-        """
+        """The checkpoints of the workdir."""
         identity = {
             'format': FORMAT,
             'config.model': model_of(self.config),
@@ -249,8 +240,8 @@ def _abstract_batch(experiment: Experiment) -> tuple[lanes.Batch, lanes.Cursor]:
     return batch, lanes.Cursor(document=position, offset=position)
 
 
-def trace_step(experiment: Experiment) -> jax.stages.Traced:
-    """The training step, traced for the shapes of the config."""
+def lower_step(experiment: Experiment) -> jax.stages.Lowered:
+    """The training step, lowered for the shapes of the config; call `.compile()` to run it."""
     step = train_step.make_train_step(
         experiment.model, experiment.optimizer, experiment.schedule, experiment.config
     )
@@ -261,14 +252,7 @@ def trace_step(experiment: Experiment) -> jax.stages.Traced:
     )
     # Memories ask for the mesh, to keep to the lanes and rows of their own device.
     with jax.set_mesh(experiment.mesh):
-        return jitted.trace(experiment.abstract_state, *_abstract_batch(experiment))
-
-
-def lower_step(experiment: Experiment) -> jax.stages.Lowered:
-    """The training step, lowered for the shapes of the config; call `.compile()` to run it."""
-    traced = trace_step(experiment)
-    with jax.set_mesh(experiment.mesh):
-        return traced.lower()
+        return jitted.lower(experiment.abstract_state, *_abstract_batch(experiment))
 
 
 def step_flops(compiled: Any, segments_per_step: int) -> float:
@@ -277,7 +261,7 @@ def step_flops(compiled: Any, segments_per_step: int) -> float:
     XLA counts the body of a loop once, so its count is that of one segment; with
     `config.train.gradient_segments` there are two loops, and it is too high. The small share of the
     optimizer is counted once per segment, and a switch as its largest branch, used or not: see
-    `has_branches`, and `training.branches`, which counts those that ran.
+    `has_branches`.
     """
     cost = compiled.cost_analysis() or {}
     return float(cost.get('flops', 0.0)) * segments_per_step

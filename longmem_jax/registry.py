@@ -134,7 +134,6 @@ class Registry(Mapping[str, T]):
 
         Args:
           word: what the names are, for messages, such as 'memory' or `config.data.source`.
-          of: type of the objects.
           own: name to object, or to 'module:object'.
           kind: one of `GROUPS`; '' = packages add nothing here.
           brought: the field of `subject.Subject` by which subjects add names; '' = none.

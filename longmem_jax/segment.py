@@ -81,8 +81,6 @@ class Aux(flax.struct.PyTreeNode):
         where that differs between segments; the mean over segments is then weighted by it.
       statistics: path of a parameter that is a running average to its value in this segment; the
         training step averages it in.
-      sizes: `layers.switching.label` of sizes to float32 [sizes], the share of devices that read each
-        size of a memory; summed over layers.
     """
 
     losses: dict[str, jax.Array]
@@ -90,7 +88,6 @@ class Aux(flax.struct.PyTreeNode):
     per_head: dict[str, jax.Array] = flax.struct.field(default_factory=dict)
     counts: dict[str, jax.Array] = flax.struct.field(default_factory=dict)
     statistics: dict[str, jax.Array] = flax.struct.field(default_factory=dict)
-    sizes: dict[str, jax.Array] = flax.struct.field(default_factory=dict)
 
 
 def no_aux() -> Aux:
@@ -115,16 +112,13 @@ def mean_count(count: jax.Array) -> jax.Array:
 
 
 def merge_aux(reports: list[Aux]) -> Aux:
-    """Sums losses and sizes of the same name over layers; averages metrics and counts."""
+    """Sums losses of the same name over layers; averages metrics and counts."""
     losses: dict[str, jax.Array] = {}
-    sizes: dict[str, jax.Array] = {}
     metrics: dict[str, list[jax.Array]] = {}
     counts: dict[str, list[jax.Array]] = {}
     for report in reports:
         for name, value in report.losses.items():
             losses[name] = losses[name] + value if name in losses else value
-        for name, value in report.sizes.items():
-            sizes[name] = sizes[name] + value if name in sizes else value
         for name, value in report.metrics.items():
             metrics.setdefault(name, []).append(value)
         for name, value in report.counts.items():
@@ -138,7 +132,7 @@ def merge_aux(reports: list[Aux]) -> Aux:
     )
     per_head = {name: value for report in reports for name, value in report.per_head.items()}
     statistics = {path: value for report in reports for path, value in report.statistics.items()}
-    return Aux(losses, means, per_head, mean_counts, statistics, sizes)
+    return Aux(losses, means, per_head, mean_counts, statistics)
 
 
 def mean_over_segments(aux: Aux) -> Aux:
@@ -158,11 +152,11 @@ def mean_over_segments(aux: Aux) -> Aux:
         weights = counts / jnp.maximum(counts.sum(), 1.0)
         return (values * weights.reshape((-1,) + (1,) * (values.ndim - 1))).sum(axis=0)
 
-    losses, metrics, per_head, sizes = (
+    losses, metrics, per_head = (
         {name: mean(name, values) for name, values in found.items()}
-        for found in (aux.losses, aux.metrics, aux.per_head, aux.sizes)
+        for found in (aux.losses, aux.metrics, aux.per_head)
     )
-    return Aux(losses, metrics, per_head, statistics=aux.statistics, sizes=sizes)
+    return Aux(losses, metrics, per_head, statistics=aux.statistics)
 
 
 def per_lane(flags: jax.Array, leaf: jax.Array) -> jax.Array:

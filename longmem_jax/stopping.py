@@ -81,9 +81,8 @@ def name(signum: int) -> str:
 def listen(*, command: bool = False, importing: bool = False) -> bool:
     """Installs the handlers; returns whether they were not there and this is the main thread.
 
-    Args:
-      command: the process may be ended where nobody asks.
-      importing: until the next call a signal ends the process where it is.
+    A process that is a `command` may be ended where nobody asks; with `importing` a signal ends it
+    where it is, until the next call.
     """
     _state.importing = importing
     if threading.current_thread() is not threading.main_thread() or _state.pid == os.getpid():

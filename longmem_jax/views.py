@@ -110,10 +110,8 @@ class View:
 def held_window(count: jax.Array, capacity: int, newer: jax.Array | int = 0) -> Held:
     """The entries of a right-aligned window, see `attention.window.push`.
 
-    Args:
-      count: int32 [batch], filled entries, the last ones.
-      capacity: of the window.
-      newer: int or int32 [batch], tokens that are newer than all of them.
+    `count`, int32 [batch], are filled, the last ones; `newer`, int or int32 [batch], is the number
+    of tokens that are newer than all of them.
     """
     back = capacity - jnp.arange(capacity, dtype=jnp.int32)[None]
     ages = back + jnp.reshape(jnp.asarray(newer, jnp.int32), (-1, 1))
@@ -121,11 +119,9 @@ def held_window(count: jax.Array, capacity: int, newer: jax.Array | int = 0) -> 
 
 
 def read_window(look: Any, share: jax.Array | float = 1.0) -> dict[str, Read]:
-    """Reads of an attention whose keys are the tokens before the segment, then those of the segment.
-
-    Args:
-      look: of the attention.
-      share: its weight where a gate mixes it with something else, broadcastable to [batch, heads, 1, 1].
+    """Reads of an attention whose keys are the tokens before the segment, then those of the
+    segment. `share` is its weight where a gate mixes it with something else, broadcastable to
+    [batch, heads, 1, 1].
     """
     (*_, (_, length)) = look.parts
     before = look.weights.shape[-1] - length

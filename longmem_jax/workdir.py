@@ -28,7 +28,6 @@ def prepare_workdir(workdir: str, *, trained: bool = False, writes: bool = True)
     """Makes the folder of a run, and checks that it can be written.
 
     Args:
-      workdir: as given by the user.
       trained: the folder must be there already; none is made.
       writes: whether files will be written; else a folder that cannot be written will do.
 
@@ -51,7 +50,7 @@ def prepare_workdir(workdir: str, *, trained: bool = False, writes: bool = True)
             'checkpoints cannot open; rename the folder, or use another.'
         ) from error
     if trained and not path.is_dir():
-        raise UsageError(f'--workdir={workdir}: there is no such folder; train first.')
+        raise UsageError(f'--workdir={workdir}: no such folder; train first.')
     try:
         if writes or not path.is_dir():
             path.mkdir(parents=True, exist_ok=True)
@@ -99,7 +98,6 @@ class Hold:
         """Takes the folder, and makes it if needed.
 
         Args:
-          folder: the folder of a run.
           report: called with a line where the file system has no locks, which the run does without, and
             where `.lock` was deleted while the run was writing.
 

@@ -148,14 +148,6 @@ def act(
 ) -> tuple[Lanes, Rollout]:
     """Acts for `segments` times `model.segment_length` steps.
 
-    Args:
-      model, params: the agent.
-      environment: of all lanes.
-      lanes: at a border of segments.
-      key: random key, for actions and environments.
-      segments: number of segments.
-      greedy: always the most likely action, not one that is drawn.
-
     Returns:
       The lanes at the next border, and what happened.
     """

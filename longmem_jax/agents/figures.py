@@ -12,10 +12,8 @@ if typing.TYPE_CHECKING:
 
 
 def learning_curve(metrics: Path) -> 'Figure':
-    """Reward per episode by steps of the environment, in training and in new episodes.
-
-    Args:
-      metrics: a `metrics.jsonl`.
+    """Reward per episode by steps of the environment, in training and in new episodes, of a
+    `metrics.jsonl`.
     """
     lines = read_metrics(metrics)
     seen = {

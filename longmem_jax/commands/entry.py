@@ -162,10 +162,9 @@ def fail(error: BaseException) -> int:
 
 
 def _config_file(argv: list[str]) -> tuple[list[str], ml_collections.ConfigDict | None]:
-    """The command line with the file of `--config=`, or without it and with the configuration of JSON.
+    """The command line without configurations of JSON, and the configuration.
 
-    Returns:
-      The arguments, and the configuration; None if it is in the arguments, or there is none.
+    None if a file makes it, or there is none.
 
     Raises:
       UsageError: the file of `--config=` is missing or makes no config.

@@ -32,8 +32,6 @@ def evaluate(
     """Scores a split and prints the table.
 
     Args:
-      experiment: a trained experiment.
-      split: 'train', 'validation' or 'test'.
       save_state: file for the memory of the last document (needs a single lane).
       load_state: file with the memory that every document starts from.
 

@@ -30,12 +30,7 @@ Template = Callable[[bytes], bytes]
 
 
 class Writer:
-    """Continues texts with the newest parameters of a run.
-
-    Attributes:
-      step: training steps of the parameters.
-      model, params, tokenizer: of the run.
-    """
+    """Continues texts with the newest parameters of a run."""
 
     def __init__(
         self,
@@ -167,7 +162,6 @@ def generate(
     """Continues a prompt with the newest parameters of the workdir.
 
     Args:
-      experiment: a trained experiment.
       prompt: text, or '@FILE'; all of it is read, however long.
       options: overrides of `config.generate`: length, temperature, top_k, top_p, seed, beams.
       save_state: file to save the memory to at the end.

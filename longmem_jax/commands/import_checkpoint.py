@@ -83,7 +83,6 @@ def import_checkpoint(experiment: Experiment, weights: Path, settings: Path) -> 
     """Writes a checkpoint of step 0 with imported parameters to the experiment's workdir.
 
     Args:
-      experiment: its `config.model` must describe the same model.
       weights: safetensors with the names of the authors' `state_dict`.
       settings: JSON with their arguments.
 

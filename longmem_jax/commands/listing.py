@@ -21,11 +21,7 @@ WIDTH = 100
 
 
 def overview(folder: Path) -> Iterator[str]:
-    """Lines about everything that a command line can name.
-
-    Args:
-      folder: of the config files.
-    """
+    """Lines about everything that a command line can name; `folder` has the config files."""
     yield 'Configs, --config=NAME or --config=NAME:VARIANT,VARIANT:'
     for name, about, names in configs(folder):
         yield f'  {name}: {about}'

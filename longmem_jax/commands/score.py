@@ -44,9 +44,7 @@ class Scorer:
         """Restores the parameters.
 
         Args:
-          experiment: a trained experiment.
           load_state: file of a memory; every text then continues the text that it is of.
-          mode: for messages.
 
         Raises:
           UsageError: several processes, no checkpoint, or a memory of another model.
@@ -145,8 +143,6 @@ def score(
     """Scores one text and writes a row for each of its tokens.
 
     Args:
-      experiment: a trained experiment.
-      prompt: the text, or '@FILE'.
       load_state: as in `Scorer`.
       output: file for the rows: JSON lines if it ends with .jsonl, else columns with tabs; '' = the
         columns are printed.

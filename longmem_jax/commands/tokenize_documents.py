@@ -29,8 +29,6 @@ def tokenize(experiment: Experiment, split: str = '', *, workers: int = 0) -> No
     What an earlier call wrote is checked and kept, so a call that was stopped is taken up again.
 
     Args:
-      experiment: an experiment, trained or not; its workdir has the vocabulary if that is learned.
-      split: 'train', 'validation' or 'test'; '' = all.
       workers: processes; 0 = one per core that this process may use.
 
     Raises:

@@ -23,15 +23,8 @@ def translate_split(
 ) -> dict[str, Any]:
     """Translates a split, writes `WORKDIR/translations.SPLIT.txt`, and scores it by BLEU.
 
-    Args:
-      experiment: with a model of the kind 'seq2seq'.
-      params: its parameters.
-      split: 'train', 'validation' or 'test'.
-      progress: where the result is printed.
-
-    Returns:
-      'bleu', 'bleu_signature', 'sentences', 'beams', 'length_penalty'; also written to
-      `WORKDIR/bleu.SPLIT.json`.
+    Returns 'bleu', 'bleu_signature', 'sentences', 'beams', 'length_penalty'; also written to
+    `WORKDIR/bleu.SPLIT.json`.
     """
     settings = experiment.config.translate
     corpus: Any = experiment.corpus(split)

@@ -33,12 +33,9 @@ def names_of(pattern: str) -> tuple[str, ...]:
 
 
 def join(pattern: Sequence[str], recipes: Mapping[str, Recipe], layers: int) -> Recipe:
-    """One recipe of several.
+    """One recipe of several, by `pattern` repeated to the depth of the model.
 
-    Args:
-      pattern: names, repeated to the depth of the model.
-      recipes: by name, with the stacks of a whole model; of each only layers with its memory are used.
-      layers: depth of the model.
+    Of each recipe only the layers with its memory are used.
 
     Raises:
       UsageError: two recipes want different values of one setting, or to stand around the blocks.

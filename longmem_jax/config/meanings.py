@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from longmem_jax.config import base
 from longmem_jax.config.sections import sections
+from longmem_jax.contract import ModelSettings
 from longmem_jax.memory.registry import LAYERS
 from longmem_jax.registry import load
 
@@ -25,6 +26,8 @@ def meanings() -> dict[str, str]:
     found = dict(_of_base(inspect.getsource(base)))
     for make in made:
         found |= _of_base(inspect.getsource(sys.modules[make.__module__]))
+    settings = _attributes(ModelSettings.__doc__ or '')
+    found |= {f'model.{name}': settings[name] for name in base.of_settings()}
     for name, entry in LAYERS.items():
         found[f'model.{name}'] = first_line(entry.layer.__doc__)
         found |= {

@@ -67,11 +67,9 @@ def recipes() -> dict[str, Callable[[Scale], Recipe]]:
 
 
 def scale_of(config: Any, **sizes: Any) -> Scale:
-    """The sizes that recipes derive fields from; all follow from the segment length unless given.
+    """The sizes that recipes derive fields from.
 
-    Args:
-      config: the whole configuration.
-      **sizes: attributes of `Scale` to set instead.
+    They follow from the segment length unless given.
     """
     model, segment = config.model, config.train.segment_length
     reach = sizes.get('reach', max(2 * segment, 128))
@@ -131,11 +129,9 @@ def use(
     lengths, and sets those of the new one. Deviations from its paper are listed in `config.notes`.
 
     Args:
-      config: the whole configuration; changed in place.
       name: one of `recipes()`, or any name for `changes` that name their recipe; or a pattern of names
         and of attention layers, see `hybrids`.
       changes: changes to the recipe, or another recipe to use instead; of a pattern, by name.
-      **sizes: see `scale_of`.
 
     Raises:
       UsageError: an unknown name, with the nearest; a field that the memory does not have; a pattern

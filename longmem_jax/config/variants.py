@@ -87,9 +87,6 @@ def variant(
       scale: sizes for recipes that should not follow from the segment, see `recipes.scale_of`.
       **variants: name to a function that changes the config: `f(config)` or `f(config, value)`.
 
-    Returns:
-      The configuration.
-
     Raises:
       UsageError: an unknown name, with those allowed; a name given twice; a value where none is
         taken, or none where one is needed.

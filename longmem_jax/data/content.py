@@ -40,10 +40,6 @@ SAME_FILES = (
 def describe(data: Any, corpus: AnyCorpus) -> dict[str, Any]:
     """The training data.
 
-    Args:
-      data: `config.data`.
-      corpus: its training documents.
-
     Returns:
       'place': where it is; 'content': all other fields of `config.data`, the number of documents, the
       version of their order, a digest of the tokens of the first, the middle and the last of them, and

@@ -77,7 +77,6 @@ def of_run(tokenizer: Tokenizer, data: Any, trained: bool) -> Conventions:
     """The conventions of a run's texts.
 
     Args:
-      tokenizer: of the run.
       data: `config.data`: `tokenizer.path` is the folder of a pretrained model, or something else;
         `add_bos` is one of `ADD_BOS`.
       trained: whether the parameters were trained here. Then every text begins with the tokenizer's
@@ -108,10 +107,6 @@ def of_folder(folder: Path, tokenizer: Tokenizer) -> Conventions:
     without that file `add_bos_token` of `tokenizer_config.json`, by default of sentencepiece models
     only. It ends at any `eos_token_id` of `generation_config.json` and `config.json`, and at the
     `eos_token` of `tokenizer_config.json`.
-
-    Args:
-      folder: of the model.
-      tokenizer: from its files.
 
     Raises:
       UsageError: a file that cannot be read.
@@ -145,7 +140,7 @@ def special_of(folder: Path) -> dict[str, str]:
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """A JSON object; {} where there is no such file."""
+    """A JSON object; {} where no such file."""
     if not path.exists():
         return {}
     settings = json_file.read(path)

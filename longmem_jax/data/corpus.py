@@ -60,9 +60,6 @@ class Corpus:
 
     A document that is in use anywhere is given out again, however long it is: lanes that read the same
     one share its tokens.
-
-    Attributes:
-      tokenizer: the tokenizer of all documents.
     """
 
     def __init__(self, source: Source, tokenizer: Tokenizer):

@@ -85,11 +85,7 @@ class Batch(flax.struct.PyTreeNode):
 
 
 class _Lane:
-    """Position of one lane in its documents.
-
-    Attributes:
-      document, offset: as in `Cursor`, of this lane.
-    """
+    """Position of one lane in its documents."""
 
     def __init__(self, dataset: 'LaneDataset', lane: int, document: int, offset: int):
         self._dataset, self._lane = dataset, lane
@@ -121,12 +117,9 @@ class _Lane:
         return self._current
 
     def fill(self, batch: Batch, segment: int, row: int, begin: int) -> bool:
-        """Writes the next segment of this lane into a batch; False if there is none.
+        """Writes the next segment of this lane into a batch, in place; False if there is none.
 
-        Args:
-          batch: numpy arrays; changed in place.
-          segment, row: where in the batch.
-          begin: the tokenizer's begin token.
+        `begin` is the tokenizer's begin token.
         """
         document, length = self._open(), batch.tokens.shape[2]
         if document is None:
@@ -312,10 +305,7 @@ def batches(
     """Batches of segments, each with the position after it, prefetched in a thread.
 
     Args:
-      corpus: tokenized documents.
       lanes: the lanes of this process.
-      num_lanes: number of lanes of all processes.
-      segment_length, segments_per_batch: shape of a batch.
       seed: of the order of documents.
       shuffle: True = an order by the seed, see `order.document`; False = the order of the corpus.
       num_epochs: None = endless. Lanes that run out are padded until all have.

@@ -26,10 +26,6 @@ from longmem_jax.files import named
 def load_source(data: Any, split: str) -> Source:
     """The documents of a split, as text.
 
-    Args:
-      data: `config.data`.
-      split: 'train', 'validation' or 'test'.
-
     Raises:
       UsageError: an unknown source or split, or missing data, with how to provide it.
     """
@@ -53,10 +49,6 @@ def make_tokenizer(data: Any, workdir: Path | None) -> Tokenizer:
     """The vocabulary of a task, or the tokenizer of `data.tokenizer`.
 
     If no file is named, the vocabulary is learned from the training split.
-
-    Args:
-      data: `config.data`.
-      workdir: where a learned vocabulary is saved and reused.
 
     Raises:
       UsageError: an unknown kind, a file of another kind, a kind that cannot be learned, or a

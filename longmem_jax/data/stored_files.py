@@ -45,7 +45,6 @@ def unpacked(path: Path, room: int, where: str) -> Iterator[bytes]:
     """The bytes of a .gz or .xz file, or of a plain one, a chunk at a time.
 
     Args:
-      path: the file.
       room: bytes that it may have, at most.
       where: whose room that is, and what to do if it is too little.
 

@@ -23,11 +23,7 @@ class Table:
     """
 
     def __init__(self, path: Path, field: str):
-        """Finds the column.
-
-        Args:
-          path: a .parquet, .csv or .tsv file, maybe packed (.gz, .xz).
-          field: name of the column.
+        """Finds the column `field` of a .parquet, .csv or .tsv file, maybe packed (.gz, .xz).
 
         Raises:
           UsageError: the file cannot be read, or has no such column of texts.

@@ -46,10 +46,7 @@ def kind_of(path: Path) -> str:
 def find_files(path: Path, split: str, fractions: Sequence[float] = FRACTIONS) -> list[Path]:
     """The files of a split in a folder.
 
-    Args:
-      path: the folder.
-      split: 'train', 'validation' or 'test'.
-      fractions: shares of the splits, for files without any.
+    `fractions`: shares of the splits, for files without any.
 
     Raises:
       UsageError: no such split, or nothing in it.

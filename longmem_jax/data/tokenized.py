@@ -45,7 +45,7 @@ _INDEX = schema.fields(
 
 @contextlib.contextmanager
 def written() -> Iterator[None]:
-    """Raises `UsageError` where the block cannot write to `config.data.tokenized`."""
+    """Turns errors of writing to `config.data.tokenized` inside the block into `UsageError`."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -79,12 +79,7 @@ class Shards:
     def write(self, shard: int, corpus: AnyCorpus) -> int:
         """Tokenizes the documents of a shard and writes its file, if it is not there already.
 
-        Args:
-          shard: its number.
-          corpus: all documents of the split.
-
-        Returns:
-          Tokens of the shard.
+        Returns the number of its tokens.
 
         Raises:
           UsageError: there is a file, with other tokens, or it cannot be written.
@@ -125,12 +120,8 @@ class Shards:
 
 
 def require_same(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> None:
-    """Raises `UsageError` where tokens are of other data.
-
-    Args:
-      stored: what they were made from, see `about`.
-      wanted: what is read.
-      path: where they are.
+    """Raises `UsageError` where tokens at `path` were made from other data than is read, see
+    `about`.
     """
     made = stored.get('format')
     if made != wanted.get('format') and isinstance(made, int):
@@ -152,13 +143,8 @@ def require_same(stored: dict[str, Any], wanted: dict[str, Any], path: Path) -> 
 def about(data: Any, split: str, tokenizer: Tokenizer) -> dict[str, Any]:
     """What tokens depend on: the fields of `config.data`, its files, and the tokenizer.
 
-    Args:
-      data: `config.data`.
-      split: 'train', 'validation' or 'test'.
-      tokenizer: of all documents.
-
-    Returns:
-      Names to values of JSON. Those of `DIGESTS` are None where there are none, or they are not at hand.
+    Names to values of JSON. Those of `DIGESTS` are None where there are none, or they are not at
+    hand.
     """
     there = data.path and Path(data.path).expanduser().exists()
     return content.fields_of(data) | {
@@ -242,12 +228,7 @@ class StoredCorpus:
     """
 
     def __init__(self, data: Any, split: str, tokenizer: Tokenizer):
-        """Reads the index.
-
-        Args:
-          data: `config.data`; its texts need not be there.
-          split: 'train', 'validation' or 'test'.
-          tokenizer: what they were tokenized with.
+        """Reads the index; the texts of `config.data` need not be there.
 
         Raises:
           UsageError: no tokens, or those of another source or tokenizer.

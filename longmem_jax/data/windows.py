@@ -20,10 +20,7 @@ class Windows:
     def __init__(self, corpus: AnyCorpus, length: int, context: int):
         """Tokenizes everything once.
 
-        Args:
-          corpus: the documents.
-          length: tokens of a window.
-          context: tokens of a window that are not scored, except in the first of a document.
+        `context` tokens of a window are not scored, except in the first of a document.
         """
         self.tokenizer, self._corpus = corpus.tokenizer, corpus
         self._length, self._context = length, context

@@ -139,12 +139,9 @@ def alone() -> bool:
 
 
 def require_same(facts: dict[str, Any], what: str = 'settings', remedy: str = SETTINGS) -> None:
-    """Compares what the processes of a run were started with.
+    """Compares what the processes of a run were started with, values of JSON.
 
-    Args:
-      facts: nested dictionary of what JSON holds.
-      what: the name of it all, and what is to be done where it differs, for the message.
-      remedy: see `what`.
+    `what` is the name of it all, and `remedy` what to do where it differs.
 
     Raises:
       UsageError: in every process, with the fields that differ in any; or one did not answer.

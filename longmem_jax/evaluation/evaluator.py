@@ -50,13 +50,7 @@ def passes(config: Any, split: str) -> dict[str, bool]:
 
 
 class Evaluator:
-    """Evaluates parameters on a corpus, with the memory and with it reset by one compiled program.
-
-    Attributes:
-      model: language model for evaluation (its memory may be longer than in training).
-      mesh: devices.
-      config: the whole configuration.
-    """
+    """Evaluates parameters on a corpus, with the memory and with it reset by one compiled program."""
 
     def __init__(self, model: LanguageModel, mesh: Mesh, config: Any):
         """Compiles nothing yet."""
@@ -97,16 +91,9 @@ class Evaluator:
     def step(
         self, params: Any, initial: Any, memory: Any, batch: Batch
     ) -> tuple[Any, dict[str, jax.Array]]:
-        """Scores one batch.
-
-        Args:
-          params: parameters.
-          initial: memories at the start of documents, [lanes, ...].
-          memory: memories before the batch; donated.
-          batch: on the devices.
-
-        Returns:
-          The memories after the batch, and the sums over it, see `Result`.
+        """Scores one batch, on the devices, with memories [lanes, ...] at the start of documents
+        (`initial`) and before the batch (donated). Returns the memories after it, and the sums over
+        it, see `Result`.
         """
         memory, _, sums = self._step(params, initial, memory, _no_errors(batch), batch, reset=False)
         return memory, sums
@@ -132,9 +119,6 @@ class Evaluator:
         """Scores every token of `corpus` once.
 
         Args:
-          params: parameters.
-          corpus: tokenised documents of a split.
-          split: its name.
           reset: reset the memory before every segment, to measure what it contributes. Overlapping
             windows (`config.evaluate.context`) are always read so.
           initial: memories at the start of every document, [lanes, ...]; None = the model's.

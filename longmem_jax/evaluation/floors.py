@@ -57,11 +57,7 @@ class Floors(NamedTuple):
 def measure(config: Any, split: str, corpus: AnyCorpus, train: Callable[[], AnyCorpus]) -> Floors:
     """The scores of all players on a split.
 
-    Args:
-      config: the whole configuration.
-      split: its name.
-      corpus: its documents.
-      train: makes the training corpus; called for texts only.
+    `train` makes the training corpus; it is called for texts only.
 
     Raises:
       UsageError: a split whose questions no rule answers.
@@ -124,10 +120,8 @@ def parts_read(
 ) -> Iterator[tuple[TokenizedDocument, int]]:
     """The documents that an evaluation reads, each with the number of its tokens that are read.
 
-    Args:
-      corpus: documents, of which number k belongs to lane k % num_lanes (`data.lanes`).
-      num_lanes, segment_length: of the evaluation.
-      max_segments: read per lane; 0 = all. Fewer documents than lanes share them out.
+    Document k belongs to lane k % num_lanes (`data.lanes`). `max_segments` per lane, 0 = all; fewer
+    documents than lanes share them out.
     """
     num_lanes, max_segments = shared_out(len(corpus), num_lanes, max_segments)
     left = np.full((num_lanes,), max_segments or np.iinfo(np.int64).max)
@@ -212,13 +206,7 @@ def _of_task(
 
 
 def _seen(question: np.ndarray, segment: int, longest: int) -> dict[str, np.ndarray]:
-    """What is seen, in words, to the first place seen for every question, int [m].
-
-    Args:
-      question: int [m], where the questions begin.
-      segment: length of the segments of the evaluation.
-      longest: tokens of the longest document.
-    """
+    """What is seen, in words, to the first place seen for every question, int [m]."""
     found = {
         'the question': question,
         f'its segment of {segment}': question // segment * segment,
@@ -260,10 +248,9 @@ def _text_scores(nll: float, total: dict[str, float]) -> dict[str, float]:
 
 
 def _training_text(config: Any, corpus: AnyCorpus) -> tuple[np.ndarray, np.ndarray, str]:
-    """What a run of this configuration reads of the first epoch, up to a segment per lane.
+    """Tokens that a run of this configuration reads of the first epoch, up to a segment per lane.
 
-    Returns:
-      Tokens, and which are of a document, as from `ngrams.stream`; and how many, in words.
+    Also which are of a document, as from `ngrams.stream`; and how many, in words.
     """
     train, begin = config.train, corpus.tokenizer.begin
     source = lanes.batches(

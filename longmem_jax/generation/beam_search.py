@@ -148,8 +148,6 @@ def beam_search(
       step: `(tokens [n], cache, position) -> (logits [n, vocab], cache)` for n = batch_size * beams;
         `position` is an int32 scalar.
       cache: of lanes that have read nothing, every leaf [batch_size, ...].
-      batch_size: number of lanes.
-      begin: token that a sequence begins with.
       end: token that it ends with, or several.
       beams: hypotheses kept per lane.
       max_length: most tokens, including the end, which is forced there.

@@ -51,14 +51,10 @@ def cut(
     targets: Sequence[np.ndarray] | None = None,
     first_scored: Sequence[int] | None = None,
 ) -> Rows:
-    """Cuts texts into segments of `length`; unused lanes and the ends of texts are padding.
+    """Cuts texts, int32 [n] each, into segments of `length`.
 
-    Args:
-      inputs: int32 [n] each, at most `num_lanes` of them.
-      num_lanes: lanes of the result.
-      length: tokens of a segment.
-      targets: int32 [n] each, as long as the inputs; None = nothing is scored.
-      first_scored: for every text the first position that is scored.
+    Unused lanes and the ends of texts are padding. `targets` are as long as the inputs, None =
+    nothing is scored; `first_scored` has the first position of every text that is.
     """
     segments = max((-(-len(row) // length) for row in inputs), default=0)
     tokens = np.zeros((num_lanes, segments * length), np.int32)

@@ -32,11 +32,9 @@ def continue_texts(
     """Continues texts; a caller that has enough stops asking.
 
     Args:
-      reader: of the model.
       states: memories at the last segment border of every text, every leaf [lanes, ...].
       pending: of every text the tokens since, int32 [n], n at most a segment; see
         `contexts.num_full`. Without tokens a text is not continued; what is drawn has no meaning.
-      length: most tokens to draw.
       vocab_size: that of the tokenizer; the model's may be larger.
       temperature, top_k, top_p: as in `config.generate`; temperature 0 takes the most likely.
       key: random key; None = always the same.
@@ -84,8 +82,6 @@ def complete_texts(
 
     Args:
       reader, states, pending, length: as in `continue_texts`.
-      tokenizer: of the model.
-      conventions: of its texts.
       until: stop texts.
       **sampling: temperature, top_k, top_p and key of `continue_texts`.
 

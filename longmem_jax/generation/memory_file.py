@@ -108,7 +108,6 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
     """Reads memories that `save` wrote.
 
     Args:
-      path: the file.
       abstract: shapes and dtypes of the memories of the current model, for one lane.
       model: the current one, as from `described`.
       params: parameters of the current model.
@@ -117,7 +116,7 @@ def load(path: str, abstract: Any, model: Any, params: Any) -> tuple[Any, np.nda
       The memories, and the tokens of the open segment, int32 [1, n]; see `save`.
 
     Raises:
-      UsageError: there is no such file, it is not a state, was changed, has numbers that no memory
+      UsageError: no such file, it is not a state, was changed, has numbers that no memory
         has, or is of another model; the message names what differs. Files of version 1 have no
         checksum; all else is checked.
     """

@@ -56,7 +56,6 @@ def read_open_segment(
     """Begins a segment and reads its first tokens, all at once.
 
     Args:
-      model, params: a language model and its parameters.
       state: memories before the segment, every leaf [batch, ...]; donated, the stream has them.
       tokens: int32 [batch, n], n at most a segment; see `room`.
       counts: int32 [batch], the first `counts` are tokens, the others padding.
@@ -89,9 +88,7 @@ def read_token(
     """Reads the next token of every lane; a lane whose segment is full writes it first.
 
     Args:
-      model, params: a language model and its parameters.
       tokens: int32 [batch].
-      stream: the documents read so far.
       start: bool [batch]; a new document begins with this token, so the memories are reset first.
         The segment ends where it would have ended, as in `segment.split_at_starts`. None = in no lane.
 

@@ -120,15 +120,9 @@ class Classifier(nn.Module):
     def __call__(
         self, segment: Segment, state: Any, *, train: bool
     ) -> tuple[jax.Array, tuple[()], Aux]:
-        """Scores the classes.
+        """Logits of the classes, at least float32 [batch, classes].
 
-        Args:
-          segment: examples; tokens int32 [batch, length].
-          state: `()`, returned unchanged.
-          train: dropout on or off.
-
-        Returns:
-          Logits, at least float32 [batch, classes], state, `Aux`.
+        The state `()`, unchanged; `Aux`. `segment` has the examples, tokens int32 [batch, length].
         """
         batch_size, fields = segment.tokens.shape[0], self.config.classifier
         tokens = jnp.where(segment.valid, segment.tokens, NOTHING)

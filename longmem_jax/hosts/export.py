@@ -46,15 +46,8 @@ Tensors = dict[str, Callable[[], np.ndarray]]
 
 
 def their_tensors(family: Family, num_layers: int, params: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """Their tensors, from parameters of ours or anything like them, such as gradients.
-
-    Args:
-      family: of the host.
-      num_layers: of the model.
-      params: a nested dictionary; parameters that no row names are left out.
-
-    Yields:
-      name, with the family's prefix, and tensor, of the dtype of the parameters.
+    """Names, with the family's prefix, and their tensors, from parameters of ours or anything like
+    them, such as gradients. Parameters that no row names are left out.
     """
     flat = flax.traverse_util.flatten_dict(params, sep='/')
     for row in rows_of(family, num_layers):
@@ -83,8 +76,6 @@ def save(
 
     Args:
       folder: must not exist, or be empty.
-      model: its `config.model`.
-      params: its parameters, a nested dictionary.
       like: the host that it began with: its attributes, names, dtypes and tokenizer are kept.
       segment_length: tokens per segment that it was trained with; kept where there is a memory.
       files: further files to copy: name in the folder to path, such as a tokenizer.
@@ -271,12 +262,8 @@ def model_card(
 ) -> str:
     """README.md of an exported model.
 
-    Args:
-      name: title.
-      model: its `config.model`.
-      base_model: the host that it began with, '' = none.
-      step: training steps.
-      results: content of a run's `results.json`.
+    `base_model` is the host that it began with, '' = none; `results` the content of a run's
+    `results.json`.
     """
     stacks = (model.attention, model.feed_forward, model.beside, model.around)
     memories = sorted({*used(model)} - {'full', 'sliding', 'local', 'dense'})

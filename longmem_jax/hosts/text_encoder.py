@@ -131,9 +131,8 @@ class TextEncoder(nn.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Reads texts; arguments as in `layers`.
 
-        Returns:
-          [batch, m + n, d_model], the last layer's output, and the pooled vectors [batch, d_model] of
-          the texts' first tokens (None without a pooler).
+        Returns [batch, m + n, d_model], the last layer's output, and the pooled vectors [batch,
+        d_model] of the texts' first tokens (None without a pooler).
         """
         *_, x = self.layers(tokens, valid, types, train=train, before=before)
         first = 0 if before is None else before.shape[1]

@@ -71,7 +71,7 @@ class Kept(flax.struct.PyTreeNode):
     Attributes:
       windows: the rows from the next one to be written, and the first ones, where writing continues
         after the last row or a reset: two `Rows` of as many rows as there are tokens; or one `Rows`,
-        the whole ring, if that is no larger.
+        the whole ring if it is not larger.
       count: int32 [batch].
     """
 
@@ -279,7 +279,7 @@ def _choose(taken: jax.Array, new: Rows, old: Rows) -> Rows:
 
 
 def _write_all(ring: Rows, new: Rows, capacity: int, base: Any) -> Rows:
-    """`write` to fewer rows than there are entries: every row takes the last one meant for it."""
+    """`write` to fewer rows than there are entries: if several entries map to a row, the last wins."""
     row = base + jnp.arange(ring.rows_keys.shape[2], dtype=jnp.int32)[None]
     first = (row - ring.count[:, None]) % capacity
     last = new.count[:, None] - 1

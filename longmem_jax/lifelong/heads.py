@@ -79,9 +79,7 @@ class Choice(flax.struct.PyTreeNode):
 def choose_from(gold: np.ndarray, others: np.ndarray) -> Choice:
     """The candidates of rows, in the order of their numbers.
 
-    Args:
-      gold: int [rows].
-      others: int [rows, n], below 0 = none.
+    `gold` int [rows] and `others` int [rows, n], below 0 = none.
     """
     return Choice(
         candidates=np.sort(np.concatenate([gold[:, None], others], 1), axis=1).astype(np.int32),

@@ -17,7 +17,7 @@ class Rows(flax.struct.PyTreeNode):
     """Examples; every leaf has the rows as its first axis.
 
     Attributes:
-      tokens: int32 or uint16 [rows, length]; what is no token is `NOTHING` cast to the dtype.
+      tokens: int32 or uint16 [rows, length]; padding is `NOTHING` cast to the dtype.
       types: uint8 [rows, length], 1 for the tokens of a second text.
       answer: a pytree of arrays [rows, ...], which the head knows: a class, spans, candidates.
     """

@@ -132,12 +132,7 @@ def page_data(
 ) -> dict[str, Any]:
     """What the script shows, ready for JSON.
 
-    Args:
-      reading: of the text.
-      tokenizer: of the text.
-      config: `config.model`.
-      facts: of the heading.
-      notes: what the reader must know, such as limits.
+    `notes` are what the reader must know, such as limits.
     """
     segments = max(
         (len(rows) for one in reading.layers.values() for rows in one.held.values()), default=1
@@ -181,13 +176,7 @@ def _file(name: str) -> str:
 
 
 def page(title: str, total: str, data: dict[str, Any]) -> str:
-    """The page.
-
-    Args:
-      title: plain text.
-      total: plain text, what the memory gained in all.
-      data: from `page_data`.
-    """
+    """The page; `total` says what the memory gained in all, `data` is from `page_data`."""
     facts = ''.join(
         f'<dt>{html.escape(name)}</dt><dd>{html.escape(visible(fact))}</dd>'
         for name, fact in data['facts']

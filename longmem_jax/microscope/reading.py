@@ -103,7 +103,6 @@ def read_text(
     """Reads a text.
 
     Args:
-      model, params: a model that continues texts.
       state: memories at the last segment border, every leaf [1, ...].
       fresh: memories at the start of a document.
       before: int32 [m], tokens read since that border: the begin token at the start of a document.

@@ -134,10 +134,6 @@ class Block(nn.Module):
         """Reads a segment, as `MemoryLayer`.
 
         Args:
-          x: [batch, length, d_model], the residual stream.
-          state: memories before the segment.
-          segment: the packed segment.
-          train: dropout and LayerDrop on or off.
           source: what cross-attention reads, in a decoder; see `source`.
           between: `Around.between` of the memory around, as a function of x.
         """

@@ -103,7 +103,6 @@ def glimpses(
     """Reads a segment of one document and asks the views of its layers.
 
     Args:
-      model, params: a model that continues texts.
       segment: packed, without starts.
       targets: int32 [batch, length].
       state: memories before the segment.

@@ -174,7 +174,6 @@ class LanguageModel(nn.Module):
 
         Args:
           tokens: int32 [batch, n]; the segment has room for n.
-          cache: caches of the open segment.
           index: position of the first of these tokens in the segment, int32 [batch] or an int; see
             `MemoryLayer.extend`.
           count: int32 [batch], only the first `count` are tokens, the others padding; None = all are.

@@ -114,9 +114,7 @@ class Seq2Seq(nn.Module):
     def encode(self, source: jax.Array, *, train: bool) -> tuple[Any, ...]:
         """What every block's cross-attention reads, one entry per block.
 
-        Args:
-          source: int32 [batch, max_source], `NOTHING` where there is no token.
-          train: dropout on or off.
+        `source` is int32 [batch, max_source], `NOTHING` where there is no token.
         """
         x = self.stack.embed(jnp.maximum(source, 0), train=train)
         encoded, seen = self.encoder(x, source != NOTHING, train=train)
@@ -138,13 +136,7 @@ class Seq2Seq(nn.Module):
     def __call__(self, segment: Segment, state: Any, *, train: bool) -> tuple[jax.Array, Any, Aux]:
         """Logits of the next target token, [batch, length, vocab_size]; zeros in the source.
 
-        Args:
-          segment: pairs; tokens int32 [batch, length].
-          state: `()`, returned unchanged.
-          train: dropout on or off.
-
-        Returns:
-          logits, state, `Aux`.
+        `segment` has pairs, tokens int32 [batch, length]. Returns them, the state `()`, and `Aux`.
         """
         hidden, aux = self._decode(segment, train)
         logits = self.stack.embedding.logits(hidden)

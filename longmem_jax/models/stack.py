@@ -124,12 +124,8 @@ class Stack:
         return self.embedding.logits(hidden)
 
     def nll(self, hidden: jax.Array, targets: jax.Array, valid: jax.Array) -> Scores:
-        """Scores of the targets at valid positions, zeros elsewhere.
-
-        Args:
-          hidden: [batch, n, d_model], after the final norm.
-          targets: int32 [batch, n].
-          valid: bool [batch, n].
+        """Scores of the targets, int32 [batch, n], at valid positions, bool [batch, n], zeros
+        elsewhere. `hidden` is [batch, n, d_model], after the final norm.
         """
         return self.embedding.nll(hidden, targets).where(valid)
 
@@ -241,46 +237,23 @@ def context_of(config: Any) -> int:
 
 def make_settings(config: Any, segment_length: int) -> ModelSettings:
     """Model settings shared by all layers."""
-    return ModelSettings(
-        d_model=config.d_model,
-        num_heads=config.num_heads,
-        head_dim=config.head_dim,
-        d_feed_forward=config.d_feed_forward,
-        num_layers=config.num_layers,
+    own = {field.name for field in dataclasses.fields(ModelSettings)} & {*config}
+    found = dict(
         segment_length=segment_length,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
         init_std=init_std(config),
         dtype=jnp.dtype(config.dtype),
-        num_kv_heads=config.num_kv_heads,
-        attention_bias=config.attention_bias,
-        scale_scores=config.scale_scores,
-        norm_epsilon=config.norm_epsilon,
-        rotary_base=config.rotary_base,
-        rotary_share=config.rotary_share,
-        rotary_scaling=config.rotary_scaling,
-        rotary_factor=config.rotary_factor,
-        rotary_original=config.rotary_original,
         rotary_bands=tuple(config.rotary_bands),
-        rotary_gain=config.rotary_gain,
-        head_norm=config.head_norm,
-        init=config.init,
-        scale_residual_init=config.scale_residual_init,
-        kernels=config.kernels,
-        cache_tokens=config.cache_tokens,
         cache_dtype=jnp.dtype(config.cache_dtype) if config.cache_dtype else None,
-        norm=config.norm,
-        pre_norm=config.pre_norm,
         residual_dropout=rate(config, 'residual_dropout'),
         token_std=token_std(config),
     )
+    return ModelSettings(**{name: config[name] for name in own} | found)
 
 
 def make_stack(config: Any, num_tokens: int, *, cross: Any = None) -> Stack:
     """Makes the stack of a model, within its `setup`.
 
     Args:
-      config: `config.model`.
       num_tokens: most tokens of a segment; also the number of absolute positions, unless
         `config.num_positions` sets it.
       cross: class of cross-attention for a decoder's blocks, with its own fields filled in.

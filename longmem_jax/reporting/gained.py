@@ -60,16 +60,9 @@ def shown_text(tokenizer: Tokenizer, tokens: Iterable[int]) -> str:
 
 
 def write(tokens: Iterable[Gained], folder: Path, name: str, title: str) -> tuple[Path, Path]:
-    """Writes `NAME.txt` and `NAME.html`.
+    """Writes `NAME.txt` and `NAME.html` to a folder; `tokens` in the order of the report.
 
-    Args:
-      tokens: in the order of the report.
-      folder: that exists.
-      name: of the files.
-      title: of the page.
-
-    Returns:
-      The paths of the two files.
+    Returns both paths.
     """
     lines, sections = [], []
     for token in tokens:

@@ -94,7 +94,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
         return None
     row.pop(AFTER, None)
     texts = {name for name, value in row.items() if isinstance(value, str)}
-    # A text that is no number is what was a checksum.
+    # Non-numeric text was a checksum.
     plain = all(row[name] in ('nan', 'inf', '-inf') for name in texts - {'group'})
     return row if 'group' in texts and plain else None
 
@@ -128,12 +128,8 @@ def _some(numbers: list[int]) -> str:
 
 
 def _ends_early(steps: list[int], step: int, every: int) -> list[int]:
-    """The last of the steps that have lines, [step], if more are missing after it than between any two.
-
-    Args:
-      steps: of the lines, up to `step`.
-      step: where the run is.
-      every: steps from one line to the next in this run; 0 = not known.
+    """The last of the steps that have lines, [step], if more are missing after it than between any
+    two. `every`: steps from one line to the next in this run; 0 = not known.
     """
     known = sorted({0, *steps})
     gaps = [after - before for before, after in zip(known, known[1:], strict=False)]
@@ -296,14 +292,8 @@ class Writer:
 
 
 def learning_curve(metrics: Path, png: Path) -> 'Figure':
-    """Draws bits per byte, or the accuracy of a task, of training, validation and test.
-
-    Args:
-      metrics: a `metrics.jsonl`.
-      png: file to write.
-
-    Returns:
-      The figure.
+    """Draws bits per byte, or the accuracy of a task, of training, validation and test from a
+    `metrics.jsonl`. Returns the figure.
     """
     figure = figures.figure(7, 4.2)
     axes = figure.subplots()

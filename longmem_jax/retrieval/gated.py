@@ -60,7 +60,6 @@ def combine(
       embedded: [..., K, d_model], output vectors of the retrieved tokens; duplicates count
         separately.
       found: bool [..., K], which of them are real.
-      gate: the gate.
 
     Returns:
       `z`, like `hidden`; `g` [...]; and the weights of the neighbours [..., K]. Without any neighbour
@@ -92,15 +91,8 @@ def read(
 ) -> tuple[Any, tuple[Scores, Aux]]:
     """Reads one segment of every lane and scores its targets.
 
-    Args:
-      model, params: the language model.
-      gate: the gate.
-      memory: memories before the segment.
-      inputs: the segment.
-      key: for dropout and memories that sample, in training; None = evaluation.
-
-    Returns:
-      The memories after the segment; its scores; and the `Aux` of the model.
+    `key` is for dropout and memories that sample, in training; None = evaluation. Returns the
+    memories after the segment; its scores; and the `Aux` of the model.
     """
     rngs = {}
     if key is not None:

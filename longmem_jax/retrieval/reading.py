@@ -82,17 +82,10 @@ def in_text_order(part: Part) -> Part:
 def look(
     model: Any, params: Any, memory: Any, inputs: Batch, key: str = 'feed_forward'
 ) -> tuple[Any, tuple[jax.Array, jax.Array, jax.Array]]:
-    """Reads one segment of every lane.
+    """Reads one segment of every lane; `key` is one of `config.retrieval.KEYS`.
 
-    Args:
-      model, params: the language model.
-      memory: memories before the segment.
-      inputs: a batch without the axis of segments.
-      key: one of `config.retrieval.KEYS`.
-
-    Returns:
-      The memories after it; keys and hidden vectors [lanes, length, d_model] and nll [lanes, length],
-      float32.
+    Returns the memories after it; keys and hidden vectors [lanes, length, d_model] and nll [lanes,
+    length], float32.
     """
 
     def of_feed_forward(layer: Any, x: jax.Array, state: Any, segment: Segment) -> jax.Array:
@@ -124,21 +117,6 @@ def nll_of(model: Any, hidden: jax.Array, targets: jax.Array) -> jax.Array:
     return model.stack.embedding.nll(hidden, targets).nll
 
 
-class Position(flax.struct.PyTreeNode):
-    """The position of a pass over a corpus.
-
-    Attributes:
-      memory: memories of all lanes, every leaf [lanes, ...].
-      cursor: position of every lane in the data.
-      ordinals: int32 [lanes], place of the current document in the lane's own sequence of documents,
-        or of the current window; -1 before the first.
-    """
-
-    memory: Any
-    cursor: Cursor
-    ordinals: Any
-
-
 class Reader:
     """Reads a split from its beginning, or from where an earlier pass stopped.
 
@@ -149,7 +127,8 @@ class Reader:
     Attributes:
       memory: memories after the last part yielded.
       cursor: position after it.
-      ordinals: int32 [lanes], see `Position`.
+      ordinals: int32 [lanes], place of the current document in the lane's own sequence of documents,
+        or of the current window; -1 before the first.
       num_documents: of the split.
     """
 
@@ -166,9 +145,6 @@ class Reader:
         """Opens the corpus.
 
         Args:
-          experiment: a trained model.
-          params: its parameters.
-          split: what to read.
           context: tokens of a window that are read again; 0 = no windows; None =
             `config.evaluate.context`.
           wanted: what to compute and bring to the host, of 'keys', 'hidden' and 'nll'.
@@ -202,17 +178,6 @@ class Reader:
         self.ordinals = np.full((lanes,), -1, np.int32)
         self.cursor = Cursor(np.zeros((lanes,), np.int32), np.zeros((lanes,), np.int32))
 
-    def position(self) -> Position:
-        """A copy of the position after the last part yielded."""
-        memory = jax.tree.map(jnp.copy, self.memory)
-        return Position(memory, *jax.tree.map(jnp.asarray, (self.cursor, self.ordinals)))
-
-    def go_to(self, position: Position) -> None:
-        """Moves to a position of the same split and parameters; call it before `parts`."""
-        self.memory = jax.tree.map(jnp.copy, position.memory)
-        self.cursor = jax.tree.map(np.asarray, position.cursor)
-        self.ordinals = np.asarray(position.ordinals)
-
     def require_place(self, cursor: Cursor, ordinals: np.ndarray, where: str) -> None:
         """Raises `UsageError`, naming `where`, if the split has no such position."""
         count = len(self._corpus)
@@ -241,11 +206,8 @@ class Reader:
     def _documents(self, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Number of the document of every segment, and whether it begins there.
 
-        Args:
-          start: bool [segments, lanes], where the lanes' next documents (or windows) begin.
-
-        Returns:
-          int32 and bool, [segments, lanes].
+        Int32 and bool, [segments, lanes]. `start`, bool [segments, lanes]: where the lanes' next
+        documents (or windows) begin.
         """
         lanes = np.arange(start.shape[1])
         ordinals, numbers = self.ordinals.copy(), np.empty(start.shape, np.int32)

@@ -28,13 +28,9 @@ class Gains:
     ) -> None:
         """Adds the tokens of a part.
 
-        Args:
-          part: what was read.
-          looked_up: `evaluate.LookupResult` of its counted tokens.
-          numbers: int64 [tokens, k], numbers of the neighbours in the datastore; k may be larger
-            than the number of neighbours that was chosen.
-          mixed: [tokens], log-probabilities of the targets with retrieval.
-          choice: `evaluate.Choice`, the number of neighbours and the temperature.
+        `numbers`, int64 [tokens, k], are those of the neighbours in the datastore; k may be larger
+        than the number of neighbours that was chosen. `mixed`, [tokens], are log-probabilities of
+        the targets with retrieval.
         """
         gain, shown = mixed - looked_up.log_model, min(SHOWN, choice.k)
         positions = np.argwhere(part.counted)

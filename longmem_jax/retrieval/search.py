@@ -65,14 +65,9 @@ def distances(store: Datastore, queries: np.ndarray, numbers: np.ndarray) -> np.
 def nearest_of(
     store: Datastore, queries: np.ndarray, numbers: np.ndarray, found: np.ndarray, k: int
 ) -> Neighbours:
-    """The k nearest of some candidates, by distances to the stored keys; ties by number.
-
-    Args:
-      store: the keys.
-      queries: float32 [n, width].
-      numbers: of the candidates, int64 [n, m], m at least k.
-      found: bool [n, m]; False = not a candidate.
-      k: keys to keep.
+    """The k nearest of some candidates, int64 [n, m], m at least k, by distances to the stored
+    keys; ties by number. `found`, bool [n, m], False = not a candidate; `queries` are float32 [n,
+    width].
     """
     numbers = np.where(found, numbers, 0).astype(np.int64)
     squared = np.where(found, distances(store, queries, numbers), np.inf).astype(np.float32)
@@ -90,11 +85,8 @@ class Exact:
     def __init__(self, store: Datastore, block_size: int, mesh: Mesh, resident_gib: float):
         """Loads nothing yet.
 
-        Args:
-          store: the keys.
-          block_size: keys that are compared at a time; rounded up to a multiple of the devices.
-          mesh: devices.
-          resident_gib: keys stay on the devices if they take at most this number of GiB on each.
+        `block_size` keys are compared at a time, rounded up to a multiple of the devices; keys stay
+        on the devices if they take at most `resident_gib` GiB on each.
         """
         self._store, self._mesh = store, mesh
         devices = mesh.devices.size

@@ -25,10 +25,8 @@ BEFORE = 16  # context tokens shown
 
 
 class Report:
-    """Collects the gate's values, and the tokens that gained and lost most.
-
-    Attributes:
-      counts: int64 [BINS], tokens by the value of the gate.
+    """Collects the gate's values (`counts`, int64 [BINS] tokens), and the tokens that gained and
+    lost most.
     """
 
     def __init__(self, tokens: int):
@@ -40,11 +38,8 @@ class Report:
     def add(self, inputs: Inputs, neighbours: np.ndarray, rows: np.ndarray, scores: Scores) -> None:
         """Adds one segment of every lane.
 
-        Args:
-          inputs: what was read.
-          neighbours: int64 [tokens of the split, K], numbers of their neighbours.
-          rows: int64 [lanes, length], each token's row in `neighbours`.
-          scores: its scores.
+        `rows`, int64 [lanes, length], are each token's row in `neighbours`, int64 [tokens of the
+        split, K], the numbers of neighbours.
         """
         counted = inputs.counted > 0
         self.counts += np.histogram(scores.open[counted], BINS, (0.0, 1.0))[0]

@@ -30,12 +30,7 @@ from longmem_jax.untrusted import tensor_file
 
 
 class Trained(flax.struct.PyTreeNode):
-    """What training changes.
-
-    Attributes:
-      params: of the model; None where it is frozen.
-      spalm: the gate.
-    """
+    """What training changes: parameters of the model, None where it is frozen, and the gate."""
 
     params: Any
     spalm: Gate
@@ -114,13 +109,8 @@ class SpalmTask:
     ):
         """Compiles nothing yet.
 
-        Args:
-          experiment: what is trained.
-          params: its parameters at the first step.
-          keys: the model of the keys.
-          lists: the neighbours of the text.
-          split: the text to train on.
-          folder: for the result.
+        `keys` is the model of the keys, `lists` the neighbours of the text, `folder` for the
+        result.
         """
         config = experiment.config
         settings, train = config.retrieval.spalm, config.train
@@ -169,11 +159,7 @@ class SpalmTask:
         shardings = shardings.replace(
             memory=sharding.memory_shardings(self._experiment.mesh, abstract.memory)
         )
-        return jax.tree.map(
-            lambda leaf, placed: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=placed),
-            abstract,
-            shardings,
-        )
+        return sharding.abstract(abstract, shardings)
 
     def _first_trained(self, params: Any, scale: jax.Array) -> Trained:
         """The parameters at the first step, and a gate of one half for every token."""

@@ -39,8 +39,7 @@ class Inputs(flax.struct.PyTreeNode):
 class Text:
     """Reads a split once in its own order, or endlessly, in that of a seed.
 
-    Attributes:
-      documents: their number, or that of windows.
+    `documents` counts them, or windows.
     """
 
     def __init__(
@@ -56,10 +55,6 @@ class Text:
         """Reads nothing yet.
 
         Args:
-          corpus: the split.
-          lists: the neighbours of its tokens.
-          num_lanes: lanes.
-          length: tokens of a segment.
           context: tokens of a segment that are read again and not scored; 0 = no windows.
           seed: of the order of documents, read endlessly; None = read once, in order.
         """

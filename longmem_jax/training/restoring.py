@@ -56,11 +56,7 @@ def identity_of(manager: ocp.CheckpointManager, step: int) -> dict[str, Any]:
 def restore(manager: ocp.CheckpointManager, given: Given, step: int, abstract: Any) -> Found:
     """Restores a checkpoint if it is whole and belongs to the run.
 
-    Args:
-      manager: of the folder.
-      given: what it must match.
-      step: which one.
-      abstract: the state asked for; where checkpoints are only read, some of its fields are enough.
+    Where checkpoints are only read, some fields of the state are enough for `abstract`.
 
     Raises:
       UsageError: it is whole, but belongs to another model, other data or another run, or has another
@@ -128,7 +124,7 @@ def _compare(given: Given, saved: Any, step: int, where: str, sealed: bool) -> s
     run, ours = saved.get(identities.RUN), identities.run_of(given.directory)
     if run and ours and run != ours:
         raise UsageError(
-            f'{where} is of another run, {run}; this folder is of {ours}. Take {step} out of the '
+            f'{where} belongs to run {run}, this folder to {ours}. Take {step} out of the '
             'folder, or use another --workdir.'
         )
     if saved.get(identities.STEP, step) != step:

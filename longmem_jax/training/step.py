@@ -98,16 +98,8 @@ def score_segment(
 ) -> tuple[Any, tuple[dict[str, jax.Array], jax.Array, Aux]]:
     """Reads one segment of every lane and scores its targets.
 
-    Args:
-      model, params: the language model.
-      memory: memories before the segment.
-      inputs: a batch without the axis of segments.
-      key: random key for dropout and memories that sample.
-      train: training or evaluation.
-
-    Returns:
-      The memories after it, and a tuple of: `metrics.sums_of` the segment; bool [lanes, length],
-      scored tokens that were wrong; the `Aux`.
+    Returns the memories after it, and a tuple of: `metrics.sums_of` the segment; bool [lanes,
+    length], scored tokens that were wrong; the `Aux`.
     """
     segment = Segment(inputs.tokens, inputs.valid, inputs.start)
     dropout, sampling = jax.random.split(key)
@@ -133,11 +125,9 @@ def count(seen: jax.Array, more: jax.Array | float) -> jax.Array:
 
 
 def average_in(params: Any, statistics: dict[str, jax.Array]) -> Any:
-    """Moves parameters that are running averages toward the statistics of some segments.
+    """Updates parameters that are running averages.
 
-    Args:
-      params: parameters.
-      statistics: path to [segments, ...] values, in the order of the segments.
+    Path to [segments, ...] values in order.
     """
 
     def move(path: Any, leaf: jax.Array) -> jax.Array:
@@ -154,11 +144,10 @@ def average_in(params: Any, statistics: dict[str, jax.Array]) -> Any:
 def all_finite(params: Any, *others: Any) -> jax.Array:
     """Whether what a step is about to write is finite; bool scalar.
 
-    Args:
-      params: new parameters. Their norm must be finite: numbers near the largest ones are destroyed as
-        well, and the next step would show it too late.
-      others: new optimizer state, memories; any pytrees. Parts that are not copied (`in_place`) are left
-        out: reading them as a whole takes longer than the step, and they are written from what is here.
+    The norm of the parameters must be finite: numbers near the largest ones are destroyed as well,
+    and the next step would show it too late. Of the other pytrees, parts that are not copied
+    (`in_place`) are left out: reading them as a whole takes longer than the step, and they are
+    written from what is here.
     """
     leaves = [
         leaf
@@ -207,16 +196,8 @@ def read_batch(
 ) -> tuple[jax.Array, tuple[Any, dict[str, jax.Array], dict[str, jax.Array]]]:
     """Reads the segments of a batch one after another and computes the objective.
 
-    Args:
-      model, params: the language model.
-      memory: memories before the batch.
-      batch: segments of all lanes.
-      key: random key for dropout and memories that sample.
-      settings: `config.train`.
-
-    Returns:
-      The objective, nats per scored token plus `z_loss` and the weighted losses of the layers; and a
-      tuple of the memories after the batch, metrics, and statistics for `average_in`.
+    Nats per scored token plus `z_loss` and the weighted losses of the layers. Returns it, and a
+    tuple of the memories after the batch, metrics, and statistics for `average_in`.
     """
 
     memory, (sums, _, aux) = _read(model, params, memory, batch, key, settings)
@@ -236,7 +217,6 @@ def read_batch(
         'tokens': total['tokens'],
         **{f'loss/{name}': layer_loss for name, layer_loss in losses.items()},
         **{f'memory/{name}': value for name, value in (aux.metrics | aux.per_head).items()},
-        **aux.sizes,
     }
     return objective, (memory, numbers, aux.statistics)
 
@@ -246,14 +226,9 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch, Cursor], tuple[TrainState, dict[str, jax.Array]]]:
     """The step `(state, batch, cursor) -> (state, metrics)`.
 
-    Args:
-      model: language model for segments of `config.train.segment_length`.
-      optimizer: optax transformation.
-      schedule: learning rate by optimizer update, for the metrics: the optimizer has its own.
-      config: the whole configuration.
-
-    The cursor is the position after the batch. A step whose loss, gradient, new parameters, optimizer
-    state or memory is not finite changes none of the last three; it is counted in `skipped`.
+    `schedule` is for the metrics; the optimizer has its own. The cursor is the position after the
+    batch. A step whose loss, gradient, new parameters, optimizer state or memory is not finite
+    changes none of the last three; it is counted in `skipped`.
     """
 
     def step(

@@ -143,7 +143,7 @@ def test_a_memory_without_its_tensors_is_refused(tmp_path):
     save_file(tensors, path)
     found = hosts.find(out)
     assert found.segment_length == 8
-    with pytest.raises(UsageError, match='missing are those of block_1/attention/gate'):
+    with pytest.raises(UsageError, match='missing tensors: block_1/attention/gate'):
         hosts.load(found, hosts.make(found.model, 8))
     hosts.load(found, hosts.make(found.plain, 8))  # the host by itself is whole
 

@@ -46,8 +46,6 @@ def adapt(
 
     Args:
       suite: an object with `reset_env`, `step_env` and `action_space` as gymnax has them.
-      params: its parameters.
-      name: of the environment.
       longest: steps after which an episode is cut off.
       shortest: fewest steps of an episode, if more than one is known.
       see: (observation) to what is seen of it.

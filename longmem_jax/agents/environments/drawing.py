@@ -173,13 +173,9 @@ def chosen(episode: Episode, most: int) -> np.ndarray:
 
 
 def write_png(path: str | Path, environment: Environment, episode: Episode, most: int = 12) -> None:
-    """Writes some steps of an episode, one below the other.
+    """Writes some steps of an episode of at least one step, one below the other.
 
-    Args:
-      path: the file.
-      environment: that was played.
-      episode: of at least one step.
-      most: number of steps that are drawn; they are evenly spread.
+    At most `most`, evenly spread.
     """
     frames = _frames(environment, episode, most)
     page = Image.new(
@@ -200,11 +196,9 @@ def write_gif(
     most: int = 500,
     milliseconds: int = 120,
 ) -> None:
-    """Writes an episode as a film; for the arguments, see `write_png`.
+    """Writes an episode as a film, see `write_png`.
 
-    Args:
-      path, environment, episode, most: see `write_png`.
-      milliseconds: of every step; the last one stays for ten times as long.
+    Steps take `milliseconds`, the last one ten times as long.
     """
     frames = _frames(environment, episode, most)
     times = [milliseconds] * (len(frames) - 1) + [10 * milliseconds]

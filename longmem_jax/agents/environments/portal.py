@@ -99,15 +99,10 @@ def doors(cells: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
 
 
 def at(state: State, cells: jax.Array, rooms: int, size: int) -> jax.Array:
-    """The words that stand in some cells of the agent's room; outside of its walls there are none.
+    """The words that stand in some cells of the agent's room.
 
-    Args:
-      state: the episode.
-      cells: rows and columns, int32 [..., 2].
-      rooms, size: fields of the environment.
-
-    Returns:
-      bool [..., 5 + rooms], in the order of `words`.
+    Returns bool [..., 5 + rooms], in the order of `words`. `cells` are rows and columns, int32 [..., 2].
+    Outside of the room's walls there are none.
     """
     left, right = doors(cells, size)
     inside = jnp.all((cells >= 0) & (cells <= size + 1), -1)

@@ -104,9 +104,6 @@ class Mqar:
 
     Training draws a size uniformly from `sizes`; evaluation cycles through them. Every answer is one
     token, so accuracy and exact match are the same: the share of all questions answered.
-
-    Attributes:
-      tokenizer: the words.
     """
 
     def __init__(self, settings: Any, split: str, seed: int):

@@ -21,14 +21,7 @@ def answer_split(
 ) -> dict[str, Any]:
     """Answers the questions of a split with the words of the classes, and reports the metrics.
 
-    Args:
-      experiment: with `config.data.source = 'superglue'`.
-      params: parameters.
-      split: 'train', 'validation' or 'test'.
-      progress: where the results are printed.
-
-    Returns:
-      See `_report`.
+    See `_report`.
     """
     config = experiment.config
     name = config.data.task.name

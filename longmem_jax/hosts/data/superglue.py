@@ -180,8 +180,6 @@ def read(path: str, name: str, split: str) -> list[Example]:
 
     Args:
       path: folder with a folder for each task, as the benchmark is distributed.
-      name: one of `TASKS`.
-      split: 'train', 'validation' or 'test'.
 
     Raises:
       UsageError: no such file, or a line of another form; the message names the line and the field.

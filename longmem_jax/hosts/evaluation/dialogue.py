@@ -16,15 +16,7 @@ from longmem_jax.hosts.data.cmu_dog import Dialogue
 
 @dataclasses.dataclass(frozen=True)
 class Response:
-    """An utterance that was written.
-
-    Attributes:
-      dialogue: name of the conversation.
-      turn: how many utterances it has read.
-      speaker: who says it, 'A' or 'B'.
-      reference: what was said.
-      text: what was written.
-    """
+    """What was written as utterance number `turn` of a conversation, and what was said there."""
 
     dialogue: str
     turn: int
@@ -44,13 +36,7 @@ def respond(
 ) -> list[Response]:
     """Writes every utterance after the first `min_history`; each conversation is read once.
 
-    Args:
-      reader: of the model.
-      tokenizer: of the model.
-      conventions: of its texts.
-      dialogues: the conversations.
-      min_history: utterances that are only read.
-      settings: `config.generate`: most tokens of an utterance, temperature, top_k, top_p, seed.
+    `settings` is `config.generate`.
     """
     responses = []
     # Conversations of like length are read together.

@@ -53,10 +53,7 @@ GENERATION: dict[str, Any] = {
 class LongMemLM(LM):
     """The three methods that all tasks of lm-eval are made of.
 
-    Attributes:
-      likelihood: scores; `likelihood.reader.tokens_read` counts the tokens of contexts.
-      tokenizer: of the model.
-      conventions: of its texts.
+    `likelihood.reader.tokens_read` counts the tokens of contexts.
     """
 
     def __init__(self, likelihood: Likelihood, tokenizer: Tokenizer, conventions: Conventions):
@@ -95,7 +92,7 @@ class LongMemLM(LM):
         if unknown or 'workdir' not in given:
             raise UsageError(
                 f'model_args has {", ".join(map(str, given)) or "nothing"}: workdir=DIR is needed, '
-                'batch_size=N (texts at a time) is allowed; devices are those of JAX.'
+                'batch_size=N (texts at a time) is allowed; the device is chosen by JAX.'
             )
         workdir, size = Path(str(given['workdir'])).expanduser(), given.get('batch_size', 0)
         if not str(size).isdigit():

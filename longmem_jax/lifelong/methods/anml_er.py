@@ -12,7 +12,7 @@ import optax
 
 from longmem_jax.lifelong import episodes
 from longmem_jax.lifelong.heads import dense, linear
-from longmem_jax.lifelong.learner import Learner, Method
+from longmem_jax.lifelong.learner import Method
 from longmem_jax.lifelong.network import Encoded, Encoder, Head, Network
 from longmem_jax.lifelong.rows import Rows
 
@@ -67,13 +67,6 @@ def gate(params: Any, pooled: jax.Array) -> jax.Array:
     return jax.nn.sigmoid(linear(params['second'], hidden))
 
 
-def make(
-    network: Network, settings: Any, optimizer: optax.GradientTransformation, batch: int
-) -> Learner:
-    """The learner; see `learner.Method`."""
-    return episodes.make(plan(network, settings, optimizer, batch))
-
-
 def plan(
     network: Network, settings: Any, optimizer: optax.GradientTransformation, batch: int
 ) -> episodes.Plan:
@@ -92,4 +85,4 @@ def initial(network: Network, settings: Any, key: jax.Array) -> Any:
     return episodes.init(found, key).params
 
 
-METHOD = Method(settings=SETTINGS, faults=episodes.faults, make=make, parameters=initial)
+METHOD = Method(SETTINGS, episodes.faults, episodes.made_by(plan), initial)

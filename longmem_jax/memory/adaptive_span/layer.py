@@ -25,7 +25,6 @@ from longmem_jax.layers.switching import (
     read_memory,
     sizes_below,
     switch,
-    taken,
 )
 from longmem_jax.memory.adaptive_span.maths import AdaptiveSpanState, reach, remember, span_mask
 from longmem_jax.memory.adaptive_span.reading import (
@@ -160,7 +159,7 @@ class AdaptiveSpan(nn.Module):
             metrics['span_max'] = jax.lax.stop_gradient(self.max_span * self.span_share.max())
         if self.per == 'head':
             per_head['span'] = jax.lax.stop_gradient(self.max_span * self.span_share)
-        aux = Aux(losses, metrics, per_head, sizes=taken(self.sizes, needed))
+        aux = Aux(losses, metrics, per_head)
         return self.projections.out(out), new, aux
 
     def open_segment(self, state: AdaptiveSpanState, batch_size: int) -> AdaptiveSpanCache:

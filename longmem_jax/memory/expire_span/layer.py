@@ -29,7 +29,6 @@ from longmem_jax.layers.switching import (
     read_memory,
     sizes_below,
     switch,
-    taken,
 )
 from longmem_jax.memory.expire_span.maths import (
     ExpireSpanState,
@@ -195,11 +194,10 @@ class ExpireSpan(nn.Module):
             'span_max': own.max(),
             'dropped': mean_count(count_round(new.dropped, -state.dropped)),
         }
-        sizes = taken(self.sizes, state.count)
         return (
             self.projections.out(out),
             new,
-            Aux({'expire_span': loss.mean()}, metrics, sizes=sizes),
+            Aux({'expire_span': loss.mean()}, metrics),
         )
 
     def _write(

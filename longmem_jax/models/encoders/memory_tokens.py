@@ -105,9 +105,8 @@ class MemoryEncoder(nn.Module):
     ) -> tuple[jax.Array, jax.Array]:
         """Reads a sequence; arguments as in `layers`.
 
-        Returns:
-          [memory; sequence] of the last layer, [batch, num_tokens + n, d_model], and which of its
-          positions are valid, bool [batch, num_tokens + n].
+        Returns [memory; sequence] of the last layer, [batch, num_tokens + n, d_model], and which of
+        its positions are valid, bool [batch, num_tokens + n].
         """
         *_, (memory, x) = self.layers(x, valid, train=train)
         joined = jnp.concatenate([memory, x], axis=1)
