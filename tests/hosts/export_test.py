@@ -203,7 +203,7 @@ def test_a_name_that_was_given_in_spite_of_an_error_is_taken_back(tmp_path, monk
 
 
 def test_a_folder_that_cannot_be_deleted_hides_no_error(tmp_path, monkeypatch):
-    """Closing a folder while it is deleted may fail, too: the disk's first error is the one to report."""
+    """Closing a folder while it is deleted may fail, too: the first error is reported."""
     host, params, _ = load(copied('gpt2', tmp_path / 'a'))
 
     def fail(*_, **__):
