@@ -12,11 +12,14 @@ from typing import Any, Protocol
 
 import flax.struct
 import jax
+from jax.typing import DTypeLike
 
 from longmem_jax.segment import Aux, Segment, State
 from longmem_jax.views import View
 
 Cache = Any
+# In `config.optimizer.groups`: pattern of paths, factor of the rate, weight decay[, another optimizer].
+Group = tuple[str, float, bool] | tuple[str, float, bool, str]
 # Which attention projections have biases: none; queries, keys and values; output; all.
 BIASES = ('none', 'qkv', 'out', 'all')
 # Initial values of kernels, see `layers.initializers`.
@@ -39,23 +42,30 @@ class ModelSettings:
       init_std: standard deviation of kernels at the start, if `init` is 'normal', and of tables.
       dtype: dtype of activations ('float32', 'bfloat16', 'float64'); parameters stay float32.
       num_kv_heads: heads of keys and values, each shared by a group of query heads; 0 = num_heads.
-      attention_bias: one of `BIASES`; layers whose papers have biases add their own.
+      attention_bias: which projections have biases: 'none', 'qkv', 'out', 'all'; layers whose papers
+        have biases add their own.
       scale_scores: attention scores are multiplied by 1 / sqrt(head_dim).
       norm_epsilon: added to the variance in the norms of the stack.
       rotary_base: base of the wavelengths of rotary positions.
       rotary_share: share of head_dim that is rotated, its first dimensions.
-      rotary_scaling, rotary_factor, rotary_original, rotary_bands: slower rotations for texts longer
-        than in pretraining; see `layers.positions.scaled_frequencies`.
+      rotary_scaling: rotary positions beyond the length of pretraining: 'none', 'linear', 'llama3',
+        'yarn'; see `layers.positions.scaled_frequencies`.
+      rotary_factor: with rotary_scaling: frequencies are divided by this.
+      rotary_original: 'llama3', 'yarn': length of texts in pretraining, in tokens.
+      rotary_bands: 'llama3', 'yarn': turns in rotary_original tokens. Frequencies with fewer turns than
+        the first number are divided, those with more than the second are not.
       rotary_gain: factor of rotated queries, and of rotated keys.
-      head_norm: norm of the queries and the keys of every head; 'none' or one of `layers.norms.KINDS`.
-      init: one of `INITS`, the scheme of kernels at the start.
+      head_norm: norm of the queries and the keys of every head: 'none', 'rmsnorm', 'layernorm'.
+      init: kernels at the start: 'normal', 'glorot_uniform', 'torch' (PyTorch's uniform).
       scale_residual_init: kernels whose results are added to the residual stream, `out` of attention
         and `down` of the feed-forward layer, are divided by sqrt(2 num_layers) at the start.
-      kernels: one of `KERNELS`, how whole segments, and the first tokens of an open one, are attended
-        to; tokens one by one are always 'plain'.
-      cache_tokens: most tokens that layers with a decoder's key-value cache keep; 0 = all that they see.
+      kernels: how whole segments, and the first tokens of an open one, are attended to: 'plain', or
+        'fused' in one kernel for TPUs; tokens one by one are always 'plain'.
+      cache_tokens: of layers with a decoder's key-value cache ('full', 'sliding'): tokens that are kept,
+        0 = all that they see; in training and --mode=evaluate. Other modes keep what their texts need.
       cache_dtype: dtype of that cache; None = `dtype`.
-      norm, pre_norm: kind of norm of the stack; before the layers or after the sums.
+      norm: kind of norm of the stack: 'layernorm' or 'rmsnorm'.
+      pre_norm: norms before the layers; False: after the residual additions.
       residual_dropout: rate on what is added to the residual stream; -1 = `dropout`.
       token_std: root mean square of the vectors of tokens at the start; 0 = `init_std`.
       leading, trailing: extra tokens before and after the tokens of every segment, see `around`;
@@ -71,7 +81,7 @@ class ModelSettings:
     dropout: float
     attention_dropout: float
     init_std: float
-    dtype: Any
+    dtype: DTypeLike
     num_kv_heads: int = 0
     attention_bias: str = 'none'
     scale_scores: bool = True
@@ -88,7 +98,7 @@ class ModelSettings:
     scale_residual_init: bool = False
     kernels: str = 'plain'
     cache_tokens: int = 0
-    cache_dtype: Any = None
+    cache_dtype: DTypeLike | None = None
     norm: str = 'layernorm'
     pre_norm: bool = True
     residual_dropout: float = -1.0
@@ -164,8 +174,7 @@ class MemoryLayer(Protocol):
         """Writes the first `count` (int32 [batch]) tokens of the open segment to the memory."""
 
 
-@flax.struct.dataclass
-class NoState:
+class NoState(flax.struct.PyTreeNode):
     """The state or cache of a stateless layer: a pytree without leaves."""
 
 
@@ -240,7 +249,7 @@ class Recipe:
     around: tuple[str, ...] = ()
     model: dict[str, Any] = dataclasses.field(default_factory=dict)
     loss_weights: dict[str, float] = dataclasses.field(default_factory=dict)
-    groups: tuple[tuple, ...] = ()
+    groups: tuple[Group, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -265,7 +274,7 @@ class Graft:
     how: str
     positions: str
     recipes: tuple[str, ...] = ()
-    groups: Callable[[str], tuple[tuple, ...]] = lambda position: ()
+    groups: Callable[[str], tuple[Group, ...]] = lambda position: ()
 
 
 # Gates of a memory in a pretrained decoder begin almost closed, at .05. The decoder was never trained
@@ -284,12 +293,12 @@ def position_of_window(position: str) -> str:
     return 'alibi_beyond' if position == 'none' else position
 
 
-def rates_of_window(position: str) -> tuple[tuple, ...]:
+def rates_of_window(position: str) -> tuple[Group, ...]:
     """Groups for the biases of `position_of_window`: at the rate of the rest they would hardly move."""
     return (('/memory_bias$', 10.0, False),) if position == 'none' else ()
 
 
-def fields_of(layer: type) -> list[dataclasses.Field]:
+def fields_of(layer: type) -> list[dataclasses.Field[Any]]:
     """The attributes of a layer's module that are fields of its sub-config."""
     return [field for field in dataclasses.fields(layer) if field.name not in GIVEN]
 
@@ -306,7 +315,7 @@ class LayerType:
       losses: `fields -> names` of its `Aux.losses`, each with a weight in
         `config.train.loss_weights`.
       reach: `(fields, segment_length) -> tokens` before a segment that a layer can read in it, at
-        most; None, or of these fields None = there is no such limit, or it is no attention.
+        most; None, or of these fields None = unlimited, or not an attention layer.
       bounded: names of parameters that the optimizer keeps in [0, 1].
       nearest: field with the number of entries from which the `top_k` nearest are chosen; ties in
         bfloat16 may change the choice. '' = there is no such choice.

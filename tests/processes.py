@@ -25,6 +25,9 @@ def environment(devices: int = 1, cache: Any = None) -> dict[str, str]:
         'XLA_FLAGS': flags,
         'JAX_PLATFORMS': 'cpu',
         'LONGMEM_JAX_CACHE': 'off',
+        # Further threads of small products wait in loops that take the time of other workers.
+        'OMP_NUM_THREADS': '1',
+        'OPENBLAS_NUM_THREADS': '1',
     }
     if cache is not None:
         variables |= {

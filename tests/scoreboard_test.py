@@ -129,6 +129,7 @@ SMALL = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_row_is_trained_and_scored(tmp_path, monkeypatch, capsys):
     """Every kind of recall by distance, far away too if nothing ends, with rules beside it."""
     monkeypatch.setattr(measure, 'NEAR', {'tiny': (16, 48)})

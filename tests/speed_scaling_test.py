@@ -27,13 +27,14 @@ def test_times_are_per_token():
     assert scaling.shown(times, 60, 0, unit=1e3) == '500 (1000)'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('part', 'lines'),
     [
         ('contexts', ['transformer_xl']),
-        pytest.param('lanes', ['transformer_xl'], marks=pytest.mark.slow),
-        pytest.param('compiling', ['transformer_xl 1024'], marks=pytest.mark.slow),
-        pytest.param('devices', ['`:memory=infini`'], marks=pytest.mark.slow),
+        ('lanes', ['transformer_xl']),
+        ('compiling', ['transformer_xl 1024']),
+        ('devices', ['`:memory=infini`']),
     ],
 )
 def test_a_toy(part, lines):

@@ -183,7 +183,7 @@ def test_a_layer_stands_in_a_linen_model():
 
     x = inputs()[0]
     state = small('infini').start(BATCH)
-    y, variables = Model().init_with_output(jax.random.key(0), x, state)
+    y, variables = jax.jit(Model().init_with_output)(jax.random.key(0), x, state)
     assert y[0].shape == x.shape and jax.tree.leaves(variables)
 
 

@@ -66,7 +66,7 @@ def memory_fields(config: Any) -> dict[str, str]:
         name: LAYERS[name].layer.nearest for name in config.attention if LAYERS[name].layer.nearest
     }
     if not found:
-        names = sorted(name for name, layer in LAYERS.items() if layer.nearest)
+        names = sorted(name for name, entry in LAYERS.items() if entry.layer.nearest)
         raise UsageError(
             f'config.model.attention = {tuple(config.attention)}: no layer has a memory of entries; '
             f'allowed are {", ".join(names)}.'

@@ -48,12 +48,6 @@ def play(
 ) -> tuple[Episode, Rollout]:
     """Acts until an episode ends.
 
-    Args:
-      model, params: the agent.
-      environment: where it acts.
-      key: random key.
-      greedy: always the most likely action, not one that is drawn.
-
     Returns:
       The episode without what was held, and all that was seen in its segments, whose last one may hold
       steps of the next episode; leaves [segments, 1, length, ...].
@@ -65,7 +59,7 @@ def play(
     def further(lanes: Any, key: jax.Array) -> Any:
         return act(model, params, environment, lanes, key, segments=1, greedy=greedy)
 
-    parts, steps = [], 0
+    parts: list[Any] = []
     while not parts or not parts[-1].ended.any():
         lanes, rollout = further(lanes, jax.random.fold_in(key, len(parts) + 1))
         parts.append(jax.device_get(rollout))
@@ -108,13 +102,7 @@ def _called(model: Agent) -> list[str]:
 
 
 def held(model: Agent, params: Any, rollout: Rollout, steps: int) -> Held:
-    """What the memory held in the first episode of a rollout.
-
-    Args:
-      model, params: the agent.
-      rollout: of one lane, from `play`.
-      steps: of the episode.
-    """
+    """What the memory held in the first episode, of `steps`, of a rollout of one lane from `play`."""
     length, keeps = model.segment_length, keepers(model)
 
     @functools.partial(jax.jit, static_argnums=2)

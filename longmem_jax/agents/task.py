@@ -120,8 +120,7 @@ def finish(
 ) -> dict[str, Any]:
     """Tests an agent in new episodes, with actions that are drawn and with the most likely ones.
 
-    Returns:
-      What is written to results.json.
+    Returns what is written to results.json.
     """
     given, seed = built.config.reinforcement, built.config.train.seed
     result: dict[str, Any] = {

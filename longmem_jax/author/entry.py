@@ -48,7 +48,7 @@ def memory(
 
     def made(scale: Scale) -> Recipe:
         return Recipe(
-            {name: dict(chunk=min(scale.segment, 64)) | (recipe(scale) if recipe else {})}
+            {name: dict(chunk=min(scale.segment, 64)) | (recipe(scale) if callable(recipe) else {})}
         )
 
     return Entry(
@@ -72,7 +72,7 @@ REPLACED = Graft(
 
 def series(seen: Seen) -> Series:
     """Sizes of the memory's arrays and what the segment changed; by token what `inputs` logs."""
-    by_segment = {}
+    by_segment: dict[str, jax.Array] = {}
     paths = jax.tree_util.tree_leaves_with_path(seen.state.memory)
     for (path, old), new in zip(paths, jax.tree.leaves(seen.new.memory), strict=True):
         name = str(getattr(path[-1], 'name', getattr(path[-1], 'key', 'S'))) if path else 'S'

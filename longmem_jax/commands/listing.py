@@ -21,11 +21,7 @@ WIDTH = 100
 
 
 def overview(folder: Path) -> Iterator[str]:
-    """Lines about everything that a command line can name.
-
-    Args:
-      folder: of the config files.
-    """
+    """Lines about everything that a command line can name; `folder` has the config files."""
     yield 'Configs, --config=NAME or --config=NAME:VARIANT,VARIANT:'
     for name, about, names in configs(folder):
         yield f'  {name}: {about}'
@@ -59,7 +55,7 @@ def configs(folder: Path) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     if not files:
         raise UsageError(f'{folder.absolute()}: has no configs.')
     for file in files:
-        spec = importlib.util.spec_from_file_location(f'configs.{file.stem}', file)
+        spec: Any = importlib.util.spec_from_file_location(f'configs.{file.stem}', file)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         yield file.stem, first_line(module.__doc__), variants.accepted(module.get_config)

@@ -14,7 +14,7 @@ from longmem_jax.data.tasks.registry import TASKS
 from longmem_jax.devices.generators import PRNGS
 from longmem_jax.devices.sharding import mesh_sizes
 from longmem_jax.errors import UsageError, nearest, unknown
-from longmem_jax.faults import above, at_least, at_most, between, under
+from longmem_jax.faults import above, at_least, at_most, between, require_none, under
 from longmem_jax.memory.registry import LAYERS, used
 from longmem_jax.models.kinds import KINDS
 from longmem_jax.registry import brought
@@ -80,10 +80,7 @@ def find_faults(config: Any, num_devices: int) -> list[str]:
 
 def require_runnable(config: Any, num_devices: int) -> None:
     """Raises one `UsageError` with all faults, before anything is compiled."""
-    faults = find_faults(config, num_devices)
-    if faults:
-        count = '1 problem' if len(faults) == 1 else f'{len(faults)} problems'
-        raise UsageError(f'{count} in the configuration:\n  ' + '\n  '.join(faults))
+    require_none(find_faults(config, num_devices))
 
 
 def evaluation_model(config: Any) -> Any:
@@ -177,7 +174,8 @@ def _loss_weights(config: Any) -> list[str]:
     """Faults of auxiliary losses without a weight, and of weights without a loss."""
     model, faults = config.model, []
     layers = set(used(model)) & set(LAYERS) & set(model)
-    names, switched_off = set(), set()
+    names: set[str] = set()
+    switched_off: set[str] = set()
     for layer in layers:
         entry = LAYERS[layer]
         if set(entry.fields()) <= set(model[layer]):

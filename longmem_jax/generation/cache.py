@@ -11,6 +11,7 @@ import jax
 import ml_collections
 
 from longmem_jax.memory.registry import LAYERS
+from longmem_jax.models.language_model import LanguageModel
 from longmem_jax.models.parameters import abstract_parameters, unbox
 from longmem_jax.models.stack import longest_of
 
@@ -21,7 +22,7 @@ def has_cache(config: Any) -> bool:
     return any(entry is not None and entry.layer.context is not None for entry in entries)
 
 
-def for_texts(model: nn.Module, longest: int) -> nn.Module:
+def for_texts(model: LanguageModel, longest: int) -> LanguageModel:
     """The same model with a cache for texts of `longest` tokens: all numbers are the same for these."""
     if not has_cache(model.config):
         return model

@@ -1,6 +1,7 @@
 """Layers of the registry as they are used outside of this library's models."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -13,7 +14,7 @@ from longmem_jax.memory.registry import LAYERS
 from longmem_jax.segment import Aux, Segment, State, merge_aux
 
 
-def module(name: str, settings: ModelSettings, fields: dict[str, Any], **given: Any) -> nn.Module:
+def module(name: str, settings: ModelSettings, fields: dict[str, Any], **given: Any) -> Any:
     """The module of the registry's `name`, for use outside of this library's models."""
     entry = LAYERS[name]
     shared = entry.layer.shared(fields) if entry.layer.shared else None
@@ -26,8 +27,7 @@ def module(name: str, settings: ModelSettings, fields: dict[str, Any], **given: 
     )
 
 
-@flax.struct.dataclass
-class SurroundedState:
+class SurroundedState(flax.struct.PyTreeNode):
     """States of an attention layer and of the memory around it."""
 
     attention: State
@@ -42,14 +42,21 @@ class _Attention(nn.Module):
     fields: tuple[tuple[str, Any], ...]
     reads: bool
 
-    def setup(self):
+    def setup(self) -> None:
         self.attention = module(self.layer, self.settings, dict(self.fields))
 
     def initial_state(self, batch_size: int) -> SurroundedState:
         return SurroundedState(self.attention.initial_state(batch_size))
 
     def __call__(
-        self, x: jax.Array, state: SurroundedState, segment: Segment, *, train, source, between
+        self,
+        x: jax.Array,
+        state: SurroundedState,
+        segment: Segment,
+        *,
+        train: bool,
+        source: None,
+        between: Callable[[jax.Array], jax.Array],
     ) -> tuple[jax.Array, SurroundedState, Aux]:
         del source
         y, attention, aux = self.attention(x, state.attention, segment, train=train)
@@ -70,7 +77,7 @@ class Surrounded(nn.Module):
     memory: str
     fields: tuple[tuple[str, Any], ...]
 
-    def setup(self):
+    def setup(self) -> None:
         entry, settings = LAYERS[self.memory], self.settings
         own, inside = apart(entry, dict(self.fields))
         leading, trailing = entry.layer.extra(own)

@@ -96,7 +96,7 @@ def kernel_faults(attention: Mapping[str, Entry], used: Mapping[str, Any], model
     return faults
 
 
-def _rotary(model):
+def _rotary(model: Any) -> list[str]:
     """Faults of rotary positions."""
     faults = above(model, 1, 'rotary_base') + _rotary_scaling(model)
     share, head_dim = model['rotary_share'], model['head_dim']
@@ -113,7 +113,7 @@ def _rotary(model):
     return faults
 
 
-def _rotary_scaling(model):
+def _rotary_scaling(model: Any) -> list[str]:
     """Faults of the scaling of rotary positions."""
     faults = one_of(model, rotary_scaling=SCALINGS) + at_least(model, 1, 'rotary_factor')
     faults += above(model, 0, 'rotary_gain')
@@ -125,7 +125,7 @@ def _rotary_scaling(model):
     return faults
 
 
-def _key_heads(model):
+def _key_heads(model: Any) -> list[str]:
     """Faults of the heads of keys and values."""
     heads = model['num_kv_heads']
     if heads < 0 or (heads and model['num_heads'] % heads):

@@ -12,6 +12,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from longmem_jax.attention import fused_rules
 from longmem_jax.attention.attend import attend_in
@@ -29,14 +30,13 @@ from longmem_jax.contract import (
     Scale,
 )
 from longmem_jax.faults import above, at_least, one_of
-from longmem_jax.layers import associative
+from longmem_jax.layers import associative, initializers
 from longmem_jax.layers.projections import Projections
 from longmem_jax.segment import Aux, Segment, count_on, mean_count
 from longmem_jax.views import NOWHERE, Read, Seen, Series, View, changes_of_sums, read_window
 
 
-@flax.struct.dataclass
-class InfiniState:
+class InfiniState(flax.struct.PyTreeNode):
     """The memory of one layer.
 
     Attributes:
@@ -48,8 +48,7 @@ class InfiniState:
     count: jax.Array
 
 
-@flax.struct.dataclass
-class InfiniCache:
+class InfiniCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:
@@ -121,7 +120,7 @@ class InfiniAttention(nn.Module):
     rotate_memory: bool = False
     gradients: bool = True
 
-    def setup(self):
+    def setup(self) -> None:
         settings = self.settings
         self.projections = Projections(settings)
         self.relation = RelativePosition(
@@ -132,10 +131,12 @@ class InfiniAttention(nn.Module):
             clamp_length=0,
         )
 
-        def betas(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        def betas(
+            key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike = jnp.float32
+        ) -> jax.Array:
             return self.gate_init + self.gate_std * jax.random.normal(key, shape, dtype)
 
-        init = nn.with_logical_partitioning(betas, ('heads',))
+        init = initializers.with_axes(betas, ('heads',))
         self.gate = self.param('gate', init, (settings.num_heads,))
         self.float32 = jnp.promote_types(settings.dtype, jnp.float32)
         self.reading = (self.normalizer, self.guard, self.epsilon)

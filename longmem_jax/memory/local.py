@@ -35,7 +35,7 @@ class Local(nn.Module):
     shared: Any
     position: str = 'rotary'
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.attention = SelfAttention(
             settings=self.settings,

@@ -32,8 +32,7 @@ from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View, held_window, read_window
 
 
-@flax.struct.dataclass
-class TransformerXLState:
+class TransformerXLState(flax.struct.PyTreeNode):
     """The window of hidden vectors of one layer.
 
     Attributes:
@@ -45,8 +44,7 @@ class TransformerXLState:
     count: jax.Array
 
 
-@flax.struct.dataclass
-class TransformerXLCache:
+class TransformerXLCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:
@@ -103,7 +101,7 @@ class TransformerXL(nn.Module):
     share_biases: bool = True
     block_size: int = 0
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.attention = SelfAttention(
             settings=self.settings,

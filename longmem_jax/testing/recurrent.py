@@ -11,11 +11,10 @@ from longmem_jax.author import RecurrentMemory
 from longmem_jax.author.chunks import read_tokens
 from longmem_jax.generation.reader import fresh_state
 from longmem_jax.memory.registry import LAYERS
-from longmem_jax.segment import join_pieces, split_at_starts
 from longmem_jax.testing import toys
 from longmem_jax.testing.assertions import assert_close
 from longmem_jax.testing.programs import ROWS, Entry, at, forward, segments_of
-from longmem_jax.testing.segments import LOGITS, started
+from longmem_jax.testing.segments import LOGITS, join, split, started
 from longmem_jax.testing.toys import BATCH, SEGMENTS, every_layer, model_config
 
 
@@ -80,7 +79,7 @@ def starts_inside(entry: Entry) -> None:
     start[1:, 0] |= random.random(start[1:, 0].shape) < 0.4
     valid[1, 1], start[1, 1, 2], valid[2, 2, 3:], start[2, 2, 4] = False, True, False, True
     segments = segments.replace(valid=valid, start=start)
-    pieces = split_at_starts(segments, start.size)
+    pieces = jax.device_get(split(segments, start.size))
 
     @jax.jit
     def read(params: Any, segments: Any, used: Any) -> Any:
@@ -91,7 +90,7 @@ def starts_inside(entry: Entry) -> None:
     in_pieces, piece_states, _ = read(entry.params, pieces.segments, pieces.used)
     broken = 'starts inside a segment give other {} than pieces'
     fix = '`segment.start` is bool [batch, length]: the state is reset before these tokens.'
-    wanted = np.where(valid[..., None], join_pieces(pieces, in_pieces), 0)
+    wanted = np.where(valid[..., None], join(pieces, in_pieces), 0)
     found = np.where(valid[..., None], logits, 0)
     assert_close(found, wanted, broken.format('logits'), fix, axes=LOGITS, atol=2e-5)
     number = int(np.flatnonzero(pieces.used)[-1])  # pieces after it are not read

@@ -1,12 +1,15 @@
 """Small models and segments of equal shapes, so that tests share compiled programs."""
 
 import functools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from longmem_jax.config.base import base, stack
+from longmem_jax.contract import Entry
 from longmem_jax.memory.registry import AROUND, ATTENTION, LAYERS, used
 from longmem_jax.models.kinds import make_model
 from longmem_jax.models.parameters import initial_parameters, unbox
@@ -15,12 +18,12 @@ from longmem_jax.segment import Segment
 BATCH, LENGTH, SEGMENTS, VOCAB = 2, 5, 4, 24
 
 
-def own_code():
+def own_code() -> dict[str, Entry]:
     """The entries with code of their own: one of a pair that differs in defaults is enough."""
     return {name: entry for name, entry in LAYERS.items() if not entry.same_as}
 
 
-def every_layer():
+def every_layer() -> Iterator[str]:
     """Names for `toy`: layers, and 'NAME:VARIANT' for their further settings.
 
     Attention that is made for what stands around the blocks is tested with it.
@@ -32,7 +35,7 @@ def every_layer():
             yield from (f'{name}:{variant}' for variant in entry.variants)
 
 
-def model_config(name, layers=2, **changes):
+def model_config(name: str, layers: int = 2, **changes: Any) -> Any:
     """`config.model` of a toy with layers of type `name`, where they stand in a block."""
     name, _, variant = name.partition(':')
     model = base().model
@@ -56,18 +59,18 @@ def model_config(name, layers=2, **changes):
     return model
 
 
-def names_of_losses(config):
+def names_of_losses(config: Any) -> list[str]:
     """Names of all auxiliary losses that a model of `config.model` declares."""
     declared = [LAYERS[layer].layer.losses(config[layer]) for layer in sorted(used(config))]
     return sorted({*sum(declared, ())})
 
 
-def with_config(name, layers=2, **changes):
+def with_config(name: str, layers: int = 2, **changes: Any) -> Any:
     """The toy's model with other fields of `config.model`, for the same parameters."""
     return make_model(model_config(name, layers, **changes), LENGTH)
 
 
-def drawn(make):
+def drawn(make: Callable[[], Any]) -> Any:
     """What `make()` returns, array by array, so that models share programs for equal shapes.
 
     One program that draws all takes thrice as long to compile. Operations whose results `make` does
@@ -83,20 +86,20 @@ def drawn(make):
     return jax.tree.unflatten(jax.tree.structure(shapes), arrays)
 
 
-def parameters(model, seed=0):
+def parameters(model: Any, seed: int = 0) -> Any:
     """Initial parameters."""
     return unbox(drawn(lambda: initial_parameters(model, jax.random.key(seed))))
 
 
 @functools.cache
-def toy(name, layers=2):
+def toy(name: str, layers: int = 2) -> tuple[Any, Any]:
     """(model, parameters) of the toy; cached."""
     model = with_config(name, layers)
     return model, parameters(model, 1)
 
 
 @functools.cache
-def moved(name, layers=1):
+def moved(name: str, layers: int = 1) -> tuple[Any, Any]:
     """`toy` with every parameter moved from its initial value, as training does.
 
     Many papers begin with zeros: such a map leaves a memory unwritten or unread.
@@ -105,7 +108,7 @@ def moved(name, layers=1):
     bounded = {each for entry in LAYERS.values() for each in entry.layer.bounded}
     random = np.random.default_rng(layers)
 
-    def move(path, leaf):
+    def move(path: Any, leaf: jax.Array) -> jax.Array:
         step = 0.1 * random.normal(size=leaf.shape)
         new = np.asarray(leaf) + step.astype(leaf.dtype)
         return jnp.asarray(np.clip(new, 0, 1) if path[-1].key in bounded else new)
@@ -113,7 +116,9 @@ def moved(name, layers=1):
     return model, jax.tree_util.tree_map_with_path(move, params)
 
 
-def random_segments(seed=0, segments=SEGMENTS, batch=BATCH, length=LENGTH):
+def random_segments(
+    seed: int = 0, segments: int = SEGMENTS, batch: int = BATCH, length: int = LENGTH
+) -> Segment:
     """Full segments of random tokens [segments, batch, length]; documents start in the first."""
     tokens = np.random.default_rng(seed).integers(0, VOCAB, (segments, batch, length))
     start = np.zeros((segments, batch), bool)

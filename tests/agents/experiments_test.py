@@ -4,13 +4,14 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.reinforcement import corridor, held, memories, portal, runs, spans
+from experiments.reinforcement import corridor, floors, held, memories, portal, runs, spans
 from longmem_jax.agents.acting import act, first_lanes
-from longmem_jax.agents.environments import floors
 from tests.agents.small import small_config
 
 
-@pytest.mark.parametrize('memory, reach', [('transformer_xl', 3), ('expire_span', 5)])
+@pytest.mark.parametrize(
+    'memory, reach', [('transformer_xl', 3), pytest.param('expire_span', 5, marks=pytest.mark.slow)]
+)
 def test_what_is_held_is_counted_at_every_step(memory, reach):
     """Spans are all alike before training: a query sees the last steps, inside of a segment or not."""
     config = small_config(memory)
@@ -22,13 +23,15 @@ def test_what_is_held_is_counted_at_every_step(memory, reach):
     once = runs.built(config)
     params, key = once.first_state().params, jax.random.key(3)
     found = held.program(once.model, once.environment)(params, key)
-    lanes = first_lanes(
-        once.model, params, once.environment, held.LANES, jax.random.fold_in(key, 0)
-    )
     segments = -(-once.environment.longest // once.model.segment_length)
-    _, seen = act(
-        once.model, params, once.environment, lanes, jax.random.fold_in(key, 1), segments=segments
-    )
+
+    @jax.jit
+    def acted(params, key):
+        given = once.model, params, once.environment
+        lanes = first_lanes(*given, held.LANES, jax.random.fold_in(key, 0))
+        return act(*given, lanes, jax.random.fold_in(key, 1), segments=segments)[1]
+
+    seen = acted(params, key)
     ended = np.asarray(seen.ended.swapaxes(0, 1).reshape(held.LANES, -1))
     before = [np.arange(row.argmax() + 1) for row in ended]
     assert max(map(len, before)) > reach + 1

@@ -56,6 +56,7 @@ def test_memories_of_other_kinds():
     assert playing.as_text(gated).startswith('gate/block_0: 0.')
 
 
+@pytest.mark.slow
 def test_the_command_writes_an_episode(tmp_path, capsys):
     config = small_config('expire_span')
     config.model.expire_span.update(ramp=2, position_length=2)

@@ -13,7 +13,13 @@ from longmem_jax.memory.registry import AROUND, ATTENTION
 from tests.agents.toy import LANES, SEGMENTS, agent, key_door, lanes_of
 from tests.toys import LENGTH, OWN_CODE
 
-MEMORIES = sorted(name for name in OWN_CODE if name in ATTENTION or name in AROUND)
+# A window, rows that expire, sums, and tokens around the blocks.
+QUICK = ('transformer_xl', 'expire_span', 'infini', 'memory_tokens')
+MEMORIES = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+    for name in sorted(OWN_CODE)
+    if name in ATTENTION or name in AROUND
+]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2))
@@ -50,7 +56,14 @@ def test_learning_reads_the_numbers_of_acting(name):
     assert float(jnp.abs(rollout.logits).max()) > 0.3
 
 
-@pytest.mark.parametrize('name', ['transformer_xl', 'expire_span', 'infini', 'compressive'])
+@pytest.mark.parametrize(
+    'name',
+    [
+        'transformer_xl',
+        'expire_span',
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ('infini', 'compressive')),
+    ],
+)
 def test_an_episode_that_starts_at_any_place_is_read_like_a_first_one(name):
     """Lane p has an episode that starts at place p, after another one."""
     model, params = agent(name, layers=1)

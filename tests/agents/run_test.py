@@ -26,6 +26,7 @@ def state_of(run):
     return state.replace(key=jax.random.key_data(state.key)), step
 
 
+@pytest.mark.slow
 def test_stopped_and_started_again_ends_bit_for_bit(tmp_path, monkeypatch, capsys):
     config = small_config()
     whole, cut = (experiment(config, tmp_path / part) for part in ('whole', 'cut'))
@@ -81,6 +82,7 @@ def one_step(config, devices, folder):
     return jax.device_get((state.params, state.lanes, metrics))
 
 
+@pytest.mark.slow
 def test_eight_devices_learn_what_one_does(tmp_path):
     config = small_config(algorithm='ppo', epochs=2)
     # Adam would make much of the small gradients whose sums have another order.

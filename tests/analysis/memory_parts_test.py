@@ -70,6 +70,7 @@ def test_parts_that_do_not_exist():
         memory_parts.require_parts(state, ['(rows'])
 
 
+@pytest.mark.slow
 def test_the_scores_are_those_of_the_evaluation(texts, tmp_path, monkeypatch):  # noqa: F811
     """Rows and cache are told apart; kept and reset are what `--mode=evaluate` gives."""
     config = small_config(texts)

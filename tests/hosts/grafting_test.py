@@ -37,7 +37,14 @@ def test_chosen_layers(name):
     np.testing.assert_allclose(found[0], wanted[0], atol=2e-5)
 
 
-@pytest.mark.parametrize('memory', ['transformer_xl', 'compressive', 'infini', 'memorizing'])
+@pytest.mark.parametrize(
+    'memory',
+    [
+        'transformer_xl',  # a bias
+        'infini',  # a gate
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ('compressive', 'memorizing')),
+    ],
+)
 def test_what_is_stored_is_nearly_shut_at_first_and_opens_soon(memory):
     """A decoder with positions in its embeddings takes a stored vector for one of this segment."""
     host, _ = of_host('gpt2')
@@ -133,7 +140,7 @@ def test_a_segment_longer_than_a_window_of_the_host_is_refused():
         host_config.get_config(f'path={folder_of("bert")}')
 
 
-@pytest.mark.parametrize('name', ['gpt2', 'qwen3'])
+@pytest.mark.parametrize('name', [pytest.param('gpt2', marks=pytest.mark.slow), 'qwen3'])
 def test_low_rank_parts_of_a_host_are_their_merged_kernels(name):
     """Qwen 3 has norms of queries and keys after its maps."""
     host, wanted = of_host(name)

@@ -1,5 +1,7 @@
 """The derivative of `mix` against that of its plain formula, forward and backward; bfloat16 on CPUs."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,6 +36,7 @@ def test_mix_and_its_derivatives_are_those_of_the_formula(softly, drops):
     seen = jnp.asarray(draw.random((SHAPE[0], 1, *SHAPE[2:])) > 0.4).at[BLIND].set(False)
     kept = jnp.asarray(draw.random(SHAPE) > 0.3) if drops else None
 
+    @functools.partial(jax.jit, static_argnums=0)
     def results(function):
         def total(scores, values, soft):
             out = function(scores, values, seen, soft, kept)

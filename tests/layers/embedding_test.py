@@ -107,7 +107,7 @@ def test_second_derivatives_come_through_the_targets():
     np.testing.assert_array_equal(second, [[[0.0, 2.0, 0.0]]])
 
 
-def tied_loss(params, tokens, cutoffs=()):
+def tied_loss(params, tokens, cutoffs=(), compiled=True):
     """Costs of tokens by the vectors that embedded them, of a layer with a table of 48 x 16."""
     layer = Embedding(
         vocab_size=48, d_model=16, d_embed=16, cutoffs=cutoffs, div_val=1, tie_weights=True,
@@ -120,7 +120,8 @@ def tied_loss(params, tokens, cutoffs=()):
         return module.nll(jnp.tanh(hidden), tokens).nll.mean()
 
     if params is None:
-        return unbox(layer.init(jax.random.key(0), tokens, method=cost))['params']
+        init = functools.partial(layer.init, method=cost)
+        return unbox((jax.jit(init) if compiled else init)(jax.random.key(0), tokens))['params']
     return layer.apply({'params': params}, tokens, method=cost)
 
 
@@ -141,7 +142,7 @@ def test_the_gradient_of_tied_vectors_is_exchanged_once(sizes, lanes, cutoffs):
         step = jax.jit(slope, in_shardings=given, out_shardings=(replicated(mesh), by_vocab))
         program = step.lower(params, tokens).compile()
         found = program(*jax.device_put((params, tokens), given))
-    chex.assert_trees_all_close(found, slope(params, tokens), atol=1e-6)
+    chex.assert_trees_all_close(found, jax.jit(slope)(params, tokens), atol=1e-6)
     exchanged = sum(
         int(rows)
         for line in program.as_text().splitlines()
@@ -158,8 +159,8 @@ def test_tied_vectors_need_no_compiled_program():
     """A model can be initialised, applied and differentiated step by step on several devices."""
     tokens = np.arange(16, dtype=np.int32).reshape(4, 4)
     params = tied_loss(None, tokens)
-    wanted = jax.value_and_grad(tied_loss)(params, tokens)
+    wanted = jax.jit(jax.value_and_grad(tied_loss))(params, tokens)
     with jax.set_mesh(make_mesh(dict(data=2, tensor=2), jax.devices()[:4])):
-        tied_loss(None, tokens)
+        tied_loss(None, tokens, compiled=False)
         found = jax.value_and_grad(tied_loss)(params, tokens)
     chex.assert_trees_all_close(found, wanted, atol=1e-6)

@@ -1,6 +1,7 @@
 """The shared model settings have an effect in every attention layer."""
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import jax
@@ -119,7 +120,7 @@ def test_widths_and_heads_of_a_layers_own():
         scores = repeat_heads(layer.queries(x) * layer.keys(x), 4).sum(-1, keepdims=True)
         return layer.out(scores * values)
 
-    boxed = own.init(jax.random.key(0), x, method=read)
+    boxed = jax.jit(functools.partial(own.init, method=read))(jax.random.key(0), x)
     params = nn.unbox(boxed)['params']
     shapes = {'/'.join(path): leaf.shape for path, leaf in flatten_dict(params).items()}
     assert shapes == {

@@ -105,10 +105,14 @@ def test_it_is_the_same_on_several_devices(size, steps):
 def test_scales_stay_with_their_rows():
     ring = no_rows(1, 1, 30, 2, 'int8')
     valid, new = jnp.asarray([5]), np.random.default_rng(0).normal(size=(9, 1, 1, 5, 2))
-    for at, part in enumerate(np.float32(new)):
+
+    @jax.jit
+    def step(ring, part, sound):
         ring, kept = keep_state(ring, 5)
-        ring = write(ring, part, part, valid)
-        ring = restore_state(jnp.asarray(at != 7), ring, kept)
-    stored = ring.rows_values * ring.rows_value_scale
+        return restore_state(sound, write(ring, part, part, valid), kept)
+
+    for at, part in enumerate(np.float32(new)):
+        ring = step(ring, part, at != 7)
+    stored = np.asarray(ring.rows_values) * np.asarray(ring.rows_value_scale)
     wanted = np.concatenate([new[6], new[8], *new[2:6]], axis=2)
     np.testing.assert_allclose(stored, wanted, atol=0.02)

@@ -150,9 +150,8 @@ def test_dropout_is_of_the_answer_alone():
     key, there = jax.random.key(4), np.ones(7, bool)
     for chunk in (3, 7):
         settings = SETTINGS._replace(chunk=chunk, momentum=0.0)
-        found = adaptation.meta_gradient(
-            network, PARAMS, STREAM, ASKED, there, NUMBERS, FOUND, settings, key
-        )
+        given = network, PARAMS, STREAM, ASKED, there, NUMBERS, FOUND, settings
+        found = jax.jit(functools.partial(adaptation.meta_gradient, *given))(key)
         for row, own in enumerate(jax.random.split(key, 7)):
             part, _ = adapted(NUMBERS[row], FOUND[row], settings)
             logits = part['head']['weight'] @ jax.random.normal(own, (6,)) + part['head']['bias']

@@ -128,6 +128,7 @@ def test_neighbours_vote():
     assert origins.votes(answers, there).tolist() == [2, 3, 1, -1]
 
 
+@pytest.mark.slow
 def test_adaptation_is_timed_and_the_same_for_all_chunks(monkeypatch, capsys):
     monkeypatch.setattr(speed, 'VOCABULARY', 300)
     monkeypatch.setattr(speed, 'LENGTH', 8)

@@ -66,6 +66,7 @@ def topic_texts(count, seed=0):
     return [' '.join(random.choice(words[i % 3], 6)) for i in range(count)]
 
 
+@pytest.mark.slow
 def test_it_learns_the_words_of_a_text_and_the_pooled_vector_tells_them(tmp_path):
     texts = topic_texts(300)
     settings = pretrain.SETTINGS | dict(

@@ -1,5 +1,7 @@
 """Compressive Transformer: eviction, compression and its training."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,13 +22,13 @@ def test_evict_loses_and_repeats_nothing(rate, groups, lengths):
     capacity = rate * groups
     spare = rate - 1
     state = CompressiveState(
-        hidden=jnp.zeros((1, capacity, 1)),
-        count=jnp.zeros((1,), jnp.int32),
-        compressed=jnp.zeros((1, 1, 1)),
-        compressed_count=jnp.zeros((1,), jnp.int32),
-        pending=jnp.zeros((1, spare, 1)),
-        pending_count=jnp.zeros((1,), jnp.int32),
-        usage=jnp.zeros((1, spare + capacity)),
+        hidden=np.zeros((1, capacity, 1), np.float32),
+        count=np.zeros((1,), np.int32),
+        compressed=np.zeros((1, 1, 1), np.float32),
+        compressed_count=np.zeros((1,), np.int32),
+        pending=np.zeros((1, spare, 1), np.float32),
+        pending_count=np.zeros((1,), np.int32),
+        usage=np.zeros((1, spare + capacity), np.float32),
     )
     step = jax.jit(evict, static_argnums=4)
     seen, compressed, usage = 0, [], []
@@ -35,13 +37,8 @@ def test_evict_loses_and_repeats_nothing(rate, groups, lengths):
         rows = np.zeros((1, 5, 1), np.float32)
         rows[0, :length, 0] = seen + 1 + np.arange(length)
         received = np.where(state.hidden[..., 0] > state.usage[:, spare:], state.hidden[..., 0], 0)
-        state, out = step(
-            state,
-            jnp.asarray(rows),
-            jnp.asarray([length], jnp.int32),
-            jnp.asarray(received, jnp.float32),
-            rate,
-        )
+        given = state, rows, np.asarray([length], np.int32), np.float32(received), rate
+        state, out = jax.device_get(step(*given))
         seen += length
         number = int(out.groups[0]) * rate
         compressed += np.asarray(out.vectors)[0, :number, 0].tolist()
@@ -80,12 +77,14 @@ def test_shift_right(places):
 @pytest.mark.parametrize('n', [6, 7])
 def test_scores_by_age_of_a_segment_are_those_at_its_shifts(n):
     rate, old, slots = 3, 4, 7
-    key = jax.random.split(jax.random.key(0), 3)
-    queries = jax.random.normal(key[0], (rate, 2, n, 5))
-    table, weight = jax.random.normal(key[1], (old, 5)), jax.random.normal(key[2], (n, slots))
-    first = jnp.arange(rate, dtype=jnp.int32)
-    position = jnp.arange(n, dtype=jnp.int32)[None]
-    seen = jnp.where(position >= first[:, None], (position - first[:, None]) // rate + 1, 0)
+    random = np.random.default_rng(0)
+    queries, table, weight = (
+        jnp.asarray(random.normal(size=shape), jnp.float32)
+        for shape in ((rate, 2, n, 5), (old, 5), (n, slots))
+    )
+    first = np.arange(rate, dtype=np.int32)
+    position = np.arange(n, dtype=np.int32)[None]
+    seen = np.where(position >= first[:, None], (position - first[:, None]) // rate + 1, 0)
 
     def moved(queries, table):
         return of_segment(queries, table, first, rate, slots)
@@ -93,12 +92,19 @@ def test_scores_by_age_of_a_segment_are_those_at_its_shifts(n):
     def shifted(queries, table):
         return at_shifts(queries, table, seen, slots)
 
-    def gradients(read):
-        return jax.grad(lambda *inputs: (read(*inputs) * weight).sum(), (0, 1))(queries, table)
+    @functools.partial(jax.jit, static_argnums=0)
+    def results(read):
+        def total(*inputs):
+            scores = read(*inputs)
+            return (scores * weight).sum(), scores
 
-    np.testing.assert_allclose(moved(queries, table), shifted(queries, table), rtol=1e-6)
-    for ours, wanted in zip(gradients(moved), gradients(shifted), strict=True):
-        np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-6)
+        (_, scores), gradients = jax.value_and_grad(total, (0, 1), has_aux=True)(queries, table)
+        return scores, gradients
+
+    (scores, gradients), (wanted, expected) = results(moved), results(shifted)
+    np.testing.assert_allclose(scores, wanted, rtol=1e-6)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def losses(model, params, segments):

@@ -144,9 +144,14 @@ def drawn_keys(spans, length, ramp):
 def test_mask_and_loss_are_those_of_a_loop():
     ramp, length, num_queries = 4, 7, [7, 3]
     spans = np.random.default_rng(0).uniform(0, 25, (2, 40)).astype(np.float32)
-    keys, distance, filled = drawn_keys(jnp.asarray(spans), length, ramp)
-    seen, soft = keys.masks(jnp.arange(length, dtype=jnp.int32)[None])
-    loss = expiring.ramp_loss(keys, jnp.asarray(num_queries, jnp.int32), length)
+
+    def read(spans):
+        keys, *drawn = drawn_keys(spans, length, ramp)
+        seen, soft = keys.masks(jnp.arange(length, dtype=jnp.int32)[None])
+        loss = expiring.ramp_loss(keys, jnp.asarray(num_queries, jnp.int32), length)
+        return seen, soft, loss, *drawn
+
+    seen, soft, loss, distance, filled = jax.device_get(jax.jit(read)(spans))
     for lane in range(2):
         total = 0.0
         for query, key in np.ndindex(length, 40):
@@ -176,8 +181,8 @@ def test_derivative_of_the_loss_is_that_of_all_pairs():
         left = keys.remaining - query[None, :, None]
         return jnp.where(counted, left, 0.0).sum(axis=(1, 2)) / (ramp * length)
 
-    assert np.all(of_pairs(spans) < -0.1)
-    found, expected = (jax.jacobian(loss)(spans) for loss in (of_keys, of_pairs))
+    assert np.all(jax.jit(of_pairs)(spans) < -0.1)
+    found, expected = (jax.jit(jax.jacobian(loss))(spans) for loss in (of_keys, of_pairs))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
 
 
@@ -225,23 +230,22 @@ def test_shortening_cuts_what_is_seen_and_nothing_that_is_kept():
 
 
 def test_all_layers_share_one_shortening_and_steps_do_not():
-    keys = []
-    with mock.patch.object(
-        expire_span, 'draw_shortening', lambda key: keys.append(key) or jnp.asarray(0.5)
-    ):
-        model, params = changed(shorten=True), lively()
-        segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
-        state = model.apply({'params': params}, BATCH, method='initial_state')
-        for number in range(2):
-            model.apply(
-                {'params': params},
-                segment,
-                state,
-                train=True,
-                rngs={'memory': jax.random.key(number)},
-            )
-    data = [tuple(np.asarray(jax.random.key_data(key))) for key in keys]
-    assert len(data) == 4 and data[0] == data[1] and data[2] == data[3] and data[0] != data[2]
+    model, params = changed(shorten=True), lively()
+    segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
+
+    @jax.jit
+    def keys_of(key):
+        keys = []
+        with mock.patch.object(
+            expire_span, 'draw_shortening', lambda key: keys.append(key) or jnp.asarray(0.5)
+        ):
+            state = model.apply({'params': params}, BATCH, method='initial_state')
+            rngs = {'memory': key}
+            model.apply({'params': params}, segment, state, train=True, rngs=rngs)
+        return jnp.stack([jax.random.key_data(key) for key in keys])
+
+    first, second = (keys_of(jax.random.key(number)).tolist() for number in range(2))
+    assert len(first) == 2 and first[0] == first[1] and second[0] == second[1] != first[0]
 
 
 def test_shortening_without_a_key_is_an_error():

@@ -55,16 +55,15 @@ def test_a_pair_written_twice():
 
 
 def test_sequential_delta_is_token_after_token():
+    write = jax.jit(associative.write, static_argnums=(3, 4, 5, 6))
     keys, values = pairs_of(2, 12, 8)
     features = associative.FEATURES['normalized'][0](keys)
-    before = associative.write(
-        associative.empty(1, 1, 8, 8), features[:, :, ::-1], values, 'linear', *SIGNED
-    )
-    at_once = associative.write(before, features, values, 'delta_sequential', *SIGNED)
+    before = write(associative.empty(1, 1, 8, 8), features[:, :, ::-1], values, 'linear', *SIGNED)
+    at_once = write(before, features, values, 'delta_sequential', *SIGNED)
     one = before
     for t in range(12):
         part = slice(t, t + 1)
-        one = associative.write(one, features[:, :, part], values[:, :, part], 'delta', *SIGNED)
+        one = write(one, features[:, :, part], values[:, :, part], 'delta', *SIGNED)
     np.testing.assert_allclose(at_once.matrix, one.matrix, atol=1e-4)
     np.testing.assert_allclose(at_once.normalizer, one.normalizer, atol=1e-4)
 

@@ -89,6 +89,9 @@ LEARNS = {
     'product_key_short': Run('product_key_short', 260, FACTS, distances=(SEGMENT, SEGMENT + 1)),
     'recurrent': Run('recurrent', 126, SLOWLY | TWO_TOKENS),
 }
+# A window and a memory of sums. The others need the same of the trainer, and have their gradients,
+# states and reading tested by the conformance suite.
+QUICK = ('transformer_xl', 'infini')
 
 BROKEN = {
     'no memory': Run('local'),
@@ -164,8 +167,14 @@ def test_every_memory_has_a_row():
 
 
 @pytest.mark.parametrize('name', LEARNS)
-def test_learns_what_only_a_memory_can_know(name):
+def test_its_recipe_can_be_trained(name):
     assert checks.find_faults(config_of(LEARNS[name]), 1) == []
+
+
+@pytest.mark.parametrize(
+    'name', [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in LEARNS]
+)
+def test_learns_what_only_a_memory_can_know(name):
     assert right(LEARNS[name]) > LEARNED
 
 

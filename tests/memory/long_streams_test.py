@@ -122,6 +122,7 @@ def test_continuous_memory_after_a_long_stream():
     assert np.isfinite(outputs).all() and outputs.any()
 
 
+@pytest.mark.slow
 def test_errors_of_a_document_do_not_add_up():
     """6,400 tokens of what `tests.campaigns.long_streams` does with a million, and its table."""
     row = compare('infini', 6400)

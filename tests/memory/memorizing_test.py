@@ -1,5 +1,7 @@
 """The nearest entries, the ring buffer, and models whose memory size changes."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +21,9 @@ def rows(seed, shape):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
+find = jax.jit(nearest.nearest, static_argnums=(2, 3, 4, 5))
+
+
 def filled(seed, size, number, dtype='float32', width=4):
     ring = no_rows(2, 3, size, width, dtype)
     keys, values = rows(seed, (2, 3, number, width)), rows(seed + 1, (2, 3, number, width))
@@ -29,7 +34,7 @@ def filled(seed, size, number, dtype='float32', width=4):
 def test_blocks_find_what_all_at_once_find(block):
     ring, keys, values = filled(0, 24, 20)
     queries = rows(5, (2, 3, 7, 4))
-    found = nearest.nearest(ring, queries, 6, 'exact', 1.0, block)
+    found = find(ring, queries, 6, 'exact', 1.0, block)
     scores = jnp.einsum('bhnd,bhmd->bhnm', queries, keys)
     _, at = jax.lax.top_k(scores, 6)
     gather = jax.vmap(jax.vmap(lambda part, at: part[at]))
@@ -40,7 +45,7 @@ def test_blocks_find_what_all_at_once_find(block):
 
 def test_rows_not_written_are_not_found():
     ring, keys, _ = filled(0, 12, 2)
-    found = nearest.nearest(ring, rows(5, (2, 3, 7, 4)), 5, 'exact', 1.0, 4)
+    found = find(ring, rows(5, (2, 3, 7, 4)), 5, 'exact', 1.0, 4)
     assert np.array_equal(np.asarray(found[2]).sum(axis=-1), np.full((2, 3, 7), 2))
     assert not np.asarray(found[1])[~np.asarray(found[2])].any()
 
@@ -68,7 +73,7 @@ def test_the_ring_keeps_the_last_rows(numbers, size):
 def test_small_types_hold_nearly_the_same(dtype, close):
     ring, keys, values = filled(0, 24, 24, dtype)
     queries = rows(5, (2, 3, 7, 4))
-    small = nearest.nearest(ring, queries, 24, 'exact', 1.0, 8)
+    small = find(ring, queries, 24, 'exact', 1.0, 8)
     whole = [jnp.broadcast_to(part[:, :, None], (2, 3, 7, 24, 4)) for part in (keys, values)]
     scores = [jnp.einsum('bhnd,bhnkd->bhnk', queries, part) for part in (small[0], whole[0])]
     order = [jnp.argsort(part, axis=-1)[..., None] for part in scores]
@@ -149,7 +154,7 @@ def test_recall_of_the_released_search():
     ring = write(no_rows(1, 1, 8192, 16, 'float32'), keys, keys, jnp.asarray([8192]))
 
     def found(method):
-        values = nearest.nearest(ring, queries, 32, method, 0.9, 8192)[1]
+        values = find(ring, queries, 32, method, 0.9, 8192)[1]
         return [{tuple(row) for row in query} for query in np.asarray(values)[0, 0]]
 
     pairs = zip(found('exact'), found('bucketed'), strict=True)
@@ -201,7 +206,8 @@ def test_a_memory_in_a_host_is_read_with_its_scores(normalized):
     queries = rows(2, (2, heads, 4, width))
     sizes = dict(memory_size=8, top_k=8, block_size=8)
     layer = LAYERS['memorizing'].layer.module(settings, None, None, normalized=normalized, **sizes)
-    found, _ = layer.init_with_output(jax.random.key(0), queries, ring, method='retrieve')
+    init = jax.jit(functools.partial(layer.init_with_output, method='retrieve'))
+    found, _ = init(jax.random.key(0), queries, ring)
     scores = jnp.einsum('bhnd,bhmd->bhnm', queries, keys) * (1 if normalized else width**-0.5)
     wanted = jnp.einsum('bhnm,bhmd->bhnd', jax.nn.softmax(scores, axis=-1), values)
     np.testing.assert_allclose(found, wanted, atol=1e-5)

@@ -135,7 +135,13 @@ def test_carried_tokens_must_be_appended():
     assert any('needs at_end = True' in fault for fault in model_faults(model, LENGTH))
 
 
-@pytest.mark.parametrize('name', ['local', 'transformer_xl', 'linear', 'full'])
+@pytest.mark.parametrize(
+    'name',
+    [
+        'transformer_xl',
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ('local', 'linear', 'full')),
+    ],
+)
 def test_any_attention_reads_and_writes_them(name):
     """In two of three layers, and in a stream as in whole segments."""
     model = model_config(name, layers=3, around=('', NAME, NAME))

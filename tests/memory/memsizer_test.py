@@ -20,7 +20,7 @@ def maps(**fields):
     """Parameters of the three maps of a layer at its start."""
     made = layer(**fields)
     x = jnp.zeros((1, 8, 64))
-    return made.init(jax.random.key(0), x, made.start(1))['params']['inner']['maps']
+    return jax.jit(made.init)(jax.random.key(0), x, made.start(1))['params']['inner']['maps']
 
 
 @pytest.mark.parametrize('query_scale, write_scale', [(32.0, 1.0), (8.0, 8.0)])

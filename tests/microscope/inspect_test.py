@@ -166,7 +166,17 @@ def test_a_single_token_with_nothing_before_it():
     assert longer.reads == len(longer.layers['block_0/attention'].weights) == 8
 
 
-@pytest.mark.parametrize('name', ['local', 'memformer', 'product_key', 'infinity_former', 'linear'])
+@pytest.mark.parametrize(
+    'name',
+    [
+        'local',
+        'memformer',
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ('product_key', 'infinity_former', 'linear')
+        ),
+    ],
+)
 def test_every_kind_of_view_has_a_page(name, tmp_path):
     model, params = toy(name)
     fresh = fresh_state(model, params, 1)

@@ -19,7 +19,7 @@ from tests import toys
 
 EVERYWHERE = '(projections|feed_forward)/'
 # Layers of each way to use projections: at once, as a pure function, on a memory, shared by slots.
-QUICK = ('infini', 'memorizing')
+QUICK = ('infini',)
 OTHERS = (
     'adaptive_span',
     'expire_span',
@@ -27,6 +27,7 @@ OTHERS = (
     'infinity_former',
     'linear',
     'memformer',
+    'memorizing',
     'memsizer',
 )
 

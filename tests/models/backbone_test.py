@@ -85,7 +85,7 @@ def test_a_text_encoder_ignores_padding():
         intermediate_size=8, max_position_embeddings=6, type_vocab_size=2,
     )  # fmt: skip
     encoder = hosts.make(model_of(given, 'bert'), 6)
-    params = unbox(encoder.init(jax.random.key(0), method='initial')['params'])
+    params = unbox(jax.jit(lambda: encoder.init(jax.random.key(0), method='initial'))()['params'])
     tokens, types = jnp.asarray([[1, 2, 3, 4]]), jnp.zeros((1, 4), jnp.int32)
     valid = jnp.asarray([[True, True, True, False]])
     hidden, pooled = apply(encoder, params, tokens, valid, types)

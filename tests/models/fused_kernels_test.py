@@ -17,12 +17,12 @@ from longmem_jax.generation.reader import fresh_state
 from longmem_jax.generation.stream import read_open_segment
 from longmem_jax.kernels.tpu import fused_attention, fused_search
 from longmem_jax.memory.registry import ATTENTION
-from longmem_jax.models.parameters import initial_parameters
+from longmem_jax.models.parameters import initial_parameters, unbox
 from longmem_jax.segment import read_segments
 from longmem_jax.standalone import make_layer
 from longmem_jax.training.identity import model_of
 from tests.kernels.interpreted import interpret
-from tests.toys import OWN_CODE, VOCAB, parameters, random_segments, with_config
+from tests.toys import OWN_CODE, VOCAB, apply, parameters, random_segments, with_config
 
 FAST = ('transformer_xl',)
 NAMES = [
@@ -80,7 +80,7 @@ def test_segments_are_opened_alike(small_blocks, name):
         state = fresh_state(model, params, 2)
         for number in range(2):
             segment = jax.tree.map(lambda leaf, n=number: leaf[n], segments)
-            state = plain.apply({'params': params}, segment, state, train=False)[1]
+            state = apply(plain, params, segment, state)[1]
         counts = np.array([3, 2], np.int32)
         opened.append(read_open_segment(model, params, state, segments.tokens[2, :, :3], counts)[0])
     chex.assert_trees_all_close(*opened, atol=2e-5, rtol=2e-5)
@@ -117,13 +117,18 @@ def test_learns_the_same(name, small_blocks):
 
 def test_other_searches_stay_as_they_are():
     """Only the exact search of rows of a float type is in the kernel."""
-    segments = random_segments()
+    segment = jax.tree.map(lambda leaf: leaf[0], random_segments())
 
     def program(**fields):
         own = dict(ATTENTION['memorizing'].small(), **fields)
         model = with_config('memorizing', layers=1, kernels='fused', memorizing=own)
-        params = jax.eval_shape(lambda: parameters(model, 1))
-        return str(jax.make_jaxpr(lambda params: learned(model, params, segments))(params))
+        params = jax.eval_shape(lambda: unbox(initial_parameters(model, jax.random.key(1))))
+
+        def read(params):
+            state = fresh_state(model, params, 2)
+            return model.apply({'params': params}, segment, state, train=False)[0]
+
+        return str(jax.make_jaxpr(read)(params))
 
     assert 'fused_search_forward' in program()
     for fields in (dict(search='approximate'), dict(unwritten='zeros'), dict(cache_dtype='int8')):

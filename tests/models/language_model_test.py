@@ -104,7 +104,14 @@ def test_token_by_token_is_parallel(name):
     assert_opens_alike(model, params, segments, logits, states, 2, step)
 
 
-@pytest.mark.parametrize('name', ['local', 'memory_tokens', 'memformer', 'expire_span'])
+@pytest.mark.parametrize(
+    'name',
+    [
+        'local',
+        'memory_tokens',
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ('memformer', 'expire_span')),
+    ],
+)
 def test_a_token_shift_suits_every_model(name):
     """It continues from segment to segment, restarts with documents, skips padding, and streams."""
     model = with_config(name, token_shift='half')
@@ -223,8 +230,14 @@ def test_nll_of_padding_is_zero():
 
 def test_parameters_follow_the_options():
     paths = {}
-    for name, changes in OPTIONS.items():
-        model = with_config('transformer_xl', **changes)
+    for name in (
+        'geglu, untied',
+        'adaptive',
+        'same length, clamped, own biases',
+        'rmsnorm, post, swiglu',
+        'learned, no scale',
+    ):
+        model = with_config('transformer_xl', **OPTIONS[name])
         shapes = jax.eval_shape(lambda model=model: initial_parameters(model, jax.random.key(1)))
         paths[name] = set(flatten_dict(shapes, sep='/'))
     assert 'embedding/out_table_0' in paths['geglu, untied']

@@ -267,6 +267,7 @@ def test_killed_and_started_again_ends_bit_for_bit(
     assert losses[0] == losses[1] and len(losses[0]) == NUM_STEPS
 
 
+@pytest.mark.slow
 def test_a_gate_goes_on_with_its_own_model_and_datastore_only(trained, tmp_path):  # noqa: F811
     config, workdir = trained
     folder = tmp_path / 'run'

@@ -42,8 +42,7 @@ from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View
 
 
-@flax.struct.dataclass
-class CompressiveCache:
+class CompressiveCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:
@@ -73,7 +72,7 @@ class SegmentReading(nn.Module):
     position: str
     reconstruction: str
 
-    def setup(self):
+    def setup(self) -> None:
         self.attention = SelfAttention(
             settings=self.settings,
             projections=self.projections,
@@ -242,9 +241,9 @@ class CompressiveTransformer(nn.Module):
     reconstruction: str = 'attention'
     start: str = 'empty'
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
-        common = dict(
+        common: dict[str, Any] = dict(
             settings=self.settings,
             projections=self.projections,
             normalize=self.normalize,
@@ -255,7 +254,7 @@ class CompressiveTransformer(nn.Module):
             compression=self.compression,
         )
         if self.reading == 'sliding':
-            self.layer = SlidingReading(start=self.start, **common)
+            self.layer: Any = SlidingReading(start=self.start, **common)
         else:
             self.layer = SegmentReading(
                 position=self.position, reconstruction=self.reconstruction, **common

@@ -71,12 +71,12 @@ def shared(fields: Any) -> Any:
     return RelativeBiases if fields['position'] == 'transformer_xl' else None
 
 
-def _lengths(scale: Scale) -> tuple[dict[str, int], tuple[str, ...]]:
+def _lengths(scale: Scale) -> tuple[dict[str, Any], tuple[str, ...]]:
     """A rate that divides all segment lengths, memories of half the reach each, and notes."""
     common = math.gcd(scale.segment, scale.evaluated)
     rate = next((rate for rate in (4, 3, 2, 5, 6, 7) if common % rate == 0), max(common, 2))
     half = max(scale.reach // 2 // rate, 1) * rate
-    notes = ()
+    notes: tuple[str, ...] = ()
     if rate != 4:
         lengths = sorted({scale.segment, scale.evaluated})
         segments = ' and '.join(f'segment_length = {length}' for length in lengths)

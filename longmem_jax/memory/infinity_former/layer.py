@@ -77,7 +77,7 @@ class InfinityFormer(nn.Module):
     memory_length: int = 150
     position: str = 'transformer_xl'
     num_basis: int = 150
-    widths: tuple = (0.01, 0.05)
+    widths: tuple[float, ...] = (0.01, 0.05)
     num_samples: int = 512
     tau: float = 0.5
     ridge: float = 0.5
@@ -94,9 +94,9 @@ class InfinityFormer(nn.Module):
     normalize_written: bool = True
     biases: bool = False
     first_width: float = 0.0
-    first_places: tuple = ()
+    first_places: tuple[float, ...] = ()
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.attention = SelfAttention(
             settings=self.settings,
@@ -235,7 +235,7 @@ class InfinityFormer(nn.Module):
         hidden = jax.lax.stop_gradient(hidden)
         evicted, num_leaving = hidden, num_valid
         recent, count = state.hidden, state.count
-        if self.memory_length:
+        if recent is not None and count is not None:
             joined = jnp.concatenate([recent, hidden.astype(recent.dtype)], axis=1)
             num_leaving = jnp.maximum(count + num_valid - self.memory_length, 0)
             take = jax.vmap(

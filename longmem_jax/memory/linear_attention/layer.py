@@ -172,7 +172,7 @@ def recipe(scale: Scale, kind: str = 'elu') -> Recipe:
     Sums are a bag of all tokens: to find what followed a mark, a key must know its predecessor.
     """
     fields = RELEASED[kind] | dict(size=SIZE, chunk=min(scale.segment, 64), shift='half')
-    notes = (SHIFT_NOTE,)
+    notes: tuple[str, ...] = (SHIFT_NOTE,)
     if kind == 'rfa':
         fields |= dict(guard='magnitude', epsilon=1e-3)
         notes += (GUARD_NOTE,)

@@ -51,7 +51,7 @@ def recipe(scale: Scale) -> Recipe:
     local = dict(memory_length=scale.segment, scale_init=8.0)
     block_size = min(scale.memories, 8192)
     memory_size = -(-scale.memories // block_size) * block_size
-    notes = ()
+    notes: tuple[str, ...] = ()
     if memory_size != scale.memories:
         notes = (f'memory_size = {memory_size}: {scale.memories} in whole blocks of {block_size}',)
     names = ['normalized_xl'] * scale.layers

@@ -20,8 +20,7 @@ from longmem_jax.segment import Aux, Segment, mean_count
 from longmem_jax.views import View, held_window, read_window
 
 
-@flax.struct.dataclass
-class NormalizedXLCache:
+class NormalizedXLCache(flax.struct.PyTreeNode):
     """What an open segment reads, and will write when it closes.
 
     Attributes:
@@ -47,7 +46,7 @@ class NormalizedXL(nn.Module):
     scale_init: float = 1.0
     normalized: bool = True
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.attention = NormalizedAttention(
             settings=self.settings,

@@ -28,8 +28,7 @@ from longmem_jax.views import Read, Seen, View, held_window
 LOOK_AHEAD = ('nearest', 'released')
 
 
-@flax.struct.dataclass
-class MemTransformerCache:
+class MemTransformerCache(flax.struct.PyTreeNode):
     """What an open segment reads and will write; positions count memory tokens as well.
 
     Attributes:
@@ -151,7 +150,7 @@ class MemTransformer(nn.Module):
     clamp_length: int = 0
     position: str = 'transformer_xl'
 
-    def setup(self):
+    def setup(self) -> None:
         self.projections = Projections(self.settings)
         self.attention = SelfAttention(
             settings=self.settings,
@@ -215,8 +214,12 @@ class MemTransformer(nn.Module):
         """What the keys are in a full segment; in a shorter one the trailing tokens come earlier."""
         settings = self.settings
         length = settings.segment_length - settings.leading - settings.trailing
-        parts = (('cache', self.memory_length), ('leading memory tokens', settings.leading))
-        parts = (*parts, ('segment', length), ('trailing memory tokens', settings.trailing))
+        parts = (
+            ('cache', self.memory_length),
+            ('leading memory tokens', settings.leading),
+            ('segment', length),
+            ('trailing memory tokens', settings.trailing),
+        )
         return tuple(part for part in parts if part[1])
 
     def initial_state(self, batch_size: int) -> TransformerXLState:
