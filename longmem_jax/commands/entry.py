@@ -4,11 +4,11 @@ What takes long to import is imported where it is used, so that `--help` is ther
 """
 
 import ast
+import contextlib
 import difflib
 import functools
 import importlib.metadata
 import itertools
-import os
 import re
 import select
 import sys
@@ -126,7 +126,8 @@ def _is_reader_gone() -> bool:
     output.register(sys.stdout.fileno(), 0)  # errors are always looked for
     if not output.poll(0):
         return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.close()  # or the end of the process would write what is left, and fail
     return True
 
 
